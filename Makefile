@@ -1,0 +1,1 @@
+# Two commands are the front door: `make run` and `make test`.

@@ -1,0 +1,2 @@
+//! The `operator-host` program.
+fn main() {}
