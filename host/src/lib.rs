@@ -1,1 +1,3 @@
-//! operator-host
+//! operator-host: one process that is every Kubernetes operator a team needs.
+
+pub mod plugin;
