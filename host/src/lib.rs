@@ -1,3 +1,4 @@
 //! operator-host: one process that is every Kubernetes operator a team needs.
 
+pub mod config;
 pub mod plugin;
