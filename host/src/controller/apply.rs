@@ -38,10 +38,9 @@ pub async fn apply(context: &Context, parent: &ObjectName, desired: &[Desired]) 
     let mut applied = Applied::default();
     // One kind after the other, since a pod may need the claim before it.
     for group in desired.chunk_by(|a, b| a.key.kind == b.key.kind) {
-        let mut results = stream::iter(group)
-            .map(|desired| async move { (desired, apply_one(context, parent, desired).await) })
-            .buffered(CONCURRENCY);
-        while let Some((desired, result)) = results.next().await {
+        let requests: Vec<_> = group.iter().map(|desired| apply_one(context, parent, desired)).collect();
+        let results: Vec<_> = stream::iter(requests).buffered(CONCURRENCY).collect().await;
+        for (desired, result) in group.iter().zip(results) {
             match result {
                 Ok(Outcome::Created) => applied.created.push(desired.key.clone()),
                 Ok(Outcome::Updated) => applied.updated.push(desired.key.clone()),
@@ -64,18 +63,13 @@ async fn apply_one(context: &Context, parent: &ObjectName, desired: &Desired) ->
     if live.as_deref().is_some_and(|live| !needs_apply(context, parent, desired, live)) {
         return Ok(Outcome::Unchanged);
     }
-    let resource = context.kinds.resolve(&desired.key.kind).await.map_err(|error| ApiError {
-        verb: "apply",
-        kind: desired.key.kind.kind.clone(),
-        name: desired.key.name.clone(),
-        code: None,
-        message: error.to_string(),
-    })?;
+    // `children::plan` has refused kinds that the cluster does not serve.
+    let Some(resource) = context.resources.get(&desired.key.kind) else { return Ok(Outcome::Unchanged) };
     // Fields are taken over only in objects that are known to be ours. An object that nobody told us of yet
     // must not be overwritten: there a field of another manager is a conflict.
     let force = live.as_deref().is_some_and(|live| annotation(live, APPLIED_ANNOTATION).is_some());
     let manager = context.config.field_manager();
-    let answer = Objects::new(&context.client, &resource)
+    let answer = Objects::new(&context.client, resource)
         .apply(&desired.key.name, &desired.body, &manager, force)
         .await?;
     let was = live.as_ref().and_then(|live| live.metadata.resource_version.clone());

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::children::{owns, retains};
 use super::events::Events;
-use super::kinds::{Kinds, Resource};
+use super::kinds::Resource;
 use super::object::{ChildKey, ObjectName};
 use super::queue::{Queue, Trigger};
 use super::watches::{Watch, WatchState};
@@ -107,10 +107,10 @@ pub struct Context {
     pub config: Arc<ControllerConfig>,
     /// The connection.
     pub client: Client,
-    /// Discovery.
-    pub kinds: Arc<Kinds>,
     /// The parent's resource.
     pub resource: Arc<Resource>,
+    /// The resources of the kinds that the plugin may make or read, as far as the cluster serves them.
+    pub resources: BTreeMap<Kind, Arc<Resource>>,
     /// The custom resources.
     pub parents: KindWatches,
     /// What the plugin may make.
@@ -132,10 +132,10 @@ pub struct Parts {
     pub config: Arc<ControllerConfig>,
     /// See [`Context::client`].
     pub client: Client,
-    /// See [`Context::kinds`].
-    pub kinds: Arc<Kinds>,
     /// See [`Context::resource`].
     pub resource: Arc<Resource>,
+    /// See [`Context::resources`].
+    pub resources: BTreeMap<Kind, Arc<Resource>>,
     /// See [`Context::parents`].
     pub parents: KindWatches,
     /// See [`Context::children`].
@@ -152,10 +152,10 @@ impl Context {
     /// Nothing is remembered and nothing is queued yet.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, client, kinds, resource, parents, children, reads, plugin, events } = parts;
+        let Parts { config, client, resource, resources, parents, children, reads, plugin, events } = parts;
         let queue = Arc::default();
         let memory = Mutex::default();
-        Self { config, client, kinds, resource, parents, children, reads, plugin, events, queue, memory }
+        Self { config, client, resource, resources, parents, children, reads, plugin, events, queue, memory }
     }
 
     /// The parent as last known.

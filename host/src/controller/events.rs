@@ -126,8 +126,8 @@ async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Ent
             event.last = Instant::now();
             let series = EventSeries { count: event.count, last_observed_time: MicroTime(now) };
             let patch = Patch::Merge(serde_json::json!({ "series": series }));
-            let request = api.patch(&event.name, &PatchParams::default(), &patch);
-            if succeeded(&entry, request).await {
+            let params = PatchParams::default();
+            if succeeded(&entry, api.patch(&event.name, &params, &patch)).await {
                 continue;
             }
             // It may have expired on the server: written anew below.

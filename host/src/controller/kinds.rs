@@ -74,12 +74,6 @@ impl Kinds {
         Ok(found)
     }
 
-    /// What is already known, without asking.
-    #[must_use]
-    pub fn known(&self, kind: &Kind) -> Option<Arc<Resource>> {
-        self.lock().get(kind).cloned()
-    }
-
     /// A CustomResourceDefinition came, changed or went: forgets what discovery said of its group and wakes
     /// whoever waits for a kind. Built-in kinds do not change while a server runs.
     pub fn changed(&self, group: &str) {

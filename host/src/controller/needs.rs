@@ -41,7 +41,7 @@ pub fn answer(context: &Context, parent: &DynamicObject, needs: &[Need]) -> Resu
         if !context.reads.contains_key(&kind) {
             return Err(NeedError::KindNotAllowed { id, controller: context.config.name.clone(), kind });
         }
-        let namespaced = context.kinds.known(&kind).is_none_or(|resource| resource.namespaced);
+        let namespaced = context.resources.get(&kind).is_none_or(|resource| resource.namespaced);
         let own = parent.namespace();
         let namespace = if namespaced { need.namespace.clone().or_else(|| own.clone()) } else { None };
         if let Some(namespace) = &namespace

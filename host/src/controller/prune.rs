@@ -25,11 +25,11 @@ pub async fn prune(
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     for child in observed {
         let Some(key) = unwanted(context, parent, child, plan) else { continue };
-        // What is in the cache was listed, so its kind was resolved, and the server gave it a UID.
-        let (Some(resource), Some(uid)) = (context.kinds.known(&key.kind), child.metadata.uid.as_deref()) else {
+        // What is in the cache was listed, so its kind is served, and the server gave it a UID.
+        let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref()) else {
             continue;
         };
-        match Objects::new(&context.client, &resource).delete(&key.name, uid).await {
+        match Objects::new(&context.client, resource).delete(&key.name, uid).await {
             Ok(Some(terminating)) => context.record_child(&parent_name, &key, terminating),
             Ok(None) => context.forget_child(&key),
             // Another object stands under this name now, and it is not known whose.

@@ -21,7 +21,7 @@ use super::secrets::generate;
 use super::status::{self, Reason, Verdict};
 use crate::plugin::contract::{CleanupResponse, Condition, Event, EventType, Kind, Need, Request, Response};
 use crate::plugin::registry::Live;
-use crate::plugin::{Call, CallError, Plugin};
+use crate::plugin::{Call, CallError, Class, Plugin};
 
 /// How often a plugin may ask for other objects in one pass.
 const MAX_NEEDS: usize = 4;
@@ -121,7 +121,8 @@ async fn pass(
 ) -> Result<Option<Answer>, PassError> {
     let plugin = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => plugin.clone(),
-        Live::Loading => return Err(PassError::NoPlugin("the plugin is still being loaded".into())),
+        // Workers start only when loading has ended.
+        Live::Loading => return Ok(None),
         Live::Failed(why) => return Err(PassError::NoPlugin(Arc::clone(why))),
     };
     if let Some(failure) = context.watch_failure() {
@@ -165,7 +166,7 @@ async fn rounds(
     for _ in 0..MAX_ROUNDS {
         let observed = context.observed(parent);
         let response: Response =
-            ask(context, parent, &observed, async |request| plugin.reconcile(&request).await).await?;
+            ask(context, plugin, parent, &observed).await?;
         let plan = make_plan(context, plugin, parent, &response)?;
         let mut changed = false;
         for secret in &plan.secrets {
@@ -210,7 +211,7 @@ async fn cleanup(
 ) -> Result<Answer, PassError> {
     let observed = context.observed(parent);
     let response: CleanupResponse =
-        ask(context, parent, &observed, async |request| plugin.cleanup(&request).await).await?;
+        ask(context, plugin, parent, &observed).await?;
     let CleanupResponse { done, children, status, conditions, events, requeue_after_ms, .. } = response;
     let plan = make_plan(context, plugin, parent, &Response { children, ..Response::default() })?;
     let applied = apply(context, &ObjectName::of(parent), &plan.desired).await;
@@ -223,11 +224,11 @@ async fn cleanup(
 }
 
 /// One question to the plugin: called again with what it needs until it needs nothing more.
-async fn ask<T: Needing>(
+async fn ask<T: Question>(
     context: &Context,
+    plugin: &Plugin,
     parent: &Arc<DynamicObject>,
     observed: &[Arc<DynamicObject>],
-    call: impl AsyncFn(Request) -> Call<T>,
 ) -> Result<T, PassError> {
     let name = ObjectName::of(parent);
     let mut needs = context.memory_of(&name, |memory| memory.needs.clone());
@@ -239,7 +240,7 @@ async fn ask<T: Needing>(
             now: now(),
             traceparent: None,
         };
-        let response = call(request).await.outcome?;
+        let response = T::ask(plugin, &request).await.outcome?;
         let settled = response.needs() == needs || response.needs().iter().all(|need| needs.contains(need));
         needs = response.needs().to_vec();
         context.memory_of(&name, |memory| memory.needs.clone_from(&needs));
@@ -250,18 +251,27 @@ async fn ask<T: Needing>(
     Err(NeedError::Unsettled { rounds: MAX_NEEDS }.into())
 }
 
-/// A response that may ask to read more.
-trait Needing {
+/// The two questions: to reconcile, and to clean up.
+trait Question: Sized {
+    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
     fn needs(&self) -> &[Need];
 }
 
-impl Needing for Response {
+impl Question for Response {
+    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
+        plugin.reconcile(request)
+    }
+
     fn needs(&self) -> &[Need] {
         &self.needs
     }
 }
 
-impl Needing for CleanupResponse {
+impl Question for CleanupResponse {
+    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
+        plugin.cleanup(request)
+    }
+
     fn needs(&self) -> &[Need] {
         &self.needs
     }
@@ -277,7 +287,7 @@ fn make_plan(
         config: &context.config,
         parent,
         digest: &plugin.digest().to_string(),
-        namespaced: &|kind: &Kind| context.kinds.known(kind).map(|resource| resource.namespaced),
+        namespaced: &|kind: &Kind| context.resources.get(kind).map(|resource| resource.namespaced),
         existing: &|key: &ChildKey| context.existing(key),
     };
     plan(&policy, &response.children, &response.keep, &response.generate).map_err(PassError::Refused)
@@ -343,7 +353,7 @@ async fn fail(context: &Context, name: &ObjectName, error: &PassError) -> Next {
         Verdict::Reconciled | Verdict::Paused => None,
     };
     // Waiting is no fault that deserves a Warning.
-    let waits = matches!(error, PassError::Call(CallError::Retry { .. }) | PassError::NoPlugin(_));
+    let waits = matches!(error, PassError::Call(CallError::Retry { .. }));
     if let Some(reason) = news.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
     {
         let note = &reason.message;
@@ -379,12 +389,26 @@ fn judge(error: &PassError) -> (Verdict, Next) {
             let verdict = Verdict::Reconciling(Reason::new("Retrying", message.clone()));
             (verdict, after.map_or(Next::Backoff, Next::After))
         }
-        PassError::Call(error) => (stalled(error.class().reason()), Next::Backoff),
+        PassError::Call(error) => (stalled(fault(error.class())), Next::Backoff),
         PassError::Need(_) => (stalled("NeedRefused"), Next::Backoff),
         PassError::Refused(_) => (stalled("ChildRefused"), Next::Backoff),
         PassError::NoPlugin(_) => (stalled("PluginNotLoaded"), Next::OnChange),
         PassError::Watch(_) => (reconciling("WatchFailed"), Next::Backoff),
         PassError::Api(_) => (reconciling("ApplyFailed"), Next::Backoff),
+    }
+}
+
+/// The condition's reason for a fault of the plugin.
+const fn fault(class: Class) -> &'static str {
+    match class {
+        Class::Invalid => "InvalidSpec",
+        Class::Retry => "Retrying",
+        Class::Trap => "PluginTrapped",
+        Class::Timeout => "PluginTimedOut",
+        Class::Memory => "PluginOutOfMemory",
+        Class::Output => "PluginAnswerTooLarge",
+        Class::Protocol => "PluginAnswerInvalid",
+        Class::Host => "PluginNotCalled",
     }
 }
 

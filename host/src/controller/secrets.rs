@@ -47,8 +47,9 @@ pub async fn generate(context: &Context, parent: &ObjectName, desired: &DesiredS
     let mut body = desired.body.clone();
     body["stringData"] = Value::Object(values);
     let manager = context.config.field_manager();
-    let resource = context.kinds.resolve(&key.kind).await.map_err(|error| failed(error.to_string()))?;
-    let objects = Objects::new(&context.client, &resource);
+    // `children::plan` has refused kinds that the cluster does not serve.
+    let Some(resource) = context.resources.get(&key.kind) else { return Ok(false) };
+    let objects = Objects::new(&context.client, resource);
     let answer = if let Some(live) = live {
         // Refused when somebody was faster: what is there must not be drawn twice.
         body["metadata"]["resourceVersion"] = live.metadata.resource_version.clone().into();

@@ -3,6 +3,8 @@
 //!
 //! Conditions follow kstatus: `Ready` always; `Reconciling` and `Stalled` only while they are true.
 
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
@@ -109,7 +111,7 @@ fn is_host_type(type_: &str) -> bool {
 }
 
 fn current(parent: &DynamicObject) -> &Map<String, Value> {
-    static EMPTY: Map<String, Value> = Map::new();
+    static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
     parent.data.get("status").and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
