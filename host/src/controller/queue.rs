@@ -234,7 +234,7 @@ mod tests {
         tokio::time::timeout(Duration::from_millis(1), queue.next()).await.is_err()
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn marks_of_one_parent_are_merged_and_a_running_parent_is_not_handed_out_twice() {
         let queue = Queue::default();
         queue.mark(&name("a"), Trigger::Resync);
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(queue.next().await.unwrap().triggers, [Trigger::Related]);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn the_echo_of_own_writes_does_not_run_the_parent_again_but_a_foreign_change_does() {
         let queue = Queue::default();
         queue.mark(&name("a"), Trigger::Resync);
@@ -264,23 +264,23 @@ mod tests {
         assert_eq!(queue.next().await.unwrap().triggers, [child(9)]);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_timer_fires_once_at_its_earliest_time_and_a_pass_in_between_takes_it_away() {
         let queue = Queue::default();
-        let start = Instant::now();
-        queue.mark_at(&name("a"), start + Duration::from_secs(9));
-        queue.mark_at(&name("a"), start + Duration::from_secs(5));
-        queue.mark_at(&name("a"), start + Duration::from_secs(7));
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        queue.mark_at(&name("a"), start + ms(900));
+        queue.mark_at(&name("a"), start + ms(50));
+        queue.mark_at(&name("a"), start + ms(700));
         assert_eq!(queue.next().await.unwrap().triggers, [Trigger::Timer]);
-        assert_eq!(start.elapsed().as_secs(), 5);
+        assert!(start.elapsed() >= ms(50) && start.elapsed() < ms(700));
         queue.done(&name("a"), |_| false);
         assert!(is_idle(&queue).await);
 
-        queue.mark_at(&name("a"), Instant::now() + Duration::from_secs(5));
+        queue.mark_at(&name("a"), Instant::now() + ms(20));
         queue.mark(&name("a"), Trigger::Resync);
         queue.next().await.unwrap();
         queue.done(&name("a"), |_| false);
-        let wait = tokio::time::timeout(Duration::from_secs(60), queue.next()).await;
+        let wait = tokio::time::timeout(ms(100), queue.next()).await;
         assert!(wait.is_err(), "the timer should be gone");
     }
 
