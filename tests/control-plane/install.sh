@@ -120,10 +120,10 @@ build() {
     rm -rf "$entry"
     mv -T "$work/out" "$entry"
     rm -f "$log"
-    clean_up
 }
 
 clean_up() {
+    stop_job
     [[ -z ${work:-} ]] || rm -rf "$work"
     work=''
 }

@@ -27,14 +27,29 @@ as_root() {
     fi
 }
 
+# One background job at a time, in a process group of its own, so that all of it can be stopped: the children of
+# a script's ordinary background job do not even see Ctrl-C.
+job=''
+start_job() {
+    set -m
+    "$@" &
+    job=$!
+    set +m
+}
+stop_job() {
+    [[ -z $job ]] || kill -TERM -- "-$job" 2>/dev/null || true
+}
+# Ctrl-C and SIGTERM end the script, and its end runs the EXIT trap of the script, which stops the job.
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 # with_progress LABEL LOG COMMAND...: runs a long step with its output in LOG. A terminal sees a line that
 # ticks; a pipe gets a line every 30 seconds. When the step fails, the end of LOG is shown and the script ends.
 # Never call it in a condition: bash would ignore `set -e` inside the step.
 with_progress() {
     local label=$1 log=$2 started=$SECONDS told=$SECONDS status=0 now
     shift 2
-    "$@" >"$log" 2>&1 9>&- &
-    local job=$!
+    start_job "$@" >"$log" 2>&1 9>&-
     while kill -0 "$job" 2>/dev/null; do
         now=$((SECONDS - started))
         if [[ -t 2 ]]; then
@@ -46,6 +61,7 @@ with_progress() {
         sleep 0.2
     done
     wait "$job" || status=$?
+    job=''
     [[ ! -t 2 ]] || printf '\r\e[K' >&2
     now=$((SECONDS - started))
     if ((status != 0)); then

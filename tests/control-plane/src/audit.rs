@@ -88,7 +88,7 @@ pub(crate) fn read(log: &Path) -> Result<Vec<AuditEvent>, Error> {
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     whole
         .lines()
-        .map(|line| serde_json::from_str(line))
+        .map(serde_json::from_str)
         .collect::<Result<_, _>>()
         .map_err(|source| Error::Audit {
             log: log.to_owned(),

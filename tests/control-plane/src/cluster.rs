@@ -15,6 +15,7 @@ use crate::{
     component::{Component, Output, POLL},
     data::{ADMIN, DataDir},
     error::Error,
+    manifests,
     node::Node,
     options::Options,
     ports::{self, Port},
@@ -202,6 +203,20 @@ impl ControlPlane {
             running.stop(GRACE).await;
         }
         self.start_controller_manager()
+    }
+
+    /// Applies the manifests of a file or a folder as the administrator, waits until the definitions among them
+    /// are served, and starts kube-controller-manager again so that its garbage collector knows them.
+    ///
+    /// # Errors
+    /// As [`manifests::read`], [`manifests::apply`] and [`Self::start_controller_manager`].
+    pub async fn install(&mut self, path: &Path) -> Result<(), Error> {
+        let objects = manifests::read(path)?;
+        manifests::apply(&self.client().await?, &objects).await?;
+        if self.controller_manager.is_some() {
+            self.restart_controller_manager().await?;
+        }
+        Ok(())
     }
 
     /// Stops etcd in its tracks: the API server answers nothing that needs the store until `resume_etcd`.

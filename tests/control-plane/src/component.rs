@@ -2,7 +2,7 @@
 
 use std::{
     fs::OpenOptions,
-    io,
+    io::{self, PipeWriter},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -22,8 +22,8 @@ pub(crate) const POLL: Duration = Duration::from_millis(10);
 pub enum Output {
     /// stdout and stderr are appended to this file.
     File(PathBuf),
-    /// They go where this process's own stderr goes.
-    Inherit,
+    /// stdout and stderr go into this pipe.
+    Pipe(PipeWriter),
 }
 
 /// A running child process. Killed when the value is dropped and when this process dies, however it dies.
@@ -61,8 +61,9 @@ impl Component {
             .stdin(Stdio::null())
             .process_group(0);
         let log = match output {
-            Output::Inherit => {
-                command.stdout(io::stderr());
+            Output::Pipe(pipe) => {
+                let copy = pipe.try_clone().context(|| "share a pipe".to_owned())?;
+                command.stdout(copy).stderr(pipe);
                 None
             }
             Output::File(path) => {

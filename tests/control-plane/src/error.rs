@@ -85,6 +85,25 @@ pub enum Error {
         /// Why not.
         source: serde_json::Error,
     },
+    /// A file with manifests that cannot be understood.
+    #[error("{file} is not a manifest: {reason}")]
+    Manifest {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The API server refused a manifest, or did not serve its kind in time.
+    #[error("{object} was not installed: {message}")]
+    Refused {
+        /// `Kind/name`.
+        object: String,
+        /// What the API server said.
+        message: String,
+    },
+    /// A data folder that another process uses.
+    #[error("{0} is used by another control plane: stop that one, or name another folder")]
+    InUse(PathBuf),
     /// The kubeconfig cannot be used.
     #[error("the kubeconfig cannot be used")]
     Kubeconfig(#[from] kube::config::KubeconfigError),

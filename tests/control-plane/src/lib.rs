@@ -10,7 +10,7 @@
 //! `StorageObjectInUseProtection` is off when no kube-controller-manager is there to take its finalizers away.
 //!
 //! Modules in reading order: `options` what to start, `cluster` the control plane, `component` one process,
-//! `ports`, `binaries` and `install.sh` where the programs come from, `client`, `audit`, then `node`.
+//! `ports`, `binaries` and `install.sh` where the programs come from, `client`, `manifests`, `audit`, then `node`.
 
 mod audit;
 mod binaries;
@@ -19,6 +19,7 @@ mod cluster;
 mod component;
 mod data;
 mod error;
+pub mod manifests;
 pub mod node;
 mod options;
 mod ports;

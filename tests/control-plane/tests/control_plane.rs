@@ -1,5 +1,10 @@
 //! The control plane itself, before anything is tested on it.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper of a test fails by panicking, as the test does"
+)]
+
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},

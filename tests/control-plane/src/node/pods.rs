@@ -138,7 +138,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn bound(status: Value, metadata: Value) -> Pod {
+    fn bound(status: &Value, metadata: &Value) -> Pod {
         let spec = json!({ "nodeName": NODE, "containers": [{ "name": "a", "image": "a:1" }] });
         pod(json!({ "metadata": metadata, "spec": spec, "status": status }))
     }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_bound_pod_runs_and_then_needs_nothing() {
-        let mut pod = bound(json!({ "phase": "Pending" }), json!({}));
+        let mut pod = bound(&json!({ "phase": "Pending" }), &json!({}));
         assert_eq!(
             next(&pod, |_| true),
             Some(Step::Run {
@@ -170,8 +170,8 @@ mod tests {
     #[test]
     fn a_held_pod_is_not_ready_until_the_annotation_goes() {
         let mut pod = bound(
-            json!({ "phase": "Pending" }),
-            json!({ "annotations": { HOLD_READY: "true" } }),
+            &json!({ "phase": "Pending" }),
+            &json!({ "annotations": { HOLD_READY: "true" } }),
         );
         let patch = running(&pod, false, 0, Timestamp::UNIX_EPOCH);
         pod.status = serde_json::from_value(patch["status"].clone()).unwrap();
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn a_pod_that_a_finalizer_holds_is_removed_once() {
         let times = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30 });
-        let mut pod = bound(json!({ "phase": "Running" }), times);
+        let mut pod = bound(&json!({ "phase": "Running" }), &times);
         assert_eq!(next(&pod, |_| true), Some(Step::Remove));
         pod.metadata.deletion_grace_period_seconds = Some(0);
         assert_eq!(next(&pod, |_| true), None);
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_failed_pod_stays_failed() {
         assert_eq!(
-            next(&bound(json!({ "phase": "Failed" }), json!({})), |_| true),
+            next(&bound(&json!({ "phase": "Failed" }), &json!({})), |_| true),
             None
         );
     }
