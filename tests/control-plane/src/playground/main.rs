@@ -36,7 +36,7 @@ struct Arguments {
     #[arg(long, value_name = "PATH")]
     samples: Option<PathBuf>,
     /// The cluster: one of its own, or the one of the current kubeconfig.
-    #[arg(long, env = "CLUSTER", default_value = "local", hide_possible_values = false)]
+    #[arg(long, env = "CLUSTER", default_value = "local")]
     cluster: Cluster,
     /// Where the local cluster's data and every log go. Without it, a folder that goes at the end.
     #[arg(long, value_name = "FOLDER")]
@@ -119,12 +119,12 @@ async fn run(
         () = &mut interrupted => return Ok(interrupted_code()),
     }
     screen.step(&format!("{} installed", counted(definitions.len(), "definition")));
-    let view = view::start(client.clone(), &definitions, screen.clone());
+    let view = view::start(&client, &definitions, screen.clone());
     let mut host = Host::start(&host_program, arguments, kubeconfig.as_deref(), &logs, screen)?;
     screen.step(&format!("operator-host runs as process {}", host.id()));
 
     let code = tokio::select! {
-        code = play(&mut host, &client, &samples, &definitions, kubeconfig.as_deref(), screen) => code?,
+        code = play(&mut host, &client, &samples, &definitions, kubeconfig.as_deref(), screen) => code,
         () = &mut interrupted => {
             screen.step("Stopping; a second Ctrl-C does not hurry it");
             match host.stop().await {
@@ -151,12 +151,14 @@ async fn play(
     definitions: &[kube::api::DynamicObject],
     kubeconfig: Option<&std::path::Path>,
     screen: &Screen,
-) -> anyhow::Result<ExitCode> {
+) -> ExitCode {
     let created = async {
-        manifests::apply(client, samples).await?;
-        screen.step(&format!("{} created", counted(samples.len(), "sample")));
+        match manifests::apply(client, samples).await {
+            Ok(()) => screen.step(&format!("{} created", counted(samples.len(), "sample"))),
+            // The cluster is there to try things out, also without this sample.
+            Err(error) => screen.error(&format!("a sample is missing: {error}")),
+        }
         hints::print(screen, kubeconfig, samples, definitions);
-        anyhow::Ok(())
     };
     let ended = {
         let ended = host.ended();
@@ -165,10 +167,7 @@ async fn play(
             // The host's end tells more than a sample that was refused for it.
             biased;
             status = &mut ended => status,
-            created = created => {
-                created?;
-                ended.await
-            }
+            () = created => ended.await,
         }
     };
     screen.error(&format!(
@@ -176,7 +175,7 @@ async fn play(
         ended.map_or_else(|| "its status is unknown".to_owned(), |status| status.to_string())
     ));
     screen.error(&host.last_words());
-    Ok(ExitCode::FAILURE)
+    ExitCode::FAILURE
 }
 
 /// What runs before the host does.

@@ -26,7 +26,7 @@ const CHILDREN: [(&str, &str, &str, &str); 5] = [
 ];
 
 /// Starts to print. The task runs until it is aborted.
-pub(crate) fn start(client: Client, definitions: &[DynamicObject], screen: Screen) -> JoinHandle<()> {
+pub(crate) fn start(client: &Client, definitions: &[DynamicObject], screen: Screen) -> JoinHandle<()> {
     let parents = definitions.iter().filter_map(resource_of);
     let children = CHILDREN.map(|(group, version, kind, plural)| {
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn object(status: Value) -> DynamicObject {
+    fn object(status: &Value) -> DynamicObject {
         serde_json::from_value(json!({ "metadata": { "name": "demo" }, "status": status })).unwrap()
     }
 
@@ -255,7 +255,7 @@ mod tests {
             json!([{ "type": "Ready", "status": "False", "reason": "Scaling", "message": "1 of 3 pods" }]);
         let status =
             json!({ "conditions": ready, "currentReplicas": 1, "lastUpdate": "…", "phase": "Scaling" });
-        let (state, mood) = parent_state(&object(status));
+        let (state, mood) = parent_state(&object(&status));
         assert_eq!(
             state,
             "not Ready: Scaling: 1 of 3 pods; currentReplicas=1 phase=Scaling"
@@ -268,7 +268,7 @@ mod tests {
         let stalled =
             json!([{ "type": "Stalled", "status": "True", "reason": "InvalidSpec", "message": "too small" }]);
         assert_eq!(
-            parent_state(&object(json!({ "conditions": stalled }))).0,
+            parent_state(&object(&json!({ "conditions": stalled }))).0,
             "Stalled: InvalidSpec: too small"
         );
     }
