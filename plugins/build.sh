@@ -1,0 +1,149 @@
+#!/usr/bin/env bash
+# Builds plugins to WebAssembly: plugins/build.sh [NAME | FOLDER]...
+#
+# Without arguments, every plugin beside this script; a name is one of those; a folder is a plugin anywhere.
+# The results are target/plugins/NAME.wasm beside this script, whose paths are printed on standard output, one
+# a line; progress goes to standard error. What a plugin offers as a plain WASI command (a cargo feature
+# `command` and a binary NAME-command) is built too, to target/plugins/NAME-command.wasm.
+#
+# The Rust target wasm32-wasip1 comes from rustup. Where rustup is not there or cannot download, it is put
+# together from Debian's packages, in the user's cache folder. WASM_TOOLCHAIN=rustup or debian forces one.
+set -euo pipefail
+
+plugins=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+results=$plugins/target/plugins
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/operator-host/wasm-toolchain
+target=wasm32-wasip1
+
+say() { echo "plugins: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+has_target() {
+    [[ -d $(rustc --print sysroot)/lib/rustlib/$target/lib ]]
+}
+
+use_rustup() {
+    has_target && return
+    command -v rustup >/dev/null || return 1
+    say "adding the Rust target $target"
+    timeout 300 rustup target add "$target" >&2 && has_target
+}
+
+as_root() {
+    if [[ $(id -u) == 0 ]]; then "$@"; else sudo "$@"; fi
+}
+
+# Debian's `rustc-web` is a recent compiler that knows the target, `rust-web-src` the standard library's source,
+# `wasi-libc` the C library under it. Their compiler does not find Debian's C library by itself, and the packaged
+# folders are not ours to write into: so a folder of links that looks to the compiler like its own.
+use_debian() {
+    local packages=(rustc-web rust-web-src wasi-libc) package missing=()
+    command -v apt-get >/dev/null || die "needs rustup, or Debian's packages ${packages[*]}"
+    for package in "${packages[@]}"; do
+        dpkg-query --show --showformat='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' ||
+            missing+=("$package")
+    done
+    if ((${#missing[@]})); then
+        say "installing ${missing[*]} with apt-get, to compile Rust to $target"
+        as_root apt-get install --yes --no-install-recommends "${missing[@]}" >&2 || {
+            as_root apt-get update >&2
+            as_root apt-get install --yes --no-install-recommends "${missing[@]}" >&2
+        }
+    fi
+
+    local lld compiler version sysroot
+    compiler=$(dpkg-query --listfiles rustc-web | grep -E '/bin/rustc$' | head -n 1)
+    lld=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-lld
+    [[ -x $lld ]] || lld=$(command -v wasm-ld || command -v rust-lld) ||
+        die "found no linker: the installed Rust has no rust-lld, and there is no wasm-ld"
+    version=$(dpkg-query --show --showformat='${Package}-${Version} ' "${packages[@]}" | sha256sum | cut -c 1-16)
+    sysroot=$cache/$version
+    # `complete` is written last: a folder without it was left half-way and is made again.
+    if [[ ! -e $sysroot/complete ]]; then
+        make_sysroot "$compiler" "$sysroot"
+    fi
+
+    export RUSTC=$sysroot/rustc RUSTC_BOOTSTRAP=1
+    export CARGO_TARGET_WASM32_WASIP1_LINKER=$lld
+    cargo_options+=("-Zbuild-std=std,panic_abort")
+}
+
+make_sysroot() {
+    local compiler=$1 sysroot=$2 packaged libc
+    say "preparing $sysroot"
+    packaged=$("$compiler" --print sysroot)
+    libc=$(dpkg-query --listfiles wasi-libc | grep '/libc\.a$' | head -n 1)
+    libc=${libc%/*}
+    rm -rf "$sysroot"
+    mkdir -p "$sysroot/lib/rustlib/$target/lib/self-contained"
+    local entry
+    for entry in "$packaged"/lib/rustlib/*; do
+        [[ ${entry##*/} == "$target" ]] || ln -s "$entry" "$sysroot/lib/rustlib/"
+    done
+    ln -s "$libc"/crt1-*.o "$libc/libc.a" "$sysroot/lib/rustlib/$target/lib/self-contained/"
+    printf '#!/bin/sh\nexec "%s" --sysroot "%s" "$@"\n' "$compiler" "$sysroot" >"$sysroot/rustc"
+    chmod +x "$sysroot/rustc"
+    : >"$sysroot/complete"
+}
+
+# Prints the folders of the plugins beside this script: those with a library for WebAssembly.
+all_plugins() {
+    local manifest
+    for manifest in "$plugins"/*/Cargo.toml; do
+        if grep -q cdylib "$manifest"; then echo "${manifest%/Cargo.toml}"; fi
+    done
+}
+
+build() {
+    local folder=$1 name
+    local manifest=$folder/Cargo.toml
+    [[ -f $manifest ]] || die "$folder holds no plugin: there is no Cargo.toml"
+    name=$(sed -n 's/^name *= *"\(.*\)"/\1/p' "$manifest" | head -n 1)
+    say "building $name"
+    cargo_build "$folder" --lib
+    install_result "${name//-/_}" "$name"
+    if grep -q "\"$name-command\"" "$manifest"; then
+        cargo_build "$folder" --bin "$name-command" --features command
+        install_result "$name-command" "$name-command"
+    fi
+}
+
+cargo_build() {
+    local folder=$1
+    shift
+    (cd "$folder" && cargo build --release --target "$target" --target-dir "$work" "${cargo_options[@]}" "$@" >&2)
+}
+
+# Moved into place, so that a host which watches the folder never reads half a file; left alone when it is the
+# same, so that it does not reload.
+install_result() {
+    local built=$work/$target/release/$1.wasm result=$results/$2.wasm
+    if ! cmp -s "$built" "$result"; then
+        cp "$built" "$result.new"
+        mv "$result.new" "$result"
+    fi
+    echo "$result"
+}
+
+cargo_options=(--quiet)
+work=${CARGO_TARGET_DIR:-$plugins/target}
+case ${WASM_TOOLCHAIN:-} in
+    '') use_rustup || use_debian ;;
+    rustup) use_rustup || die "rustup cannot add the target $target" ;;
+    debian) use_debian ;;
+    *) die "WASM_TOOLCHAIN is rustup or debian" ;;
+esac
+
+# What makes a plugin small, said here too for plugins in other workspaces; and no path of this machine in it.
+export CARGO_PROFILE_RELEASE_{OPT_LEVEL=z,LTO=true,CODEGEN_UNITS=1,PANIC=abort,STRIP=true}
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+sources=$(rustc --print sysroot)/lib/rustlib/src
+export CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS="--remap-path-prefix=$cargo_home/registry/src/= --remap-path-prefix=$plugins/= --remap-path-prefix=$sources/="
+
+mkdir -p "$results"
+(($#)) || mapfile -t folders < <(all_plugins)
+(($# == 0)) || folders=("$@")
+for folder in "${folders[@]}"; do
+    [[ -d $plugins/$folder && $folder != */* ]] && folder=$plugins/$folder
+    build "$folder"
+done

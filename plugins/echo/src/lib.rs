@@ -1,0 +1,52 @@
+//! Echo: so many pods of one image.
+
+use operator_plugin::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the user wants.
+#[derive(Deserialize, JsonSchema)]
+struct EchoSpec {
+    /// How many pods to run.
+    #[schemars(range(max = 100))]
+    replicas: u32,
+    /// The image that they run.
+    #[schemars(length(min = 1))]
+    image: String,
+}
+
+/// What is observed.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct EchoStatus {
+    /// How many of the pods exist.
+    current_replicas: usize,
+    /// Whether as many as wanted are Ready, and no more.
+    is_ready: bool,
+}
+
+const PLUGIN: Plugin<EchoSpec, EchoStatus> = Plugin::new("my-operator.dev/v1", "Echo", reconcile)
+    .plural("echoes")
+    .makes(&[POD])
+    .columns(&[
+        Column::integer("Replicas", ".status.currentReplicas"),
+        Column::boolean("Ready", ".status.isReady"),
+    ]);
+operator_plugin::register!(PLUGIN);
+
+fn reconcile(request: &Request<EchoSpec, EchoStatus>) -> Result<Response<EchoStatus>, Failure> {
+    let Parent { name, spec, .. } = &request.parent;
+    let pods = (0..spec.replicas).map(|i| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": format!("{name}-pod-{i}"), "labels": { "app": name } },
+            "spec": { "containers": [{ "name": "echo", "image": spec.image }] },
+        })
+    });
+    let existing = request.children_of(POD).count();
+    let ready = request.children_of(POD).filter(|pod| pod.is_ready()).count();
+    let wanted = spec.replicas as usize;
+    let status = EchoStatus { current_replicas: existing, is_ready: existing == wanted && ready == wanted };
+    Ok(Response::new(status).children(pods))
+}

@@ -1,0 +1,192 @@
+//! The command form: one JSON document on standard input, one on standard output.
+//!
+//! The documents are those of the host's `CommandInput` and `CommandOutput`.
+
+use std::io::{Read, Write, stdin, stdout};
+use std::process::ExitCode;
+
+use serde_json::{Map, Value, json};
+
+use crate::bindings::operator_host::plugin::types as wit;
+use crate::plugin::{Reconciler, Registered};
+use crate::response::{Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, Need, ObjectRef};
+
+/// Answers one call. When the input is not of the contract, the exit code is not zero and standard error says
+/// why.
+pub fn run<R: Registered>() -> ExitCode {
+    match answer::<R>() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn answer<R: Registered>() -> Result<(), String> {
+    let mut text = Vec::new();
+    stdin().read_to_end(&mut text).map_err(|error| format!("standard input: {error}"))?;
+    let input: Value =
+        serde_json::from_slice(&text).map_err(|error| format!("standard input is not JSON: {error}"))?;
+    let plugin = R::plugin();
+    let request = || request(&input["request"]);
+    let output = match input["call"].as_str() {
+        Some("describe") => json!({ "description": description(plugin.describe(R::NAME, R::VERSION, R::CRD)) }),
+        Some("reconcile") => match plugin.reconcile(request()) {
+            Ok(answer) => json!({ "response": response(answer) }),
+            Err(error) => json!({ "failure": failure(error) }),
+        },
+        Some("cleanup") => match plugin.cleanup(request()) {
+            Ok(answer) => json!({ "cleanup": cleanup(answer) }),
+            Err(error) => json!({ "failure": failure(error) }),
+        },
+        _ => return Err("standard input: `call` is none of describe, reconcile, cleanup".to_owned()),
+    };
+    stdout().write_all(output.to_string().as_bytes()).map_err(|error| format!("standard output: {error}"))
+}
+
+fn request(request: &Value) -> wit::Request {
+    wit::Request {
+        parent: request["parent"].to_string(),
+        children: texts(&request["children"]),
+        related: items(&request["related"])
+            .map(|related| wit::Related { id: text(&related["id"]), objects: texts(&related["objects"]) })
+            .collect(),
+        now: text(&request["now"]),
+        traceparent: request["traceparent"].as_str().map(str::to_owned),
+    }
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn texts(values: &Value) -> Vec<String> {
+    items(values).map(Value::to_string).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The crate made the text from a value in the first place.
+fn parse(text: String) -> Value {
+    serde_json::from_str(&text).unwrap_or(Value::String(text))
+}
+
+/// An object whose fields without a value are absent, as in the contract.
+fn record<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    let present = fields.into_iter().filter(|(_, value)| !value.is_null());
+    Value::Object(present.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+}
+
+fn array<T>(items: Vec<T>, item: fn(T) -> Value) -> Value {
+    Value::Array(items.into_iter().map(item).collect())
+}
+
+fn description(description: wit::Description) -> Value {
+    record([
+        ("name", description.name.into()),
+        ("version", description.version.into()),
+        ("parent", kind(description.parent)),
+        ("makes", array(description.makes, kind)),
+        ("reads", array(description.reads, kind)),
+        ("finalizer", description.finalizer.into()),
+        ("crd", description.crd.map(parse).into()),
+    ])
+}
+
+fn kind(kind: wit::Kind) -> Value {
+    record([("apiVersion", kind.api_version.into()), ("kind", kind.kind.into())])
+}
+
+fn response(response: wit::Response) -> Value {
+    record([
+        ("children", array(response.children, parse)),
+        ("keep", array(response.keep, object_ref)),
+        ("generate", array(response.generate, generated_secret)),
+        ("status", response.status.map(parse).into()),
+        ("conditions", array(response.conditions, condition)),
+        ("events", array(response.events, event)),
+        ("requeueAfterMs", response.requeue_after_ms.into()),
+        ("needs", array(response.needs, need)),
+    ])
+}
+
+fn cleanup(response: wit::CleanupResponse) -> Value {
+    record([
+        ("done", response.done.into()),
+        ("children", array(response.children, parse)),
+        ("status", response.status.map(parse).into()),
+        ("conditions", array(response.conditions, condition)),
+        ("events", array(response.events, event)),
+        ("requeueAfterMs", response.requeue_after_ms.into()),
+        ("needs", array(response.needs, need)),
+    ])
+}
+
+fn object_ref(object: ObjectRef) -> Value {
+    record([
+        ("apiVersion", object.api_version.into()),
+        ("kind", object.kind.into()),
+        ("namespace", object.namespace.into()),
+        ("name", object.name.into()),
+    ])
+}
+
+fn generated_secret(secret: GeneratedSecret) -> Value {
+    let entries = array(secret.entries, |value| {
+        record([
+            ("key", value.key.into()),
+            ("length", value.length.into()),
+            ("alphabet", value.alphabet.into()),
+        ])
+    });
+    record([("name", secret.name.into()), ("entries", entries)])
+}
+
+fn condition(condition: Condition) -> Value {
+    let status = match condition.status {
+        ConditionStatus::True => "True",
+        ConditionStatus::False => "False",
+        ConditionStatus::Unknown => "Unknown",
+    };
+    record([
+        ("type", condition.type_.into()),
+        ("status", status.into()),
+        ("reason", condition.reason.into()),
+        ("message", condition.message.into()),
+    ])
+}
+
+fn event(event: Event) -> Value {
+    let type_ = match event.type_ {
+        EventType::Normal => "Normal",
+        EventType::Warning => "Warning",
+    };
+    record([("type", type_.into()), ("reason", event.reason.into()), ("message", event.message.into())])
+}
+
+fn need(need: Need) -> Value {
+    record([
+        ("id", need.id.into()),
+        ("apiVersion", need.api_version.into()),
+        ("kind", need.kind.into()),
+        ("namespace", need.namespace.into()),
+        ("name", need.name.into()),
+        ("labelSelector", need.label_selector.into()),
+    ])
+}
+
+fn failure(failure: Failure) -> Value {
+    match failure {
+        Failure::Invalid(invalid) => record([(
+            "invalid",
+            record([("reason", invalid.reason.into()), ("message", invalid.message.into())]),
+        )]),
+        Failure::Retry(retry) => record([(
+            "retry",
+            record([("message", retry.message.into()), ("afterMs", retry.after_ms.into())]),
+        )]),
+    }
+}

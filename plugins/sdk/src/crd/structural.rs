@@ -1,0 +1,185 @@
+//! From JSON Schema as `schemars` writes it to the part of it that Kubernetes takes.
+
+use serde_json::{Map, Value, json};
+
+/// The keywords of `JSONSchemaProps` that a structural schema may hold; what else there is (`title`, `$schema`,
+/// `examples`) says nothing to the API server.
+const KEYWORDS: [&str; 24] = [
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "default",
+    "description",
+    "enum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "oneOf",
+    "pattern",
+    "properties",
+    "required",
+    "type",
+];
+
+/// Makes a schema structural in place. The path is for the panic that names a type which has no such schema:
+/// it is a bug in the plugin, and loading the plugin shows it.
+pub(super) fn rewrite(schema: &mut Value, path: &str) {
+    match schema {
+        Value::Object(fields) => rewrite_object(fields, path),
+        Value::Bool(true) => *schema = json!({ "x-kubernetes-preserve-unknown-fields": true }),
+        _ => panic!("{path}: no value fits this type, so it has no structural schema"),
+    }
+}
+
+fn rewrite_object(fields: &mut Map<String, Value>, path: &str) {
+    if fields.contains_key("$ref") {
+        panic!("{path}: a type that holds itself has no structural schema");
+    }
+    accept_null(fields);
+    merge_alternatives(fields, path);
+    translate_values(fields);
+    fields.retain(|keyword, value| {
+        (KEYWORDS.contains(&keyword.as_str()) || keyword == "nullable" || keyword.starts_with("x-kubernetes-"))
+            && !(keyword == "default" && value.is_null())
+    });
+
+    if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {
+        for (name, property) in properties {
+            rewrite(property, &format!("{path}.{name}"));
+        }
+        // It may not stand beside `properties`: the API server prunes what is unknown anyway.
+        fields.remove("additionalProperties");
+    }
+    match fields.get_mut("additionalProperties") {
+        Some(Value::Bool(false)) => drop(fields.remove("additionalProperties")),
+        Some(values) => rewrite(values, &format!("{path}.*")),
+        None => {}
+    }
+    if let Some(items) = fields.get_mut("items") {
+        rewrite(items, &format!("{path}[]"));
+    }
+    if !fields.contains_key("type") && !fields.contains_key("x-kubernetes-int-or-string") {
+        fields.insert("x-kubernetes-preserve-unknown-fields".to_owned(), Value::Bool(true));
+    }
+}
+
+/// `Option<T>`: `null` among the types or the alternatives becomes `nullable`.
+fn accept_null(fields: &mut Map<String, Value>) {
+    let is_null = |type_: &Value| type_ == "null";
+    if let Some(Value::Array(types)) = fields.get_mut("type") {
+        let count = types.len();
+        types.retain(|type_| !is_null(type_));
+        let nullable = types.len() < count;
+        if let [one] = types.as_mut_slice() {
+            let one = one.take();
+            fields.insert("type".to_owned(), one);
+        }
+        if nullable {
+            fields.insert("nullable".to_owned(), Value::Bool(true));
+        }
+    }
+    if let Some(Value::Array(values)) = fields.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+    if let Some(Value::Array(alternatives)) = fields.get_mut("anyOf") {
+        let count = alternatives.len();
+        alternatives.retain(|alternative| !is_null(&alternative["type"]));
+        if alternatives.len() < count {
+            fields.insert("nullable".to_owned(), Value::Bool(true));
+        }
+    }
+}
+
+/// Enums: alternatives of single values become one `enum`, those of objects one object with the properties
+/// of all, numbers and strings an int-or-string.
+fn merge_alternatives(fields: &mut Map<String, Value>, path: &str) {
+    for keyword in ["anyOf", "oneOf", "allOf"] {
+        let Some(Value::Array(mut alternatives)) = fields.remove(keyword) else { continue };
+        if let [Value::Object(only)] = alternatives.as_mut_slice() {
+            for (name, value) in std::mem::take(only) {
+                fields.entry(name).or_insert(value);
+            }
+            accept_null(fields);
+            merge_alternatives(fields, path);
+            continue;
+        }
+        if let Some(values) = alternatives.iter().map(single_values).collect::<Option<Vec<_>>>() {
+            fields.insert("type".to_owned(), json!("string"));
+            fields.insert("enum".to_owned(), Value::Array(values.concat()));
+        } else if alternatives.iter().all(|one| one["type"] == "integer" || one["type"] == "string") {
+            fields.insert("x-kubernetes-int-or-string".to_owned(), Value::Bool(true));
+        } else if alternatives.iter().all(|one| one["type"] == "object") {
+            fields.insert("type".to_owned(), json!("object"));
+            let properties = fields.entry("properties").or_insert_with(|| json!({}));
+            let rules = alternatives.iter_mut().map(|one| hoist_properties(one, properties)).collect();
+            fields.insert(keyword.to_owned(), rules);
+        } else {
+            panic!("{path}: alternatives of different types have no structural schema");
+        }
+    }
+}
+
+/// The strings that a schema of strings allows, when it names them all.
+fn single_values(schema: &Value) -> Option<Vec<Value>> {
+    let values = match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => vec![value.clone()],
+        (None, Some(Value::Array(values))) => values.clone(),
+        _ => return None,
+    };
+    values.iter().all(Value::is_string).then_some(values)
+}
+
+/// Moves the properties of an alternative to the schema around it, as a structural schema wants, and leaves the
+/// rule which of them must be there.
+fn hoist_properties(alternative: &mut Value, properties: &mut Value) -> Value {
+    let mut rule = json!({ "required": alternative["required"].take() });
+    let Value::Object(hoisted) = alternative["properties"].take() else { return rule };
+    for (name, property) in hoisted {
+        match single_values(&property) {
+            // The tag of a tagged enum: all its values together, and one in each rule.
+            Some(tags) => {
+                rule["properties"][&name]["enum"] = json!(tags);
+                let known = properties[&name]["enum"].as_array().cloned().unwrap_or_default();
+                let all = [known, tags].concat();
+                properties[&name] = json!({ "type": "string", "enum": all });
+            }
+            None => properties[&name] = property,
+        }
+    }
+    rule
+}
+
+/// Keywords whose values Kubernetes writes in its own way.
+fn translate_values(fields: &mut Map<String, Value>) {
+    if let Some(value) = fields.remove("const") {
+        fields.insert("enum".to_owned(), json!([value]));
+    }
+    let format = match fields.get("format").and_then(Value::as_str) {
+        Some("uint8" | "uint16" | "int8" | "int16") => Some("int32"),
+        Some("uint32" | "uint64" | "uint" | "int") => Some("int64"),
+        _ => None,
+    };
+    if let Some(format) = format {
+        fields.insert("format".to_owned(), json!(format));
+    }
+    // OpenAPI 3.0 has the bound and, beside it, whether the bound itself is out.
+    for (exclusive, bound) in [("exclusiveMaximum", "maximum"), ("exclusiveMinimum", "minimum")] {
+        if let Some(value) = fields.get_mut(exclusive).filter(|value| value.is_number()) {
+            let value = std::mem::replace(value, Value::Bool(true));
+            fields.insert(bound.to_owned(), value);
+        }
+    }
+    if fields.remove("uniqueItems") == Some(Value::Bool(true)) {
+        fields.insert("x-kubernetes-list-type".to_owned(), json!("set"));
+    }
+}

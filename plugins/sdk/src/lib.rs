@@ -1,0 +1,163 @@
+//! Write a Kubernetes operator as a WebAssembly plugin of operator-host.
+//!
+//! A plugin is a spec type, a status type and one function from what the user wants and what exists to what
+//! should exist and the status to show:
+//!
+//! ```no_run
+//! use operator_plugin::prelude::*;
+//! use schemars::JsonSchema;
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! struct GreetingSpec {
+//!     text: String,
+//! }
+//!
+//! #[derive(Serialize, Deserialize, JsonSchema)]
+//! struct GreetingStatus {
+//!     length: usize,
+//! }
+//!
+//! const PLUGIN: Plugin<GreetingSpec, GreetingStatus> =
+//!     Plugin::new("example.com/v1", "Greeting", reconcile).makes(&[CONFIG_MAP]);
+//! operator_plugin::register!(PLUGIN);
+//!
+//! fn reconcile(
+//!     request: &Request<GreetingSpec, GreetingStatus>,
+//! ) -> Result<Response<GreetingStatus>, Failure> {
+//!     let Parent { name, spec, .. } = &request.parent;
+//!     Ok(Response::new(GreetingStatus { length: spec.text.len() }).child(json!({
+//!         "apiVersion": "v1",
+//!         "kind": "ConfigMap",
+//!         "metadata": { "name": name },
+//!         "data": { "text": spec.text },
+//!     })))
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! The host does all the rest: watches, server-side apply, pruning, ownership, status conditions, Events,
+//! retries. The function is pure: the same request gives the same response, so it must not ask for the time
+//! (it is [`Request::now`]) or for randomness (a password is [`Response::generate`]d by the host).
+//!
+//! `cargo build --release --target wasm32-wasip1` makes the plugin; native `cargo test` tests it, with
+//! [`testing`] (feature `testing`) to feed it resources from YAML.
+
+mod bindings;
+#[cfg(feature = "command")]
+mod command;
+mod crd;
+mod kinds;
+pub mod log;
+mod minify;
+mod object;
+mod plugin;
+mod quantity;
+mod request;
+mod response;
+mod rollout;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use crd::Column;
+pub use kinds::{
+    CONFIG_MAP, DEPLOYMENT, Kind, PERSISTENT_VOLUME_CLAIM, POD, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET,
+};
+pub use object::Object;
+pub use plugin::Plugin;
+pub use quantity::{InvalidQuantity, Quantity};
+pub use request::{Parent, Request};
+pub use response::{
+    CleanupResponse, Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, GeneratedValue, Invalid,
+    Need, ObjectRef, Response, Retry,
+};
+pub use rollout::{Rollout, TEMPLATE_HASH, rolling};
+pub use serde_json::{Value, json};
+
+/// All that a plugin's source usually names.
+pub mod prelude {
+    pub use crate::{
+        CONFIG_MAP, CleanupResponse, Column, Condition, DEPLOYMENT, Event, Failure, GeneratedSecret, Kind, Need,
+        Object, PERSISTENT_VOLUME_CLAIM, POD, Parent, Plugin, Quantity, Request, Response, SECRET, SERVICE, Value,
+        json,
+    };
+}
+
+/// Makes the crate a plugin: exports what the host calls.
+///
+/// Takes the name of a constant, a [`Plugin`]. The plugin's name and version are those of the crate.
+#[macro_export]
+macro_rules! register {
+    ($plugin:ident) => {
+        #[doc(hidden)]
+        pub struct RegisteredPlugin;
+
+        impl $crate::__private::Registered for RegisteredPlugin {
+            const NAME: &'static str = ::core::env!("CARGO_PKG_NAME");
+            const VERSION: &'static str = ::core::env!("CARGO_PKG_VERSION");
+
+            const CRD: &'static str = {
+                // The tests make the file when it is missing, so they do without it.
+                #[cfg(not(test))]
+                const TEXT: &str =
+                    ::core::include_str!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), "/crd.json"));
+                #[cfg(test)]
+                const TEXT: &str = "";
+                const SHORT: [u8; $crate::__private::minified_len(TEXT)] = $crate::__private::minified(TEXT);
+                match ::core::str::from_utf8(&SHORT) {
+                    Ok(text) => text,
+                    Err(_) => TEXT,
+                }
+            };
+
+            fn plugin() -> impl $crate::__private::Reconciler {
+                $plugin
+            }
+        }
+
+        #[cfg(test)]
+        mod registered_plugin {
+            #[test]
+            fn the_crd_is_what_the_types_say() {
+                $crate::testing::check_crd(::core::env!("CARGO_MANIFEST_DIR"), &super::$plugin);
+            }
+        }
+
+        $crate::__export!(RegisteredPlugin);
+    };
+}
+
+/// What [`register!`] expands to: the component's exports, or a `main` for the command form. A native build,
+/// as in `cargo test`, exports nothing.
+#[cfg(not(feature = "command"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __export {
+    ($registered:ident) => {
+        #[cfg(target_family = "wasm")]
+        $crate::__private::export!($registered with_types_in $crate::__private);
+    };
+}
+
+/// See the other `__export`.
+#[cfg(feature = "command")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __export {
+    ($registered:ident) => {
+        /// Answers one call: JSON on standard input and output.
+        pub fn main() -> ::std::process::ExitCode {
+            $crate::__private::run_command::<$registered>()
+        }
+    };
+}
+
+/// For the macros alone.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::bindings::*;
+    #[cfg(feature = "command")]
+    pub use crate::command::run as run_command;
+    pub use crate::minify::{minified, minified_len};
+    pub use crate::plugin::{Reconciler, Registered};
+}

@@ -1,0 +1,182 @@
+//! What a plugin is: its kinds, its functions, its CustomResourceDefinition.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::bindings::exports::operator_host::plugin::reconciler::Guest;
+use crate::bindings::operator_host::plugin::types as wit;
+use crate::crd::{Column, Crd};
+use crate::kinds::Kind;
+use crate::request::Request;
+use crate::response::{CleanupResponse, Failure, Response};
+
+type Reconcile<Spec, Status> = fn(&Request<Spec, Status>) -> Result<Response<Status>, Failure>;
+type Cleanup<Spec, Status> = fn(&Request<Spec, Status>) -> Result<CleanupResponse<Status>, Failure>;
+
+/// A plugin: the kind that it reconciles, the kinds that it makes and reads, and its functions.
+///
+/// A constant, given to [`register!`](crate::register): so the compiler sees which parts a plugin does without
+/// and leaves them out of the binary.
+#[must_use = "give it to `register!`"]
+pub struct Plugin<Spec, Status> {
+    reconcile: Reconcile<Spec, Status>,
+    cleanup: Option<Cleanup<Spec, Status>>,
+    parent: Kind,
+    makes: &'static [Kind],
+    reads: &'static [Kind],
+    crd: Crd,
+}
+
+impl<Spec, Status> Plugin<Spec, Status>
+where
+    Spec: DeserializeOwned + JsonSchema,
+    Status: Serialize + DeserializeOwned + JsonSchema,
+{
+    /// A plugin for a kind in a group and version, such as `my-operator.dev/v1` and `Echo`.
+    pub const fn new(
+        api_version: &'static str,
+        kind: &'static str,
+        reconcile: Reconcile<Spec, Status>,
+    ) -> Self {
+        Self {
+            reconcile,
+            cleanup: None,
+            parent: Kind::new(api_version, kind),
+            makes: &[],
+            reads: &[],
+            crd: Crd::new(),
+        }
+    }
+
+    /// The kinds of the children that the response may hold, generated Secrets among them.
+    pub const fn makes(mut self, kinds: &'static [Kind]) -> Self {
+        self.makes = kinds;
+        self
+    }
+
+    /// The kinds that the response may need.
+    pub const fn reads(mut self, kinds: &'static [Kind]) -> Self {
+        self.reads = kinds;
+        self
+    }
+
+    /// A function that is called while a parent is being deleted, until it says that it is done.
+    pub const fn cleanup(mut self, cleanup: Cleanup<Spec, Status>) -> Self {
+        self.cleanup = Some(cleanup);
+        self
+    }
+
+    /// The kind's plural in the API's paths. Without it, the kind in lower case and an `s`.
+    pub const fn plural(mut self, plural: &'static str) -> Self {
+        self.crd.plural = Some(plural);
+        self
+    }
+
+    /// What `kubectl get` accepts in place of the plural.
+    pub const fn short_names(mut self, names: &'static [&'static str]) -> Self {
+        self.crd.short_names = names;
+        self
+    }
+
+    /// Groups of kinds that `kubectl get` shows together, such as `all`.
+    pub const fn categories(mut self, categories: &'static [&'static str]) -> Self {
+        self.crd.categories = categories;
+        self
+    }
+
+    /// The columns of `kubectl get` between the name and the age.
+    pub const fn columns(mut self, columns: &'static [Column]) -> Self {
+        self.crd.columns = columns;
+        self
+    }
+
+    /// The names that a parent may have, as a regular expression and a length: for plugins that make names and
+    /// labels from it which must be shorter or simpler than a name in general.
+    pub const fn names(mut self, pattern: &'static str, max_length: usize) -> Self {
+        self.crd.names = Some((pattern, max_length));
+        self
+    }
+
+    /// Parents are in no namespace.
+    pub const fn cluster_scoped(mut self) -> Self {
+        self.crd.cluster_scoped = true;
+        self
+    }
+}
+
+/// A plugin whose types are out of sight.
+#[doc(hidden)]
+pub trait Reconciler {
+    fn describe(&self, name: &str, version: &str, crd: &str) -> wit::Description;
+    fn reconcile(&self, request: wit::Request) -> Result<wit::Response, Failure>;
+    fn cleanup(&self, request: wit::Request) -> Result<wit::CleanupResponse, Failure>;
+    #[cfg(not(target_family = "wasm"))]
+    fn crd(&self) -> serde_json::Value;
+}
+
+impl<Spec, Status> Reconciler for Plugin<Spec, Status>
+where
+    Spec: DeserializeOwned + JsonSchema,
+    Status: Serialize + DeserializeOwned + JsonSchema,
+{
+    fn describe(&self, name: &str, version: &str, crd: &str) -> wit::Description {
+        wit::Description {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            parent: self.parent.into(),
+            makes: self.makes.iter().copied().map(wit::Kind::from).collect(),
+            reads: self.reads.iter().copied().map(wit::Kind::from).collect(),
+            finalizer: self.cleanup.is_some(),
+            crd: Some(crd.to_owned()),
+        }
+    }
+
+    fn reconcile(&self, request: wit::Request) -> Result<wit::Response, Failure> {
+        let request = Request::from_wit(request)?;
+        Ok((self.reconcile)(&request)?.into_wit(&request.children))
+    }
+
+    fn cleanup(&self, request: wit::Request) -> Result<wit::CleanupResponse, Failure> {
+        match self.cleanup {
+            Some(cleanup) => Ok(cleanup(&Request::from_wit(request)?)?.into_wit()),
+            None => Ok(CleanupResponse::<Status>::done().into_wit()),
+        }
+    }
+
+    #[cfg(not(target_family = "wasm"))]
+    fn crd(&self) -> serde_json::Value {
+        self.crd.generate::<Spec, Status>(self.parent)
+    }
+}
+
+/// What `register!` implements.
+#[doc(hidden)]
+pub trait Registered {
+    const NAME: &'static str;
+    const VERSION: &'static str;
+    /// The text of the CustomResourceDefinition.
+    const CRD: &'static str;
+
+    fn plugin() -> impl Reconciler;
+}
+
+impl<R: Registered> Guest for R {
+    fn describe() -> wit::Description {
+        R::plugin().describe(R::NAME, R::VERSION, R::CRD)
+    }
+
+    fn reconcile(request: wit::Request) -> Result<wit::Response, Failure> {
+        R::plugin().reconcile(request)
+    }
+
+    fn cleanup(request: wit::Request) -> Result<wit::CleanupResponse, Failure> {
+        R::plugin().cleanup(request)
+    }
+}
+
+impl From<Kind> for wit::Kind {
+    fn from(kind: Kind) -> Self {
+        Self { api_version: kind.api_version.to_owned(), kind: kind.kind.to_owned() }
+    }
+}

@@ -1,0 +1,122 @@
+//! Quantities of resources, such as `10Gi` and `500m`.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+
+/// A quantity as Kubernetes writes it: a decimal number with a suffix, such as `10Gi`, `500m`, `1.5` or `2e3`.
+///
+/// Compared by value (`1Gi` equals `1024Mi`), shown as it was written.
+#[derive(Clone, Debug)]
+pub struct Quantity {
+    text: String,
+    /// In thousand-millionths, the finest that Kubernetes keeps, rounded up.
+    nanos: i128,
+}
+
+/// A text that is no [`Quantity`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidQuantity(String);
+
+impl fmt::Display for InvalidQuantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"")?;
+        f.write_str(&self.0)?;
+        f.write_str("\" is no quantity, such as 10Gi or 500m")
+    }
+}
+
+impl std::error::Error for InvalidQuantity {}
+
+impl FromStr for Quantity {
+    type Err = InvalidQuantity;
+
+    fn from_str(text: &str) -> Result<Self, InvalidQuantity> {
+        match nanos(text) {
+            Some(nanos) => Ok(Self { text: text.to_owned(), nanos }),
+            None => Err(InvalidQuantity(text.to_owned())),
+        }
+    }
+}
+
+/// The value of a quantity; `None` when the text is none, or is more than 10²⁴.
+fn nanos(text: &str) -> Option<i128> {
+    let (negative, unsigned) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let digits = unsigned.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(digits);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+        return None;
+    }
+    let multiplier = multiplier(suffix)?;
+
+    let mut mantissa: i128 = 0;
+    for digit in whole.bytes().chain(fraction.bytes()) {
+        mantissa = mantissa.checked_mul(10)?.checked_add(i128::from(digit - b'0'))?;
+    }
+    let divisor = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let scaled = mantissa.checked_mul(multiplier)?;
+    let nanos = scaled / divisor + i128::from(scaled % divisor != 0);
+    Some(if negative { -nanos } else { nanos })
+}
+
+/// What one of the suffix is, in thousand-millionths.
+fn multiplier(suffix: &str) -> Option<i128> {
+    const ONE: i128 = 1_000_000_000;
+    let decimal = |power: u32| ONE.checked_mul(10_i128.checked_pow(power)?);
+    let binary = |power: u32| ONE.checked_mul(1024_i128.checked_pow(power)?);
+    match suffix {
+        "n" => Some(1),
+        "u" => Some(1_000),
+        "m" => Some(1_000_000),
+        "" => Some(ONE),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => binary(1),
+        "Mi" => binary(2),
+        "Gi" => binary(3),
+        "Ti" => binary(4),
+        "Pi" => binary(5),
+        "Ei" => binary(6),
+        _ => {
+            let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            match u32::try_from(exponent) {
+                Ok(power) => decimal(power),
+                Err(_) => ONE.checked_div(10_i128.checked_pow(exponent.unsigned_abs())?),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nanos == other.nanos
+    }
+}
+
+impl Eq for Quantity {}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Quantity {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.nanos.cmp(&other.nanos)
+    }
+}

@@ -1,0 +1,127 @@
+//! What a plugin knows in one call.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::bindings::operator_host::plugin::types as wit;
+use crate::kinds::Kind;
+use crate::object::Object;
+use crate::response::{Failure, Need};
+
+/// All that a plugin knows in one call.
+#[derive(Debug)]
+pub struct Request<Spec, Status> {
+    /// The custom resource.
+    pub parent: Parent<Spec, Status>,
+    /// The objects in the cluster that the parent owns, with their status, sorted by API version, kind,
+    /// namespace and name. The values of a Secret that the host generated are blank.
+    pub children: Vec<Object>,
+    /// The host's clock, in RFC 3339, UTC, whole seconds. It moves from call to call: what is written
+    /// to the status from it makes a new status each time, so use [`Request::stamp`].
+    pub now: String,
+    related: Vec<(String, Vec<Object>)>,
+}
+
+/// The custom resource that is reconciled.
+#[derive(Debug)]
+pub struct Parent<Spec, Status> {
+    /// Its name: unique in the namespace for the kind.
+    pub name: String,
+    /// `None` for a cluster-scoped parent.
+    pub namespace: Option<String>,
+    /// The rest of the resource: metadata, and no spec or status.
+    pub object: Object,
+    /// What the user wants.
+    pub spec: Spec,
+    /// What the last reconcile reported; `None` at first, and when it does not fit the type (an older
+    /// version of the plugin wrote it).
+    pub status: Option<Status>,
+}
+
+impl<Spec, Status> Request<Spec, Status> {
+    /// The owned children of one kind.
+    pub fn children_of(&self, kind: Kind) -> impl Iterator<Item = &Object> {
+        self.children.iter().filter(move |child| child.is(kind))
+    }
+
+    /// One owned child by kind and name.
+    #[must_use]
+    pub fn child(&self, kind: Kind, name: &str) -> Option<&Object> {
+        self.children_of(kind).find(|child| child.name() == name)
+    }
+
+    /// What the host read for a need, empty when there is no such object; `None` when it has not been asked
+    /// yet. The response must name the need in both cases, so that the host goes on watching:
+    ///
+    /// ```
+    /// # use operator_plugin::prelude::*;
+    /// # fn reconcile(request: &Request<(), ()>) -> Result<Response<()>, Failure> {
+    /// let need = Need::object("settings", CONFIG_MAP, "settings");
+    /// let Some(found) = request.answer(&need) else {
+    ///     return Ok(Response::needs_first([need]));
+    /// };
+    /// # let _ = found;
+    /// Ok(Response::unchanged().need(need))
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn answer(&self, need: &Need) -> Option<&[Object]> {
+        self.related.iter().find(|(id, _)| *id == need.id).map(|(_, objects)| objects.as_slice())
+    }
+}
+
+impl<Spec, Status: Clone + PartialEq> Request<Spec, Status> {
+    /// The status with a time of last change: the present time when anything else in it differs from the
+    /// parent's present status, else the time that is there. A status that changed with each pass would make
+    /// a write, and so another pass, for ever.
+    #[must_use]
+    pub fn stamp(&self, mut status: Status, time: fn(&mut Status) -> &mut String) -> Status {
+        if let Some(mut previous) = self.parent.status.clone() {
+            time(&mut status).clone_from(time(&mut previous));
+            if status == previous && !time(&mut status).is_empty() {
+                return status;
+            }
+        }
+        time(&mut status).clone_from(&self.now);
+        status
+    }
+}
+
+impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
+    /// Reads the parent into the plugin's types. A spec that does not fit is the user's to change: it gets past
+    /// a CustomResourceDefinition that is older than the plugin, or is not the plugin's.
+    pub(crate) fn from_wit(request: wit::Request) -> Result<Self, Failure> {
+        let mut parent = parse(&request.parent);
+        // A custom resource without a spec wants the defaults.
+        let spec = match parent["spec"].take() {
+            Value::Null => Value::Object(Map::new()),
+            spec => spec,
+        };
+        let status = parent["status"].take();
+        let object = Object::from(parent);
+        Ok(Self {
+            parent: Parent {
+                name: object.name().to_owned(),
+                namespace: object.namespace().map(str::to_owned),
+                object,
+                spec: Spec::deserialize(spec).map_err(|error| Failure::invalid(format!("spec: {error}")))?,
+                status: Status::deserialize(status).ok(),
+            },
+            children: objects(&request.children),
+            now: request.now,
+            related: request.related.into_iter().map(|related| (related.id, objects(&related.objects))).collect(),
+        })
+    }
+}
+
+fn objects(texts: &[String]) -> Vec<Object> {
+    texts.iter().map(|text| Object::from(parse(text))).collect()
+}
+
+/// The host's texts are JSON by the contract; a panic says so where one is not.
+fn parse(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(error) => panic!("the host sent an object that is not JSON: {error}"),
+    }
+}

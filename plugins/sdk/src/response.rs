@@ -1,0 +1,376 @@
+//! What a plugin answers.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+pub use crate::bindings::operator_host::plugin::types::{
+    Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, GeneratedValue, Invalid, Need, ObjectRef,
+    Retry,
+};
+
+use crate::bindings::operator_host::plugin::types as wit;
+use crate::kinds::Kind;
+use crate::object::Object;
+
+/// What should be.
+#[derive(Debug)]
+#[must_use = "the host sees what the function returns"]
+pub struct Response<Status> {
+    pub(crate) children: Vec<Value>,
+    pub(crate) keep: Vec<ObjectRef>,
+    pub(crate) generate: Vec<GeneratedSecret>,
+    pub(crate) status: Option<Status>,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) requeue_after: Option<Duration>,
+    pub(crate) needs: Vec<Need>,
+}
+
+impl<Status> Response<Status> {
+    /// No children and this status.
+    pub fn new(status: Status) -> Self {
+        Self { status: Some(status), ..Self::unchanged() }
+    }
+
+    /// No children, and the status fields stay as they are.
+    pub fn unchanged() -> Self {
+        Self {
+            children: Vec::new(),
+            keep: Vec::new(),
+            generate: Vec::new(),
+            status: None,
+            conditions: Vec::new(),
+            events: Vec::new(),
+            requeue_after: None,
+            needs: Vec::new(),
+        }
+    }
+
+    /// Asks for objects to read before there is an answer: the host reads them and calls again.
+    pub fn needs_first(needs: impl IntoIterator<Item = Need>) -> Self {
+        Self { needs: needs.into_iter().collect(), ..Self::unchanged() }
+    }
+
+    /// A child that should exist, whole: what this parent owns and the response does not name is deleted
+    /// (or left alone, for the kinds that the host retains).
+    ///
+    /// A child by the same name that is being deleted is left alone until it is gone, and made anew then.
+    pub fn child(mut self, child: impl Into<Value>) -> Self {
+        self.children.push(child.into());
+        self
+    }
+
+    /// More than one [`child`](Self::child).
+    pub fn children(mut self, children: impl IntoIterator<Item = Value>) -> Self {
+        self.children.extend(children);
+        self
+    }
+
+    /// A child that stays as it is: neither applied nor deleted.
+    pub fn keep(mut self, child: impl Into<ObjectRef>) -> Self {
+        self.keep.push(child.into());
+        self
+    }
+
+    /// A Secret whose values the host makes, once. A plugin must not draw passwords itself: it has no
+    /// randomness that cannot be predicted.
+    pub fn generate(mut self, secret: GeneratedSecret) -> Self {
+        self.generate.push(secret);
+        self
+    }
+
+    /// A condition beside the host's own `Reconciling` and `Stalled`; one of type `Ready` replaces the host's.
+    pub fn condition(mut self, condition: Condition) -> Self {
+        self.conditions.push(condition);
+        self
+    }
+
+    /// An Event on the parent.
+    pub fn event(mut self, event: Event) -> Self {
+        self.events.push(event);
+        self
+    }
+
+    /// Reconcile again after this time even when nothing changes. Rarely of use: a change of the parent, of a
+    /// child or of a need's object reconciles anyway.
+    pub fn requeue_after(mut self, after: Duration) -> Self {
+        self.requeue_after = Some(after);
+        self
+    }
+
+    /// An object to read and to watch: see [`Request::answer`](crate::Request::answer).
+    pub fn need(mut self, need: Need) -> Self {
+        self.needs.push(need);
+        self
+    }
+}
+
+impl<Status: Serialize> Response<Status> {
+    /// The world's record, with what is terminating kept rather than applied.
+    pub(crate) fn into_wit(mut self, observed: &[Object]) -> wit::Response {
+        self.children.retain(|child| {
+            let terminating = observed.iter().find(|object| object.is_terminating() && refers_to(child, object));
+            self.keep.extend(terminating.map(ObjectRef::from));
+            terminating.is_none()
+        });
+        wit::Response {
+            children: self.children.iter().map(to_text).collect(),
+            keep: self.keep,
+            generate: self.generate,
+            status: self.status.as_ref().map(to_text),
+            conditions: self.conditions,
+            events: self.events,
+            requeue_after_ms: self.requeue_after.map(milliseconds),
+            needs: self.needs,
+        }
+    }
+}
+
+/// Whether a desired child is this object. A child that names no namespace is in its parent's, where this one
+/// was found.
+fn refers_to(child: &Value, object: &Object) -> bool {
+    let metadata = &child["metadata"];
+    metadata["name"] == object.name()
+        && child["kind"].as_str() == object.text("/kind")
+        && child["apiVersion"].as_str() == object.text("/apiVersion")
+        && (metadata["namespace"].is_null() || metadata["namespace"].as_str() == object.namespace())
+}
+
+/// What a cleanup answers: the parent is being deleted and waits for it.
+#[derive(Debug)]
+#[must_use = "the host sees what the function returns"]
+pub struct CleanupResponse<Status> {
+    pub(crate) done: bool,
+    pub(crate) children: Vec<Value>,
+    pub(crate) status: Option<Status>,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) requeue_after: Option<Duration>,
+    pub(crate) needs: Vec<Need>,
+}
+
+impl<Status> CleanupResponse<Status> {
+    /// Nothing is left to do: the parent may go, and what it owns with it.
+    pub fn done() -> Self {
+        Self {
+            done: true,
+            children: Vec::new(),
+            status: None,
+            conditions: Vec::new(),
+            events: Vec::new(),
+            requeue_after: None,
+            needs: Vec::new(),
+        }
+    }
+
+    /// Not yet: call again when something changes.
+    pub fn not_yet() -> Self {
+        Self { done: false, ..Self::done() }
+    }
+
+    /// A child to apply while the parent is being deleted. Children that are not named stay.
+    pub fn child(mut self, child: impl Into<Value>) -> Self {
+        self.children.push(child.into());
+        self
+    }
+
+    /// The status to show meanwhile.
+    pub fn status(mut self, status: Status) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// As in [`Response::condition`].
+    pub fn condition(mut self, condition: Condition) -> Self {
+        self.conditions.push(condition);
+        self
+    }
+
+    /// As in [`Response::event`].
+    pub fn event(mut self, event: Event) -> Self {
+        self.events.push(event);
+        self
+    }
+
+    /// As in [`Response::requeue_after`].
+    pub fn requeue_after(mut self, after: Duration) -> Self {
+        self.requeue_after = Some(after);
+        self
+    }
+
+    /// As in [`Response::need`].
+    pub fn need(mut self, need: Need) -> Self {
+        self.needs.push(need);
+        self
+    }
+}
+
+impl<Status: Serialize> CleanupResponse<Status> {
+    pub(crate) fn into_wit(self) -> wit::CleanupResponse {
+        wit::CleanupResponse {
+            done: self.done,
+            children: self.children.iter().map(to_text).collect(),
+            status: self.status.as_ref().map(to_text),
+            conditions: self.conditions,
+            events: self.events,
+            requeue_after_ms: self.requeue_after.map(milliseconds),
+            needs: self.needs,
+        }
+    }
+}
+
+/// A status type that JSON cannot say (a map whose keys are no text) is a bug in the plugin: the host reports
+/// the panic with its message.
+fn to_text(value: &impl Serialize) -> String {
+    match serde_json::to_string(value) {
+        Ok(text) => text,
+        Err(error) => panic!("the status cannot be written as JSON: {error}"),
+    }
+}
+
+/// What does not fit, more than 584 million years, is as good as those.
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl ObjectRef {
+    /// An object in the parent's namespace.
+    #[must_use]
+    pub fn new(kind: Kind, name: impl Into<String>) -> Self {
+        Self {
+            api_version: kind.api_version.to_owned(),
+            kind: kind.kind.to_owned(),
+            namespace: None,
+            name: name.into(),
+        }
+    }
+
+}
+
+impl From<&Object> for ObjectRef {
+    fn from(object: &Object) -> Self {
+        Self {
+            api_version: object.text("/apiVersion").unwrap_or_default().to_owned(),
+            kind: object.text("/kind").unwrap_or_default().to_owned(),
+            namespace: object.namespace().map(str::to_owned),
+            name: object.name().to_owned(),
+        }
+    }
+}
+
+impl GeneratedSecret {
+    /// A Secret by this name in the parent's namespace.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), entries: Vec::new() }
+    }
+
+    /// A key and how many letters and digits its value has, 8 to 1024. Drawn when the Secret lacks the key,
+    /// never changed after.
+    #[must_use]
+    pub fn value(mut self, key: impl Into<String>, length: u32) -> Self {
+        self.entries.push(GeneratedValue { key: key.into(), length, alphabet: None });
+        self
+    }
+
+    /// As [`value`](Self::value), with the characters to draw from: each once, at least 2.
+    #[must_use]
+    pub fn value_from(mut self, key: impl Into<String>, length: u32, alphabet: impl Into<String>) -> Self {
+        self.entries.push(GeneratedValue { key: key.into(), length, alphabet: Some(alphabet.into()) });
+        self
+    }
+}
+
+impl From<bool> for ConditionStatus {
+    fn from(holds: bool) -> Self {
+        if holds { Self::True } else { Self::False }
+    }
+}
+
+impl Condition {
+    /// A condition by its type, with a CamelCase reason for machines and a sentence for people.
+    pub fn new(
+        type_: impl Into<String>,
+        status: impl Into<ConditionStatus>,
+        reason: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { type_: type_.into(), status: status.into(), reason: reason.into(), message: message.into() }
+    }
+
+    /// The condition that `kubectl wait --for=condition=Ready` waits for, in place of the host's own.
+    pub fn ready(
+        status: impl Into<ConditionStatus>,
+        reason: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self::new("Ready", status, reason, message)
+    }
+}
+
+impl Event {
+    /// For information: a CamelCase reason, such as `ScaledDown`, and a sentence.
+    pub fn normal(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { type_: EventType::Normal, reason: reason.into(), message: message.into() }
+    }
+
+    /// Something needs attention.
+    pub fn warning(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { type_: EventType::Warning, reason: reason.into(), message: message.into() }
+    }
+}
+
+impl Need {
+    /// One object of the parent's namespace. The id is of the plugin's choice, unique in the response.
+    pub fn object(id: impl Into<String>, kind: Kind, name: impl Into<String>) -> Self {
+        Self { name: Some(name.into()), ..Self::of(id.into(), kind) }
+    }
+
+    /// Every object of the parent's namespace that a label selector picks, written as in `kubectl get -l`.
+    pub fn selected(id: impl Into<String>, kind: Kind, label_selector: impl Into<String>) -> Self {
+        Self { label_selector: Some(label_selector.into()), ..Self::of(id.into(), kind) }
+    }
+
+    /// In another namespace than the parent's. The host's configuration must allow it.
+    #[must_use]
+    pub fn in_namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+
+    fn of(id: String, kind: Kind) -> Self {
+        Self {
+            id,
+            api_version: kind.api_version.to_owned(),
+            kind: kind.kind.to_owned(),
+            namespace: None,
+            name: None,
+            label_selector: None,
+        }
+    }
+}
+
+impl Failure {
+    /// The user must change the resource: says what is wrong and what to change. Nothing is tried again until
+    /// the resource changes.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid(Invalid { reason: None, message: message.into() })
+    }
+
+    /// As [`invalid`](Self::invalid), with a CamelCase reason other than `InvalidSpec`.
+    pub fn invalid_because(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Invalid(Invalid { reason: Some(reason.into()), message: message.into() })
+    }
+
+    /// Something is not there yet or failed in passing: tried again with a growing delay.
+    pub fn retry(message: impl Into<String>) -> Self {
+        Self::Retry(Retry { message: message.into(), after_ms: None })
+    }
+
+    /// As [`retry`](Self::retry), after this time.
+    pub fn retry_after(message: impl Into<String>, after: Duration) -> Self {
+        Self::Retry(Retry { message: message.into(), after_ms: Some(milliseconds(after)) })
+    }
+}

@@ -1,0 +1,348 @@
+//! Runs a plugin natively on resources from YAML, and keeps its CustomResourceDefinition up to date.
+//!
+//! ```
+//! # use operator_plugin::prelude::*;
+//! # fn reconcile(_: &Request<(), ()>) -> Result<Response<()>, Failure> {
+//! #     Ok(Response::unchanged().child(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a" } })))
+//! # }
+//! use operator_plugin::testing::Case;
+//! # const PLUGIN: Plugin<(), ()> = Plugin::new("example.com/v1", "Greeting", reconcile).makes(&[POD]);
+//!
+//! let outcome = Case::new("{ metadata: { name: hello }, spec: null }").run(&PLUGIN).unwrap();
+//! assert_eq!(outcome.names(), ["a"]);
+//! ```
+
+use std::path::Path;
+use std::{env, fs};
+
+use serde_json::Value;
+
+use crate::bindings::operator_host::plugin::types as wit;
+use crate::kinds::Kind;
+use crate::object::Object;
+use crate::plugin::Reconciler;
+use crate::response::{Condition, Event, Failure, GeneratedSecret, Need};
+
+/// One call: a parent, what is there, and the time.
+#[derive(Clone, Debug)]
+pub struct Case {
+    parent: Value,
+    children: Vec<Value>,
+    related: Vec<(String, Vec<Value>)>,
+    now: String,
+}
+
+impl Case {
+    /// A parent from YAML, and nothing in the cluster. In the namespace `default` unless it says otherwise.
+    ///
+    /// # Panics
+    ///
+    /// When the text is not YAML of one document.
+    #[must_use]
+    pub fn new(parent: &str) -> Self {
+        let mut documents = documents(parent);
+        assert_eq!(documents.len(), 1, "the parent is one YAML document");
+        let mut parent = documents.remove(0);
+        default_to(&mut parent["metadata"]["namespace"], "default");
+        Self { parent, children: Vec::new(), related: Vec::new(), now: "2026-01-01T00:00:00Z".to_owned() }
+    }
+
+    /// With another value at a path of the parent, such as `/spec/replicas`. `null` takes a field away.
+    #[must_use]
+    pub fn set(mut self, path: &str, value: impl Into<Value>) -> Self {
+        set(&mut self.parent, path, value.into());
+        self
+    }
+
+    /// With these objects in the cluster, owned by the parent, from YAML with any number of documents.
+    ///
+    /// # Panics
+    ///
+    /// When the text is not YAML.
+    #[must_use]
+    pub fn observed(mut self, yaml: &str) -> Self {
+        self.children.extend(documents(yaml));
+        self
+    }
+
+    /// With the children and the status of an outcome, as the cluster would show them in the next call. What the
+    /// outcome left out is gone, unless it is of a kind that the host retains.
+    #[must_use]
+    pub fn after(mut self, outcome: &Outcome) -> Self {
+        let observed = std::mem::take(&mut self.children);
+        self.children.extend(outcome.children.iter().map(|child| match find(&observed, child) {
+            Some(before) => merged(before, child),
+            None => child.clone(),
+        }));
+        let kept = |child: &&Value| {
+            find(&self.children, child).is_none()
+                && (child["kind"] == "PersistentVolumeClaim"
+                    || outcome.keep.iter().any(|kept| child["metadata"]["name"] == kept.as_str()))
+        };
+        let kept: Vec<Value> = observed.iter().filter(kept).cloned().collect();
+        self.children.extend(kept);
+        if !outcome.status.is_null() {
+            self.parent["status"] = outcome.status.clone();
+        }
+        self
+    }
+
+    /// With a value at a path of one object that is there, such as `/metadata/deletionTimestamp`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no object by that name.
+    #[must_use]
+    pub fn with(mut self, kind: Kind, name: &str, path: &str, value: impl Into<Value>) -> Self {
+        let child = self
+            .children
+            .iter_mut()
+            .find(|child| child["kind"] == kind.kind && child["metadata"]["name"] == name);
+        match child {
+            Some(child) => set(child, path, value.into()),
+            None => panic!("there is no {} {name}", kind.kind),
+        }
+        self
+    }
+
+    /// With the pods that are there Running and Ready.
+    #[must_use]
+    pub fn pods_ready(mut self) -> Self {
+        for child in self.children.iter_mut().filter(|child| child["kind"] == "Pod") {
+            child["status"] = serde_json::json!({
+                "phase": "Running",
+                "conditions": [{ "type": "Ready", "status": "True" }],
+            });
+        }
+        self
+    }
+
+    /// With the answer to a need, from YAML with any number of documents.
+    ///
+    /// # Panics
+    ///
+    /// When the text is not YAML.
+    #[must_use]
+    pub fn related(mut self, id: &str, yaml: &str) -> Self {
+        self.related.push((id.to_owned(), documents(yaml)));
+        self
+    }
+
+    /// At this time, in RFC 3339, UTC.
+    #[must_use]
+    pub fn at(mut self, now: &str) -> Self {
+        now.clone_into(&mut self.now);
+        self
+    }
+
+    /// Calls `reconcile` as the host does.
+    ///
+    /// # Errors
+    ///
+    /// The plugin's own failures.
+    ///
+    /// # Panics
+    ///
+    /// When the plugin breaks the contract: a child of a kind that it does not make, two children by one name,
+    /// or two calls with one request and different responses.
+    pub fn run(&self, plugin: &impl Reconciler) -> Result<Outcome, Failure> {
+        let response = plugin.reconcile(self.request());
+        assert_eq!(response, plugin.reconcile(self.request()), "the same request gives the same response");
+        let outcome = Outcome::from(response?);
+        let makes = plugin.describe("", "", "").makes;
+        for (position, child) in outcome.children.iter().enumerate() {
+            let is_made = |kind: &wit::Kind| {
+                child["kind"] == kind.kind.as_str() && child["apiVersion"] == kind.api_version.as_str()
+            };
+            assert!(makes.iter().any(is_made), "the plugin does not say that it makes {child}");
+            assert!(find(&outcome.children[..position], child).is_none(), "twice in the response: {child}");
+        }
+        Ok(outcome)
+    }
+
+    /// Calls `cleanup` as the host does.
+    ///
+    /// # Errors
+    ///
+    /// The plugin's own failures.
+    pub fn clean_up(&self, plugin: &impl Reconciler) -> Result<Cleanup, Failure> {
+        plugin.cleanup(self.request()).map(Cleanup::from)
+    }
+
+    fn request(&self) -> wit::Request {
+        let texts = |values: &[Value]| values.iter().map(Value::to_string).collect();
+        wit::Request {
+            parent: self.parent.to_string(),
+            children: texts(&self.children),
+            related: self
+                .related
+                .iter()
+                .map(|(id, objects)| wit::Related { id: id.clone(), objects: texts(objects) })
+                .collect(),
+            now: self.now.clone(),
+            traceparent: None,
+        }
+    }
+}
+
+/// What a plugin answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The children that should exist.
+    pub children: Vec<Value>,
+    /// The names of those that stay as they are.
+    pub keep: Vec<String>,
+    /// The Secrets that the host makes.
+    pub generate: Vec<GeneratedSecret>,
+    /// The status, or `null`.
+    pub status: Value,
+    /// The conditions.
+    pub conditions: Vec<Condition>,
+    /// The Events.
+    pub events: Vec<Event>,
+    /// What the plugin wants to read.
+    pub needs: Vec<Need>,
+}
+
+impl Outcome {
+    /// The names of the children, in order.
+    #[must_use]
+    pub fn names(&self) -> Vec<&str> {
+        self.children.iter().filter_map(|child| child["metadata"]["name"].as_str()).collect()
+    }
+
+    /// The names of the children of one kind, in order.
+    #[must_use]
+    pub fn names_of(&self, kind: Kind) -> Vec<&str> {
+        let of_kind = self.children.iter().filter(|child| child["kind"] == kind.kind);
+        of_kind.filter_map(|child| child["metadata"]["name"].as_str()).collect()
+    }
+
+    /// One child.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    #[must_use]
+    pub fn child(&self, kind: Kind, name: &str) -> Object {
+        let child =
+            self.children.iter().find(|child| child["kind"] == kind.kind && child["metadata"]["name"] == name);
+        match child {
+            Some(child) => Object::from(child.clone()),
+            None => panic!("there is no {} {name} among {:?}", kind.kind, self.names()),
+        }
+    }
+}
+
+impl From<wit::Response> for Outcome {
+    fn from(response: wit::Response) -> Self {
+        Self {
+            children: response.children.iter().map(|child| json(child)).collect(),
+            keep: response.keep.into_iter().map(|kept| kept.name).collect(),
+            generate: response.generate,
+            status: response.status.map_or(Value::Null, |status| json(&status)),
+            conditions: response.conditions,
+            events: response.events,
+            needs: response.needs,
+        }
+    }
+}
+
+/// What a plugin answered to a cleanup.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cleanup {
+    /// Whether the parent may go.
+    pub done: bool,
+    /// The children to apply meanwhile.
+    pub children: Vec<Value>,
+    /// The status, or `null`.
+    pub status: Value,
+    /// The Events.
+    pub events: Vec<Event>,
+}
+
+impl From<wit::CleanupResponse> for Cleanup {
+    fn from(response: wit::CleanupResponse) -> Self {
+        Self {
+            done: response.done,
+            children: response.children.iter().map(|child| json(child)).collect(),
+            status: response.status.map_or(Value::Null, |status| json(&status)),
+            events: response.events,
+        }
+    }
+}
+
+/// Compares `crd.json` in the plugin's folder with what the plugin's types say, and writes it when it differs.
+///
+/// The file is compiled into the plugin, so that the code which makes it is not: it is as large as all of Echo.
+/// What [`register!`](crate::register) adds to the plugin's tests calls this. With `CI` set, the file is only
+/// compared.
+///
+/// # Panics
+///
+/// When the file was out of date: what was built before has the old one.
+pub fn check_crd(folder: &str, plugin: &impl Reconciler) {
+    let path = Path::new(folder).join("crd.json");
+    let expected = format!("{:#}\n", plugin.crd());
+    if fs::read_to_string(&path).is_ok_and(|text| text == expected) {
+        return;
+    }
+    let shown = path.display();
+    if env::var_os("CI").is_none() {
+        if let Err(error) = fs::write(&path, expected) {
+            panic!("{shown}: {error}");
+        }
+        panic!("{shown} was out of date and is now written anew: build the plugin again");
+    }
+    panic!("{shown} is not what the plugin's types say: run the plugin's tests and commit what they write");
+}
+
+fn documents(yaml: &str) -> Vec<Value> {
+    match serde_saphyr::from_multiple(yaml) {
+        Ok(documents) => documents,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What the crate itself wrote.
+fn json(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(error) => panic!("{error}: {text}"),
+    }
+}
+
+fn default_to(value: &mut Value, text: &str) {
+    if value.is_null() {
+        *value = text.into();
+    }
+}
+
+fn set(object: &mut Value, path: &str, value: Value) {
+    let place = path.split('/').skip(1).fold(object, |place, step| match step.parse::<usize>() {
+        Ok(position) => &mut place[position],
+        Err(_) => &mut place[step],
+    });
+    *place = value;
+}
+
+fn find<'a>(objects: &'a [Value], like: &Value) -> Option<&'a Value> {
+    objects.iter().find(|object| {
+        object["kind"] == like["kind"] && object["metadata"]["name"] == like["metadata"]["name"]
+    })
+}
+
+/// What is there, with the fields that were applied.
+fn merged(before: &Value, applied: &Value) -> Value {
+    match (before, applied) {
+        (Value::Object(before), Value::Object(applied)) => {
+            let mut all = before.clone();
+            for (name, value) in applied {
+                let value = before.get(name).map_or_else(|| value.clone(), |before| merged(before, value));
+                all.insert(name.clone(), value);
+            }
+            Value::Object(all)
+        }
+        _ => applied.clone(),
+    }
+}
