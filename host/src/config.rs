@@ -71,7 +71,11 @@ pub enum Removal {
 
 impl Removal {
     fn default_for(kind: &Kind) -> Self {
-        if kind.api_version == "v1" && kind.kind == "PersistentVolumeClaim" { Self::Retain } else { Self::Delete }
+        if kind.api_version == "v1" && kind.kind == "PersistentVolumeClaim" {
+            Self::Retain
+        } else {
+            Self::Delete
+        }
     }
 }
 
@@ -127,8 +131,10 @@ impl Config {
     /// When it cannot be read, is not YAML, has an unknown field or a value that makes no sense, or names a
     /// plugin that is not there.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file)
-            .map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
+        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
+            file: file.to_owned(),
+            source,
+        })?;
         Self::parse(file, &text)
     }
 
@@ -139,7 +145,11 @@ impl Config {
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let raw: RawConfig = serde_saphyr::from_str(text).map_err(|error| {
             let message = error.without_snippet().to_string();
-            invalid(file, error.location().unwrap_or(Location::UNKNOWN), strip_location(&message))
+            invalid(
+                file,
+                error.location().unwrap_or(Location::UNKNOWN),
+                strip_location(&message),
+            )
         })?;
         raw.validate(file)
     }
@@ -227,16 +237,23 @@ pub const DEFAULT_CONCURRENCY: usize = 8;
 /// Default of [`ControllerConfig::resync`].
 pub const DEFAULT_RESYNC: Duration = Duration::from_secs(10 * 60 * 60);
 /// Default of [`ControllerConfig::backoff`].
-pub const DEFAULT_BACKOFF: BackoffConfig =
-    BackoffConfig { initial: Duration::from_millis(500), max: Duration::from_secs(300) };
+pub const DEFAULT_BACKOFF: BackoffConfig = BackoffConfig {
+    initial: Duration::from_millis(500),
+    max: Duration::from_secs(300),
+};
 /// Default of [`ControllerConfig::limits`].
-pub const DEFAULT_LIMITS: LimitsConfig =
-    LimitsConfig { memory: 64 << 20, deadline: Duration::from_secs(5), response: 8 << 20 };
+pub const DEFAULT_LIMITS: LimitsConfig = LimitsConfig {
+    memory: 64 << 20,
+    deadline: Duration::from_secs(5),
+    response: 8 << 20,
+};
 
 impl RawConfig {
     fn validate(self, file: &Path) -> Result<Config, ConfigError> {
         let here = file.parent().unwrap_or(Path::new(""));
-        let folder = self.plugins.map_or_else(|| here.to_owned(), |folder| here.join(folder));
+        let folder = self
+            .plugins
+            .map_or_else(|| here.to_owned(), |folder| here.join(folder));
         let mut namespaces = BTreeSet::new();
         for namespace in &self.namespaces {
             dns_label(file, namespace, "a namespace")?;
@@ -248,12 +265,15 @@ impl RawConfig {
             let parent_at = raw.parent.kind.referenced;
             let controller = raw.validate(file, &folder)?;
             if controllers.iter().any(|other| other.name == controller.name) {
-                let message =
-                    format!("there is a controller named {:?} already: give each its own name", controller.name);
+                let message = format!(
+                    "there is a controller named {:?} already: give each its own name",
+                    controller.name
+                );
                 return Err(invalid(file, name_at, message));
             }
             let same = |other: &&ControllerConfig| {
-                other.parent.group() == controller.parent.group() && other.parent.kind == controller.parent.kind
+                other.parent.group() == controller.parent.group()
+                    && other.parent.kind == controller.parent.kind
             };
             if let Some(other) = controllers.iter().find(same) {
                 let message = format!(
@@ -264,7 +284,10 @@ impl RawConfig {
             }
             controllers.push(controller);
         }
-        Ok(Config { namespaces, controllers })
+        Ok(Config {
+            namespaces,
+            controllers,
+        })
     }
 }
 
@@ -285,17 +308,28 @@ impl RawController {
         for child in self.children {
             let at = child.kind.referenced;
             let removal = child.on_removal;
-            let kind = RawKind { api_version: child.api_version, kind: child.kind }.validate(file)?;
+            let kind = RawKind {
+                api_version: child.api_version,
+                kind: child.kind,
+            }
+            .validate(file)?;
             if kind.api_version == "v1" && kind.kind == "Secret" {
                 generated = removal.unwrap_or(Removal::Retain);
             }
             let removal = removal.unwrap_or_else(|| Removal::default_for(&kind));
             if let Some(_twice) = children.insert(kind.clone(), removal) {
-                return Err(invalid(file, at, format!("{kind} is listed twice under `children`")));
+                return Err(invalid(
+                    file,
+                    at,
+                    format!("{kind} is listed twice under `children`"),
+                ));
             }
         }
-        let reads =
-            self.reads.into_iter().map(|kind| kind.validate(file)).collect::<Result<BTreeSet<_>, _>>()?;
+        let reads = self
+            .reads
+            .into_iter()
+            .map(|kind| kind.validate(file))
+            .collect::<Result<BTreeSet<_>, _>>()?;
         let mut other_namespaces = BTreeSet::new();
         for namespace in self.other_namespaces {
             dns_label(file, &namespace, "a namespace")?;
@@ -303,13 +337,21 @@ impl RawController {
         }
         let concurrency = match self.concurrency {
             Some(n) if !(1..=1000).contains(&n.value) => {
-                return Err(invalid(file, n.referenced, "`concurrency` must be from 1 to 1000"));
+                return Err(invalid(
+                    file,
+                    n.referenced,
+                    "`concurrency` must be from 1 to 1000",
+                ));
             }
             Some(n) => n.value,
             None => DEFAULT_CONCURRENCY,
         };
         let max = duration(file, self.backoff.max.as_ref(), DEFAULT_BACKOFF.max)?;
-        let initial = duration(file, self.backoff.initial.as_ref(), DEFAULT_BACKOFF.initial.min(max))?;
+        let initial = duration(
+            file,
+            self.backoff.initial.as_ref(),
+            DEFAULT_BACKOFF.initial.min(max),
+        )?;
         if let Some(given) = self.backoff.initial.as_ref().filter(|_| initial > max) {
             let message = format!("`backoff.initial` ({initial:?}) must not be over `backoff.max` ({max:?})");
             return Err(invalid(file, given.referenced, message));
@@ -341,18 +383,26 @@ impl RawKind {
         let (group, version_name) = version.split_once('/').unwrap_or(("", version.as_str()));
         let well_formed = is_version(version_name)
             && (group.is_empty() != version.contains('/'))
-            && group.split('.').all(|label| group.is_empty() || is_dns_label(label));
+            && group
+                .split('.')
+                .all(|label| group.is_empty() || is_dns_label(label));
         if !well_formed {
-            let message =
-                format!("{version:?} is not an API version: expected `version` or `group/version`, such as `apps/v1`");
+            let message = format!(
+                "{version:?} is not an API version: expected `version` or `group/version`, such as `apps/v1`"
+            );
             return Err(invalid(file, self.api_version.referenced, message));
         }
         let kind = self.kind.value;
-        if !kind.starts_with(|c: char| c.is_ascii_uppercase()) || !kind.chars().all(|c| c.is_ascii_alphanumeric()) {
+        if !kind.starts_with(|c: char| c.is_ascii_uppercase())
+            || !kind.chars().all(|c| c.is_ascii_alphanumeric())
+        {
             let message = format!("{kind:?} is not a kind: expected CamelCase, such as `Deployment`");
             return Err(invalid(file, self.kind.referenced, message));
         }
-        Ok(Kind { api_version: self.api_version.value, kind })
+        Ok(Kind {
+            api_version: self.api_version.value,
+            kind,
+        })
     }
 }
 
@@ -367,7 +417,9 @@ fn is_version(text: &str) -> bool {
 fn is_dns_label(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 63
-        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+        && text
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
         && !text.starts_with('-')
         && !text.ends_with('-')
 }
@@ -385,16 +437,25 @@ fn dns_label(file: &Path, text: &Spanned<String>, what: &str) -> Result<(), Conf
 
 fn duration(file: &Path, text: Option<&Spanned<String>>, default: Duration) -> Result<Duration, ConfigError> {
     let Some(text) = text else { return Ok(default) };
-    let parsed = text.value.parse::<jiff::SignedDuration>().ok().and_then(|d| Duration::try_from(d).ok());
+    let parsed = text
+        .value
+        .parse::<jiff::SignedDuration>()
+        .ok()
+        .and_then(|d| Duration::try_from(d).ok());
     parsed.filter(|d| !d.is_zero()).ok_or_else(|| {
-        let message = format!("{:?} is not a duration: expected one such as `500ms`, `30s`, `5m` or `1h`", text.value);
+        let message = format!(
+            "{:?} is not a duration: expected one such as `500ms`, `30s`, `5m` or `1h`",
+            text.value
+        );
         invalid(file, text.referenced, message)
     })
 }
 
 fn bytes(file: &Path, text: Option<&Spanned<String>>, default: usize) -> Result<usize, ConfigError> {
     let Some(text) = text else { return Ok(default) };
-    let (number, unit) = text.value.split_at(text.value.trim_end_matches(char::is_alphabetic).len());
+    let (number, unit) = text
+        .value
+        .split_at(text.value.trim_end_matches(char::is_alphabetic).len());
     let unit = match unit {
         "" => Some(1),
         "Ki" => Some(1 << 10),
@@ -402,9 +463,14 @@ fn bytes(file: &Path, text: Option<&Spanned<String>>, default: usize) -> Result<
         "Gi" => Some(1 << 30),
         _ => None,
     };
-    let size = unit.and_then(|unit| number.parse::<usize>().ok()?.checked_mul(unit)).filter(|&n| n > 0);
+    let size = unit
+        .and_then(|unit| number.parse::<usize>().ok()?.checked_mul(unit))
+        .filter(|&n| n > 0);
     size.ok_or_else(|| {
-        let message = format!("{:?} is not a size: expected bytes, such as `65536`, `512Ki` or `64Mi`", text.value);
+        let message = format!(
+            "{:?} is not a size: expected bytes, such as `65536`, `512Ki` or `64Mi`",
+            text.value
+        );
         invalid(file, text.referenced, message)
     })
 }

@@ -40,11 +40,21 @@ pub enum OperatorError {
 pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Result<(), OperatorError> {
     let runtime = Runtime::new(EngineOptions::default())?;
     let kinds = Arc::new(Kinds::new(client.clone()));
-    let watches = Arc::new(Watches::new(client.clone(), Arc::clone(&kinds), keep_policy(&config)));
+    let watches = Arc::new(Watches::new(
+        client.clone(),
+        Arc::clone(&kinds),
+        keep_policy(&config),
+    ));
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host".to_owned());
     let (events, writer) = Events::start(client.clone(), instance);
     let definitions = watch_definitions(&kinds, &watches);
-    let shared = Shared { client, kinds, watches, events, namespaces: config.namespaces.into_iter().collect() };
+    let shared = Shared {
+        client,
+        kinds,
+        watches,
+        events,
+        namespaces: config.namespaces.into_iter().collect(),
+    };
     let tasks = TaskTracker::new();
     for controller in config.controllers {
         let controller = Arc::new(controller);
@@ -59,7 +69,9 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
     stop.cancelled().await;
     info!("stopping: waiting for the passes under way");
     if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {
-        warn!("some passes did not end within {DRAIN:?}: they are given up; what they left undone is done at the next start");
+        warn!(
+            "some passes did not end within {DRAIN:?}: they are given up; what they left undone is done at the next start"
+        );
     }
     drop(definitions);
     drop(shared);
@@ -70,9 +82,19 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
 }
 
 fn keep_policy(config: &Config) -> KeepPolicy {
-    let parents: HashSet<_> = config.controllers.iter().map(|controller| controller.parent.clone()).collect();
-    let reads = config.controllers.iter().flat_map(|controller| controller.reads.iter().cloned());
-    KeepPolicy { whole: parents.iter().cloned().chain(reads).collect(), parents }
+    let parents: HashSet<_> = config
+        .controllers
+        .iter()
+        .map(|controller| controller.parent.clone())
+        .collect();
+    let reads = config
+        .controllers
+        .iter()
+        .flat_map(|controller| controller.reads.iter().cloned());
+    KeepPolicy {
+        whole: parents.iter().cloned().chain(reads).collect(),
+        parents,
+    }
 }
 
 /// Why a plugin does not become live.
@@ -82,8 +104,14 @@ enum PluginError {
     Read(#[from] std::io::Error),
     #[error(transparent)]
     Load(#[from] LoadError),
-    #[error("it reconciles {found}, but the controller {controller:?} is for {expected}: configure the plugin that belongs to it")]
-    OtherKind { controller: String, found: String, expected: String },
+    #[error(
+        "it reconciles {found}, but the controller {controller:?} is for {expected}: configure the plugin that belongs to it"
+    )]
+    OtherKind {
+        controller: String,
+        found: String,
+        expected: String,
+    },
 }
 
 async fn load(runtime: &Runtime, config: &ControllerConfig) -> Live {
@@ -103,7 +131,10 @@ async fn load(runtime: &Runtime, config: &ControllerConfig) -> Live {
             Live::Plugin(plugin)
         }
         Err(reason) => {
-            let file: PathBuf = config.plugin.file_name().map_or_else(|| config.plugin.clone(), Into::into);
+            let file: PathBuf = config
+                .plugin
+                .file_name()
+                .map_or_else(|| config.plugin.clone(), Into::into);
             let message = format!("the plugin {} cannot be used: {reason}", file.display());
             error!(controller = config.name, file = %config.plugin.display(), "{message}");
             Live::Failed(message.into())

@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::ControllerConfig;
+use crate::controller;
 use crate::controller::context::{Context, KindWatches, Parts};
 use crate::controller::events::Events;
 use crate::controller::kinds::{KindError, Kinds, Resource};
 use crate::controller::watches::{Subscription, Watch, Watches};
-use crate::controller;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 
@@ -69,7 +69,10 @@ pub async fn supervise(
                 continue;
             }
             Err(KindError::Unknown(kind)) if !said => {
-                info!(controller = config.name, "waiting for the CustomResourceDefinition of {kind}");
+                info!(
+                    controller = config.name,
+                    "waiting for the CustomResourceDefinition of {kind}"
+                );
                 said = true;
             }
             Err(KindError::Unknown(_)) => {}
@@ -100,11 +103,17 @@ async fn until_changed(
             match resolve(&shared.kinds, config).await {
                 Ok(now) if now == *resolved => break,
                 Ok(_) => {
-                    info!(controller = config.name, "the kinds of this controller have changed: it starts anew");
+                    info!(
+                        controller = config.name,
+                        "the kinds of this controller have changed: it starts anew"
+                    );
                     return;
                 }
                 Err(KindError::Unknown(kind)) => {
-                    info!(controller = config.name, "{kind} is not served any more: the controller stops");
+                    info!(
+                        controller = config.name,
+                        "{kind} is not served any more: the controller stops"
+                    );
                     return;
                 }
                 // The server is away: what was known stays true until it says otherwise.
@@ -148,7 +157,10 @@ fn context(
         KindWatches::by_namespace(shared.namespaces.iter().chain(more).map(one).collect())
     };
     let others = |kind: &Kind| {
-        let namespaced = resolved.others.get(kind).is_none_or(|resource| resource.namespaced);
+        let namespaced = resolved
+            .others
+            .get(kind)
+            .is_none_or(|resource| resource.namespaced);
         (kind.clone(), watches(kind, namespaced, true))
     };
     Context::new(Parts {
@@ -167,13 +179,20 @@ fn context(
 /// Watches the CustomResourceDefinitions for as long as what it returns is held.
 #[must_use]
 pub fn watch_definitions(kinds: &Arc<Kinds>, watches: &Watches) -> (Arc<Watch>, Subscription) {
-    let kind = Kind { api_version: "apiextensions.k8s.io/v1".into(), kind: "CustomResourceDefinition".into() };
+    let kind = Kind {
+        api_version: "apiextensions.k8s.io/v1".into(),
+        kind: "CustomResourceDefinition".into(),
+    };
     let watch = watches.watch(&kind, None);
     let kinds = Arc::downgrade(kinds);
     let subscription = watch.subscribe(Arc::new(move |_, change| {
-        let name = change.new.or(change.old).and_then(|object| object.metadata.name.as_deref());
+        let name = change
+            .new
+            .or(change.old)
+            .and_then(|object| object.metadata.name.as_deref());
         // A definition's name is `plural.group`.
-        if let (Some(kinds), Some((_, group))) = (kinds.upgrade(), name.and_then(|name| name.split_once('.'))) {
+        if let (Some(kinds), Some((_, group))) = (kinds.upgrade(), name.and_then(|name| name.split_once('.')))
+        {
             kinds.changed(group);
         }
     }));

@@ -20,7 +20,12 @@ pub struct Args {
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
     config: PathBuf,
     /// What to log: a level, or targets with levels as in `info,operator_host=debug,plugin=trace`
-    #[arg(long, env = "OPERATOR_HOST_LOG", default_value = "info", value_name = "FILTER")]
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_LOG",
+        default_value = "info",
+        value_name = "FILTER"
+    )]
     log: String,
     /// How to log; the default is `human` on a terminal and `json` elsewhere
     #[arg(long, env = "OPERATOR_HOST_LOG_FORMAT", value_name = "FORMAT")]
@@ -60,10 +65,18 @@ fn start_log(args: &Args) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(format!("{},kube_runtime::watcher=error", args.log))
         .map_err(|error| Failure::Usage(anyhow::anyhow!("--log {:?}: {error}", args.log)))?;
     let terminal = std::io::stderr().is_terminal();
-    let format = args.log_format.unwrap_or(if terminal { LogFormat::Human } else { LogFormat::Json });
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let format = args.log_format.unwrap_or(if terminal {
+        LogFormat::Human
+    } else {
+        LogFormat::Json
+    });
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     match format {
-        LogFormat::Human => log.with_ansi(terminal && std::env::var_os("NO_COLOR").is_none()).init(),
+        LogFormat::Human => log
+            .with_ansi(terminal && std::env::var_os("NO_COLOR").is_none())
+            .init(),
         LogFormat::Json => log.json().flatten_event(true).with_span_list(false).init(),
     }
     Ok(())

@@ -69,9 +69,14 @@ impl<'a> Objects<'a> {
         manager: &str,
         force: bool,
     ) -> Result<DynamicObject, ApiError> {
-        let params = PatchParams { force, field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+        let params = PatchParams {
+            force,
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
         let api = self.api(name);
-        self.bounded("apply", name, api.patch(&name.name, &params, &Patch::Apply(body))).await
+        self.bounded("apply", name, api.patch(&name.name, &params, &Patch::Apply(body)))
+            .await
     }
 
     /// Server-side apply of the status subresource.
@@ -84,9 +89,18 @@ impl<'a> Objects<'a> {
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = PatchParams { force: true, field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+        let params = PatchParams {
+            force: true,
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
         let api = self.api(name);
-        self.bounded("apply the status of", name, api.patch_status(&name.name, &params, &Patch::Apply(body))).await
+        self.bounded(
+            "apply the status of",
+            name,
+            api.patch_status(&name.name, &params, &Patch::Apply(body)),
+        )
+        .await
     }
 
     /// JSON merge patch. With `metadata.resourceVersion` in the body it is refused when the object has changed.
@@ -99,9 +113,13 @@ impl<'a> Objects<'a> {
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
         let api = self.api(name);
-        self.bounded("patch", name, api.patch(&name.name, &params, &Patch::Merge(body))).await
+        self.bounded("patch", name, api.patch(&name.name, &params, &Patch::Merge(body)))
+            .await
     }
 
     /// Creates an object that must not exist.
@@ -114,7 +132,10 @@ impl<'a> Objects<'a> {
         body: DynamicObject,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() };
+        let params = PostParams {
+            field_manager: Some(manager.to_owned()),
+            ..PostParams::default()
+        };
         let api = self.api(name);
         self.bounded("create", name, api.create(&params, &body)).await
     }
@@ -126,12 +147,18 @@ impl<'a> Objects<'a> {
     /// As [`Objects::apply`]; that it is gone already is no error.
     pub async fn delete(&self, name: &ObjectName, uid: &str) -> Result<Option<DynamicObject>, ApiError> {
         let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()
         };
         let api = self.api(name);
-        match self.bounded("delete", name, api.delete(&name.name, &params)).await {
+        match self
+            .bounded("delete", name, api.delete(&name.name, &params))
+            .await
+        {
             Ok(answer) => Ok(answer.left().filter(super::object::is_terminating)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -156,10 +183,22 @@ impl<'a> Objects<'a> {
         let (code, message) = match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(kube::Error::Api(status))) => (Some(status.code), refusal(&status)),
-            Ok(Err(error)) => (None, format!("the API server cannot be reached: {}", chain(&error))),
-            Err(_elapsed) => (None, format!("no answer from the API server within {REQUEST_TIMEOUT:?}")),
+            Ok(Err(error)) => (
+                None,
+                format!("the API server cannot be reached: {}", chain(&error)),
+            ),
+            Err(_elapsed) => (
+                None,
+                format!("no answer from the API server within {REQUEST_TIMEOUT:?}"),
+            ),
         };
-        Err(ApiError { verb, kind: self.resource.api.kind.clone(), name: name.clone(), code, message })
+        Err(ApiError {
+            verb,
+            kind: self.resource.api.kind.clone(),
+            name: name.clone(),
+            code,
+            message,
+        })
     }
 }
 
@@ -169,7 +208,9 @@ fn refusal(status: &kube::core::Status) -> String {
     match status.code {
         403 => format!("{said}; give the host's role that permission"),
         409 if said.contains("conflict with") => {
-            format!("{said}; another manager has set these fields: remove them there, or from the plugin's answer")
+            format!(
+                "{said}; another manager has set these fields: remove them there, or from the plugin's answer"
+            )
         }
         _ => said.clone(),
     }

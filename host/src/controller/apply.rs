@@ -38,7 +38,10 @@ pub async fn apply(context: &Context, parent: &ObjectName, desired: &[Desired]) 
     let mut applied = Applied::default();
     // One kind after the other, since a pod may need the claim before it.
     for group in desired.chunk_by(|a, b| a.key.kind == b.key.kind) {
-        let requests: Vec<_> = group.iter().map(|desired| apply_one(context, parent, desired)).collect();
+        let requests: Vec<_> = group
+            .iter()
+            .map(|desired| apply_one(context, parent, desired))
+            .collect();
         let results: Vec<_> = stream::iter(requests).buffered(CONCURRENCY).collect().await;
         for (desired, result) in group.iter().zip(results) {
             match result {
@@ -60,19 +63,28 @@ enum Outcome {
 
 async fn apply_one(context: &Context, parent: &ObjectName, desired: &Desired) -> Result<Outcome, ApiError> {
     let live = context.existing(&desired.key);
-    if live.as_deref().is_some_and(|live| !needs_apply(context, parent, desired, live)) {
+    if live
+        .as_deref()
+        .is_some_and(|live| !needs_apply(context, parent, desired, live))
+    {
         return Ok(Outcome::Unchanged);
     }
     // `children::plan` has refused kinds that the cluster does not serve.
-    let Some(resource) = context.resources.get(&desired.key.kind) else { return Ok(Outcome::Unchanged) };
+    let Some(resource) = context.resources.get(&desired.key.kind) else {
+        return Ok(Outcome::Unchanged);
+    };
     // Fields are taken over only in objects that are known to be ours. An object that nobody told us of yet
     // must not be overwritten: there a field of another manager is a conflict.
-    let force = live.as_deref().is_some_and(|live| annotation(live, APPLIED_ANNOTATION).is_some());
+    let force = live
+        .as_deref()
+        .is_some_and(|live| annotation(live, APPLIED_ANNOTATION).is_some());
     let manager = context.config.field_manager();
     let answer = Objects::new(&context.client, resource)
         .apply(&desired.key.name, &desired.body, &manager, force)
         .await?;
-    let was = live.as_ref().and_then(|live| live.metadata.resource_version.clone());
+    let was = live
+        .as_ref()
+        .and_then(|live| live.metadata.resource_version.clone());
     let outcome = match &live {
         None => Outcome::Created,
         Some(_) if was == answer.metadata.resource_version => Outcome::Unchanged,
@@ -117,7 +129,8 @@ fn is_as_applied(desired: &Desired, live: &DynamicObject) -> bool {
     let fields = body.as_object().into_iter().flatten();
     let spec = fields.filter(|(key, _)| !matches!(key.as_str(), "apiVersion" | "kind" | "metadata"));
     for (key, desired) in spec {
-        if !live.data.get(key).is_some_and(|live| says(live, desired)) && *desired != Value::Object(Default::default())
+        if !live.data.get(key).is_some_and(|live| says(live, desired))
+            && *desired != Value::Object(Default::default())
         {
             return false;
         }
@@ -128,19 +141,30 @@ fn is_as_applied(desired: &Desired, live: &DynamicObject) -> bool {
 fn says_metadata(desired: &Value, live: &DynamicObject) -> bool {
     let metadata = &live.metadata;
     let strings = |field: &str, live: Option<&std::collections::BTreeMap<String, String>>| {
-        desired[field].as_object().into_iter().flatten().all(|(key, value)| {
-            // The digest says which version changed the child last; another one alone is no reason to write.
-            key == super::object::DIGEST_ANNOTATION
-                || live.and_then(|live| live.get(key)).map(String::as_str) == value.as_str()
-        })
+        desired[field]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .all(|(key, value)| {
+                // The digest says which version changed the child last; another one alone is no reason to write.
+                key == super::object::DIGEST_ANNOTATION
+                    || live.and_then(|live| live.get(key)).map(String::as_str) == value.as_str()
+            })
     };
-    let owners = desired["ownerReferences"].as_array().into_iter().flatten().all(|owner| {
-        let live = metadata.owner_references.iter().flatten();
-        live.into_iter().any(|live| owner["uid"] == live.uid && live.controller == Some(true))
-    });
-    let finalizers = desired["finalizers"].as_array().into_iter().flatten().all(|finalizer| {
-        metadata.finalizers.iter().flatten().any(|live| finalizer == live)
-    });
+    let owners = desired["ownerReferences"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .all(|owner| {
+            let live = metadata.owner_references.iter().flatten();
+            live.into_iter()
+                .any(|live| owner["uid"] == live.uid && live.controller == Some(true))
+        });
+    let finalizers = desired["finalizers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .all(|finalizer| metadata.finalizers.iter().flatten().any(|live| finalizer == live));
     owners
         && finalizers
         && strings("labels", metadata.labels.as_ref())
@@ -154,5 +178,11 @@ fn content(live: &DynamicObject) -> String {
         data.remove("status");
     }
     let metadata = &live.metadata;
-    fingerprint(&(&metadata.labels, &metadata.annotations, &metadata.owner_references, &metadata.finalizers, data))
+    fingerprint(&(
+        &metadata.labels,
+        &metadata.annotations,
+        &metadata.owner_references,
+        &metadata.finalizers,
+        data,
+    ))
 }

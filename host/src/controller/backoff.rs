@@ -21,12 +21,18 @@ mod tests {
 
     #[test]
     fn delays_double_up_to_the_maximum_and_jitter_takes_at_most_a_quarter() {
-        let config = BackoffConfig { initial: Duration::from_secs(1), max: Duration::from_secs(60) };
+        let config = BackoffConfig {
+            initial: Duration::from_secs(1),
+            max: Duration::from_secs(60),
+        };
         for (failures, full) in [(1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (1000, 60)] {
             let full = Duration::from_secs(full);
             for _ in 0..100 {
                 let delay = delay(&config, failures);
-                assert!(delay <= full && delay >= full.mul_f64(0.749), "{failures}: {delay:?}");
+                assert!(
+                    delay <= full && delay >= full.mul_f64(0.749),
+                    "{failures}: {delay:?}"
+                );
             }
         }
     }

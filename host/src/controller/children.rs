@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, ObjectName, PARENT_ANNOTATION, annotation,
-    controller_of, fingerprint, label,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, ObjectName, PARENT_ANNOTATION,
+    annotation, controller_of, fingerprint, label,
 };
 use crate::config::{ControllerConfig, Removal};
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
@@ -81,27 +81,43 @@ impl Plan {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[allow(missing_docs)] // The messages say what the fields hold.
 pub enum Refusal {
-    #[error("{which}: a child must be a JSON object with `apiVersion`, `kind` and `metadata.name`; {missing} is missing")]
+    #[error(
+        "{which}: a child must be a JSON object with `apiVersion`, `kind` and `metadata.name`; {missing} is missing"
+    )]
     Incomplete { which: String, missing: &'static str },
     #[error("{which}: the plugin asked for it twice; a child can be in its answer once")]
     Twice { which: String },
-    #[error("{which}: the controller {controller:?} may not make the kind {kind}; list it under its `children` in the configuration")]
-    KindNotAllowed { which: String, controller: String, kind: Kind },
+    #[error(
+        "{which}: the controller {controller:?} may not make the kind {kind}; list it under its `children` in the configuration"
+    )]
+    KindNotAllowed {
+        which: String,
+        controller: String,
+        kind: Kind,
+    },
     #[error("{which}: the cluster does not serve the kind {kind}; install its CustomResourceDefinition")]
     KindUnknown { which: String, kind: Kind },
-    #[error("{which}: children of {parent} may only be in its own namespace; owner references do not cross namespaces")]
+    #[error(
+        "{which}: children of {parent} may only be in its own namespace; owner references do not cross namespaces"
+    )]
     OtherNamespace { which: String, parent: String },
-    #[error("{which}: the namespace {namespace:?} is not allowed; list it under `otherNamespaces` in the configuration")]
+    #[error(
+        "{which}: the namespace {namespace:?} is not allowed; list it under `otherNamespaces` in the configuration"
+    )]
     NamespaceNotAllowed { which: String, namespace: String },
     #[error("{which}: the kind is namespaced and its parent is not; the plugin must name a namespace")]
     NoNamespace { which: String },
-    #[error("{which}: the kind is cluster-scoped and its parent is in a namespace; owner references cannot say that")]
+    #[error(
+        "{which}: the kind is cluster-scoped and its parent is in a namespace; owner references cannot say that"
+    )]
     ClusterScoped { which: String },
     #[error("{which}: `metadata.ownerReferences` is the host's to set; leave it out")]
     OwnerGiven { which: String },
     #[error("{which} exists and belongs to {owner}; delete or rename one of the two")]
     OwnedByOther { which: String, owner: String },
-    #[error("{which} exists and this host did not make it; delete or rename it, or set `adopt: true` for the controller {controller:?}")]
+    #[error(
+        "{which} exists and this host did not make it; delete or rename it, or set `adopt: true` for the controller {controller:?}"
+    )]
     NotAdopted { which: String, controller: String },
     #[error("the generated Secret {which}: {problem}")]
     BadSecret { which: String, problem: String },
@@ -123,7 +139,9 @@ pub fn plan(
     for (index, child) in children.iter().enumerate() {
         match policy.child(index, child) {
             Ok(desired) if !seen.insert(desired.key.clone()) => {
-                refusals.push(Refusal::Twice { which: desired.key.to_string() });
+                refusals.push(Refusal::Twice {
+                    which: desired.key.to_string(),
+                });
             }
             Ok(desired) => plan.desired.push(desired),
             Err(refusal) => refusals.push(refusal),
@@ -132,7 +150,9 @@ pub fn plan(
     for secret in generate {
         match policy.secret(secret) {
             Ok(secret) if !seen.insert(secret.key.clone()) => {
-                refusals.push(Refusal::Twice { which: secret.key.to_string() });
+                refusals.push(Refusal::Twice {
+                    which: secret.key.to_string(),
+                });
             }
             Ok(secret) => plan.secrets.push(secret),
             Err(refusal) => refusals.push(refusal),
@@ -142,7 +162,10 @@ pub fn plan(
     plan.keep = keep
         .iter()
         .map(|reference| ChildKey {
-            kind: Kind { api_version: reference.api_version.clone(), kind: reference.kind.clone() },
+            kind: Kind {
+                api_version: reference.api_version.clone(),
+                kind: reference.kind.clone(),
+            },
             name: ObjectName {
                 namespace: reference.namespace.clone().or_else(|| own.clone()),
                 name: reference.name.clone(),
@@ -152,7 +175,8 @@ pub fn plan(
     if !refusals.is_empty() {
         return Err(refusals);
     }
-    plan.desired.sort_by(|a, b| (rank(&a.key.kind), &a.key).cmp(&(rank(&b.key.kind), &b.key)));
+    plan.desired
+        .sort_by(|a, b| (rank(&a.key.kind), &a.key).cmp(&(rank(&b.key.kind), &b.key)));
     Ok(plan)
 }
 
@@ -208,12 +232,22 @@ impl Policy<'_> {
         let annotations = &mut body["metadata"]["annotations"];
         annotations[APPLIED_ANNOTATION] = fingerprint.as_str().into();
         annotations[DIGEST_ANNOTATION] = self.digest.into();
-        Ok(Desired { key, body, fingerprint })
+        Ok(Desired {
+            key,
+            body,
+            fingerprint,
+        })
     }
 
     fn secret(&self, secret: &GeneratedSecret) -> Result<DesiredSecret, Refusal> {
-        let kind = Kind { api_version: "v1".into(), kind: "Secret".into() };
-        let name = ObjectName { namespace: self.parent.namespace(), name: secret.name.clone() };
+        let kind = Kind {
+            api_version: "v1".into(),
+            kind: "Secret".into(),
+        };
+        let name = ObjectName {
+            namespace: self.parent.namespace(),
+            name: secret.name.clone(),
+        };
         let key = ChildKey { kind, name };
         let which = key.name.to_string();
         if !self.config.children.contains_key(&key.kind) {
@@ -232,11 +266,20 @@ impl Policy<'_> {
         metadata["annotations"][DIGEST_ANNOTATION] = self.digest.into();
         metadata.insert("name".into(), secret.name.clone().into());
         let body = json!({ "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata });
-        Ok(DesiredSecret { key, secret: secret.clone(), body })
+        Ok(DesiredSecret {
+            key,
+            secret: secret.clone(),
+            body,
+        })
     }
 
     fn key(&self, index: usize, child: &Value) -> Result<ChildKey, Refusal> {
-        let text = |pointer: &str| child.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let text = |pointer: &str| {
+            child
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+        };
         let missing = |missing| {
             let mut which = format!("children[{index}]");
             if let Some(name) = text("/metadata/name").or(text("/kind")) {
@@ -247,9 +290,18 @@ impl Policy<'_> {
         let api_version = text("/apiVersion").ok_or_else(|| missing("`apiVersion`"))?;
         let kind = text("/kind").ok_or_else(|| missing("`kind`"))?;
         let name = text("/metadata/name").ok_or_else(|| missing("`metadata.name`"))?;
-        let kind = Kind { api_version: api_version.to_owned(), kind: kind.to_owned() };
+        let kind = Kind {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+        };
         let namespace = self.namespace(&kind, name, text("/metadata/namespace"))?;
-        Ok(ChildKey { kind, name: ObjectName { namespace, name: name.to_owned() } })
+        Ok(ChildKey {
+            kind,
+            name: ObjectName {
+                namespace,
+                name: name.to_owned(),
+            },
+        })
     }
 
     fn namespace(&self, kind: &Kind, name: &str, given: Option<&str>) -> Result<Option<String>, Refusal> {
@@ -257,8 +309,10 @@ impl Policy<'_> {
         if !self.config.children.contains_key(kind) {
             return Err(self.kind_not_allowed(which(), kind.clone()));
         }
-        let namespaced = (self.namespaced)(kind)
-            .ok_or_else(|| Refusal::KindUnknown { which: which(), kind: kind.clone() })?;
+        let namespaced = (self.namespaced)(kind).ok_or_else(|| Refusal::KindUnknown {
+            which: which(),
+            kind: kind.clone(),
+        })?;
         match (self.parent.namespace(), given) {
             (Some(_), _) if !namespaced => Err(Refusal::ClusterScoped { which: which() }),
             (None, _) if !namespaced => Ok(None),
@@ -278,28 +332,46 @@ impl Policy<'_> {
     }
 
     fn check_existing(&self, key: &ChildKey) -> Result<(), Refusal> {
-        let Some(existing) = (self.existing)(key) else { return Ok(()) };
+        let Some(existing) = (self.existing)(key) else {
+            return Ok(());
+        };
         let which = key.to_string();
         if let Some(owner) = controller_of(&existing) {
             if Some(&owner.uid) == self.parent.metadata.uid.as_ref() {
                 return Ok(());
             }
-            return Err(Refusal::OwnedByOther { which, owner: format!("{} {}", owner.kind, owner.name) });
+            return Err(Refusal::OwnedByOther {
+                which,
+                owner: format!("{} {}", owner.kind, owner.name),
+            });
         }
         if retains(self.config, self.parent, &existing) || self.config.adopt {
             return Ok(());
         }
         match annotation(&existing, PARENT_ANNOTATION) {
             Some(owner) if label(&existing, CONTROLLER_LABEL).is_some() && *owner != *self.name() => {
-                Err(Refusal::OwnedByOther { which, owner: owner.to_owned() })
+                Err(Refusal::OwnedByOther {
+                    which,
+                    owner: owner.to_owned(),
+                })
             }
-            _ => Err(Refusal::NotAdopted { which, controller: self.config.name.clone() }),
+            _ => Err(Refusal::NotAdopted {
+                which,
+                controller: self.config.name.clone(),
+            }),
         }
     }
 
     fn complete(&self, metadata: &mut Map<String, Value>, key: &ChildKey, removal: Removal) {
         // What the API server sets is not ours to apply, and generators of objects write nulls for it.
-        for field in ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink"] {
+        for field in [
+            "managedFields",
+            "resourceVersion",
+            "uid",
+            "creationTimestamp",
+            "generation",
+            "selfLink",
+        ] {
             metadata.remove(field);
         }
         if let Some(namespace) = &key.name.namespace {
@@ -317,7 +389,10 @@ impl Policy<'_> {
             metadata.insert("ownerReferences".into(), owner);
         }
         let own: [(&str, BTreeMap<&str, String>); 2] = [
-            ("labels", BTreeMap::from([(CONTROLLER_LABEL, self.config.name.clone())])),
+            (
+                "labels",
+                BTreeMap::from([(CONTROLLER_LABEL, self.config.name.clone())]),
+            ),
             ("annotations", BTreeMap::from([(PARENT_ANNOTATION, self.name())])),
         ];
         for (field, entries) in own {
@@ -332,7 +407,11 @@ impl Policy<'_> {
     }
 
     fn kind_not_allowed(&self, which: String, kind: Kind) -> Refusal {
-        Refusal::KindNotAllowed { which, controller: self.config.name.clone(), kind }
+        Refusal::KindNotAllowed {
+            which,
+            controller: self.config.name.clone(),
+            kind,
+        }
     }
 
     fn name(&self) -> String {
@@ -347,13 +426,21 @@ fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
     let mut keys = HashSet::new();
     secret.entries.iter().find_map(|entry| {
         let key = &entry.key;
-        let alphabet = entry.alphabet.as_deref().map(|text| text.chars().collect::<HashSet<_>>());
+        let alphabet = entry
+            .alphabet
+            .as_deref()
+            .map(|text| text.chars().collect::<HashSet<_>>());
         if !keys.insert(key) {
             Some(format!("the key {key:?} is there twice"))
         } else if !(8..=1024).contains(&entry.length) {
-            Some(format!("the key {key:?} has the length {}; it must be from 8 to 1024", entry.length))
+            Some(format!(
+                "the key {key:?} has the length {}; it must be from 8 to 1024",
+                entry.length
+            ))
         } else if alphabet.is_some_and(|alphabet| alphabet.len() < 2) {
-            Some(format!("the alphabet of the key {key:?} must have at least 2 different characters"))
+            Some(format!(
+                "the alphabet of the key {key:?} must have at least 2 different characters"
+            ))
         } else {
             None
         }

@@ -28,13 +28,19 @@ impl KindWatches {
     /// One watch over all namespaces, or of a cluster-scoped kind.
     #[must_use]
     pub fn everywhere(watch: Arc<Watch>) -> Self {
-        Self { everywhere: Some(watch), by_namespace: BTreeMap::new() }
+        Self {
+            everywhere: Some(watch),
+            by_namespace: BTreeMap::new(),
+        }
     }
 
     /// One watch a namespace.
     #[must_use]
     pub fn by_namespace(watches: BTreeMap<String, Arc<Watch>>) -> Self {
-        Self { everywhere: None, by_namespace: watches }
+        Self {
+            everywhere: None,
+            by_namespace: watches,
+        }
     }
 
     /// All of them.
@@ -45,7 +51,9 @@ impl KindWatches {
     /// The one that sees a namespace; `None` when that namespace is not watched.
     #[must_use]
     pub fn of(&self, namespace: Option<&str>) -> Option<&Arc<Watch>> {
-        self.everywhere.as_ref().or_else(|| self.by_namespace.get(namespace?))
+        self.everywhere
+            .as_ref()
+            .or_else(|| self.by_namespace.get(namespace?))
     }
 
     fn get(&self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
@@ -61,7 +69,8 @@ impl KindWatches {
     }
 
     fn is_starting(&self) -> bool {
-        self.iter().any(|watch| *watch.state().borrow() == WatchState::Starting)
+        self.iter()
+            .any(|watch| *watch.state().borrow() == WatchState::Starting)
     }
 }
 
@@ -92,10 +101,13 @@ impl Memory {
     #[must_use]
     pub fn is_echo(&self, trigger: &Trigger) -> bool {
         match trigger {
-            Trigger::Child { child, version: Some(version) } => {
-                self.written.get(child).is_some_and(|written| version <= written)
-            }
-            Trigger::Parent { version: Some(version) } => self.parent_written == Some(*version),
+            Trigger::Child {
+                child,
+                version: Some(version),
+            } => self.written.get(child).is_some_and(|written| version <= written),
+            Trigger::Parent {
+                version: Some(version),
+            } => self.parent_written == Some(*version),
             _ => false,
         }
     }
@@ -152,10 +164,32 @@ impl Context {
     /// Nothing is remembered and nothing is queued yet.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, client, resource, resources, parents, children, reads, plugin, events } = parts;
+        let Parts {
+            config,
+            client,
+            resource,
+            resources,
+            parents,
+            children,
+            reads,
+            plugin,
+            events,
+        } = parts;
         let queue = Arc::default();
         let memory = Mutex::default();
-        Self { config, client, resource, resources, parents, children, reads, plugin, events, queue, memory }
+        Self {
+            config,
+            client,
+            resource,
+            resources,
+            parents,
+            children,
+            reads,
+            plugin,
+            events,
+            queue,
+            memory,
+        }
     }
 
     /// The parent as last known.
@@ -210,7 +244,10 @@ impl Context {
                 memory.written.insert(key.clone(), version);
             });
         }
-        let watch = self.children.get(&key.kind).and_then(|watches| watches.of(key.name.namespace.as_deref()));
+        let watch = self
+            .children
+            .get(&key.kind)
+            .and_then(|watches| watches.of(key.name.namespace.as_deref()));
         if let Some(watch) = watch {
             watch.record(object);
         }
@@ -218,7 +255,10 @@ impl Context {
 
     /// Takes a deleted child out of the cache.
     pub fn forget_child(&self, key: &ChildKey) {
-        let watch = self.children.get(&key.kind).and_then(|watches| watches.of(key.name.namespace.as_deref()));
+        let watch = self
+            .children
+            .get(&key.kind)
+            .and_then(|watches| watches.of(key.name.namespace.as_deref()));
         if let Some(watch) = watch {
             watch.forget(&key.name);
         }
@@ -227,20 +267,30 @@ impl Context {
     /// Puts the answer to a write of the parent into the cache, and remembers that the watch will repeat it.
     pub fn record_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
         let name = ObjectName::of(&object);
-        self.memory_of(&name, |memory| memory.parent_written = super::object::version(&object));
+        self.memory_of(&name, |memory| {
+            memory.parent_written = super::object::version(&object)
+        });
         Some(self.parents.of(name.namespace.as_deref())?.record(object))
     }
 
     /// The first watch that this controller needs and that does not work, in its own words.
     #[must_use]
     pub fn watch_failure(&self) -> Option<String> {
-        self.children.values().chain(self.reads.values()).find_map(KindWatches::failure)
+        self.children
+            .values()
+            .chain(self.reads.values())
+            .find_map(KindWatches::failure)
     }
 
     /// Whether a first list is still under way.
     #[must_use]
     pub fn is_starting(&self) -> bool {
-        self.parents.is_starting() || self.children.values().chain(self.reads.values()).any(KindWatches::is_starting)
+        self.parents.is_starting()
+            || self
+                .children
+                .values()
+                .chain(self.reads.values())
+                .any(KindWatches::is_starting)
     }
 
     /// Looks at what is remembered of a parent, and may change it.
@@ -260,7 +310,9 @@ impl Context {
     /// Whether a trigger is only the echo of an own write.
     #[must_use]
     pub fn is_echo(&self, parent: &ObjectName, trigger: &Trigger) -> bool {
-        self.memory().get(parent).is_some_and(|memory| memory.is_echo(trigger))
+        self.memory()
+            .get(parent)
+            .is_some_and(|memory| memory.is_echo(trigger))
     }
 
     /// The parents whose plugin needs an object.
@@ -268,9 +320,16 @@ impl Context {
     pub fn parents_in_need_of(&self, kind: &Kind, object: &DynamicObject) -> Vec<ObjectName> {
         let memory = self.memory();
         let in_need = |parent: &ObjectName, memory: &Memory| {
-            memory.needs.iter().any(|need| super::needs::selects(need, parent, kind, object))
+            memory
+                .needs
+                .iter()
+                .any(|need| super::needs::selects(need, parent, kind, object))
         };
-        memory.iter().filter(|(parent, memory)| in_need(parent, memory)).map(|(parent, _)| parent.clone()).collect()
+        memory
+            .iter()
+            .filter(|(parent, memory)| in_need(parent, memory))
+            .map(|(parent, _)| parent.clone())
+            .collect()
     }
 
     fn memory(&self) -> MutexGuard<'_, HashMap<ObjectName, Memory>> {

@@ -72,7 +72,11 @@ fn quantity(value: &Value) -> Option<f64> {
         _ => return None,
     };
     let plain = number.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-'));
-    number.parse::<f64>().ok().filter(|n| plain && n.is_finite()).map(|n| n * scale)
+    number
+        .parse::<f64>()
+        .ok()
+        .filter(|n| plain && n.is_finite())
+        .map(|n| n * scale)
 }
 
 #[cfg(test)]
@@ -83,9 +87,16 @@ mod tests {
 
     #[test]
     fn defaults_and_fields_of_others_are_no_drift() {
-        let live = json!({"spec": {"replicas": 3, "paused": false, "template": {"a": 1, "b": 2}}, "status": {}});
-        assert!(says(&live, &json!({"spec": {"replicas": 3, "template": {"b": 2}}})));
-        assert!(says(&live, &json!({"spec": {"replicas": 3, "selector": {}, "volumes": [], "x": null}})));
+        let live =
+            json!({"spec": {"replicas": 3, "paused": false, "template": {"a": 1, "b": 2}}, "status": {}});
+        assert!(says(
+            &live,
+            &json!({"spec": {"replicas": 3, "template": {"b": 2}}})
+        ));
+        assert!(says(
+            &live,
+            &json!({"spec": {"replicas": 3, "selector": {}, "volumes": [], "x": null}})
+        ));
     }
 
     #[test]
@@ -101,7 +112,10 @@ mod tests {
         let live = json!([{"name": "proxy", "image": "p"}, {"name": "app", "image": "a", "env": []}]);
         assert!(says(&live, &json!([{"name": "app", "image": "a"}])));
         assert!(!says(&live, &json!([{"name": "app", "image": "b"}])));
-        assert!(!says(&live, &json!([{"name": "app", "image": "a"}, {"name": "app", "image": "a"}])));
+        assert!(!says(
+            &live,
+            &json!([{"name": "app", "image": "a"}, {"name": "app", "image": "a"}])
+        ));
     }
 
     #[test]

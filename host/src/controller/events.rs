@@ -63,11 +63,24 @@ impl Events {
     pub fn start(client: Client, instance: String) -> (Self, JoinHandle<()>) {
         let (sender, receiver) = mpsc::channel(CAPACITY);
         let task = tokio::spawn(write(client, instance, receiver));
-        (Self { sender, dropped: Arc::default() }, task)
+        (
+            Self {
+                sender,
+                dropped: Arc::default(),
+            },
+            task,
+        )
     }
 
     /// Puts an Event in line. Never waits.
-    pub fn publish(&self, controller: &str, regarding: &DynamicObject, type_: EventType, reason: &str, note: &str) {
+    pub fn publish(
+        &self,
+        controller: &str,
+        regarding: &DynamicObject,
+        type_: EventType,
+        reason: &str,
+        note: &str,
+    ) {
         let types = regarding.types.clone().unwrap_or_default();
         let entry = Entry {
             controller: format!("operator-host/{controller}"),
@@ -124,7 +137,10 @@ async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Ent
         if let Some(event) = written.get_mut(&entry) {
             event.count += 1;
             event.last = Instant::now();
-            let series = EventSeries { count: event.count, last_observed_time: MicroTime(now) };
+            let series = EventSeries {
+                count: event.count,
+                last_observed_time: MicroTime(now),
+            };
             let patch = Patch::Merge(serde_json::json!({ "series": series }));
             let params = PatchParams::default();
             if succeeded(&entry, api.patch(&event.name, &params, &patch)).await {
@@ -136,7 +152,14 @@ async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Ent
         let name = format!("{}.{:x}", entry.regarding.name, now.as_nanosecond());
         let event = event(&entry, &instance, &name, now);
         if succeeded(&entry, api.create(&PostParams::default(), &event)).await {
-            written.insert(entry, Written { name, count: 1, last: Instant::now() });
+            written.insert(
+                entry,
+                Written {
+                    name,
+                    count: 1,
+                    last: Instant::now(),
+                },
+            );
         }
     }
 }
@@ -147,7 +170,10 @@ async fn succeeded<T>(entry: &Entry, request: impl Future<Output = kube::Result<
         // The namespace is going, or the Event is gone: nothing to say.
         Ok(Err(kube::Error::Api(status))) if status.code == 404 || status.is_forbidden_by_termination() => {}
         Ok(Err(error)) => warn!(reason = entry.reason, %error, "cannot write an Event"),
-        Err(_elapsed) => warn!(reason = entry.reason, "cannot write an Event: no answer from the API server"),
+        Err(_elapsed) => warn!(
+            reason = entry.reason,
+            "cannot write an Event: no answer from the API server"
+        ),
     }
     false
 }
@@ -167,7 +193,12 @@ fn event(entry: &Entry, instance: &str, name: &str, now: Timestamp) -> Event {
     Event {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
-            namespace: Some(regarding.namespace.clone().unwrap_or_else(|| "default".to_owned())),
+            namespace: Some(
+                regarding
+                    .namespace
+                    .clone()
+                    .unwrap_or_else(|| "default".to_owned()),
+            ),
             ..ObjectMeta::default()
         },
         action: Some("Reconcile".to_owned()),

@@ -49,7 +49,11 @@ impl Kinds {
     /// Nothing is asked yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client, known: Mutex::default(), generation: watch::Sender::new(0) }
+        Self {
+            client,
+            known: Mutex::default(),
+            generation: watch::Sender::new(0),
+        }
     }
 
     /// The resource behind a kind.
@@ -65,10 +69,16 @@ impl Kinds {
             Ok((api, capabilities)) => Ok(Arc::new(Resource {
                 api,
                 namespaced: capabilities.scope == Scope::Namespaced,
-                has_status: capabilities.subresources.iter().any(|(sub, _)| sub.plural == "status"),
+                has_status: capabilities
+                    .subresources
+                    .iter()
+                    .any(|(sub, _)| sub.plural == "status"),
             })),
             Err(error) if is_missing(&error) => Err(KindError::Unknown(kind.clone())),
-            Err(error) => Err(KindError::Discovery { kind: kind.clone(), message: error.to_string() }),
+            Err(error) => Err(KindError::Discovery {
+                kind: kind.clone(),
+                message: error.to_string(),
+            }),
         }?;
         self.lock().insert(kind.clone(), Arc::clone(&found));
         Ok(found)
@@ -95,7 +105,10 @@ impl Kinds {
 /// The kind in the form that kube wants it.
 #[must_use]
 pub fn gvk(kind: &Kind) -> GroupVersionKind {
-    let (group, version) = kind.api_version.split_once('/').unwrap_or(("", &kind.api_version));
+    let (group, version) = kind
+        .api_version
+        .split_once('/')
+        .unwrap_or(("", &kind.api_version));
     GroupVersionKind::gvk(group, version, &kind.kind)
 }
 

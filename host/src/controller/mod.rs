@@ -35,7 +35,7 @@ use kube::core::DynamicObject;
 use tokio::time::{Instant, interval_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{Instrument, error, info, info_span};
+use tracing::{Instrument, debug, error, info, info_span};
 
 use self::context::{Context, KindWatches};
 use self::object::{
@@ -79,7 +79,13 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 }
 
 async fn wait_for_first_lists(context: &Context) {
-    let watches = context.parents.iter().chain(context.children.values().chain(context.reads.values()).flat_map(KindWatches::iter));
+    let watches = context.parents.iter().chain(
+        context
+            .children
+            .values()
+            .chain(context.reads.values())
+            .flat_map(KindWatches::iter),
+    );
     join_all(watches.map(|watch| async {
         let mut state = watch.state();
         let _ = state.wait_for(|state| *state != WatchState::Starting).await;
@@ -101,9 +107,17 @@ async fn keep_marking(context: &Context) {
     plugin.mark_unchanged();
     let period = context.config.resync;
     let mut resync = interval_at(Instant::now() + period, period);
-    let all = || context.children.values().chain(context.reads.values()).flat_map(KindWatches::iter);
+    let all = || {
+        context
+            .children
+            .values()
+            .chain(context.reads.values())
+            .flat_map(KindWatches::iter)
+    };
     let mut states: Vec<_> = all().map(|watch| watch.state()).collect();
-    states.iter_mut().for_each(tokio::sync::watch::Receiver::mark_unchanged);
+    states
+        .iter_mut()
+        .for_each(tokio::sync::watch::Receiver::mark_unchanged);
     loop {
         let state_changed = async {
             if states.is_empty() {
@@ -123,7 +137,11 @@ async fn keep_marking(context: &Context) {
 
 async fn work(context: Arc<Context>) {
     while let Some(work) = context.queue.next().await {
-        let Work { parent, triggers, since } = work;
+        let Work {
+            parent,
+            triggers,
+            since,
+        } = work;
         let first = triggers.first().map_or("none", Trigger::as_str);
         let span = info_span!(
             "reconcile",
@@ -141,7 +159,9 @@ async fn work(context: Arc<Context>) {
             Ok(next) => next,
             Err(panic) => {
                 error!(controller = context.config.name, %parent, %panic, "a pass panicked: this is a bug of the host");
-                context.memory_of(&parent, |memory| memory.failures = memory.failures.saturating_add(1));
+                context.memory_of(&parent, |memory| {
+                    memory.failures = memory.failures.saturating_add(1)
+                });
                 Next::Backoff
             }
         };
@@ -153,10 +173,13 @@ async fn work(context: Arc<Context>) {
                 Some(backoff::delay(&context.config.backoff, failures))
             }
         };
+        debug!(controller = context.config.name, %parent, ?delay, "pass done");
         if let Some(delay) = delay {
             context.queue.mark_at(&parent, Instant::now() + delay);
         }
-        context.queue.done(&parent, |trigger| context.is_echo(&parent, trigger));
+        context
+            .queue
+            .done(&parent, |trigger| context.is_echo(&parent, trigger));
     }
 }
 
@@ -189,22 +212,38 @@ fn subscribe(context: &Arc<Context>) -> Vec<Subscription> {
 }
 
 fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {
-    let Some(object) = change.new.or(change.old) else { return };
+    let Some(object) = change.new.or(change.old) else {
+        return;
+    };
     if change.new.is_some() && is_same(change) {
         return;
     }
-    let trigger = Trigger::Parent { version: change.new.and_then(|object| version(object)) };
+    let trigger = Trigger::Parent {
+        version: change.new.and_then(|object| version(object)),
+    };
     mark(context, &ObjectName::of(object), trigger);
 }
 
 fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
-    let Some(object) = change.new.or(change.old) else { return };
+    let Some(object) = change.new.or(change.old) else {
+        return;
+    };
     let echo_of_nothing = change.new.is_some() && is_same(change);
-    let child = ChildKey { kind: kind.clone(), name: ObjectName::of(object) };
-    let trigger = Trigger::Child { child, version: change.new.and_then(|object| version(object)) };
+    let child = ChildKey {
+        kind: kind.clone(),
+        name: ObjectName::of(object),
+    };
+    let trigger = Trigger::Child {
+        child,
+        version: change.new.and_then(|object| version(object)),
+    };
     // A child that loses its label or its owner concerns the parent that it had.
-    let mut parents: Vec<ObjectName> =
-        change.old.into_iter().chain(change.new).filter_map(|object| parent_of(context, object)).collect();
+    let mut parents: Vec<ObjectName> = change
+        .old
+        .into_iter()
+        .chain(change.new)
+        .filter_map(|object| parent_of(context, object))
+        .collect();
     parents.dedup();
     for parent in parents {
         if !echo_of_nothing {
@@ -232,7 +271,9 @@ fn mark(context: &Context, parent: &ObjectName, trigger: Trigger) {
 
 /// Whether nothing but the resource version and the time of the change differs.
 fn is_same(change: Change<'_>) -> bool {
-    let (Some(old), Some(new)) = (change.old, change.new) else { return false };
+    let (Some(old), Some(new)) = (change.old, change.new) else {
+        return false;
+    };
     let essence = |object: &DynamicObject| {
         let mut metadata = object.metadata.clone();
         metadata.resource_version = None;
@@ -247,9 +288,18 @@ fn parent_of(context: &Context, child: &DynamicObject) -> Option<ObjectName> {
         let parent = &context.config.parent;
         let ours = owner.kind == parent.kind && owner.api_version == parent.api_version;
         // A cluster-scoped parent has no namespace, whatever namespace its child is in.
-        let namespace = child.metadata.namespace.clone().filter(|_| context.resource.namespaced);
-        return ours.then(|| ObjectName { namespace, name: owner.name.clone() });
+        let namespace = child
+            .metadata
+            .namespace
+            .clone()
+            .filter(|_| context.resource.namespaced);
+        return ours.then(|| ObjectName {
+            namespace,
+            name: owner.name.clone(),
+        });
     }
     let ours = label(child, CONTROLLER_LABEL) == Some(&context.config.name);
-    annotation(child, PARENT_ANNOTATION).filter(|_| ours).map(ObjectName::parse)
+    annotation(child, PARENT_ANNOTATION)
+        .filter(|_| ours)
+        .map(ObjectName::parse)
 }

@@ -12,17 +12,33 @@ use crate::plugin::contract::{Kind, Need, Related};
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[allow(missing_docs)] // The messages say what the fields hold.
 pub enum NeedError {
-    #[error("need {id:?}: the controller {controller:?} may not read the kind {kind}; list it under its `reads` in the configuration")]
-    KindNotAllowed { id: String, controller: String, kind: Kind },
-    #[error("need {id:?}: the namespace {namespace:?} may not be read; list it under `otherNamespaces` in the configuration")]
+    #[error(
+        "need {id:?}: the controller {controller:?} may not read the kind {kind}; list it under its `reads` in the configuration"
+    )]
+    KindNotAllowed {
+        id: String,
+        controller: String,
+        kind: Kind,
+    },
+    #[error(
+        "need {id:?}: the namespace {namespace:?} may not be read; list it under `otherNamespaces` in the configuration"
+    )]
     NamespaceNotAllowed { id: String, namespace: String },
-    #[error("need {id:?}: the namespace {namespace:?} is not watched; list it under `namespaces` in the configuration")]
+    #[error(
+        "need {id:?}: the namespace {namespace:?} is not watched; list it under `namespaces` in the configuration"
+    )]
     NamespaceNotWatched { id: String, namespace: String },
     #[error("need {id:?}: {selector:?} is not a label selector: {problem}")]
-    BadSelector { id: String, selector: String, problem: String },
+    BadSelector {
+        id: String,
+        selector: String,
+        problem: String,
+    },
     #[error("two needs have the id {id:?}; each must have its own")]
     Twice { id: String },
-    #[error("the plugin asked for other objects {rounds} times in one pass; its needs must not depend on each other for ever")]
+    #[error(
+        "the plugin asked for other objects {rounds} times in one pass; its needs must not depend on each other for ever"
+    )]
     Unsettled { rounds: usize },
 }
 
@@ -39,16 +55,30 @@ pub fn answer(context: &Context, parent: &DynamicObject, needs: &[Need]) -> Resu
         }
         let kind = kind_of(need);
         if !context.reads.contains_key(&kind) {
-            return Err(NeedError::KindNotAllowed { id, controller: context.config.name.clone(), kind });
+            return Err(NeedError::KindNotAllowed {
+                id,
+                controller: context.config.name.clone(),
+                kind,
+            });
         }
-        let namespaced = context.resources.get(&kind).is_none_or(|resource| resource.namespaced);
+        let namespaced = context
+            .resources
+            .get(&kind)
+            .is_none_or(|resource| resource.namespaced);
         let own = parent.namespace();
-        let namespace = if namespaced { need.namespace.clone().or_else(|| own.clone()) } else { None };
+        let namespace = if namespaced {
+            need.namespace.clone().or_else(|| own.clone())
+        } else {
+            None
+        };
         if let Some(namespace) = &namespace
             && own.as_ref() != Some(namespace)
             && !context.config.other_namespaces.contains(namespace)
         {
-            return Err(NeedError::NamespaceNotAllowed { id, namespace: namespace.clone() });
+            return Err(NeedError::NamespaceNotAllowed {
+                id,
+                namespace: namespace.clone(),
+            });
         }
         let selector = selector(need).map_err(|problem| NeedError::BadSelector {
             id: id.clone(),
@@ -72,18 +102,26 @@ pub fn selects(need: &Need, parent: &ObjectName, kind: &Kind, object: &DynamicOb
     let empty = std::collections::BTreeMap::new();
     need.kind == kind.kind
         && need.api_version == kind.api_version
-        && need.name.as_ref().is_none_or(|name| object.metadata.name.as_ref() == Some(name))
+        && need
+            .name
+            .as_ref()
+            .is_none_or(|name| object.metadata.name.as_ref() == Some(name))
         && (object.metadata.namespace.is_none() || object.metadata.namespace.as_ref() == namespace)
         && selector(need)
             .is_ok_and(|selector| selector.matches(object.metadata.labels.as_ref().unwrap_or(&empty)))
 }
 
 fn kind_of(need: &Need) -> Kind {
-    Kind { api_version: need.api_version.clone(), kind: need.kind.clone() }
+    Kind {
+        api_version: need.api_version.clone(),
+        kind: need.kind.clone(),
+    }
 }
 
 fn selector(need: &Need) -> Result<Selector, String> {
-    need.label_selector.as_deref().map_or_else(|| Ok(Selector::default()), parse_selector)
+    need.label_selector
+        .as_deref()
+        .map_or_else(|| Ok(Selector::default()), parse_selector)
 }
 
 /// Reads what `kubectl get -l` takes: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
@@ -124,9 +162,15 @@ fn parse_expression(text: &str) -> Result<Expression, String> {
         return Ok(Expression::Equal(key(left)?, right.trim().to_owned()));
     }
     if let Some((left, set)) = text.split_once('(') {
-        let set = set.trim_end().strip_suffix(')').ok_or("a set must end with ')'")?;
+        let set = set
+            .trim_end()
+            .strip_suffix(')')
+            .ok_or("a set must end with ')'")?;
         let values = set.split(',').map(|value| value.trim().to_owned()).collect();
-        let (left, operator) = left.trim_end().rsplit_once(char::is_whitespace).ok_or("a set needs `in` or `notin`")?;
+        let (left, operator) = left
+            .trim_end()
+            .rsplit_once(char::is_whitespace)
+            .ok_or("a set needs `in` or `notin`")?;
         return match operator {
             "in" => Ok(Expression::In(key(left)?, values)),
             "notin" => Ok(Expression::NotIn(key(left)?, values)),
@@ -146,7 +190,10 @@ mod tests {
     #[test]
     fn selectors_are_read_as_kubectl_reads_them() {
         let labels = |text: &str| {
-            text.split(',').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect()
+            text.split(',')
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(k, v)| (k.into(), v.into()))
+                .collect()
         };
         let cases = [
             ("", "a=1", true),

@@ -37,15 +37,24 @@ impl ObjectName {
     /// The name of an object that came from the API server.
     #[must_use]
     pub fn of(object: &DynamicObject) -> Self {
-        Self { namespace: object.metadata.namespace.clone(), name: object.name_any() }
+        Self {
+            namespace: object.metadata.namespace.clone(),
+            name: object.name_any(),
+        }
     }
 
     /// Reads `namespace/name` or `name`.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         match text.split_once('/') {
-            Some((namespace, name)) => Self { namespace: Some(namespace.to_owned()), name: name.to_owned() },
-            None => Self { namespace: None, name: text.to_owned() },
+            Some((namespace, name)) => Self {
+                namespace: Some(namespace.to_owned()),
+                name: name.to_owned(),
+            },
+            None => Self {
+                namespace: None,
+                name: text.to_owned(),
+            },
         }
     }
 }
@@ -77,7 +86,12 @@ impl fmt::Display for ChildKey {
 /// The owner reference with `controller: true`.
 #[must_use]
 pub fn controller_of(object: &DynamicObject) -> Option<&OwnerReference> {
-    object.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+    object
+        .metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true))
 }
 
 /// The value of a label.
@@ -112,7 +126,8 @@ pub fn slim(object: &mut DynamicObject) {
     if label(object, GENERATED_LABEL).is_some()
         && let Some(Value::Object(data)) = object.data.get_mut("data")
     {
-        data.values_mut().for_each(|value| *value = Value::String(String::new()));
+        data.values_mut()
+            .for_each(|value| *value = Value::String(String::new()));
     }
 }
 
@@ -122,9 +137,12 @@ pub fn fingerprint(value: &impl Serialize) -> String {
     // A `Value` and a `DynamicObject` have string keys only, so they always serialize.
     let text = serde_json::to_vec(value).unwrap_or_default();
     let digest = Sha256::digest(&text);
-    digest.iter().take(8).fold(String::with_capacity(16), |mut hex, byte| {
-        use fmt::Write;
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    digest
+        .iter()
+        .take(8)
+        .fold(String::with_capacity(16), |mut hex, byte| {
+            use fmt::Write;
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
 }

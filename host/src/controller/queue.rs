@@ -189,7 +189,13 @@ impl State {
             }
             return;
         }
-        self.marks.insert(parent.clone(), Marks { triggers: vec![trigger], since: Instant::now() });
+        self.marks.insert(
+            parent.clone(),
+            Marks {
+                triggers: vec![trigger],
+                since: Instant::now(),
+            },
+        );
         if !self.running.contains(parent) {
             self.ready.push_back(parent.clone());
         }
@@ -211,7 +217,11 @@ impl State {
             self.by_time.remove(&(at, parent.clone()));
         }
         self.running.insert(parent.clone());
-        Some(Work { parent, triggers: marks.triggers, since: marks.since })
+        Some(Work {
+            parent,
+            triggers: marks.triggers,
+            since: marks.since,
+        })
     }
 }
 
@@ -222,16 +232,30 @@ mod tests {
     use super::*;
 
     fn name(name: &str) -> ObjectName {
-        ObjectName { namespace: Some("default".into()), name: name.into() }
+        ObjectName {
+            namespace: Some("default".into()),
+            name: name.into(),
+        }
     }
 
     fn child(version: u128) -> Trigger {
-        let kind = crate::plugin::contract::Kind { api_version: "v1".into(), kind: "Pod".into() };
-        Trigger::Child { child: ChildKey { kind, name: name("pod") }, version: Some(version) }
+        let kind = crate::plugin::contract::Kind {
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+        };
+        Trigger::Child {
+            child: ChildKey {
+                kind,
+                name: name("pod"),
+            },
+            version: Some(version),
+        }
     }
 
     async fn is_idle(queue: &Queue) -> bool {
-        tokio::time::timeout(Duration::from_millis(1), queue.next()).await.is_err()
+        tokio::time::timeout(Duration::from_millis(1), queue.next())
+            .await
+            .is_err()
     }
 
     #[tokio::test]
@@ -296,7 +320,12 @@ mod tests {
         tokio::task::yield_now().await;
         queue.close();
         for worker in workers {
-            assert!(tokio::time::timeout(Duration::from_secs(5), worker).await.unwrap().unwrap());
+            assert!(
+                tokio::time::timeout(Duration::from_secs(5), worker)
+                    .await
+                    .unwrap()
+                    .unwrap()
+            );
         }
     }
 

@@ -57,7 +57,11 @@ enum PassError {
 }
 
 fn join<E: std::fmt::Display>(errors: &[E]) -> String {
-    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    errors
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 impl From<ApiError> for PassError {
@@ -102,7 +106,13 @@ pub async fn reconcile(context: &Context, name: &ObjectName) -> Next {
         Ok(Some(answer)) => {
             context.memory_of(name, |memory| memory.failures = 0);
             for event in &answer.events {
-                context.events.publish(&context.config.name, &parent, event.type_, &event.reason, &event.message);
+                context.events.publish(
+                    &context.config.name,
+                    &parent,
+                    event.type_,
+                    &event.reason,
+                    &event.message,
+                );
             }
             let next = answer.requeue.map_or(Next::OnChange, Next::After);
             // The pass may have written the parent, such as its finalizer.
@@ -135,10 +145,18 @@ async fn pass(
             // The garbage collector deletes what it owns.
             return Ok(None);
         }
-        let answer =
-            if plugin.description().finalizer { cleanup(context, &plugin, parent, changes).await? } else { Answer::done() };
+        let answer = if plugin.description().finalizer {
+            cleanup(context, &plugin, parent, changes).await?
+        } else {
+            Answer::done()
+        };
         if answer.done {
-            let rest = parent.finalizers().iter().filter(|f| **f != finalizer).cloned().collect();
+            let rest = parent
+                .finalizers()
+                .iter()
+                .filter(|f| **f != finalizer)
+                .cloned()
+                .collect();
             set_finalizers(context, parent, rest).await?;
             return Ok(None);
         }
@@ -147,7 +165,9 @@ async fn pass(
     if plugin.description().finalizer && !has_finalizer {
         // Before the first child, so that none is left behind uncleaned.
         let all = parent.finalizers().iter().cloned().chain([finalizer]).collect();
-        let Some(parent) = set_finalizers(context, parent, all).await? else { return Ok(None) };
+        let Some(parent) = set_finalizers(context, parent, all).await? else {
+            return Ok(None);
+        };
         return rounds(context, &plugin, &parent, changes).await.map(Some);
     }
     rounds(context, &plugin, parent, changes).await.map(Some)
@@ -165,8 +185,7 @@ async fn rounds(
     let mut events = Vec::new();
     for _ in 0..MAX_ROUNDS {
         let observed = context.observed(parent);
-        let response: Response =
-            ask(context, plugin, parent, &observed).await?;
+        let response: Response = ask(context, plugin, parent, &observed).await?;
         let plan = make_plan(context, plugin, parent, &response)?;
         let mut changed = false;
         for secret in &plan.secrets {
@@ -188,18 +207,38 @@ async fn rounds(
         if !failed.is_empty() {
             return Err(PassError::Api(failed));
         }
-        let Response { status, conditions, events: new, requeue_after_ms, .. } = response;
+        let Response {
+            status,
+            conditions,
+            events: new,
+            requeue_after_ms,
+            ..
+        } = response;
         // Each round may have its say, but not the same twice.
-        events.extend(new.into_iter().filter(|event| !events.contains(event)).collect::<Vec<_>>());
+        events.extend(
+            new.into_iter()
+                .filter(|event| !events.contains(event))
+                .collect::<Vec<_>>(),
+        );
         let requeue = requeue_after_ms.map(Duration::from_millis);
-        let answer = Answer { status, conditions, events: Vec::new(), requeue, done: false };
+        let answer = Answer {
+            status,
+            conditions,
+            events: Vec::new(),
+            requeue,
+            done: false,
+        };
         if !changed {
             return Ok(Answer { events, ..answer });
         }
     }
     // It goes on wanting something else; the others shall have their turn.
     debug!("the plugin's answer still changes after {MAX_ROUNDS} rounds");
-    Ok(Answer { events, requeue: Some(Duration::ZERO), ..Answer::default() })
+    Ok(Answer {
+        events,
+        requeue: Some(Duration::ZERO),
+        ..Answer::default()
+    })
 }
 
 /// The plugin's last words for a parent that is being deleted. Children that it does not name stay.
@@ -210,17 +249,38 @@ async fn cleanup(
     changes: &mut Changes,
 ) -> Result<Answer, PassError> {
     let observed = context.observed(parent);
-    let response: CleanupResponse =
-        ask(context, plugin, parent, &observed).await?;
-    let CleanupResponse { done, children, status, conditions, events, requeue_after_ms, .. } = response;
-    let plan = make_plan(context, plugin, parent, &Response { children, ..Response::default() })?;
+    let response: CleanupResponse = ask(context, plugin, parent, &observed).await?;
+    let CleanupResponse {
+        done,
+        children,
+        status,
+        conditions,
+        events,
+        requeue_after_ms,
+        ..
+    } = response;
+    let plan = make_plan(
+        context,
+        plugin,
+        parent,
+        &Response {
+            children,
+            ..Response::default()
+        },
+    )?;
     let applied = apply(context, &ObjectName::of(parent), &plan.desired).await;
     changes.created.extend(applied.created);
     changes.updated.extend(applied.updated);
     if !applied.failed.is_empty() {
         return Err(PassError::Api(applied.failed));
     }
-    Ok(Answer { status, conditions, events, requeue: requeue_after_ms.map(Duration::from_millis), done })
+    Ok(Answer {
+        status,
+        conditions,
+        events,
+        requeue: requeue_after_ms.map(Duration::from_millis),
+        done,
+    })
 }
 
 /// One question to the plugin: called again with what it needs until it needs nothing more.
@@ -335,7 +395,9 @@ async fn finish(
 async fn fail(context: &Context, name: &ObjectName, error: &PassError) -> Next {
     // A pass that lost a race is simply run again on what is there now.
     if let PassError::Api(errors) = error
-        && errors.iter().all(|error| error.is_conflict() && error.verb == "patch")
+        && errors
+            .iter()
+            .all(|error| error.is_conflict() && error.verb == "patch")
     {
         debug!("{error}");
         count_failure(context, name);
@@ -354,10 +416,17 @@ async fn fail(context: &Context, name: &ObjectName, error: &PassError) -> Next {
     };
     // Waiting is no fault that deserves a Warning.
     let waits = matches!(error, PassError::Call(CallError::Retry { .. }));
-    if let Some(reason) = news.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
+    if let Some(reason) =
+        news.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
     {
         let note = &reason.message;
-        context.events.publish(&context.config.name, &parent, EventType::Warning, &reason.reason, note);
+        context.events.publish(
+            &context.config.name,
+            &parent,
+            EventType::Warning,
+            &reason.reason,
+            note,
+        );
     }
     if !matches!(next, Next::OnChange) {
         count_failure(context, name);
@@ -383,7 +452,10 @@ fn judge(error: &PassError) -> (Verdict, Next) {
     match error {
         PassError::Call(CallError::Invalid { reason, message }) => {
             let reason = reason.as_deref().unwrap_or("InvalidSpec");
-            (Verdict::Stalled(Reason::new(reason, message.clone())), Next::OnChange)
+            (
+                Verdict::Stalled(Reason::new(reason, message.clone())),
+                Next::OnChange,
+            )
         }
         PassError::Call(CallError::Retry { after, message }) => {
             let verdict = Verdict::Reconciling(Reason::new("Retrying", message.clone()));
@@ -420,32 +492,48 @@ fn now() -> Timestamp {
 
 impl Answer {
     fn done() -> Self {
-        Self { done: true, ..Self::default() }
+        Self {
+            done: true,
+            ..Self::default()
+        }
     }
 }
 
 impl Changes {
     /// One Event for all of them.
     fn publish(&self, context: &Context, parent: &DynamicObject) {
-        let parts: Vec<String> =
-            [("created", &self.created), ("updated", &self.updated), ("deleted", &self.deleted)]
-                .into_iter()
-                .filter(|(_, children)| !children.is_empty())
-                .map(|(verb, children)| format!("{verb} {}", list(children)))
-                .collect();
+        let parts: Vec<String> = [
+            ("created", &self.created),
+            ("updated", &self.updated),
+            ("deleted", &self.deleted),
+        ]
+        .into_iter()
+        .filter(|(_, children)| !children.is_empty())
+        .map(|(verb, children)| format!("{verb} {}", list(children)))
+        .collect();
         if parts.is_empty() {
             return;
         }
         let note = parts.join("; ");
         info!("{note}");
-        context.events.publish(&context.config.name, parent, EventType::Normal, "ChildrenChanged", &note);
+        context.events.publish(
+            &context.config.name,
+            parent,
+            EventType::Normal,
+            "ChildrenChanged",
+            &note,
+        );
     }
 }
 
 /// The first few by name, the others by number.
 fn list(children: &[ChildKey]) -> String {
     const SHOWN: usize = 5;
-    let mut names: Vec<String> = children.iter().take(SHOWN).map(|c| format!("{} {}", c.kind.kind, c.name.name)).collect();
+    let mut names: Vec<String> = children
+        .iter()
+        .take(SHOWN)
+        .map(|c| format!("{} {}", c.kind.kind, c.name.name))
+        .collect();
     if children.len() > SHOWN {
         names.push(format!("{} more", children.len() - SHOWN));
     }

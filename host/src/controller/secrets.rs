@@ -20,7 +20,11 @@ const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrst
 ///
 /// # Errors
 /// What the API server refuses.
-pub async fn generate(context: &Context, parent: &ObjectName, desired: &DesiredSecret) -> Result<bool, ApiError> {
+pub async fn generate(
+    context: &Context,
+    parent: &ObjectName,
+    desired: &DesiredSecret,
+) -> Result<bool, ApiError> {
     let key = &desired.key;
     let failed = |message: String| ApiError {
         verb: "generate",
@@ -34,7 +38,10 @@ pub async fn generate(context: &Context, parent: &ObjectName, desired: &DesiredS
         .secret
         .entries
         .iter()
-        .filter(|entry| live.as_ref().is_none_or(|live| live.data["data"].get(&entry.key).is_none()))
+        .filter(|entry| {
+            live.as_ref()
+                .is_none_or(|live| live.data["data"].get(&entry.key).is_none())
+        })
         .collect();
     if live.is_some() && missing.is_empty() {
         return Ok(false);
@@ -48,7 +55,9 @@ pub async fn generate(context: &Context, parent: &ObjectName, desired: &DesiredS
     body["stringData"] = Value::Object(values);
     let manager = context.config.field_manager();
     // `children::plan` has refused kinds that the cluster does not serve.
-    let Some(resource) = context.resources.get(&key.kind) else { return Ok(false) };
+    let Some(resource) = context.resources.get(&key.kind) else {
+        return Ok(false);
+    };
     let objects = Objects::new(&context.client, resource);
     let answer = if let Some(live) = live {
         // Refused when somebody was faster: what is there must not be drawn twice.

@@ -50,7 +50,10 @@ impl Reason {
     /// Puts the two together.
     #[must_use]
     pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason: reason.into(), message: message.into() }
+        Self {
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 }
 
@@ -69,8 +72,14 @@ pub fn desired(
     let current = current(parent);
     let mut status = fields.unwrap_or(current).clone();
     let mut wanted: Vec<Condition> = match conditions {
-        Some(conditions) => conditions.iter().filter(|c| !is_host_type(&c.type_)).cloned().collect(),
-        None => existing(current).filter(|c| !is_host_type(&c.type_) && c.type_ != READY).collect(),
+        Some(conditions) => conditions
+            .iter()
+            .filter(|c| !is_host_type(&c.type_))
+            .cloned()
+            .collect(),
+        None => existing(current)
+            .filter(|c| !is_host_type(&c.type_) && c.type_ != READY)
+            .collect(),
     };
     let host = |type_: &str, status, reason: &Reason| Condition {
         type_: type_.to_owned(),
@@ -88,17 +97,31 @@ pub fn desired(
         Verdict::Reconciling(reason) | Verdict::Stalled(reason) => {
             wanted.retain(|c| c.type_ != READY);
             wanted.insert(0, host(READY, ConditionStatus::False, reason));
-            let type_ = if matches!(verdict, Verdict::Stalled(_)) { STALLED } else { RECONCILING };
+            let type_ = if matches!(verdict, Verdict::Stalled(_)) {
+                STALLED
+            } else {
+                RECONCILING
+            };
             wanted.push(host(type_, ConditionStatus::True, reason));
         }
         Verdict::Paused => {
             wanted.splice(0..0, existing(current).filter(|c| c.type_ == READY));
-            let message = format!("nothing is done while the annotation {} is true", super::object::PAUSED_ANNOTATION);
-            wanted.push(host(PAUSED, ConditionStatus::True, &Reason::new("Annotated", message)));
+            let message = format!(
+                "nothing is done while the annotation {} is true",
+                super::object::PAUSED_ANNOTATION
+            );
+            wanted.push(host(
+                PAUSED,
+                ConditionStatus::True,
+                &Reason::new("Annotated", message),
+            ));
         }
     }
     let generation = parent.metadata.generation;
-    let rendered = wanted.iter().map(|condition| render(condition, current, generation, now)).collect();
+    let rendered = wanted
+        .iter()
+        .map(|condition| render(condition, current, generation, now))
+        .collect();
     status.insert("conditions".into(), Value::Array(rendered));
     if let Some(generation) = generation {
         status.insert("observedGeneration".into(), generation.into());
@@ -112,26 +135,46 @@ fn is_host_type(type_: &str) -> bool {
 
 fn current(parent: &DynamicObject) -> &Map<String, Value> {
     static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
-    parent.data.get("status").and_then(Value::as_object).unwrap_or(&EMPTY)
+    parent
+        .data
+        .get("status")
+        .and_then(Value::as_object)
+        .unwrap_or(&EMPTY)
 }
 
 fn raw_conditions(status: &Map<String, Value>) -> impl Iterator<Item = &Value> {
-    status.get("conditions").and_then(Value::as_array).into_iter().flatten()
+    status
+        .get("conditions")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
 }
 
 fn existing(status: &Map<String, Value>) -> impl Iterator<Item = Condition> {
     raw_conditions(status).filter_map(|condition| {
         let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
         let status = serde_json::from_value(condition["status"].clone()).ok()?;
-        Some(Condition { type_: text("type"), status, reason: text("reason"), message: text("message") })
+        Some(Condition {
+            type_: text("type"),
+            status,
+            reason: text("reason"),
+            message: text("message"),
+        })
     })
 }
 
-fn render(condition: &Condition, current: &Map<String, Value>, generation: Option<i64>, now: Timestamp) -> Value {
+fn render(
+    condition: &Condition,
+    current: &Map<String, Value>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Value {
     let before = raw_conditions(current).find(|before| before["type"] == condition.type_);
     let status = json!(condition.status);
     // The time says when the status last changed, not when it was last looked at.
-    let since = before.filter(|before| before["status"] == status).and_then(|b| b["lastTransitionTime"].as_str());
+    let since = before
+        .filter(|before| before["status"] == status)
+        .and_then(|b| b["lastTransitionTime"].as_str());
     let mut rendered = json!({
         "type": condition.type_,
         "status": status,
@@ -175,11 +218,16 @@ pub async fn write(
         body["metadata"]["namespace"] = namespace.into();
     }
     let objects = Objects::new(&context.client, &context.resource);
-    match objects.apply_status(&name, &body, &context.config.field_manager()).await {
+    match objects
+        .apply_status(&name, &body, &context.config.field_manager())
+        .await
+    {
         Ok(answer) => {
             let after = (body_fingerprint, fingerprint(current(&answer)));
             let differs = Value::Object(current(&answer).clone()) != body["status"];
-            context.memory_of(&name, |memory| memory.status_normalized = differs.then_some(after));
+            context.memory_of(&name, |memory| {
+                memory.status_normalized = differs.then_some(after)
+            });
             context.record_parent(answer);
             Ok(true)
         }
@@ -212,9 +260,18 @@ mod tests {
     #[test]
     fn the_same_verdict_again_changes_nothing_whatever_the_clock_says() {
         let fields = json!({"currentReplicas": 3}).as_object().cloned().unwrap();
-        let first = desired(&parent(json!({})), Some(&fields), Some(&[]), &Verdict::Reconciled, at(1));
+        let first = desired(
+            &parent(json!({})),
+            Some(&fields),
+            Some(&[]),
+            &Verdict::Reconciled,
+            at(1),
+        );
         assert_eq!(first["conditions"][0]["type"], "Ready");
-        assert_eq!(first["conditions"][0]["lastTransitionTime"], "1970-01-01T00:00:01Z");
+        assert_eq!(
+            first["conditions"][0]["lastTransitionTime"],
+            "1970-01-01T00:00:01Z"
+        );
         let parent = parent(first.clone().into());
         let again = desired(&parent, Some(&fields), Some(&[]), &Verdict::Reconciled, at(99));
         assert_eq!(again, first);
@@ -231,12 +288,17 @@ mod tests {
         });
         let status = desired(&parent(before), None, None, &stalled(), at(5));
         assert_eq!(status["phase"], "Running");
-        let types: Vec<_> = raw_conditions(&status).map(|c| (c["type"].clone(), c["status"].clone())).collect();
+        let types: Vec<_> = raw_conditions(&status)
+            .map(|c| (c["type"].clone(), c["status"].clone()))
+            .collect();
         assert_eq!(
             types,
             [("Ready", "False"), ("Backed", "True"), ("Stalled", "True")].map(|(a, b)| (json!(a), json!(b)))
         );
-        assert_eq!(status["conditions"][0]["lastTransitionTime"], "1970-01-01T00:00:05Z");
+        assert_eq!(
+            status["conditions"][0]["lastTransitionTime"],
+            "1970-01-01T00:00:05Z"
+        );
         assert_eq!(status["conditions"][1]["lastTransitionTime"], "t1");
         assert_eq!(status["conditions"][2]["message"], "replicas: greater than 20");
         assert_eq!(status["observedGeneration"], 2);
@@ -251,7 +313,13 @@ mod tests {
             reason: "RollingOut".into(),
             message: "1/3".into(),
         };
-        let status = desired(&parent(stalled.into()), None, Some(&[rolling]), &Verdict::Reconciled, at(2));
+        let status = desired(
+            &parent(stalled.into()),
+            None,
+            Some(&[rolling]),
+            &Verdict::Reconciled,
+            at(2),
+        );
         assert_eq!(status["conditions"].as_array().unwrap().len(), 1);
         assert_eq!(status["conditions"][0]["reason"], "RollingOut");
     }
@@ -264,7 +332,13 @@ mod tests {
             reason: "X".into(),
             message: String::new(),
         };
-        let status = desired(&parent(json!({})), None, Some(&[forged]), &Verdict::Reconciled, at(2));
+        let status = desired(
+            &parent(json!({})),
+            None,
+            Some(&[forged]),
+            &Verdict::Reconciled,
+            at(2),
+        );
         assert!(raw_conditions(&status).all(|c| c["type"] != STALLED));
     }
 }

@@ -65,7 +65,10 @@ impl KeepPolicy {
         self.whole.contains(kind)
             || label(object, CONTROLLER_LABEL).is_some()
             || controller_of(object).is_some_and(|owner| {
-                let owner = Kind { api_version: owner.api_version.clone(), kind: owner.kind.clone() };
+                let owner = Kind {
+                    api_version: owner.api_version.clone(),
+                    kind: owner.kind.clone(),
+                };
                 self.parents.contains(&owner)
             })
     }
@@ -90,12 +93,20 @@ impl Watches {
     /// Nothing is watched yet.
     #[must_use]
     pub fn new(client: Client, kinds: Arc<Kinds>, keep: KeepPolicy) -> Self {
-        Self { client, kinds, keep: Arc::new(keep), running: Mutex::default() }
+        Self {
+            client,
+            kinds,
+            keep: Arc::new(keep),
+            running: Mutex::default(),
+        }
     }
 
     /// The watch of a kind in one namespace, or in all; it runs as long as somebody holds it.
     pub fn watch(&self, kind: &Kind, namespace: Option<&str>) -> Arc<Watch> {
-        let scope = Scope { kind: kind.clone(), namespace: namespace.map(str::to_owned) };
+        let scope = Scope {
+            kind: kind.clone(),
+            namespace: namespace.map(str::to_owned),
+        };
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watch) = running.get(&scope).and_then(Weak::upgrade) {
             return watch;
@@ -107,7 +118,11 @@ impl Watches {
             subscribers: Mutex::default(),
             state: watch::Sender::new(WatchState::Starting),
         });
-        let task = tokio::spawn(run(Arc::clone(&inner), self.client.clone(), Arc::clone(&self.kinds)));
+        let task = tokio::spawn(run(
+            Arc::clone(&inner),
+            self.client.clone(),
+            Arc::clone(&self.kinds),
+        ));
         let watch = Arc::new(Watch { inner, task });
         running.retain(|_, watch| watch.strong_count() > 0);
         running.insert(scope, Arc::downgrade(&watch));
@@ -136,7 +151,9 @@ pub struct Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {
-            inner.subscribers().retain(|other| !Arc::ptr_eq(other, &self.subscriber));
+            inner
+                .subscribers()
+                .retain(|other| !Arc::ptr_eq(other, &self.subscriber));
         }
     }
 }
@@ -158,7 +175,10 @@ impl Watch {
     #[must_use]
     pub fn subscribe(&self, subscriber: Subscriber) -> Subscription {
         self.inner.subscribers().push(Arc::clone(&subscriber));
-        Subscription { inner: Arc::downgrade(&self.inner), subscriber }
+        Subscription {
+            inner: Arc::downgrade(&self.inner),
+            subscriber,
+        }
     }
 
     /// One object as last known.
@@ -180,7 +200,10 @@ impl Watch {
         let by_uid = store.index.get(&Reference::Owner(uid.to_owned()));
         let by_annotation = store.index.get(&Reference::Annotation(parent.to_string()));
         let names: BTreeSet<&ObjectName> = by_uid.into_iter().chain(by_annotation).flatten().collect();
-        names.into_iter().filter_map(|name| store.objects.get(name).cloned()).collect()
+        names
+            .into_iter()
+            .filter_map(|name| store.objects.get(name).cloned())
+            .collect()
     }
 
     /// The objects of a namespace (or of all) that a selector picks, sorted by name.
@@ -203,7 +226,11 @@ impl Watch {
         let object = self.inner.prepare(object);
         let name = ObjectName::of(&object);
         let mut store = self.inner.write();
-        if !store.objects.get(&name).is_some_and(|known| is_newer(known, &object)) {
+        if !store
+            .objects
+            .get(&name)
+            .is_some_and(|known| is_newer(known, &object))
+        {
             store.put(name, Arc::clone(&object));
         }
         object
@@ -321,7 +348,10 @@ impl Inner {
                 _ => store.put(name, Arc::clone(&object)),
             }
         };
-        self.tell(Change { old: old.as_ref(), new: Some(&object) });
+        self.tell(Change {
+            old: old.as_ref(),
+            new: Some(&object),
+        });
     }
 
     fn deleted(&self, object: DynamicObject) {
@@ -336,7 +366,10 @@ impl Inner {
             }
         };
         // A write of our own may have taken it out already: the change is news all the same.
-        self.tell(Change { old: old.as_ref().or(Some(&object)), new: None });
+        self.tell(Change {
+            old: old.as_ref().or(Some(&object)),
+            new: None,
+        });
     }
 
     /// The list is complete: what it does not name is gone. An object that was written while the list was
@@ -344,11 +377,19 @@ impl Inner {
     fn listed(&self, names: &HashSet<ObjectName>) {
         let gone: Vec<_> = {
             let mut store = self.write();
-            let gone: Vec<_> = store.objects.keys().filter(|name| !names.contains(*name)).cloned().collect();
+            let gone: Vec<_> = store
+                .objects
+                .keys()
+                .filter(|name| !names.contains(*name))
+                .cloned()
+                .collect();
             gone.iter().filter_map(|name| store.take(name)).collect()
         };
         for old in &gone {
-            self.tell(Change { old: Some(old), new: None });
+            self.tell(Change {
+                old: Some(old),
+                new: None,
+            });
         }
     }
 
@@ -401,7 +442,9 @@ async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Kinds>) {
 /// Follows one watch until the API server says that there is no such resource.
 async fn follow(inner: &Inner, client: &Client, resource: &Resource, delay: &mut Duration) {
     let api: Api<DynamicObject> = match &inner.scope.namespace {
-        Some(namespace) if resource.namespaced => Api::namespaced_with(client.clone(), namespace, &resource.api),
+        Some(namespace) if resource.namespaced => {
+            Api::namespaced_with(client.clone(), namespace, &resource.api)
+        }
         _ => Api::all_with(client.clone(), &resource.api),
     };
     let mut stream = pin!(watcher(api, watcher::Config::default()));
@@ -458,7 +501,9 @@ fn refused(inner: &Inner, error: &watcher::Error) -> Option<u16> {
             status.message.trim_end_matches('.')
         )),
         404 => inner.fail(KindError::Unknown(inner.scope.kind.clone()).to_string()),
-        _ => debug!(kind = %inner.scope.kind, code = status.code, message = status.message, "watch interrupted"),
+        _ => {
+            debug!(kind = %inner.scope.kind, code = status.code, message = status.message, "watch interrupted")
+        }
     }
     Some(status.code)
 }

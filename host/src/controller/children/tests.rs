@@ -5,7 +5,10 @@ use super::*;
 use crate::config::{DEFAULT_BACKOFF, DEFAULT_LIMITS};
 
 fn kind(api_version: &str, kind: &str) -> Kind {
-    Kind { api_version: api_version.into(), kind: kind.into() }
+    Kind {
+        api_version: api_version.into(),
+        kind: kind.into(),
+    }
 }
 
 fn config() -> ControllerConfig {
@@ -67,7 +70,8 @@ fn plan_with(
             (existing.name_any() == key.name.name).then(|| Arc::new(existing))
         },
     };
-    plan(&policy, children, &[], generate).map_err(|refusals| refusals.iter().map(ToString::to_string).collect())
+    plan(&policy, children, &[], generate)
+        .map_err(|refusals| refusals.iter().map(ToString::to_string).collect())
 }
 
 fn planned(children: &[Value]) -> Plan {
@@ -77,7 +81,10 @@ fn planned(children: &[Value]) -> Plan {
 #[track_caller]
 fn refused(children: &[Value], expected: &str) {
     let refusals = plan_with(&config(), &parent(Some("default")), None, children, &[]).unwrap_err();
-    assert!(refusals.iter().any(|refusal| refusal.contains(expected)), "{refusals:?}");
+    assert!(
+        refusals.iter().any(|refusal| refusal.contains(expected)),
+        "{refusals:?}"
+    );
 }
 
 #[test]
@@ -90,7 +97,10 @@ fn a_child_gets_owner_namespace_label_and_annotations() {
     assert_eq!(metadata["labels"][CONTROLLER_LABEL], "shop");
     assert_eq!(metadata["annotations"][PARENT_ANNOTATION], "default/a");
     assert_eq!(metadata["annotations"][DIGEST_ANNOTATION], "sha256:d");
-    assert_eq!(metadata["annotations"][APPLIED_ANNOTATION], plan.desired[0].fingerprint);
+    assert_eq!(
+        metadata["annotations"][APPLIED_ANNOTATION],
+        plan.desired[0].fingerprint
+    );
 }
 
 #[test]
@@ -108,9 +118,16 @@ fn what_the_server_sets_is_never_applied() {
 fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
     let (config, parent) = (config(), parent(Some("default")));
     let with = |digest| {
-        let policy =
-            Policy { config: &config, parent: &parent, digest, namespaced: &|_| Some(true), existing: &|_| None };
-        plan(&policy, &[pod("p")], &[], &[]).unwrap().desired[0].fingerprint.clone()
+        let policy = Policy {
+            config: &config,
+            parent: &parent,
+            digest,
+            namespaced: &|_| Some(true),
+            existing: &|_| None,
+        };
+        plan(&policy, &[pod("p")], &[], &[]).unwrap().desired[0]
+            .fingerprint
+            .clone()
     };
     assert_eq!(with("sha256:one"), with("sha256:two"));
     let mut other = pod("p");
@@ -121,23 +138,50 @@ fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
 #[test]
 fn retained_kinds_get_no_owner_since_the_garbage_collector_would_delete_them() {
     let claim = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "c" } });
-    assert!(planned(&[claim]).desired[0].body["metadata"].get("ownerReferences").is_none());
+    assert!(
+        planned(&[claim]).desired[0].body["metadata"]
+            .get("ownerReferences")
+            .is_none()
+    );
 }
 
 #[test]
 fn claims_are_applied_before_the_pods_that_mount_them() {
     let claim = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "c" } });
     let plan = planned(&[pod("b"), pod("a"), claim]);
-    let names: Vec<_> = plan.desired.iter().map(|desired| desired.key.to_string()).collect();
-    assert_eq!(names, ["PersistentVolumeClaim default/c", "Pod default/a", "Pod default/b"]);
+    let names: Vec<_> = plan
+        .desired
+        .iter()
+        .map(|desired| desired.key.to_string())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "PersistentVolumeClaim default/c",
+            "Pod default/a",
+            "Pod default/b"
+        ]
+    );
 }
 
 #[test]
 fn a_child_without_kind_or_name_is_refused_by_its_place() {
-    refused(&[pod("p"), json!({ "apiVersion": "v1", "metadata": { "name": "q" } })], "children[1] (q)");
-    refused(&[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {} })], "`metadata.name` is missing");
+    refused(
+        &[
+            pod("p"),
+            json!({ "apiVersion": "v1", "metadata": { "name": "q" } }),
+        ],
+        "children[1] (q)",
+    );
+    refused(
+        &[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {} })],
+        "`metadata.name` is missing",
+    );
     refused(&[json!(7)], "`apiVersion` is missing");
-    refused(&[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "p-" } })], "metadata.name");
+    refused(
+        &[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "p-" } })],
+        "metadata.name",
+    );
 }
 
 #[test]
@@ -145,7 +189,10 @@ fn all_refusals_are_said_at_once() {
     let twice = [pod("p"), pod("p"), json!({ "apiVersion": "v1", "kind": "Pod" })];
     let refusals = plan_with(&config(), &parent(Some("default")), None, &twice, &[]).unwrap_err();
     assert_eq!(refusals.len(), 2, "{refusals:?}");
-    assert!(refusals[0].contains("Pod default/p: the plugin asked for it twice"), "{refusals:?}");
+    assert!(
+        refusals[0].contains("Pod default/p: the plugin asked for it twice"),
+        "{refusals:?}"
+    );
 }
 
 #[test]
@@ -158,10 +205,16 @@ fn kinds_namespaces_and_owners_outside_the_policy_are_refused() {
         &[json!({ "apiVersion": "example.com/v1", "kind": "Missing", "metadata": { "name": "d" } })],
         "does not serve the kind",
     );
-    refused(&[json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n" } })], "cluster-scoped");
+    refused(
+        &[json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n" } })],
+        "cluster-scoped",
+    );
     let mut elsewhere = pod("p");
     elsewhere["metadata"]["namespace"] = "kube-system".into();
-    refused(&[elsewhere], "Pod kube-system/p: children of default/a may only be in its own namespace");
+    refused(
+        &[elsewhere],
+        "Pod kube-system/p: children of default/a may only be in its own namespace",
+    );
     let mut owned = pod("p");
     owned["metadata"]["ownerReferences"] = json!([]);
     refused(&[owned], "ownerReferences");
@@ -174,7 +227,10 @@ fn a_cluster_scoped_parent_may_use_the_listed_namespaces_only() {
         child["metadata"]["namespace"] = json!(namespace);
         plan_with(&config(), &parent(None), None, &[child], &[])
     };
-    assert_eq!(with(Some("spare")).unwrap().desired[0].key.to_string(), "Pod spare/p");
+    assert_eq!(
+        with(Some("spare")).unwrap().desired[0].key.to_string(),
+        "Pod spare/p"
+    );
     assert!(with(Some("default")).unwrap_err()[0].contains("otherNamespaces"));
     assert!(with(None).unwrap_err()[0].contains("must name a namespace"));
 }
@@ -186,7 +242,13 @@ fn what_belongs_to_somebody_else_is_never_touched() {
         for (key, value) in metadata.as_object().unwrap() {
             existing["metadata"][key] = value.clone();
         }
-        plan_with(&config(), &parent(Some("default")), Some(existing), &[pod("p")], &[])
+        plan_with(
+            &config(),
+            &parent(Some("default")),
+            Some(existing),
+            &[pod("p")],
+            &[],
+        )
     };
     let owner = |uid: &str, controller: bool| {
         json!({"ownerReferences": [{
@@ -197,17 +259,29 @@ fn what_belongs_to_somebody_else_is_never_touched() {
     assert!(existing(owner("other", true)).unwrap_err()[0].contains("belongs to ReplicaSet web"));
     assert!(existing(owner("other", false)).unwrap_err()[0].contains("`adopt: true`"));
     assert!(existing(json!({})).unwrap_err()[0].contains("`adopt: true`"));
-    let ours = json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/a" } });
+    let ours =
+        json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/a" } });
     assert!(existing(ours).is_ok(), "a retained child is taken up again");
-    let others = json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/b" } });
+    let others =
+        json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/b" } });
     assert!(existing(others).unwrap_err()[0].contains("belongs to default/b"));
 }
 
 #[test]
 fn adoption_takes_what_nobody_owns_and_nothing_else() {
-    let config = ControllerConfig { adopt: true, ..config() };
+    let config = ControllerConfig {
+        adopt: true,
+        ..config()
+    };
     let adopt = |existing: Value| {
-        plan_with(&config, &parent(Some("default")), Some(existing), &[pod("p")], &[]).map(|_| ())
+        plan_with(
+            &config,
+            &parent(Some("default")),
+            Some(existing),
+            &[pod("p")],
+            &[],
+        )
+        .map(|_| ())
     };
     assert!(adopt(pod("p")).is_ok());
     let mut owned = pod("p");
@@ -256,9 +330,15 @@ fn generated_secrets_are_checked_and_carry_no_owner_unless_secrets_are_set_to_de
     let plan = with(&config(), secret(20, None)).unwrap();
     assert!(plan.secrets[0].body["metadata"].get("ownerReferences").is_none());
     assert!(plan.names(&plan.secrets[0].key));
-    let deleting = ControllerConfig { generated: Removal::Delete, ..config() };
+    let deleting = ControllerConfig {
+        generated: Removal::Delete,
+        ..config()
+    };
     let plan = with(&deleting, secret(20, None)).unwrap();
-    assert_eq!(plan.secrets[0].body["metadata"]["ownerReferences"][0]["uid"], "uid-a");
+    assert_eq!(
+        plan.secrets[0].body["metadata"]["ownerReferences"][0]["uid"],
+        "uid-a"
+    );
     assert!(with(&config(), secret(7, None)).unwrap_err()[0].contains("from 8 to 1024"));
     assert!(with(&config(), secret(20, Some("aaa"))).unwrap_err()[0].contains("different characters"));
 }
