@@ -145,9 +145,25 @@ impl Component {
         self.child.wait().ok()
     }
 
-    /// SIGSTOP: it keeps its connections and answers nothing.
+    /// SIGSTOP: it keeps its connections and answers nothing. Returns when all its threads stand still, which
+    /// on a busy machine is later than the signal.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.runs() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether a thread of it is neither stopped nor ended.
+    fn runs(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        tasks.into_iter().flatten().flatten().any(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // The state follows the name, which stands in parentheses: proc_pid_stat(5).
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            state.is_some_and(|state| !matches!(state, 'T' | 't' | 'Z' | 'X'))
+        })
     }
 
     /// SIGCONT: undoes `pause`.
