@@ -29,6 +29,14 @@ impl<T> Call<T> {
             stats: CallStats::default(),
         }
     }
+
+    /// Takes the response apart, which may fail.
+    pub(super) fn and_then<U>(self, read: impl FnOnce(T) -> Result<U, CallError>) -> Call<U> {
+        Call {
+            outcome: self.outcome.and_then(read),
+            stats: self.stats,
+        }
+    }
 }
 
 /// What a call used.
