@@ -1,5 +1,6 @@
 //! What the figures are printed as.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 /// Rows of figures, each with its limit where it has one.
@@ -44,11 +45,12 @@ impl Table {
     }
 
     /// One figure; `target` in words, empty when there is none.
-    pub fn row(&mut self, what: &str, unit: &str, figure: impl ToString, target: &str) {
-        eprintln!("  {what}: {} {unit}", figure.to_string());
+    pub fn row(&mut self, what: &str, unit: &str, figure: impl Display, target: &str) {
+        let figure = figure.to_string();
+        eprintln!("  {what}: {figure} {unit}");
         self.rows.push([
             what.to_owned(),
-            figure.to_string(),
+            figure,
             unit.to_owned(),
             target.to_owned(),
         ]);
