@@ -91,7 +91,10 @@ async fn apply_one(context: &Context, parent: &ObjectName, desired: &Desired) ->
         Some(_) => Outcome::Updated,
     };
     remember(context, parent, desired, &answer);
-    context.record_child(parent, &desired.key, answer);
+    // An answer that changed nothing is no write of ours: its version may be one that the plugin has not seen.
+    if !matches!(outcome, Outcome::Unchanged) {
+        context.record_child(parent, &desired.key, answer);
+    }
     Ok(outcome)
 }
 

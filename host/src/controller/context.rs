@@ -113,6 +113,22 @@ impl Memory {
     }
 }
 
+/// Whether two states of a parent differ in nothing but what a controller writes to it: status and finalizers.
+fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> bool {
+    let essence = |object: &DynamicObject| {
+        let mut metadata = object.metadata.clone();
+        metadata.resource_version = None;
+        metadata.managed_fields = None;
+        metadata.finalizers = None;
+        let mut data = object.data.clone();
+        if let Some(data) = data.as_object_mut() {
+            data.remove("status");
+        }
+        (metadata, data)
+    };
+    essence(known) == essence(answer)
+}
+
 /// See the module.
 pub struct Context {
     /// The controller's configuration.
@@ -264,11 +280,24 @@ impl Context {
         }
     }
 
+    /// What this controller wrote of a child is of no more use once the child is gone.
+    pub fn forget_written(&self, parent: &ObjectName, key: &ChildKey) {
+        if let Some(memory) = self.memory().get_mut(parent) {
+            memory.written.remove(key);
+            memory.normalized.remove(key);
+        }
+    }
+
     /// Puts the answer to a write of the parent into the cache, and remembers that the watch will repeat it.
     pub fn record_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
         let name = ObjectName::of(&object);
+        // The answer also holds what others changed just before the write, and the watch will not tell of that
+        // any more: the cache is ahead of it. Then it is news, not an echo.
+        let echo = self
+            .parent(&name)
+            .is_some_and(|known| is_same_but_for_own_writes(&known, &object));
         self.memory_of(&name, |memory| {
-            memory.parent_written = super::object::version(&object);
+            memory.parent_written = super::object::version(&object).filter(|_| echo);
         });
         Some(self.parents.of(name.namespace.as_deref())?.record(object))
     }
