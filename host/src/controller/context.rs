@@ -79,6 +79,8 @@ impl KindWatches {
 pub struct Memory {
     /// How many passes failed in a row.
     pub failures: u32,
+    /// What the log last said about it, so that it is said once.
+    pub said: Option<String>,
     /// What the plugin last asked to read.
     pub needs: Vec<Need>,
     /// The resource version that the last own write gave to each child.

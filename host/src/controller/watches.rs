@@ -227,7 +227,7 @@ impl Watch {
     /// must hear of it, since one controller's child may be another's parent.
     pub fn record(&self, object: DynamicObject) -> Arc<DynamicObject> {
         let object = self.inner.prepare(object);
-        self.inner.put(Arc::clone(&object));
+        self.inner.put(&object);
         object
     }
 
@@ -327,19 +327,19 @@ impl Inner {
     }
 
     /// Stores an object and tells the subscribers, unless the same or a newer one is known.
-    fn put(&self, object: Arc<DynamicObject>) {
-        let name = ObjectName::of(&object);
+    fn put(&self, object: &Arc<DynamicObject>) {
+        let name = ObjectName::of(object);
         let old = {
             let mut store = self.write();
             match store.objects.get(&name) {
                 // A write of our own was faster.
-                Some(known) if is_newer(known, &object) || is_the_same(known, &object) => return,
-                _ => store.put(name, Arc::clone(&object)),
+                Some(known) if is_newer(known, object) || is_the_same(known, object) => return,
+                _ => store.put(name, Arc::clone(object)),
             }
         };
         self.tell(Change {
             old: old.as_ref(),
-            new: Some(&object),
+            new: Some(object),
         });
     }
 
@@ -443,6 +443,8 @@ async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Kinds>) {
         let last = match kinds.resolve(&inner.scope.kind).await {
             Ok(resource) => {
                 follow(&inner, &client, &resource, &mut retry).await;
+                // The definition may have gone, or come back with another plural.
+                kinds.forget(&inner.scope.kind);
                 LAST_DELAY_REFUSED
             }
             Err(error @ KindError::Unknown(_)) => {
@@ -479,7 +481,7 @@ async fn follow(inner: &Inner, client: &Client, resource: &Resource, retry: &mut
             Ok(watcher::Event::Init) => listed.clear(),
             Ok(watcher::Event::InitApply(object)) => {
                 listed.insert(ObjectName::of(&object));
-                inner.put(inner.prepare(object));
+                inner.put(&inner.prepare(object));
             }
             Ok(watcher::Event::InitDone) => {
                 inner.listed(&listed);
@@ -491,7 +493,7 @@ async fn follow(inner: &Inner, client: &Client, resource: &Resource, retry: &mut
                 retry.reset();
             }
             Ok(watcher::Event::Apply(object)) => {
-                inner.put(inner.prepare(object));
+                inner.put(&inner.prepare(object));
                 retry.reset();
             }
             Ok(watcher::Event::Delete(object)) => {

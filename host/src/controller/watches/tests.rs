@@ -66,11 +66,11 @@ fn some(text: &str) -> Option<String> {
 async fn what_one_controller_writes_is_heard_by_the_others_and_heard_once() {
     let watch = watch();
     let (log, _subscription) = listen(&watch);
-    watch.inner.put(watch.inner.prepare(object(1, "one")));
+    watch.inner.put(&watch.inner.prepare(object(1, "one")));
     assert_eq!(heard(&log), [(None, some("one"))]);
     watch.record(object(2, "two"));
     assert_eq!(heard(&log), [(some("one"), some("two"))]);
-    watch.inner.put(watch.inner.prepare(object(2, "two")));
+    watch.inner.put(&watch.inner.prepare(object(2, "two")));
     assert_eq!(heard(&log), [], "the echo is nothing new");
 }
 
@@ -80,7 +80,7 @@ async fn an_older_state_never_replaces_a_newer_one() {
     let (log, _subscription) = listen(&watch);
     watch.record(object(5, "five"));
     heard(&log);
-    watch.inner.put(watch.inner.prepare(object(4, "four")));
+    watch.inner.put(&watch.inner.prepare(object(4, "four")));
     watch.record(object(3, "three"));
     watch.inner.deleted(object(4, "four"));
     assert_eq!(heard(&log), []);
