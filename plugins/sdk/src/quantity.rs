@@ -41,7 +41,10 @@ impl FromStr for Quantity {
 
     fn from_str(text: &str) -> Result<Self, InvalidQuantity> {
         match nanos(text) {
-            Some(nanos) => Ok(Self { text: text.to_owned(), nanos }),
+            Some(nanos) => Ok(Self {
+                text: text.to_owned(),
+                nanos,
+            }),
             None => Err(InvalidQuantity(text.to_owned())),
         }
     }
@@ -53,7 +56,9 @@ fn nanos(text: &str) -> Option<i128> {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
-    let digits = unsigned.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(unsigned.len());
+    let digits = unsigned
+        .find(|c: char| c != '.' && !c.is_ascii_digit())
+        .unwrap_or(unsigned.len());
     let (number, suffix) = unsigned.split_at(digits);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {

@@ -32,7 +32,13 @@ pub struct Rollout {
 /// (`Failed`, `Succeeded`) is replaced at once.
 #[must_use]
 pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) -> Rollout {
-    let mut rollout = Rollout { apply: Vec::new(), keep: Vec::new(), replaced: None, names: Vec::new(), outdated: 0 };
+    let mut rollout = Rollout {
+        apply: Vec::new(),
+        keep: Vec::new(),
+        replaced: None,
+        names: Vec::new(),
+        outdated: 0,
+    };
     let mut outdated: Vec<&Object> = Vec::new();
     let mut settled = true;
     for mut pod in desired {
@@ -40,7 +46,10 @@ pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) ->
         pod["metadata"]["annotations"][TEMPLATE_HASH] = Value::from(hash.as_str());
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
         rollout.names.push(name.to_owned());
-        match observed.iter().find(|object| object.is(POD) && object.name() == name) {
+        match observed
+            .iter()
+            .find(|object| object.is(POD) && object.name() == name)
+        {
             Some(existing) if existing.is_terminating() => {
                 rollout.keep.push(existing.into());
                 settled = false;
@@ -55,7 +64,10 @@ pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) ->
     }
     rollout.outdated = outdated.len();
     if settled {
-        let next = outdated.iter().rposition(|pod| !pod.is_ready()).or(outdated.len().checked_sub(1));
+        let next = outdated
+            .iter()
+            .rposition(|pod| !pod.is_ready())
+            .or(outdated.len().checked_sub(1));
         rollout.replaced = next.map(|next| outdated.remove(next).name().to_owned());
     }
     rollout.keep.extend(outdated.into_iter().map(ObjectRef::from));

@@ -34,7 +34,10 @@ impl Crd {
             root["description"] = description;
         }
 
-        let (group, version) = parent.api_version.split_once('/').unwrap_or(("", parent.api_version));
+        let (group, version) = parent
+            .api_version
+            .split_once('/')
+            .unwrap_or(("", parent.api_version));
         let singular = parent.kind.to_lowercase();
         let plural = self.plural.map_or_else(|| format!("{singular}s"), str::to_owned);
         let mut names = json!({ "kind": parent.kind, "plural": plural, "singular": singular });
@@ -88,9 +91,13 @@ fn schema_of<T: JsonSchema>(path: &str) -> Value {
 /// The status holds more than the plugin's type: what the host writes. And the host writes it before the plugin
 /// has said anything, so no field of the plugin's is required.
 fn add_host_fields(status: &mut Value) {
-    let Some(status) = status.as_object_mut() else { return };
+    let Some(status) = status.as_object_mut() else {
+        return;
+    };
     status.remove("required");
-    let properties = status.entry("properties").or_insert_with(|| Value::Object(Map::new()));
+    let properties = status
+        .entry("properties")
+        .or_insert_with(|| Value::Object(Map::new()));
     properties["observedGeneration"] = json!({
         "description": "The generation of the spec that this status reports on.",
         "type": "integer",
