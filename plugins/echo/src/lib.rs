@@ -47,6 +47,12 @@ fn reconcile(request: &Request<EchoSpec, EchoStatus>) -> Result<Response<EchoSta
     let existing = request.children_of(POD).count();
     let ready = request.children_of(POD).filter(|pod| pod.is_ready()).count();
     let wanted = spec.replicas as usize;
-    let status = EchoStatus { current_replicas: existing, is_ready: existing == wanted && ready == wanted };
+    let status = EchoStatus {
+        current_replicas: existing,
+        is_ready: existing == wanted && ready == wanted,
+    };
     Ok(Response::new(status).children(pods))
 }
+
+#[cfg(test)]
+mod tests;
