@@ -10,4 +10,12 @@
 
 mod support;
 
+mod definitions;
 mod echo;
+mod echoes;
+mod killed;
+mod namespaces;
+mod outages;
+mod permissions;
+mod refused;
+mod successors;
