@@ -10,4 +10,6 @@
 
 mod support;
 
+mod crds;
 mod echo;
+mod mysql;

@@ -36,9 +36,10 @@ struct EnvVar {
     /// Its name.
     #[schemars(length(min = 1))]
     name: String,
-    /// Its value.
-    #[serde(default)]
-    value: String,
+    /// Its value; empty when it is left out. Without a default in the schema, since API servers before 1.21 take an
+    /// empty string there for none and refuse the definition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
 }
 
 /// Processor time and memory.
