@@ -36,8 +36,8 @@ struct EnvVar {
     /// Its name.
     #[schemars(length(min = 1))]
     name: String,
-    /// Its value; empty when it is left out. Without a default in the schema, since API servers before 1.21 take an
-    /// empty string there for none and refuse the definition.
+    // No default of an empty string: API servers of Kubernetes 1.20 take it for none and refuse the definition.
+    /// Its value; empty when it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<String>,
 }
