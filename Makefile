@@ -1,1 +1,44 @@
 # Two commands are the front door: `make run` and `make test`.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help run test fmt lint clean prerequisites
+
+target := $(or $(CARGO_TARGET_DIR),target)
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  CLUSTER=current make run       uses the cluster of the current kubeconfig"
+	@echo "  HOST_LOG=all make run          shows the host's whole log (all, warn, none)"
+	@echo "  KUBEBUILDER_ASSETS=folder ...  uses the etcd and kube-apiserver in that folder"
+
+run: prerequisites ## Start a local cluster with the host in it and show what happens
+	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
+	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
+	    --config manifests/playground.yaml --crds manifests/crds --samples manifests/samples
+
+test: prerequisites ## Check format and lints, run every test
+	@cargo fmt --all --check
+	@cd plugins && cargo fmt --all --check
+	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
+	$(MAKE) --no-print-directory lint; \
+	cargo test --workspace; \
+	cd plugins && cargo test --workspace
+
+fmt: ## Format the sources
+	cargo fmt --all
+	cd plugins && cargo fmt --all
+
+lint: prerequisites ## Clippy without a warning, shellcheck without a remark
+	cargo clippy --workspace --all-targets -- -D warnings
+	cd plugins && cargo clippy --workspace --all-targets -- -D warnings
+	shellcheck -x .ci/run $$(git ls-files '*.sh')
+
+clean: ## Remove what was built here; the control plane stays in the user's cache
+	cargo clean
+	cd plugins && cargo clean
+
+prerequisites:
+	@tests/prerequisites.sh

@@ -1,2 +1,22 @@
-//! The `operator-host` program.
-fn main() {}
+//! The `operator-host` program: parse, run, exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use operator_host::cli::{self, Cli, Command};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => cli::run::run(args).await,
+        Command::Crd(args) => cli::crd::run(args).await,
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let (cli::Failure::Usage(error) | cli::Failure::Other(error)) = &failure;
+            eprintln!("operator-host: {error:#}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

@@ -1,1 +1,32 @@
-//! A real Kubernetes control plane on this machine.
+//! A real Kubernetes control plane on this machine, for the tests and for `make run`.
+//!
+//! [`ControlPlane::start`] runs etcd, kube-apiserver and kube-controller-manager on free ports of 127.0.0.1,
+//! with data in a temporary folder, ready in a second or two. They are killed when the value is dropped and
+//! when the process dies, whichever way. Any number of them run side by side, in one process or in many.
+//!
+//! What it is not: there is no kubelet, scheduler or volume provisioner. [`node`] plays them: pods become
+//! Ready after a moment without any container running, claims are bound to volumes that hold nothing. The
+//! ServiceAccount admission plugin is off, so that a pod does not wait for its namespace's `default` account;
+//! `StorageObjectInUseProtection` is off when no kube-controller-manager is there to take its finalizers away.
+//!
+//! Modules in reading order: `options` what to start, `cluster` the control plane, `component` one process,
+//! `ports`, `binaries` and `install.sh` where the programs come from, `client`, `manifests`, `audit`, then `node`.
+
+mod audit;
+mod binaries;
+mod client;
+mod cluster;
+mod component;
+mod data;
+mod error;
+pub mod manifests;
+pub mod node;
+mod options;
+mod ports;
+
+pub use audit::{AuditEvent, AuditObject, AuditStatus, AuditUser};
+pub use client::connect;
+pub use cluster::ControlPlane;
+pub use component::{Component, Output};
+pub use error::Error;
+pub use options::{Options, User};

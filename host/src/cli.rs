@@ -1,0 +1,51 @@
+//! The command line. Every option can also be given as an environment variable.
+
+pub mod crd;
+pub mod run;
+
+use clap::{Parser, Subcommand};
+
+/// Every Kubernetes operator a team needs, in one process: reconcile logic in WebAssembly plugins.
+#[derive(Debug, Parser)]
+#[command(name = "operator-host", version, propagate_version = true)]
+#[command(after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage or configuration.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the controllers that a configuration names, until SIGTERM or Ctrl-C
+    Run(run::Args),
+    /// Print the CustomResourceDefinition of a plugin, made from its types
+    Crd(crd::Args),
+}
+
+/// How a command failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The user gave something that cannot be used: exit code 2.
+    Usage(anyhow::Error),
+    /// Something went wrong: exit code 1.
+    Other(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+impl Failure {
+    /// The process's exit code.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Other(_) => 1,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+use super::*;
+
+const GOOD: &str = "\
+controllers:
+  - name: echo
+    parent: {apiVersion: my-operator.dev/v1, kind: Echo}
+    plugin: echo.wasm
+    children:
+      - {apiVersion: v1, kind: Pod}
+      - {apiVersion: v1, kind: PersistentVolumeClaim}
+    limits: {memory: 32Mi, deadline: 250ms}
+";
+
+fn parse(text: &str) -> Result<Config, String> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("echo.wasm"), b"").unwrap();
+    let file = folder.path().join("config.yaml");
+    Config::parse(&file, text).map_err(|error| {
+        let message = error.to_string();
+        message.replace(&format!("{}/", folder.path().display()), "")
+    })
+}
+
+#[test]
+fn a_good_file_gets_the_defaults_where_it_says_nothing() {
+    let config = parse(GOOD).unwrap();
+    let echo = &config.controllers[0];
+    assert_eq!(
+        echo.parent,
+        Kind {
+            api_version: "my-operator.dev/v1".into(),
+            kind: "Echo".into()
+        }
+    );
+    assert_eq!(echo.limits.memory, 32 << 20);
+    assert_eq!(echo.limits.deadline, Duration::from_millis(250));
+    assert_eq!(echo.limits.response, DEFAULT_LIMITS.response);
+    assert_eq!(echo.concurrency, DEFAULT_CONCURRENCY);
+    assert_eq!(echo.field_manager(), "operator-host/echo");
+}
+
+#[test]
+fn claims_are_retained_and_other_kinds_deleted_unless_the_file_says_otherwise() {
+    let removals = |text: &str| -> Vec<Removal> {
+        parse(text).unwrap().controllers[0]
+            .children
+            .values()
+            .copied()
+            .collect()
+    };
+    assert_eq!(removals(GOOD), [Removal::Retain, Removal::Delete]);
+    let flipped = GOOD
+        .replace("kind: Pod}", "kind: Pod, onRemoval: retain}")
+        .replace("Claim}", "Claim, onRemoval: delete}");
+    assert_eq!(removals(&flipped), [Removal::Delete, Removal::Retain]);
+}
+
+#[track_caller]
+fn refused(text: &str, place: &str, expected: &str) {
+    let message = parse(text).expect_err("the configuration must be refused");
+    assert!(
+        message.starts_with(&format!("config.yaml:{place}: ")),
+        "{message}"
+    );
+    assert!(message.contains(expected), "{message}");
+}
+
+#[test]
+fn every_refusal_says_line_and_column_and_what_is_expected() {
+    refused(
+        &GOOD.replace("plugin:", "plugins:"),
+        "4:5",
+        "unknown field `plugins`",
+    );
+    refused(&GOOD.replace("32Mi", "32Mb"), "8:22", "expected bytes");
+    refused(
+        &GOOD.replace("250ms", "soon"),
+        "8:38",
+        "expected one such as `500ms`",
+    );
+    refused(
+        &GOOD.replace("250ms", "0s"),
+        "8:38",
+        "expected one such as `500ms`",
+    );
+    refused(
+        &GOOD.replace("echo.wasm", "gone.wasm"),
+        "4:13",
+        "no plugin file gone.wasm",
+    );
+    refused(
+        &GOOD.replace("name: echo", "name: Echo_1"),
+        "2:11",
+        "lower-case letters",
+    );
+    refused(
+        &GOOD.replace("my-operator.dev/v1", "my-operator.dev"),
+        "3:26",
+        "is not an API version",
+    );
+    refused(
+        &GOOD.replace("kind: Pod}", "kind: pods}"),
+        "6:32",
+        "expected CamelCase",
+    );
+    refused(
+        &GOOD.replace("    limits", "    concurrency: 0\n    limits"),
+        "8:18",
+        "from 1 to 1000",
+    );
+    refused(
+        &GOOD.replace("    limits", "    concurrency: many\n    limits"),
+        "8:18",
+        "",
+    );
+}
+
+#[test]
+fn two_controllers_for_one_kind_are_refused_whatever_their_version() {
+    let second = GOOD
+        .replace("controllers:\n", "")
+        .replace("name: echo", "name: other");
+    refused(
+        &format!("{GOOD}{second}"),
+        "10:52",
+        "the controller \"echo\" reconciles Echo already",
+    );
+    let v2 = second.replace("dev/v1", "dev/v2");
+    refused(
+        &format!("{GOOD}{v2}"),
+        "10:52",
+        "one kind can have one controller only",
+    );
+    refused(
+        &format!("{GOOD}{}", GOOD.replace("controllers:\n", "")),
+        "9:11",
+        "there is a controller named",
+    );
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Config::load(Path::new("no/such/file.yaml")).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("cannot read the configuration no/such/file.yaml: "),
+        "{error}"
+    );
+}

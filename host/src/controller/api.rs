@@ -1,0 +1,231 @@
+//! The few requests that a pass makes, each bounded in time, each error saying which object and why.
+
+use std::time::Duration;
+
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::core::DynamicObject;
+use kube::{Api, Client};
+use serde_json::Value;
+use thiserror::Error;
+
+use super::kinds::Resource;
+use super::object::ObjectName;
+
+/// How long one request may take. The API server gives up by itself after a minute; a connection that is cut
+/// never answers.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A request that failed.
+#[derive(Clone, Debug, Error)]
+#[error("cannot {verb} {kind} {name}: {message}")]
+pub struct ApiError {
+    /// `apply`, `create`, `delete` and the like.
+    pub verb: &'static str,
+    /// The kind of the object.
+    pub kind: String,
+    /// Its name.
+    pub name: ObjectName,
+    /// The HTTP status code, when the API server answered.
+    pub code: Option<u16>,
+    /// What the API server said, with the fields at fault, and what to do about it.
+    pub message: String,
+}
+
+impl ApiError {
+    /// The object is not there.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.code == Some(404)
+    }
+
+    /// Somebody else was faster.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.code == Some(409)
+    }
+}
+
+/// The API of one resource, in the namespace of one object.
+pub struct Objects<'a> {
+    client: &'a Client,
+    resource: &'a Resource,
+}
+
+impl<'a> Objects<'a> {
+    /// Sends nothing.
+    #[must_use]
+    pub const fn new(client: &'a Client, resource: &'a Resource) -> Self {
+        Self { client, resource }
+    }
+
+    /// Server-side apply. `force` takes fields over from other managers; without it such a field is a conflict.
+    ///
+    /// # Errors
+    /// What the API server refuses, or no answer in time.
+    pub async fn apply(
+        &self,
+        name: &ObjectName,
+        body: &Value,
+        manager: &str,
+        force: bool,
+    ) -> Result<DynamicObject, ApiError> {
+        let params = PatchParams {
+            force,
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.api(name);
+        self.bounded("apply", name, api.patch(&name.name, &params, &Patch::Apply(body)))
+            .await
+    }
+
+    /// Server-side apply of the status subresource.
+    ///
+    /// # Errors
+    /// As [`Objects::apply`].
+    pub async fn apply_status(
+        &self,
+        name: &ObjectName,
+        body: &Value,
+        manager: &str,
+    ) -> Result<DynamicObject, ApiError> {
+        let params = PatchParams {
+            force: true,
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.api(name);
+        self.bounded(
+            "apply the status of",
+            name,
+            api.patch_status(&name.name, &params, &Patch::Apply(body)),
+        )
+        .await
+    }
+
+    /// JSON merge patch. With `metadata.resourceVersion` in the body it is refused when the object has changed.
+    ///
+    /// # Errors
+    /// As [`Objects::apply`].
+    pub async fn merge(
+        &self,
+        name: &ObjectName,
+        body: &Value,
+        manager: &str,
+    ) -> Result<DynamicObject, ApiError> {
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.api(name);
+        self.bounded("patch", name, api.patch(&name.name, &params, &Patch::Merge(body)))
+            .await
+    }
+
+    /// Creates an object that must not exist.
+    ///
+    /// # Errors
+    /// As [`Objects::apply`]; a conflict when it exists.
+    pub async fn create(
+        &self,
+        name: &ObjectName,
+        body: DynamicObject,
+        manager: &str,
+    ) -> Result<DynamicObject, ApiError> {
+        let params = PostParams {
+            field_manager: Some(manager.to_owned()),
+            ..PostParams::default()
+        };
+        let api = self.api(name);
+        self.bounded("create", name, api.create(&params, &body)).await
+    }
+
+    /// Deletes this very object, not one made anew under its name; what it owns is deleted in the background.
+    /// The object when it waits for its grace period or finalizers, `None` when it is gone.
+    ///
+    /// # Errors
+    /// As [`Objects::apply`]; that it is gone already is no error.
+    pub async fn delete(&self, name: &ObjectName, uid: &str) -> Result<Option<DynamicObject>, ApiError> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..DeleteParams::default()
+        };
+        let api = self.api(name);
+        match self
+            .bounded("delete", name, api.delete(&name.name, &params))
+            .await
+        {
+            Ok(answer) => Ok(answer.left().filter(super::object::is_terminating)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn api(&self, name: &ObjectName) -> Api<DynamicObject> {
+        match &name.namespace {
+            Some(namespace) if self.resource.namespaced => {
+                Api::namespaced_with(self.client.clone(), namespace, &self.resource.api)
+            }
+            _ => Api::all_with(self.client.clone(), &self.resource.api),
+        }
+    }
+
+    async fn bounded<T>(
+        &self,
+        verb: &'static str,
+        name: &ObjectName,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
+        let (code, message) = match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(kube::Error::Api(status))) => (Some(status.code), refusal(&status)),
+            Ok(Err(error)) => (
+                None,
+                format!("the API server cannot be reached: {}", chain(&error)),
+            ),
+            Err(_elapsed) => (
+                None,
+                format!("no answer from the API server within {REQUEST_TIMEOUT:?}"),
+            ),
+        };
+        Err(ApiError {
+            verb,
+            kind: self.resource.api.kind.clone(),
+            name: name.clone(),
+            code,
+            message,
+        })
+    }
+}
+
+/// The server's words, and what to do where it is not plain.
+fn refusal(status: &kube::core::Status) -> String {
+    let said = &status.message;
+    match status.code {
+        403 => format!("{said}; give the host's role that permission"),
+        409 if said.contains("conflict with") => {
+            format!(
+                "{said}; another manager has set these fields: remove them there, or from the plugin's answer"
+            )
+        }
+        _ => said.clone(),
+    }
+}
+
+/// An error with its causes; kube's own message often leaves out the one that tells.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,188 @@
+//! Server-side apply of the children that differ from what is known to be there.
+
+use futures::StreamExt;
+use futures::stream;
+use kube::core::DynamicObject;
+use serde_json::Value;
+
+use super::api::{ApiError, Objects};
+use super::children::Desired;
+use super::context::Context;
+use super::drift::says;
+use super::object::{APPLIED_ANNOTATION, ChildKey, ObjectName, annotation, fingerprint, is_terminating};
+
+/// How many children of one parent are applied at the same time.
+const CONCURRENCY: usize = 4;
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// Children that were not known to be there.
+    pub created: Vec<ChildKey>,
+    /// Children that were changed.
+    pub updated: Vec<ChildKey>,
+    /// Children that the API server did not take.
+    pub failed: Vec<ApiError>,
+}
+
+impl Applied {
+    /// Whether the cluster is not as the plugin saw it any more.
+    #[must_use]
+    pub fn changed(&self) -> bool {
+        !self.created.is_empty() || !self.updated.is_empty()
+    }
+}
+
+/// Applies what differs. One child that fails does not keep the others from being applied.
+pub async fn apply(context: &Context, parent: &ObjectName, desired: &[Desired]) -> Applied {
+    let mut applied = Applied::default();
+    // One kind after the other, since a pod may need the claim before it.
+    for group in desired.chunk_by(|a, b| a.key.kind == b.key.kind) {
+        let requests: Vec<_> = group
+            .iter()
+            .map(|desired| apply_one(context, parent, desired))
+            .collect();
+        let results: Vec<_> = stream::iter(requests).buffered(CONCURRENCY).collect().await;
+        for (desired, result) in group.iter().zip(results) {
+            match result {
+                Ok(Outcome::Created) => applied.created.push(desired.key.clone()),
+                Ok(Outcome::Updated) => applied.updated.push(desired.key.clone()),
+                Ok(Outcome::Unchanged) => {}
+                Err(error) => applied.failed.push(error),
+            }
+        }
+    }
+    applied
+}
+
+enum Outcome {
+    Created,
+    Updated,
+    Unchanged,
+}
+
+async fn apply_one(context: &Context, parent: &ObjectName, desired: &Desired) -> Result<Outcome, ApiError> {
+    let live = context.existing(&desired.key);
+    if live
+        .as_deref()
+        .is_some_and(|live| !needs_apply(context, parent, desired, live))
+    {
+        return Ok(Outcome::Unchanged);
+    }
+    // `children::plan` has refused kinds that the cluster does not serve.
+    let Some(resource) = context.resources.get(&desired.key.kind) else {
+        return Ok(Outcome::Unchanged);
+    };
+    // Fields are taken over only in objects that are known to be ours. An object that nobody told us of yet
+    // must not be overwritten: there a field of another manager is a conflict.
+    let force = live
+        .as_deref()
+        .is_some_and(|live| annotation(live, APPLIED_ANNOTATION).is_some());
+    let manager = context.config.field_manager();
+    let answer = Objects::new(&context.client, resource)
+        .apply(&desired.key.name, &desired.body, &manager, force)
+        .await?;
+    let was = live
+        .as_ref()
+        .and_then(|live| live.metadata.resource_version.clone());
+    let outcome = match &live {
+        None => Outcome::Created,
+        Some(_) if was == answer.metadata.resource_version => Outcome::Unchanged,
+        Some(_) => Outcome::Updated,
+    };
+    remember(context, parent, desired, &answer);
+    context.record_child(parent, &desired.key, answer);
+    Ok(outcome)
+}
+
+/// Whether a child must be applied although it is there.
+fn needs_apply(context: &Context, parent: &ObjectName, desired: &Desired, live: &DynamicObject) -> bool {
+    if is_terminating(live) {
+        // It is made anew when it is gone; the watch will tell.
+        return false;
+    }
+    if annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint) {
+        return true;
+    }
+    if is_as_applied(desired, live) {
+        return false;
+    }
+    // The API server may write a value in its own way for ever: then what counts is that it still is what came
+    // of the last apply.
+    let now = (desired.fingerprint.clone(), content(live));
+    context.memory_of(parent, |memory| memory.normalized.get(&desired.key) != Some(&now))
+}
+
+fn remember(context: &Context, parent: &ObjectName, desired: &Desired, answer: &DynamicObject) {
+    context.memory_of(parent, |memory| {
+        if is_as_applied(desired, answer) {
+            memory.normalized.remove(&desired.key);
+        } else {
+            let came_of_it = (desired.fingerprint.clone(), content(answer));
+            memory.normalized.insert(desired.key.clone(), came_of_it);
+        }
+    });
+}
+
+fn is_as_applied(desired: &Desired, live: &DynamicObject) -> bool {
+    let body = &desired.body;
+    let fields = body.as_object().into_iter().flatten();
+    let spec = fields.filter(|(key, _)| !matches!(key.as_str(), "apiVersion" | "kind" | "metadata"));
+    for (key, desired) in spec {
+        if !live.data.get(key).is_some_and(|live| says(live, desired))
+            && *desired != Value::Object(Default::default())
+        {
+            return false;
+        }
+    }
+    says_metadata(&body["metadata"], live)
+}
+
+fn says_metadata(desired: &Value, live: &DynamicObject) -> bool {
+    let metadata = &live.metadata;
+    let strings = |field: &str, live: Option<&std::collections::BTreeMap<String, String>>| {
+        desired[field]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .all(|(key, value)| {
+                // The digest says which version changed the child last; another one alone is no reason to write.
+                key == super::object::DIGEST_ANNOTATION
+                    || live.and_then(|live| live.get(key)).map(String::as_str) == value.as_str()
+            })
+    };
+    let owners = desired["ownerReferences"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .all(|owner| {
+            let live = metadata.owner_references.iter().flatten();
+            live.into_iter()
+                .any(|live| owner["uid"] == live.uid && live.controller == Some(true))
+        });
+    let finalizers = desired["finalizers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .all(|finalizer| metadata.finalizers.iter().flatten().any(|live| finalizer == live));
+    owners
+        && finalizers
+        && strings("labels", metadata.labels.as_ref())
+        && strings("annotations", metadata.annotations.as_ref())
+}
+
+/// Fingerprint of all that an apply could change.
+fn content(live: &DynamicObject) -> String {
+    let mut data = live.data.clone();
+    if let Some(data) = data.as_object_mut() {
+        data.remove("status");
+    }
+    let metadata = &live.metadata;
+    fingerprint(&(
+        &metadata.labels,
+        &metadata.annotations,
+        &metadata.owner_references,
+        &metadata.finalizers,
+        data,
+    ))
+}

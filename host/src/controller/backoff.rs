@@ -1,0 +1,39 @@
+//! Delays between tries of one failing object.
+
+use std::time::Duration;
+
+use crate::config::BackoffConfig;
+
+/// The delay after so many failures in a row: doubled each time up to the maximum, then cut by up to a quarter at
+/// random, so that objects that failed together do not all come back together.
+#[must_use]
+pub fn delay(config: &BackoffConfig, failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(31);
+    let full = config.initial.saturating_mul(1 << doublings).min(config.max);
+    // Without randomness there is no jitter, which is no reason to fail.
+    let random = f64::from(getrandom::u32().unwrap_or_default()) / f64::from(u32::MAX);
+    full.mul_f64(1.0 - random / 4.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_the_maximum_and_jitter_takes_at_most_a_quarter() {
+        let config = BackoffConfig {
+            initial: Duration::from_secs(1),
+            max: Duration::from_secs(60),
+        };
+        for (failures, full) in [(1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (1000, 60)] {
+            let full = Duration::from_secs(full);
+            for _ in 0..100 {
+                let delay = delay(&config, failures);
+                assert!(
+                    delay <= full && delay >= full.mul_f64(0.749),
+                    "{failures}: {delay:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! From the children that a plugin asked for to the bodies that may be applied. Pure: what exists is handed
+//! in, nothing is read or written.
+//!
+//! Either the whole answer is allowed, or none of it is used: a plugin that asks for one thing it must not
+//! have is not trusted with the rest.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use super::object::{
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, ObjectName, PARENT_ANNOTATION,
+    annotation, controller_of, fingerprint, label,
+};
+use crate::config::{ControllerConfig, Removal};
+use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
+
+/// Everything that a plan is made from, beside the plugin's answer.
+pub struct Policy<'a> {
+    /// The controller's configuration.
+    pub config: &'a ControllerConfig,
+    /// The custom resource, with its type.
+    pub parent: &'a DynamicObject,
+    /// The digest of the plugin version that answered.
+    pub digest: &'a str,
+    /// Whether the objects of a kind are in namespaces; `None` when the cluster does not serve the kind.
+    pub namespaced: &'a dyn Fn(&Kind) -> Option<bool>,
+    /// What exists, as far as it is known.
+    pub existing: &'a dyn Fn(&ChildKey) -> Option<Arc<DynamicObject>>,
+}
+
+/// One child as it should be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desired {
+    /// Kind and name.
+    pub key: ChildKey,
+    /// The whole body to apply, with owner reference, labels and annotations.
+    pub body: Value,
+    /// Hash of the body but for the plugin's digest.
+    pub fingerprint: String,
+}
+
+/// A Secret whose values the host makes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DesiredSecret {
+    /// Kind and name.
+    pub key: ChildKey,
+    /// What it must hold.
+    pub secret: GeneratedSecret,
+    /// The Secret without its data.
+    pub body: Value,
+}
+
+/// What is to be done for one parent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// In the order in which they are applied.
+    pub desired: Vec<Desired>,
+    /// Children that stay as they are.
+    pub keep: HashSet<ChildKey>,
+    /// Secrets to generate.
+    pub secrets: Vec<DesiredSecret>,
+}
+
+impl Plan {
+    /// Whether the plan names this child.
+    #[must_use]
+    pub fn names(&self, key: &ChildKey) -> bool {
+        self.keep.contains(key)
+            || self.desired.iter().any(|desired| desired.key == *key)
+            || self.secrets.iter().any(|secret| secret.key == *key)
+    }
+}
+
+/// One thing that a plugin asked for and must not have. `which` says which child, as well as it can be said.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs)] // The messages say what the fields hold.
+pub enum Refusal {
+    #[error(
+        "{which}: a child must be a JSON object with `apiVersion`, `kind` and `metadata.name`; {missing} is missing"
+    )]
+    Incomplete { which: String, missing: &'static str },
+    #[error("{which}: the plugin asked for it twice; a child can be in its answer once")]
+    Twice { which: String },
+    #[error(
+        "{which}: the controller {controller:?} may not make the kind {kind}; list it under its `children` in the configuration"
+    )]
+    KindNotAllowed {
+        which: String,
+        controller: String,
+        kind: Kind,
+    },
+    #[error("{which}: the cluster does not serve the kind {kind}; install its CustomResourceDefinition")]
+    KindUnknown { which: String, kind: Kind },
+    #[error(
+        "{which}: children of {parent} may only be in its own namespace; owner references do not cross namespaces"
+    )]
+    OtherNamespace { which: String, parent: String },
+    #[error(
+        "{which}: the namespace {namespace:?} is not allowed; list it under `otherNamespaces` in the configuration"
+    )]
+    NamespaceNotAllowed { which: String, namespace: String },
+    #[error("{which}: the kind is namespaced and its parent is not; the plugin must name a namespace")]
+    NoNamespace { which: String },
+    #[error(
+        "{which}: the kind is cluster-scoped and its parent is in a namespace; owner references cannot say that"
+    )]
+    ClusterScoped { which: String },
+    #[error("{which}: `metadata.ownerReferences` is the host's to set; leave it out")]
+    OwnerGiven { which: String },
+    #[error("{which} exists and belongs to {owner}; delete or rename one of the two")]
+    OwnedByOther { which: String, owner: String },
+    #[error(
+        "{which} exists and this host did not make it; delete or rename it, or set `adopt: true` for the controller {controller:?}"
+    )]
+    NotAdopted { which: String, controller: String },
+    #[error("the generated Secret {which}: {problem}")]
+    BadSecret { which: String, problem: String },
+}
+
+/// Checks what the plugin asked for and completes it.
+///
+/// # Errors
+/// Every refusal there is, so that an author sees all of them at once.
+pub fn plan(
+    policy: &Policy<'_>,
+    children: &[Value],
+    keep: &[ObjectRef],
+    generate: &[GeneratedSecret],
+) -> Result<Plan, Vec<Refusal>> {
+    let mut plan = Plan::default();
+    let mut refusals = Vec::new();
+    let mut seen = HashSet::new();
+    for (index, child) in children.iter().enumerate() {
+        match policy.child(index, child) {
+            Ok(desired) if !seen.insert(desired.key.clone()) => {
+                refusals.push(Refusal::Twice {
+                    which: desired.key.to_string(),
+                });
+            }
+            Ok(desired) => plan.desired.push(desired),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    for secret in generate {
+        match policy.secret(secret) {
+            Ok(secret) if !seen.insert(secret.key.clone()) => {
+                refusals.push(Refusal::Twice {
+                    which: secret.key.to_string(),
+                });
+            }
+            Ok(secret) => plan.secrets.push(secret),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    let own = policy.parent.namespace();
+    plan.keep = keep
+        .iter()
+        .map(|reference| ChildKey {
+            kind: Kind {
+                api_version: reference.api_version.clone(),
+                kind: reference.kind.clone(),
+            },
+            name: ObjectName {
+                namespace: reference.namespace.clone().or_else(|| own.clone()),
+                name: reference.name.clone(),
+            },
+        })
+        .collect();
+    if !refusals.is_empty() {
+        return Err(refusals);
+    }
+    plan.desired
+        .sort_by(|a, b| (rank(&a.key.kind), &a.key).cmp(&(rank(&b.key.kind), &b.key)));
+    Ok(plan)
+}
+
+/// Whether a parent owns an object: its controller owner reference has the parent's UID and its label names the
+/// controller. A label or an annotation alone proves nothing: people and templates copy them.
+#[must_use]
+pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
+    parent.metadata.uid.is_some()
+        && controller_of(object).map(|owner| &owner.uid) == parent.metadata.uid.as_ref()
+        && label(object, CONTROLLER_LABEL) == Some(&config.name)
+}
+
+/// Whether an object is a retained child: nobody controls it, and label and annotation name this parent. Enough
+/// to take it up again, never enough to delete it.
+#[must_use]
+pub fn retains(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
+    controller_of(object).is_none()
+        && label(object, CONTROLLER_LABEL) == Some(&config.name)
+        && annotation(object, PARENT_ANNOTATION) == Some(&ObjectName::of(parent).to_string())
+}
+
+/// What others rely on goes first: a pod that mounts a claim comes after the claim.
+fn rank(kind: &Kind) -> u8 {
+    match kind.kind.as_str() {
+        "Namespace" | "CustomResourceDefinition" => 0,
+        "ServiceAccount" | "Role" | "ClusterRole" | "RoleBinding" | "ClusterRoleBinding" => 1,
+        "ConfigMap" | "Secret" | "PersistentVolume" | "PersistentVolumeClaim" => 2,
+        "Service" | "NetworkPolicy" | "PodDisruptionBudget" => 3,
+        _ => 4,
+    }
+}
+
+impl Policy<'_> {
+    fn child(&self, index: usize, child: &Value) -> Result<Desired, Refusal> {
+        let key = self.key(index, child)?;
+        let which = key.to_string();
+        let Some(removal) = self.config.children.get(&key.kind) else {
+            return Err(self.kind_not_allowed(which, key.kind));
+        };
+        self.check_existing(&key)?;
+        let mut body = child.clone();
+        // `key` has seen that both are objects.
+        if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
+            if metadata.contains_key("ownerReferences") {
+                return Err(Refusal::OwnerGiven { which });
+            }
+            self.complete(metadata, &key, *removal);
+        }
+        if let Some(body) = body.as_object_mut() {
+            body.remove("status");
+        }
+        let fingerprint = fingerprint(&body);
+        let annotations = &mut body["metadata"]["annotations"];
+        annotations[APPLIED_ANNOTATION] = fingerprint.as_str().into();
+        annotations[DIGEST_ANNOTATION] = self.digest.into();
+        Ok(Desired {
+            key,
+            body,
+            fingerprint,
+        })
+    }
+
+    fn secret(&self, secret: &GeneratedSecret) -> Result<DesiredSecret, Refusal> {
+        let kind = Kind {
+            api_version: "v1".into(),
+            kind: "Secret".into(),
+        };
+        let name = ObjectName {
+            namespace: self.parent.namespace(),
+            name: secret.name.clone(),
+        };
+        let key = ChildKey { kind, name };
+        let which = key.name.to_string();
+        if !self.config.children.contains_key(&key.kind) {
+            return Err(self.kind_not_allowed(which, key.kind));
+        }
+        if key.name.namespace.is_none() {
+            return Err(Refusal::NoNamespace { which });
+        }
+        if let Some(problem) = secret_problem(secret) {
+            return Err(Refusal::BadSecret { which, problem });
+        }
+        self.check_existing(&key)?;
+        let mut metadata = Map::new();
+        metadata.insert("labels".into(), json!({ super::object::GENERATED_LABEL: "true" }));
+        self.complete(&mut metadata, &key, self.config.generated);
+        metadata["annotations"][DIGEST_ANNOTATION] = self.digest.into();
+        metadata.insert("name".into(), secret.name.clone().into());
+        let body = json!({ "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata });
+        Ok(DesiredSecret {
+            key,
+            secret: secret.clone(),
+            body,
+        })
+    }
+
+    fn key(&self, index: usize, child: &Value) -> Result<ChildKey, Refusal> {
+        let text = |pointer: &str| {
+            child
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+        };
+        let missing = |missing| {
+            let mut which = format!("children[{index}]");
+            if let Some(name) = text("/metadata/name").or(text("/kind")) {
+                let _ = write!(which, " ({name})");
+            }
+            Refusal::Incomplete { which, missing }
+        };
+        let api_version = text("/apiVersion").ok_or_else(|| missing("`apiVersion`"))?;
+        let kind = text("/kind").ok_or_else(|| missing("`kind`"))?;
+        let name = text("/metadata/name").ok_or_else(|| missing("`metadata.name`"))?;
+        let kind = Kind {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+        };
+        let namespace = self.namespace(&kind, name, text("/metadata/namespace"))?;
+        Ok(ChildKey {
+            kind,
+            name: ObjectName {
+                namespace,
+                name: name.to_owned(),
+            },
+        })
+    }
+
+    fn namespace(&self, kind: &Kind, name: &str, given: Option<&str>) -> Result<Option<String>, Refusal> {
+        let which = || format!("{} {name}", kind.kind);
+        if !self.config.children.contains_key(kind) {
+            return Err(self.kind_not_allowed(which(), kind.clone()));
+        }
+        let namespaced = (self.namespaced)(kind).ok_or_else(|| Refusal::KindUnknown {
+            which: which(),
+            kind: kind.clone(),
+        })?;
+        match (self.parent.namespace(), given) {
+            (Some(_), _) if !namespaced => Err(Refusal::ClusterScoped { which: which() }),
+            (None, _) if !namespaced => Ok(None),
+            (Some(own), None) => Ok(Some(own)),
+            (Some(own), Some(given)) if own == given => Ok(Some(own)),
+            (Some(_), Some(given)) => Err(Refusal::OtherNamespace {
+                which: format!("{} {given}/{name}", kind.kind),
+                parent: ObjectName::of(self.parent).to_string(),
+            }),
+            (None, None) => Err(Refusal::NoNamespace { which: which() }),
+            (None, Some(given)) if self.config.other_namespaces.contains(given) => Ok(Some(given.to_owned())),
+            (None, Some(given)) => Err(Refusal::NamespaceNotAllowed {
+                which: format!("{} {given}/{name}", kind.kind),
+                namespace: given.to_owned(),
+            }),
+        }
+    }
+
+    fn check_existing(&self, key: &ChildKey) -> Result<(), Refusal> {
+        let Some(existing) = (self.existing)(key) else {
+            return Ok(());
+        };
+        let which = key.to_string();
+        if let Some(owner) = controller_of(&existing) {
+            if Some(&owner.uid) == self.parent.metadata.uid.as_ref() {
+                return Ok(());
+            }
+            return Err(Refusal::OwnedByOther {
+                which,
+                owner: format!("{} {}", owner.kind, owner.name),
+            });
+        }
+        if retains(self.config, self.parent, &existing) || self.config.adopt {
+            return Ok(());
+        }
+        match annotation(&existing, PARENT_ANNOTATION) {
+            Some(owner) if label(&existing, CONTROLLER_LABEL).is_some() && *owner != *self.name() => {
+                Err(Refusal::OwnedByOther {
+                    which,
+                    owner: owner.to_owned(),
+                })
+            }
+            _ => Err(Refusal::NotAdopted {
+                which,
+                controller: self.config.name.clone(),
+            }),
+        }
+    }
+
+    fn complete(&self, metadata: &mut Map<String, Value>, key: &ChildKey, removal: Removal) {
+        // What the API server sets is not ours to apply, and generators of objects write nulls for it.
+        for field in [
+            "managedFields",
+            "resourceVersion",
+            "uid",
+            "creationTimestamp",
+            "generation",
+            "selfLink",
+        ] {
+            metadata.remove(field);
+        }
+        if let Some(namespace) = &key.name.namespace {
+            metadata.insert("namespace".into(), namespace.as_str().into());
+        }
+        if removal == Removal::Delete {
+            let owner = json!([{
+                "apiVersion": self.config.parent.api_version,
+                "kind": self.config.parent.kind,
+                "name": self.parent.name_any(),
+                "uid": self.parent.metadata.uid,
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }]);
+            metadata.insert("ownerReferences".into(), owner);
+        }
+        let own: [(&str, BTreeMap<&str, String>); 2] = [
+            (
+                "labels",
+                BTreeMap::from([(CONTROLLER_LABEL, self.config.name.clone())]),
+            ),
+            ("annotations", BTreeMap::from([(PARENT_ANNOTATION, self.name())])),
+        ];
+        for (field, entries) in own {
+            let map = metadata.entry(field).or_insert_with(|| json!({}));
+            if !map.is_object() {
+                *map = json!({});
+            }
+            for (key, value) in entries {
+                map[key] = value.into();
+            }
+        }
+    }
+
+    fn kind_not_allowed(&self, which: String, kind: Kind) -> Refusal {
+        Refusal::KindNotAllowed {
+            which,
+            controller: self.config.name.clone(),
+            kind,
+        }
+    }
+
+    fn name(&self) -> String {
+        ObjectName::of(self.parent).to_string()
+    }
+}
+
+fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
+    if secret.entries.is_empty() {
+        return Some("it must have at least one entry".into());
+    }
+    let mut keys = HashSet::new();
+    secret.entries.iter().find_map(|entry| {
+        let key = &entry.key;
+        let alphabet = entry
+            .alphabet
+            .as_deref()
+            .map(|text| text.chars().collect::<HashSet<_>>());
+        if !keys.insert(key) {
+            Some(format!("the key {key:?} is there twice"))
+        } else if !(8..=1024).contains(&entry.length) {
+            Some(format!(
+                "the key {key:?} has the length {}; it must be from 8 to 1024",
+                entry.length
+            ))
+        } else if alphabet.is_some_and(|alphabet| alphabet.len() < 2) {
+            Some(format!(
+                "the alphabet of the key {key:?} must have at least 2 different characters"
+            ))
+        } else {
+            None
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

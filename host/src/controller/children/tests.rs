@@ -1,0 +1,344 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+use crate::config::{DEFAULT_BACKOFF, DEFAULT_LIMITS};
+
+fn kind(api_version: &str, kind: &str) -> Kind {
+    Kind {
+        api_version: api_version.into(),
+        kind: kind.into(),
+    }
+}
+
+fn config() -> ControllerConfig {
+    ControllerConfig {
+        name: "shop".into(),
+        parent: kind("example.com/v1", "Shop"),
+        plugin: PathBuf::new(),
+        children: BTreeMap::from([
+            (kind("v1", "Pod"), Removal::Delete),
+            (kind("v1", "Secret"), Removal::Delete),
+            (kind("v1", "PersistentVolumeClaim"), Removal::Retain),
+            (kind("v1", "Node"), Removal::Delete),
+            (kind("example.com/v1", "Missing"), Removal::Delete),
+        ]),
+        generated: Removal::Retain,
+        reads: Default::default(),
+        other_namespaces: ["spare".to_owned()].into(),
+        adopt: false,
+        concurrency: 1,
+        resync: Duration::from_secs(1),
+        backoff: DEFAULT_BACKOFF,
+        limits: DEFAULT_LIMITS,
+    }
+}
+
+fn object(value: Value) -> DynamicObject {
+    serde_json::from_value(value).unwrap()
+}
+
+fn parent(namespace: Option<&str>) -> DynamicObject {
+    object(json!({
+        "apiVersion": "example.com/v1", "kind": "Shop",
+        "metadata": { "name": "a", "namespace": namespace, "uid": "uid-a" },
+    }))
+}
+
+fn pod(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name }, "spec": { "x": 1 } })
+}
+
+fn plan_with(
+    config: &ControllerConfig,
+    parent: &DynamicObject,
+    existing: Option<Value>,
+    children: &[Value],
+    generate: &[GeneratedSecret],
+) -> Result<Plan, Vec<String>> {
+    let policy = Policy {
+        config,
+        parent,
+        digest: "sha256:d",
+        namespaced: &|kind| match kind.kind.as_str() {
+            "Node" => Some(false),
+            "Missing" => None,
+            _ => Some(true),
+        },
+        existing: &|key| {
+            let existing = object(existing.clone()?);
+            (existing.name_any() == key.name.name).then(|| Arc::new(existing))
+        },
+    };
+    plan(&policy, children, &[], generate)
+        .map_err(|refusals| refusals.iter().map(ToString::to_string).collect())
+}
+
+fn planned(children: &[Value]) -> Plan {
+    plan_with(&config(), &parent(Some("default")), None, children, &[]).unwrap()
+}
+
+#[track_caller]
+fn refused(children: &[Value], expected: &str) {
+    let refusals = plan_with(&config(), &parent(Some("default")), None, children, &[]).unwrap_err();
+    assert!(
+        refusals.iter().any(|refusal| refusal.contains(expected)),
+        "{refusals:?}"
+    );
+}
+
+#[test]
+fn a_child_gets_owner_namespace_label_and_annotations() {
+    let plan = planned(&[pod("p")]);
+    let metadata = &plan.desired[0].body["metadata"];
+    assert_eq!(metadata["namespace"], "default");
+    assert_eq!(metadata["ownerReferences"][0]["uid"], "uid-a");
+    assert_eq!(metadata["ownerReferences"][0]["controller"], true);
+    assert_eq!(metadata["labels"][CONTROLLER_LABEL], "shop");
+    assert_eq!(metadata["annotations"][PARENT_ANNOTATION], "default/a");
+    assert_eq!(metadata["annotations"][DIGEST_ANNOTATION], "sha256:d");
+    assert_eq!(
+        metadata["annotations"][APPLIED_ANNOTATION],
+        plan.desired[0].fingerprint
+    );
+}
+
+#[test]
+fn what_the_server_sets_is_never_applied() {
+    let mut child = pod("p");
+    child["metadata"]["uid"] = "x".into();
+    child["metadata"]["resourceVersion"] = "1".into();
+    child["metadata"]["managedFields"] = json!([]);
+    child["metadata"]["creationTimestamp"] = Value::Null;
+    child["status"] = json!({ "phase": "Running" });
+    assert_eq!(planned(&[child]), planned(&[pod("p")]));
+}
+
+#[test]
+fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
+    let (config, parent) = (config(), parent(Some("default")));
+    let with = |digest| {
+        let policy = Policy {
+            config: &config,
+            parent: &parent,
+            digest,
+            namespaced: &|_| Some(true),
+            existing: &|_| None,
+        };
+        plan(&policy, &[pod("p")], &[], &[]).unwrap().desired[0]
+            .fingerprint
+            .clone()
+    };
+    assert_eq!(with("sha256:one"), with("sha256:two"));
+    let mut other = pod("p");
+    other["spec"]["x"] = 2.into();
+    assert_ne!(planned(&[other]).desired[0].fingerprint, with("sha256:one"));
+}
+
+#[test]
+fn retained_kinds_get_no_owner_since_the_garbage_collector_would_delete_them() {
+    let claim = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "c" } });
+    assert!(
+        planned(&[claim]).desired[0].body["metadata"]
+            .get("ownerReferences")
+            .is_none()
+    );
+}
+
+#[test]
+fn claims_are_applied_before_the_pods_that_mount_them() {
+    let claim = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "c" } });
+    let plan = planned(&[pod("b"), pod("a"), claim]);
+    let names: Vec<_> = plan
+        .desired
+        .iter()
+        .map(|desired| desired.key.to_string())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "PersistentVolumeClaim default/c",
+            "Pod default/a",
+            "Pod default/b"
+        ]
+    );
+}
+
+#[test]
+fn a_child_without_kind_or_name_is_refused_by_its_place() {
+    refused(
+        &[
+            pod("p"),
+            json!({ "apiVersion": "v1", "metadata": { "name": "q" } }),
+        ],
+        "children[1] (q)",
+    );
+    refused(
+        &[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {} })],
+        "`metadata.name` is missing",
+    );
+    refused(&[json!(7)], "`apiVersion` is missing");
+    refused(
+        &[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "p-" } })],
+        "metadata.name",
+    );
+}
+
+#[test]
+fn all_refusals_are_said_at_once() {
+    let twice = [pod("p"), pod("p"), json!({ "apiVersion": "v1", "kind": "Pod" })];
+    let refusals = plan_with(&config(), &parent(Some("default")), None, &twice, &[]).unwrap_err();
+    assert_eq!(refusals.len(), 2, "{refusals:?}");
+    assert!(
+        refusals[0].contains("Pod default/p: the plugin asked for it twice"),
+        "{refusals:?}"
+    );
+}
+
+#[test]
+fn kinds_namespaces_and_owners_outside_the_policy_are_refused() {
+    refused(
+        &[json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "d" } })],
+        "may not make the kind apps/v1/Deployment",
+    );
+    refused(
+        &[json!({ "apiVersion": "example.com/v1", "kind": "Missing", "metadata": { "name": "d" } })],
+        "does not serve the kind",
+    );
+    refused(
+        &[json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n" } })],
+        "cluster-scoped",
+    );
+    let mut elsewhere = pod("p");
+    elsewhere["metadata"]["namespace"] = "kube-system".into();
+    refused(
+        &[elsewhere],
+        "Pod kube-system/p: children of default/a may only be in its own namespace",
+    );
+    let mut owned = pod("p");
+    owned["metadata"]["ownerReferences"] = json!([]);
+    refused(&[owned], "ownerReferences");
+}
+
+#[test]
+fn a_cluster_scoped_parent_may_use_the_listed_namespaces_only() {
+    let with = |namespace: Option<&str>| {
+        let mut child = pod("p");
+        child["metadata"]["namespace"] = json!(namespace);
+        plan_with(&config(), &parent(None), None, &[child], &[])
+    };
+    assert_eq!(
+        with(Some("spare")).unwrap().desired[0].key.to_string(),
+        "Pod spare/p"
+    );
+    assert!(with(Some("default")).unwrap_err()[0].contains("otherNamespaces"));
+    assert!(with(None).unwrap_err()[0].contains("must name a namespace"));
+}
+
+#[test]
+fn what_belongs_to_somebody_else_is_never_touched() {
+    let existing = |metadata: Value| {
+        let mut existing = pod("p");
+        for (key, value) in metadata.as_object().unwrap() {
+            existing["metadata"][key] = value.clone();
+        }
+        plan_with(
+            &config(),
+            &parent(Some("default")),
+            Some(existing),
+            &[pod("p")],
+            &[],
+        )
+    };
+    let owner = |uid: &str, controller: bool| {
+        json!({"ownerReferences": [{
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": uid, "controller": controller,
+        }]})
+    };
+    assert!(existing(owner("uid-a", true)).is_ok());
+    assert!(existing(owner("other", true)).unwrap_err()[0].contains("belongs to ReplicaSet web"));
+    assert!(existing(owner("other", false)).unwrap_err()[0].contains("`adopt: true`"));
+    assert!(existing(json!({})).unwrap_err()[0].contains("`adopt: true`"));
+    let ours =
+        json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/a" } });
+    assert!(existing(ours).is_ok(), "a retained child is taken up again");
+    let others =
+        json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/b" } });
+    assert!(existing(others).unwrap_err()[0].contains("belongs to default/b"));
+}
+
+#[test]
+fn adoption_takes_what_nobody_owns_and_nothing_else() {
+    let config = ControllerConfig {
+        adopt: true,
+        ..config()
+    };
+    let adopt = |existing: Value| {
+        plan_with(
+            &config,
+            &parent(Some("default")),
+            Some(existing),
+            &[pod("p")],
+            &[],
+        )
+        .map(|_| ())
+    };
+    assert!(adopt(pod("p")).is_ok());
+    let mut owned = pod("p");
+    owned["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "other", "controller": true,
+    }]);
+    assert!(adopt(owned).is_err());
+}
+
+#[test]
+fn ownership_needs_the_uid_and_the_label_both() {
+    let (config, parent) = (config(), parent(Some("default")));
+    let owned = |uid: &str, label: &str| {
+        owns(
+            &config,
+            &parent,
+            &object(json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {
+                    "name": "p", "labels": { CONTROLLER_LABEL: label },
+                    "ownerReferences": [
+                        { "apiVersion": "v1", "kind": "Shop", "name": "a", "uid": uid, "controller": true },
+                    ],
+                },
+            })),
+        )
+    };
+    assert!(owned("uid-a", "shop"));
+    assert!(!owned("uid-b", "shop"));
+    assert!(!owned("uid-a", "other"));
+}
+
+#[test]
+fn generated_secrets_are_checked_and_carry_no_owner_unless_secrets_are_set_to_delete() {
+    let secret = |length: u32, alphabet: Option<&str>| GeneratedSecret {
+        name: "root".into(),
+        entries: vec![crate::plugin::contract::GeneratedValue {
+            key: "password".into(),
+            length,
+            alphabet: alphabet.map(str::to_owned),
+        }],
+    };
+    let with = |config: &ControllerConfig, secret: GeneratedSecret| {
+        plan_with(config, &parent(Some("default")), None, &[], &[secret])
+    };
+    let plan = with(&config(), secret(20, None)).unwrap();
+    assert!(plan.secrets[0].body["metadata"].get("ownerReferences").is_none());
+    assert!(plan.names(&plan.secrets[0].key));
+    let deleting = ControllerConfig {
+        generated: Removal::Delete,
+        ..config()
+    };
+    let plan = with(&deleting, secret(20, None)).unwrap();
+    assert_eq!(
+        plan.secrets[0].body["metadata"]["ownerReferences"][0]["uid"],
+        "uid-a"
+    );
+    assert!(with(&config(), secret(7, None)).unwrap_err()[0].contains("from 8 to 1024"));
+    assert!(with(&config(), secret(20, Some("aaa"))).unwrap_err()[0].contains("different characters"));
+}

@@ -1,0 +1,338 @@
+//! What every pass of one controller can reach: handles, caches, and what is remembered of each parent.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kube::Client;
+use kube::core::{DynamicObject, Selector};
+use tokio::sync::watch;
+
+use super::children::{owns, retains};
+use super::events::Events;
+use super::kinds::Resource;
+use super::object::{ChildKey, ObjectName};
+use super::queue::{Queue, Trigger};
+use super::watches::{Watch, WatchState};
+use crate::config::ControllerConfig;
+use crate::plugin::contract::{Kind, Need};
+use crate::plugin::registry::Live;
+
+/// The watches of one kind: one for all namespaces, or one for each that the configuration names.
+#[derive(Clone, Default)]
+pub struct KindWatches {
+    everywhere: Option<Arc<Watch>>,
+    by_namespace: BTreeMap<String, Arc<Watch>>,
+}
+
+impl KindWatches {
+    /// One watch over all namespaces, or of a cluster-scoped kind.
+    #[must_use]
+    pub fn everywhere(watch: Arc<Watch>) -> Self {
+        Self {
+            everywhere: Some(watch),
+            by_namespace: BTreeMap::new(),
+        }
+    }
+
+    /// One watch a namespace.
+    #[must_use]
+    pub fn by_namespace(watches: BTreeMap<String, Arc<Watch>>) -> Self {
+        Self {
+            everywhere: None,
+            by_namespace: watches,
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Watch>> {
+        self.everywhere.iter().chain(self.by_namespace.values())
+    }
+
+    /// The one that sees a namespace; `None` when that namespace is not watched.
+    #[must_use]
+    pub fn of(&self, namespace: Option<&str>) -> Option<&Arc<Watch>> {
+        self.everywhere
+            .as_ref()
+            .or_else(|| self.by_namespace.get(namespace?))
+    }
+
+    fn get(&self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
+        self.of(name.namespace.as_deref())?.get(name)
+    }
+
+    /// The first that does not work, in its own words.
+    fn failure(&self) -> Option<String> {
+        self.iter().find_map(|watch| match &*watch.state().borrow() {
+            WatchState::Failing(message) => Some(message.clone()),
+            WatchState::Starting | WatchState::Synced => None,
+        })
+    }
+
+    fn is_starting(&self) -> bool {
+        self.iter()
+            .any(|watch| *watch.state().borrow() == WatchState::Starting)
+    }
+}
+
+/// What is remembered of one parent between passes. Losing it costs a few needless requests, nothing else.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// How many passes failed in a row.
+    pub failures: u32,
+    /// What the plugin last asked to read.
+    pub needs: Vec<Need>,
+    /// The resource version that the last own write gave to each child.
+    pub written: HashMap<ChildKey, u128>,
+    /// The resource version that the last own write gave to the parent.
+    pub parent_written: Option<u128>,
+    /// Children whose live object does not say literally what was applied, though the API server took it: the
+    /// fingerprints of what was applied and of what came of it.
+    pub normalized: HashMap<ChildKey, (String, String)>,
+    /// The same for the status.
+    pub status_normalized: Option<(String, String)>,
+}
+
+impl Memory {
+    /// Whether a trigger is only the echo of what this controller wrote.
+    ///
+    /// A child at an older version than our last write of it is an echo too: the write's answer was newer and the
+    /// plugin has seen it. The parent is different: a change of its spec just before our status write was
+    /// not seen, so only the very version counts.
+    #[must_use]
+    pub fn is_echo(&self, trigger: &Trigger) -> bool {
+        match trigger {
+            Trigger::Child {
+                child,
+                version: Some(version),
+            } => self.written.get(child).is_some_and(|written| version <= written),
+            Trigger::Parent {
+                version: Some(version),
+            } => self.parent_written == Some(*version),
+            _ => false,
+        }
+    }
+}
+
+/// See the module.
+pub struct Context {
+    /// The controller's configuration.
+    pub config: Arc<ControllerConfig>,
+    /// The connection.
+    pub client: Client,
+    /// The parent's resource.
+    pub resource: Arc<Resource>,
+    /// The resources of the kinds that the plugin may make or read, as far as the cluster serves them.
+    pub resources: BTreeMap<Kind, Arc<Resource>>,
+    /// The custom resources.
+    pub parents: KindWatches,
+    /// What the plugin may make.
+    pub children: BTreeMap<Kind, KindWatches>,
+    /// What the plugin may read.
+    pub reads: BTreeMap<Kind, KindWatches>,
+    /// The plugin's live version.
+    pub plugin: watch::Receiver<Live>,
+    /// Where Events go.
+    pub events: Events,
+    /// Which parents to reconcile.
+    pub queue: Arc<Queue>,
+    memory: Mutex<HashMap<ObjectName, Memory>>,
+}
+
+/// The parts of a [`Context`] that come from outside.
+pub struct Parts {
+    /// See [`Context::config`].
+    pub config: Arc<ControllerConfig>,
+    /// See [`Context::client`].
+    pub client: Client,
+    /// See [`Context::resource`].
+    pub resource: Arc<Resource>,
+    /// See [`Context::resources`].
+    pub resources: BTreeMap<Kind, Arc<Resource>>,
+    /// See [`Context::parents`].
+    pub parents: KindWatches,
+    /// See [`Context::children`].
+    pub children: BTreeMap<Kind, KindWatches>,
+    /// See [`Context::reads`].
+    pub reads: BTreeMap<Kind, KindWatches>,
+    /// See [`Context::plugin`].
+    pub plugin: watch::Receiver<Live>,
+    /// See [`Context::events`].
+    pub events: Events,
+}
+
+impl Context {
+    /// Nothing is remembered and nothing is queued yet.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        let Parts {
+            config,
+            client,
+            resource,
+            resources,
+            parents,
+            children,
+            reads,
+            plugin,
+            events,
+        } = parts;
+        let queue = Arc::default();
+        let memory = Mutex::default();
+        Self {
+            config,
+            client,
+            resource,
+            resources,
+            parents,
+            children,
+            reads,
+            plugin,
+            events,
+            queue,
+            memory,
+        }
+    }
+
+    /// The parent as last known.
+    #[must_use]
+    pub fn parent(&self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
+        self.parents.get(name)
+    }
+
+    /// What this parent owns or retains, sorted by API version, kind, namespace and name.
+    #[must_use]
+    pub fn observed(&self, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
+        let name = ObjectName::of(parent);
+        let uid = parent.metadata.uid.as_deref().unwrap_or_default();
+        let refers = |watch: &Arc<Watch>| watch.referring_to(uid, &name);
+        let mut children: Vec<_> = Vec::new();
+        for watches in self.children.values() {
+            for watch in watches.iter() {
+                children.extend(refers(watch));
+            }
+        }
+        children.retain(|child| owns(&self.config, parent, child) || retains(&self.config, parent, child));
+        children
+    }
+
+    /// One object of a kind that this controller may make, whoever owns it.
+    #[must_use]
+    pub fn existing(&self, key: &ChildKey) -> Option<Arc<DynamicObject>> {
+        self.children.get(&key.kind)?.get(&key.name)
+    }
+
+    /// What a need selects, sorted by name; `None` when its namespace is not watched.
+    #[must_use]
+    pub fn related(
+        &self,
+        kind: &Kind,
+        namespace: Option<&str>,
+        name: Option<&str>,
+        selector: &Selector,
+    ) -> Option<Vec<Arc<DynamicObject>>> {
+        let watch = self.reads.get(kind)?.of(namespace)?;
+        let mut objects = watch.select(namespace, selector);
+        if let Some(name) = name {
+            objects.retain(|object| object.metadata.name.as_deref() == Some(name));
+        }
+        Some(objects)
+    }
+
+    /// Puts the answer to a write into the cache, and remembers that the watch will repeat it.
+    pub fn record_child(&self, parent: &ObjectName, key: &ChildKey, object: DynamicObject) {
+        if let Some(version) = super::object::version(&object) {
+            self.memory_of(parent, |memory| {
+                memory.written.insert(key.clone(), version);
+            });
+        }
+        let watch = self
+            .children
+            .get(&key.kind)
+            .and_then(|watches| watches.of(key.name.namespace.as_deref()));
+        if let Some(watch) = watch {
+            watch.record(object);
+        }
+    }
+
+    /// Takes a deleted child out of the cache.
+    pub fn forget_child(&self, key: &ChildKey) {
+        let watch = self
+            .children
+            .get(&key.kind)
+            .and_then(|watches| watches.of(key.name.namespace.as_deref()));
+        if let Some(watch) = watch {
+            watch.forget(&key.name);
+        }
+    }
+
+    /// Puts the answer to a write of the parent into the cache, and remembers that the watch will repeat it.
+    pub fn record_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
+        let name = ObjectName::of(&object);
+        self.memory_of(&name, |memory| {
+            memory.parent_written = super::object::version(&object);
+        });
+        Some(self.parents.of(name.namespace.as_deref())?.record(object))
+    }
+
+    /// The first watch that this controller needs and that does not work, in its own words.
+    #[must_use]
+    pub fn watch_failure(&self) -> Option<String> {
+        self.children
+            .values()
+            .chain(self.reads.values())
+            .find_map(KindWatches::failure)
+    }
+
+    /// Whether a first list is still under way.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        self.parents.is_starting()
+            || self
+                .children
+                .values()
+                .chain(self.reads.values())
+                .any(KindWatches::is_starting)
+    }
+
+    /// Looks at what is remembered of a parent, and may change it.
+    pub fn memory_of<T>(&self, parent: &ObjectName, look: impl FnOnce(&mut Memory) -> T) -> T {
+        let mut memory = self.memory();
+        match memory.get_mut(parent) {
+            Some(memory) => look(memory),
+            None => look(memory.entry(parent.clone()).or_default()),
+        }
+    }
+
+    /// The parent is gone.
+    pub fn forget(&self, parent: &ObjectName) {
+        self.memory().remove(parent);
+    }
+
+    /// Whether a trigger is only the echo of an own write.
+    #[must_use]
+    pub fn is_echo(&self, parent: &ObjectName, trigger: &Trigger) -> bool {
+        self.memory()
+            .get(parent)
+            .is_some_and(|memory| memory.is_echo(trigger))
+    }
+
+    /// The parents whose plugin needs an object.
+    #[must_use]
+    pub fn parents_in_need_of(&self, kind: &Kind, object: &DynamicObject) -> Vec<ObjectName> {
+        let memory = self.memory();
+        let in_need = |parent: &ObjectName, memory: &Memory| {
+            memory
+                .needs
+                .iter()
+                .any(|need| super::needs::selects(need, parent, kind, object))
+        };
+        memory
+            .iter()
+            .filter(|(parent, memory)| in_need(parent, memory))
+            .map(|(parent, _)| parent.clone())
+            .collect()
+    }
+
+    fn memory(&self) -> MutexGuard<'_, HashMap<ObjectName, Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,305 @@
+//! One controller: from a change in the cluster to a parent in the queue, and from the queue to a pass.
+//!
+//! Modules in the order in which a change runs through them.
+
+pub mod object;
+
+pub mod kinds;
+pub mod watches;
+
+pub mod queue;
+
+pub mod context;
+pub mod reconcile;
+
+pub mod needs;
+
+pub mod children;
+
+pub mod api;
+pub mod apply;
+pub mod drift;
+pub mod secrets;
+
+pub mod prune;
+
+pub mod events;
+pub mod status;
+
+pub mod backoff;
+
+use std::sync::Arc;
+
+use futures::future::{join_all, select_all};
+use kube::core::DynamicObject;
+use tokio::time::{Instant, interval_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument, debug, error, info, info_span};
+
+use self::context::{Context, KindWatches};
+use self::object::{
+    CONTROLLER_LABEL, ChildKey, ObjectName, PARENT_ANNOTATION, annotation, controller_of, label, version,
+};
+use self::queue::{Trigger, Work};
+use self::reconcile::{Next, reconcile};
+use self::watches::{Change, Subscription, WatchState};
+use crate::plugin::contract::Kind;
+use crate::plugin::registry::Live;
+
+/// Runs one controller until it is told to stop, then waits for the passes under way.
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let subscriptions = subscribe(&context);
+    let mut plugin = context.plugin.clone();
+    let ready = async {
+        // Nothing is decided on half a picture: what a first list has not shown yet would look missing.
+        wait_for_first_lists(&context).await;
+        // The sender lives as long as the process; without it there is nothing to wait for either.
+        let _ = plugin.wait_for(|live| !matches!(live, Live::Loading)).await;
+    };
+    tokio::select! {
+        () = ready => {}
+        () = stop.cancelled() => return,
+    }
+    info!(controller = context.config.name, parent = %context.config.parent, "controller started");
+    mark_all(&context, &Trigger::Resync);
+    let workers = TaskTracker::new();
+    for _ in 0..context.config.concurrency {
+        workers.spawn(work(Arc::clone(&context)));
+    }
+    workers.close();
+    tokio::select! {
+        () = keep_marking(&context) => {}
+        () = stop.cancelled() => {}
+    }
+    drop(subscriptions);
+    context.queue.close();
+    workers.wait().await;
+    info!(controller = context.config.name, "controller stopped");
+}
+
+async fn wait_for_first_lists(context: &Context) {
+    let watches = context.parents.iter().chain(
+        context
+            .children
+            .values()
+            .chain(context.reads.values())
+            .flat_map(KindWatches::iter),
+    );
+    join_all(watches.map(|watch| async {
+        let mut state = watch.state();
+        let _ = state.wait_for(|state| *state != WatchState::Starting).await;
+    }))
+    .await;
+}
+
+fn mark_all(context: &Context, trigger: &Trigger) {
+    for watch in context.parents.iter() {
+        for name in watch.names() {
+            context.queue.mark(&name, trigger.clone());
+        }
+    }
+}
+
+/// Marks every parent when something concerns them all: time, a new plugin, a watch that works again.
+async fn keep_marking(context: &Context) {
+    let mut plugin = context.plugin.clone();
+    plugin.mark_unchanged();
+    let period = context.config.resync;
+    let mut resync = interval_at(Instant::now() + period, period);
+    let all = || {
+        context
+            .children
+            .values()
+            .chain(context.reads.values())
+            .flat_map(KindWatches::iter)
+    };
+    let mut states: Vec<_> = all().map(|watch| watch.state()).collect();
+    states
+        .iter_mut()
+        .for_each(tokio::sync::watch::Receiver::mark_unchanged);
+    loop {
+        let state_changed = async {
+            if states.is_empty() {
+                return std::future::pending().await;
+            }
+            let changes = states.iter_mut().map(|state| Box::pin(state.changed()));
+            let _ = select_all(changes).await;
+        };
+        let trigger = tokio::select! {
+            _ = resync.tick() => Trigger::Resync,
+            Ok(()) = plugin.changed() => Trigger::Reload,
+            () = state_changed => Trigger::Resync,
+        };
+        mark_all(context, &trigger);
+    }
+}
+
+async fn work(context: Arc<Context>) {
+    while let Some(work) = context.queue.next().await {
+        let Work {
+            parent,
+            triggers,
+            since,
+        } = work;
+        let first = triggers.first().map_or("none", Trigger::as_str);
+        let span = info_span!(
+            "reconcile",
+            controller = context.config.name,
+            parent = %parent,
+            trigger = first,
+            waited_us = since.elapsed().as_micros() as u64,
+        );
+        // A task of its own, so that a panic ends one pass and not the worker.
+        let pass = {
+            let (context, parent) = (Arc::clone(&context), parent.clone());
+            tokio::spawn(async move { reconcile(&context, &parent).await }.instrument(span))
+        };
+        let next = match pass.await {
+            Ok(next) => next,
+            Err(panic) => {
+                error!(controller = context.config.name, %parent, %panic, "a pass panicked: this is a bug of the host");
+                context.memory_of(&parent, |memory| {
+                    memory.failures = memory.failures.saturating_add(1);
+                });
+                Next::Backoff
+            }
+        };
+        let delay = match next {
+            Next::OnChange => None,
+            Next::After(delay) => Some(delay),
+            Next::Backoff => {
+                let failures = context.memory_of(&parent, |memory| memory.failures);
+                Some(backoff::delay(&context.config.backoff, failures))
+            }
+        };
+        debug!(controller = context.config.name, %parent, ?delay, "pass done");
+        if let Some(delay) = delay {
+            context.queue.mark_at(&parent, Instant::now() + delay);
+        }
+        context
+            .queue
+            .done(&parent, |trigger| context.is_echo(&parent, trigger));
+    }
+}
+
+/// Turns changes in the cluster into marks in the queue.
+fn subscribe(context: &Arc<Context>) -> Vec<Subscription> {
+    let mut subscriptions = Vec::new();
+    // Weak, since the watches are in the context and hold the subscribers.
+    let weak = Arc::downgrade(context);
+    let of = |watches: &KindWatches, react: fn(&Context, &Kind, Change<'_>)| {
+        watches
+            .iter()
+            .map(|watch| {
+                let weak = weak.clone();
+                watch.subscribe(Arc::new(move |kind, change| {
+                    if let Some(context) = weak.upgrade() {
+                        react(&context, kind, change);
+                    }
+                }))
+            })
+            .collect::<Vec<_>>()
+    };
+    subscriptions.extend(of(&context.parents, parent_changed));
+    for watches in context.children.values() {
+        subscriptions.extend(of(watches, child_changed));
+    }
+    for watches in context.reads.values() {
+        subscriptions.extend(of(watches, related_changed));
+    }
+    subscriptions
+}
+
+fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {
+    let Some(object) = change.new.or(change.old) else {
+        return;
+    };
+    if change.new.is_some() && is_same(change) {
+        return;
+    }
+    let trigger = Trigger::Parent {
+        version: change.new.and_then(|object| version(object)),
+    };
+    mark(context, &ObjectName::of(object), trigger);
+}
+
+fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
+    let Some(object) = change.new.or(change.old) else {
+        return;
+    };
+    let echo_of_nothing = change.new.is_some() && is_same(change);
+    let child = ChildKey {
+        kind: kind.clone(),
+        name: ObjectName::of(object),
+    };
+    let trigger = Trigger::Child {
+        child,
+        version: change.new.and_then(|object| version(object)),
+    };
+    // A child that loses its label or its owner concerns the parent that it had.
+    let mut parents: Vec<ObjectName> = change
+        .old
+        .into_iter()
+        .chain(change.new)
+        .filter_map(|object| parent_of(context, object))
+        .collect();
+    parents.dedup();
+    for parent in parents {
+        if !echo_of_nothing {
+            mark(context, &parent, trigger.clone());
+        }
+    }
+}
+
+fn related_changed(context: &Context, kind: &Kind, change: Change<'_>) {
+    if change.new.is_some() && is_same(change) {
+        return;
+    }
+    for object in change.old.into_iter().chain(change.new) {
+        for parent in context.parents_in_need_of(kind, object) {
+            context.queue.mark(&parent, Trigger::Related);
+        }
+    }
+}
+
+fn mark(context: &Context, parent: &ObjectName, trigger: Trigger) {
+    if !context.is_echo(parent, &trigger) {
+        context.queue.mark(parent, trigger);
+    }
+}
+
+/// Whether nothing but the resource version and the time of the change differs.
+fn is_same(change: Change<'_>) -> bool {
+    let (Some(old), Some(new)) = (change.old, change.new) else {
+        return false;
+    };
+    let essence = |object: &DynamicObject| {
+        let mut metadata = object.metadata.clone();
+        metadata.resource_version = None;
+        metadata
+    };
+    Arc::ptr_eq(old, new) || (old.data == new.data && essence(old) == essence(new))
+}
+
+/// The parent that a child names, when it is one of this controller's.
+fn parent_of(context: &Context, child: &DynamicObject) -> Option<ObjectName> {
+    if let Some(owner) = controller_of(child) {
+        let parent = &context.config.parent;
+        let ours = owner.kind == parent.kind && owner.api_version == parent.api_version;
+        // A cluster-scoped parent has no namespace, whatever namespace its child is in.
+        let namespace = child
+            .metadata
+            .namespace
+            .clone()
+            .filter(|_| context.resource.namespaced);
+        return ours.then(|| ObjectName {
+            namespace,
+            name: owner.name.clone(),
+        });
+    }
+    let ours = label(child, CONTROLLER_LABEL) == Some(&context.config.name);
+    annotation(child, PARENT_ANNOTATION)
+        .filter(|_| ours)
+        .map(ObjectName::parse)
+}

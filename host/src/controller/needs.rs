@@ -1,0 +1,217 @@
+//! What a plugin asks to read: checked against the policy and answered from the caches.
+
+use kube::ResourceExt;
+use kube::core::{DynamicObject, Expression, Selector, SelectorExt};
+use thiserror::Error;
+
+use super::context::Context;
+use super::object::ObjectName;
+use crate::plugin::contract::{Kind, Need, Related};
+
+/// Why a need cannot be answered.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs)] // The messages say what the fields hold.
+pub enum NeedError {
+    #[error(
+        "need {id:?}: the controller {controller:?} may not read the kind {kind}; list it under its `reads` in the configuration"
+    )]
+    KindNotAllowed {
+        id: String,
+        controller: String,
+        kind: Kind,
+    },
+    #[error(
+        "need {id:?}: the namespace {namespace:?} may not be read; list it under `otherNamespaces` in the configuration"
+    )]
+    NamespaceNotAllowed { id: String, namespace: String },
+    #[error(
+        "need {id:?}: the namespace {namespace:?} is not watched; list it under `namespaces` in the configuration"
+    )]
+    NamespaceNotWatched { id: String, namespace: String },
+    #[error("need {id:?}: {selector:?} is not a label selector: {problem}")]
+    BadSelector {
+        id: String,
+        selector: String,
+        problem: String,
+    },
+    #[error("two needs have the id {id:?}; each must have its own")]
+    Twice { id: String },
+    #[error(
+        "the plugin asked for other objects {rounds} times in one pass; its needs must not depend on each other for ever"
+    )]
+    Unsettled { rounds: usize },
+}
+
+/// Reads what the needs select, as it is in the caches now.
+///
+/// # Errors
+/// The first need that the configuration does not allow or that makes no sense.
+pub fn answer(context: &Context, parent: &DynamicObject, needs: &[Need]) -> Result<Vec<Related>, NeedError> {
+    let mut related: Vec<Related> = Vec::with_capacity(needs.len());
+    for need in needs {
+        let id = need.id.clone();
+        if related.iter().any(|other| other.id == id) {
+            return Err(NeedError::Twice { id });
+        }
+        let kind = kind_of(need);
+        if !context.reads.contains_key(&kind) {
+            return Err(NeedError::KindNotAllowed {
+                id,
+                controller: context.config.name.clone(),
+                kind,
+            });
+        }
+        let namespaced = context
+            .resources
+            .get(&kind)
+            .is_none_or(|resource| resource.namespaced);
+        let own = parent.namespace();
+        let namespace = if namespaced {
+            need.namespace.clone().or_else(|| own.clone())
+        } else {
+            None
+        };
+        if let Some(namespace) = &namespace
+            && own.as_ref() != Some(namespace)
+            && !context.config.other_namespaces.contains(namespace)
+        {
+            return Err(NeedError::NamespaceNotAllowed {
+                id,
+                namespace: namespace.clone(),
+            });
+        }
+        let selector = selector(need).map_err(|problem| NeedError::BadSelector {
+            id: id.clone(),
+            selector: need.label_selector.clone().unwrap_or_default(),
+            problem,
+        })?;
+        let objects = context.related(&kind, namespace.as_deref(), need.name.as_deref(), &selector);
+        let objects = objects.ok_or_else(|| NeedError::NamespaceNotWatched {
+            id: id.clone(),
+            namespace: namespace.unwrap_or_default(),
+        })?;
+        related.push(Related { id, objects });
+    }
+    Ok(related)
+}
+
+/// Whether an object is one that a parent's need selects.
+#[must_use]
+pub fn selects(need: &Need, parent: &ObjectName, kind: &Kind, object: &DynamicObject) -> bool {
+    let namespace = need.namespace.as_ref().or(parent.namespace.as_ref());
+    let empty = std::collections::BTreeMap::new();
+    need.kind == kind.kind
+        && need.api_version == kind.api_version
+        && need
+            .name
+            .as_ref()
+            .is_none_or(|name| object.metadata.name.as_ref() == Some(name))
+        && (object.metadata.namespace.is_none() || object.metadata.namespace.as_ref() == namespace)
+        && selector(need)
+            .is_ok_and(|selector| selector.matches(object.metadata.labels.as_ref().unwrap_or(&empty)))
+}
+
+fn kind_of(need: &Need) -> Kind {
+    Kind {
+        api_version: need.api_version.clone(),
+        kind: need.kind.clone(),
+    }
+}
+
+fn selector(need: &Need) -> Result<Selector, String> {
+    need.label_selector
+        .as_deref()
+        .map_or_else(|| Ok(Selector::default()), parse_selector)
+}
+
+/// Reads what `kubectl get -l` takes: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
+fn parse_selector(text: &str) -> Result<Selector, String> {
+    let mut expressions = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        // A comma within parentheses belongs to the set.
+        let mut depth = 0;
+        let end = rest.find(|c: char| {
+            match c {
+                '(' => depth += 1,
+                ')' => depth -= 1,
+                _ => {}
+            }
+            c == ',' && depth <= 0
+        });
+        let (one, after) = end.map_or((rest, ""), |end| (&rest[..end], &rest[end + 1..]));
+        expressions.push(parse_expression(one.trim())?);
+        rest = after.trim_start();
+    }
+    Ok(expressions.into_iter().collect())
+}
+
+fn parse_expression(text: &str) -> Result<Expression, String> {
+    let key = |key: &str| {
+        let key = key.trim();
+        let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+        if key.is_empty() || !key.chars().all(is_key) {
+            return Err(format!("{key:?} is not a label's key"));
+        }
+        Ok(key.to_owned())
+    };
+    if let Some((left, right)) = text.split_once("!=") {
+        return Ok(Expression::NotEqual(key(left)?, right.trim().to_owned()));
+    }
+    if let Some((left, right)) = text.split_once("==").or_else(|| text.split_once('=')) {
+        return Ok(Expression::Equal(key(left)?, right.trim().to_owned()));
+    }
+    if let Some((left, set)) = text.split_once('(') {
+        let set = set
+            .trim_end()
+            .strip_suffix(')')
+            .ok_or("a set must end with ')'")?;
+        let values = set.split(',').map(|value| value.trim().to_owned()).collect();
+        let (left, operator) = left
+            .trim_end()
+            .rsplit_once(char::is_whitespace)
+            .ok_or("a set needs `in` or `notin`")?;
+        return match operator {
+            "in" => Ok(Expression::In(key(left)?, values)),
+            "notin" => Ok(Expression::NotIn(key(left)?, values)),
+            other => Err(format!("{other:?} is neither `in` nor `notin`")),
+        };
+    }
+    match text.strip_prefix('!') {
+        Some(absent) => Ok(Expression::DoesNotExist(key(absent)?)),
+        None => Ok(Expression::Exists(key(text)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_are_read_as_kubectl_reads_them() {
+        let labels = |text: &str| {
+            text.split(',')
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(k, v)| (k.into(), v.into()))
+                .collect()
+        };
+        let cases = [
+            ("", "a=1", true),
+            ("a=1", "a=1", true),
+            ("a==1,b!=2", "a=1,b=3", true),
+            ("a=1,b!=2", "a=1,b=2", false),
+            ("a in (1, 2),b", "a=2,b=", true),
+            ("a notin (1,2)", "a=2", false),
+            ("!a", "a=1", false),
+            ("!a", "b=1", true),
+            ("app.kubernetes.io/name", "b=1", false),
+        ];
+        for (selector, on, expected) in cases {
+            let parsed = parse_selector(selector).unwrap();
+            assert_eq!(parsed.matches(&labels(on)), expected, "{selector} on {on}");
+        }
+        for bad in ["=1", "a b", "a of (1)", "a in (1", "in (1)"] {
+            assert!(parse_selector(bad).is_err(), "{bad}");
+        }
+    }
+}

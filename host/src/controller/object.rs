@@ -1,0 +1,148 @@
+//! Names of objects, and the labels and annotations by which this host knows its own.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::plugin::contract::Kind;
+
+/// Label of every child: the name of the controller that made it.
+pub const CONTROLLER_LABEL: &str = "operator-host.dev/controller";
+/// Label of a Secret whose values the host generated.
+pub const GENERATED_LABEL: &str = "operator-host.dev/generated";
+/// Annotation of every child: its parent, as `namespace/name` or `name`.
+pub const PARENT_ANNOTATION: &str = "operator-host.dev/parent";
+/// Annotation of every child: the digest of the plugin version that last changed it.
+pub const DIGEST_ANNOTATION: &str = "operator-host.dev/plugin-digest";
+/// Annotation of every child: a hash of what was last applied, but for the plugin's digest.
+pub const APPLIED_ANNOTATION: &str = "operator-host.dev/applied";
+/// Annotation of a parent: with the value `true` the host leaves it and its children alone.
+pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";
+
+/// Namespace and name; the kind stands beside it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// `None` for a cluster-scoped object.
+    pub namespace: Option<String>,
+    /// The name.
+    pub name: String,
+}
+
+impl ObjectName {
+    /// The name of an object that came from the API server.
+    #[must_use]
+    pub fn of(object: &DynamicObject) -> Self {
+        Self {
+            namespace: object.metadata.namespace.clone(),
+            name: object.name_any(),
+        }
+    }
+
+    /// Reads `namespace/name` or `name`.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text.split_once('/') {
+            Some((namespace, name)) => Self {
+                namespace: Some(namespace.to_owned()),
+                name: name.to_owned(),
+            },
+            None => Self {
+                namespace: None,
+                name: text.to_owned(),
+            },
+        }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// One child: its kind and its name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChildKey {
+    /// The kind.
+    pub kind: Kind,
+    /// Namespace and name.
+    pub name: ObjectName,
+}
+
+impl fmt::Display for ChildKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.kind, self.name)
+    }
+}
+
+/// The owner reference with `controller: true`.
+#[must_use]
+pub fn controller_of(object: &DynamicObject) -> Option<&OwnerReference> {
+    object
+        .metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true))
+}
+
+/// The value of a label.
+#[must_use]
+pub fn label<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
+    object.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The value of an annotation.
+#[must_use]
+pub fn annotation<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
+    object.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Whether somebody deleted it and it waits for finalizers or its grace period.
+#[must_use]
+pub fn is_terminating(object: &DynamicObject) -> bool {
+    object.metadata.deletion_timestamp.is_some()
+}
+
+/// The resource version as a number, which is comparable within one kind; `None` when it is not one.
+///
+/// Source: Kubernetes API concepts, "Resource versions"; all known storage back ends give decimal numbers.
+#[must_use]
+pub fn version(object: &DynamicObject) -> Option<u128> {
+    object.metadata.resource_version.as_deref()?.parse().ok()
+}
+
+/// Drops what no reader needs and, of a generated Secret, the values.
+pub fn slim(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+    if label(object, GENERATED_LABEL).is_some()
+        && let Some(Value::Object(data)) = object.data.get_mut("data")
+    {
+        data.values_mut()
+            .for_each(|value| *value = Value::String(String::new()));
+    }
+}
+
+/// A short SHA-256 of the value's JSON text: 16 hexadecimal digits.
+#[must_use]
+pub fn fingerprint(value: &impl Serialize) -> String {
+    // A `Value` and a `DynamicObject` have string keys only, so they always serialize.
+    let text = serde_json::to_vec(value).unwrap_or_default();
+    let digest = Sha256::digest(&text);
+    digest
+        .iter()
+        .take(8)
+        .fold(String::with_capacity(16), |mut hex, byte| {
+            use fmt::Write;
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+}

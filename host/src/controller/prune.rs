@@ -1,0 +1,78 @@
+//! Deletes what a parent owns and no longer wants. Called only after every apply of the pass has succeeded.
+
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+
+use super::api::{ApiError, Objects};
+use super::children::{Plan, owns};
+use super::context::Context;
+use super::object::{ChildKey, GENERATED_LABEL, ObjectName, is_terminating, label};
+use crate::config::Removal;
+use crate::plugin::contract::Kind;
+
+/// Deletes, and says what it deleted.
+///
+/// # Errors
+/// Every deletion that failed; the others were made.
+pub async fn prune(
+    context: &Context,
+    parent: &DynamicObject,
+    observed: &[Arc<DynamicObject>],
+    plan: &Plan,
+) -> (Vec<ChildKey>, Vec<ApiError>) {
+    let parent_name = ObjectName::of(parent);
+    let (mut deleted, mut failed) = (Vec::new(), Vec::new());
+    for child in observed {
+        let Some(key) = unwanted(context, parent, child, plan) else {
+            continue;
+        };
+        // What is in the cache was listed, so its kind is served, and the server gave it a UID.
+        let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
+        else {
+            continue;
+        };
+        match Objects::new(&context.client, resource)
+            .delete(&key.name, uid)
+            .await
+        {
+            Ok(Some(terminating)) => context.record_child(&parent_name, &key, terminating),
+            Ok(None) => context.forget_child(&key),
+            // Another object stands under this name now, and it is not known whose.
+            Err(error) if error.is_conflict() => continue,
+            Err(error) => {
+                failed.push(error);
+                continue;
+            }
+        }
+        deleted.push(key);
+    }
+    (deleted, failed)
+}
+
+fn unwanted(
+    context: &Context,
+    parent: &DynamicObject,
+    child: &DynamicObject,
+    plan: &Plan,
+) -> Option<ChildKey> {
+    let types = child.types.as_ref()?;
+    let kind = Kind {
+        api_version: types.api_version.clone(),
+        kind: types.kind.clone(),
+    };
+    let removal = if label(child, GENERATED_LABEL).is_some() {
+        context.config.generated
+    } else {
+        *context.config.children.get(&kind)?
+    };
+    let key = ChildKey {
+        kind,
+        name: ObjectName::of(child),
+    };
+    let unwanted = removal == Removal::Delete
+        && owns(&context.config, parent, child)
+        && !is_terminating(child)
+        && !plan.names(&key);
+    unwanted.then_some(key)
+}

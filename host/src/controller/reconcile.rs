@@ -1,0 +1,545 @@
+//! One pass over one parent: the straight line that everything else in this crate serves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{Timestamp, Unit};
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::json;
+use thiserror::Error;
+use tracing::{debug, info, warn};
+
+use super::api::{ApiError, Objects};
+use super::apply::apply;
+use super::children::{Plan, Policy, Refusal, plan};
+use super::context::Context;
+use super::needs::{self, NeedError};
+use super::object::{ChildKey, ObjectName, PAUSED_ANNOTATION, annotation, is_terminating};
+use super::prune::prune;
+use super::secrets::generate;
+use super::status::{self, Reason, Verdict};
+use crate::plugin::contract::{CleanupResponse, Condition, Event, EventType, Kind, Need, Request, Response};
+use crate::plugin::registry::Live;
+use crate::plugin::{Call, CallError, Class, Plugin};
+
+/// How often a plugin may ask for other objects in one pass.
+const MAX_NEEDS: usize = 4;
+/// How often a plugin is asked again in one pass because its children changed by it.
+const MAX_ROUNDS: usize = 4;
+
+/// When to look at the parent again, though nothing changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// When something changes.
+    OnChange,
+    /// After this time.
+    After(Duration),
+    /// After the back-off of a parent that has failed so many times in a row.
+    Backoff,
+}
+
+/// Why a pass did not come to its end.
+#[derive(Debug, Error)]
+enum PassError {
+    #[error("{0}")]
+    NoPlugin(Arc<str>),
+    #[error("{0}")]
+    Watch(String),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error(transparent)]
+    Need(#[from] NeedError),
+    #[error("{}", join(.0))]
+    Refused(Vec<Refusal>),
+    #[error("{}", join(.0))]
+    Api(Vec<ApiError>),
+}
+
+fn join<E: std::fmt::Display>(errors: &[E]) -> String {
+    errors
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+impl From<ApiError> for PassError {
+    fn from(error: ApiError) -> Self {
+        Self::Api(vec![error])
+    }
+}
+
+/// What the last answer of the plugin says, once its children are in place.
+#[derive(Default)]
+struct Answer {
+    status: Option<serde_json::Map<String, serde_json::Value>>,
+    conditions: Vec<Condition>,
+    events: Vec<Event>,
+    requeue: Option<Duration>,
+    /// Only of a cleanup: whether the parent may go.
+    done: bool,
+}
+
+/// What a pass did to the children, for one Event.
+#[derive(Default)]
+struct Changes {
+    created: Vec<ChildKey>,
+    updated: Vec<ChildKey>,
+    deleted: Vec<ChildKey>,
+}
+
+/// Reconciles one parent. Never fails: what goes wrong ends in the parent's conditions, an Event and the log.
+pub async fn reconcile(context: &Context, name: &ObjectName) -> Next {
+    let Some(parent) = context.parent(name) else {
+        context.forget(name);
+        return Next::OnChange;
+    };
+    if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
+        return finish(context, &parent, None, Verdict::Paused, Next::OnChange).await;
+    }
+    let mut changes = Changes::default();
+    let result = pass(context, &parent, &mut changes).await;
+    changes.publish(context, &parent);
+    match result {
+        Ok(None) => Next::OnChange,
+        Ok(Some(answer)) => {
+            context.memory_of(name, |memory| memory.failures = 0);
+            for event in &answer.events {
+                context.events.publish(
+                    &context.config.name,
+                    &parent,
+                    event.type_,
+                    &event.reason,
+                    &event.message,
+                );
+            }
+            let next = answer.requeue.map_or(Next::OnChange, Next::After);
+            // The pass may have written the parent, such as its finalizer.
+            let parent = context.parent(name).unwrap_or(parent);
+            finish(context, &parent, Some(&answer), Verdict::Reconciled, next).await
+        }
+        Err(error) => fail(context, name, &error).await,
+    }
+}
+
+/// The pass itself; `None` when there is nothing to say about the parent any more.
+async fn pass(
+    context: &Context,
+    parent: &Arc<DynamicObject>,
+    changes: &mut Changes,
+) -> Result<Option<Answer>, PassError> {
+    let plugin = match &*context.plugin.borrow() {
+        Live::Plugin(plugin) => plugin.clone(),
+        // Workers start only when loading has ended.
+        Live::Loading => return Ok(None),
+        Live::Failed(why) => return Err(PassError::NoPlugin(Arc::clone(why))),
+    };
+    if let Some(failure) = context.watch_failure() {
+        return Err(PassError::Watch(failure));
+    }
+    let finalizer = format!("operator-host.dev/{}", context.config.name);
+    let has_finalizer = parent.finalizers().contains(&finalizer);
+    if is_terminating(parent) {
+        if !has_finalizer {
+            // The garbage collector deletes what it owns.
+            return Ok(None);
+        }
+        let answer = if plugin.description().finalizer {
+            cleanup(context, &plugin, parent, changes).await?
+        } else {
+            Answer::done()
+        };
+        if answer.done {
+            let rest = parent
+                .finalizers()
+                .iter()
+                .filter(|f| **f != finalizer)
+                .cloned()
+                .collect();
+            set_finalizers(context, parent, rest).await?;
+            return Ok(None);
+        }
+        return Ok(Some(answer));
+    }
+    if plugin.description().finalizer && !has_finalizer {
+        // Before the first child, so that none is left behind uncleaned.
+        let all = parent.finalizers().iter().cloned().chain([finalizer]).collect();
+        let Some(parent) = set_finalizers(context, parent, all).await? else {
+            return Ok(None);
+        };
+        return rounds(context, &plugin, &parent, changes).await.map(Some);
+    }
+    rounds(context, &plugin, parent, changes).await.map(Some)
+}
+
+/// Asks the plugin and makes it so, until what it sees is what it asked for: its last answer, and so the status,
+/// knows the children as this very pass left them.
+async fn rounds(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    changes: &mut Changes,
+) -> Result<Answer, PassError> {
+    let name = ObjectName::of(parent);
+    let mut events = Vec::new();
+    for _ in 0..MAX_ROUNDS {
+        let observed = context.observed(parent);
+        let response: Response = ask(context, plugin, parent, &observed).await?;
+        let plan = make_plan(context, plugin, parent, &response)?;
+        let mut changed = false;
+        for secret in &plan.secrets {
+            if generate(context, &name, secret).await? {
+                changes.created.push(secret.key.clone());
+                changed = true;
+            }
+        }
+        let applied = apply(context, &name, &plan.desired).await;
+        changed |= applied.changed();
+        changes.created.extend(applied.created);
+        changes.updated.extend(applied.updated);
+        if !applied.failed.is_empty() {
+            return Err(PassError::Api(applied.failed));
+        }
+        let (deleted, failed) = prune(context, parent, &observed, &plan).await;
+        changed |= !deleted.is_empty();
+        changes.deleted.extend(deleted);
+        if !failed.is_empty() {
+            return Err(PassError::Api(failed));
+        }
+        let Response {
+            status,
+            conditions,
+            events: new,
+            requeue_after_ms,
+            ..
+        } = response;
+        // Each round may have its say, but not the same twice.
+        events.extend(
+            new.into_iter()
+                .filter(|event| !events.contains(event))
+                .collect::<Vec<_>>(),
+        );
+        let requeue = requeue_after_ms.map(Duration::from_millis);
+        let answer = Answer {
+            status,
+            conditions,
+            events: Vec::new(),
+            requeue,
+            done: false,
+        };
+        if !changed {
+            return Ok(Answer { events, ..answer });
+        }
+    }
+    // It goes on wanting something else; the others shall have their turn.
+    debug!("the plugin's answer still changes after {MAX_ROUNDS} rounds");
+    Ok(Answer {
+        events,
+        requeue: Some(Duration::ZERO),
+        ..Answer::default()
+    })
+}
+
+/// The plugin's last words for a parent that is being deleted. Children that it does not name stay.
+async fn cleanup(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    changes: &mut Changes,
+) -> Result<Answer, PassError> {
+    let observed = context.observed(parent);
+    let response: CleanupResponse = ask(context, plugin, parent, &observed).await?;
+    let CleanupResponse {
+        done,
+        children,
+        status,
+        conditions,
+        events,
+        requeue_after_ms,
+        ..
+    } = response;
+    let plan = make_plan(
+        context,
+        plugin,
+        parent,
+        &Response {
+            children,
+            ..Response::default()
+        },
+    )?;
+    let applied = apply(context, &ObjectName::of(parent), &plan.desired).await;
+    changes.created.extend(applied.created);
+    changes.updated.extend(applied.updated);
+    if !applied.failed.is_empty() {
+        return Err(PassError::Api(applied.failed));
+    }
+    Ok(Answer {
+        status,
+        conditions,
+        events,
+        requeue: requeue_after_ms.map(Duration::from_millis),
+        done,
+    })
+}
+
+/// One question to the plugin: called again with what it needs until it needs nothing more.
+async fn ask<T: Question>(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    observed: &[Arc<DynamicObject>],
+) -> Result<T, PassError> {
+    let name = ObjectName::of(parent);
+    let mut needs = context.memory_of(&name, |memory| memory.needs.clone());
+    for _ in 0..=MAX_NEEDS {
+        let related = needs::answer(context, parent, &needs).inspect_err(|_| {
+            // The next pass asks anew: the plugin or its configuration may be another one by then.
+            context.memory_of(&name, |memory| memory.needs.clear());
+        })?;
+        let request = Request {
+            parent: Arc::clone(parent),
+            children: observed.to_vec(),
+            related,
+            now: now(),
+            traceparent: None,
+        };
+        let response = T::ask(plugin, &request).await.outcome?;
+        let settled = response.needs() == needs || response.needs().iter().all(|need| needs.contains(need));
+        needs = response.needs().to_vec();
+        context.memory_of(&name, |memory| memory.needs.clone_from(&needs));
+        if settled {
+            return Ok(response);
+        }
+    }
+    Err(NeedError::Unsettled { rounds: MAX_NEEDS }.into())
+}
+
+/// The two questions: to reconcile, and to clean up.
+trait Question: Sized {
+    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
+    fn needs(&self) -> &[Need];
+}
+
+impl Question for Response {
+    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
+        plugin.reconcile(request)
+    }
+
+    fn needs(&self) -> &[Need] {
+        &self.needs
+    }
+}
+
+impl Question for CleanupResponse {
+    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
+        plugin.cleanup(request)
+    }
+
+    fn needs(&self) -> &[Need] {
+        &self.needs
+    }
+}
+
+fn make_plan(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &DynamicObject,
+    response: &Response,
+) -> Result<Plan, PassError> {
+    let policy = Policy {
+        config: &context.config,
+        parent,
+        digest: &plugin.digest().to_string(),
+        namespaced: &|kind: &Kind| context.resources.get(kind).map(|resource| resource.namespaced),
+        existing: &|key: &ChildKey| context.existing(key),
+    };
+    plan(&policy, &response.children, &response.keep, &response.generate).map_err(PassError::Refused)
+}
+
+/// Replaces the parent's finalizers unless it has changed; `None` when it is gone.
+async fn set_finalizers(
+    context: &Context,
+    parent: &DynamicObject,
+    finalizers: Vec<String>,
+) -> Result<Option<Arc<DynamicObject>>, ApiError> {
+    let name = ObjectName::of(parent);
+    let body = json!({
+        "metadata": { "resourceVersion": parent.metadata.resource_version, "finalizers": finalizers },
+    });
+    let objects = Objects::new(&context.client, &context.resource);
+    match objects.merge(&name, &body, &context.config.field_manager()).await {
+        Ok(answer) => Ok(context.record_parent(answer)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes the status and says when to come back.
+async fn finish(
+    context: &Context,
+    parent: &DynamicObject,
+    answer: Option<&Answer>,
+    verdict: Verdict,
+    next: Next,
+) -> Next {
+    let fields = answer.and_then(|answer| answer.status.as_ref());
+    let conditions = answer.map(|answer| answer.conditions.as_slice());
+    let desired = status::desired(parent, fields, conditions, &verdict, now());
+    match status::write(context, parent, desired).await {
+        Ok(_) => next,
+        Err(error) => {
+            warn!("{error}");
+            count_failure(context, &ObjectName::of(parent));
+            Next::Backoff
+        }
+    }
+}
+
+async fn fail(context: &Context, name: &ObjectName, error: &PassError) -> Next {
+    // A pass that lost a race is simply run again on what is there now.
+    if let PassError::Api(errors) = error
+        && errors
+            .iter()
+            .all(|error| error.is_conflict() && error.verb == "patch")
+    {
+        debug!("{error}");
+        count_failure(context, name);
+        return Next::Backoff;
+    }
+    let Some(parent) = context.parent(name) else {
+        context.forget(name);
+        return Next::OnChange;
+    };
+    let (verdict, next) = judge(error);
+    warn!("{error}");
+    let desired = status::desired(&parent, None, None, &verdict, now());
+    let news = match &verdict {
+        Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
+        Verdict::Reconciled | Verdict::Paused => None,
+    };
+    // Waiting is no fault that deserves a Warning.
+    let waits = matches!(error, PassError::Call(CallError::Retry { .. }));
+    if let Some(reason) =
+        news.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
+    {
+        let note = &reason.message;
+        context.events.publish(
+            &context.config.name,
+            &parent,
+            EventType::Warning,
+            &reason.reason,
+            note,
+        );
+    }
+    if !matches!(next, Next::OnChange) {
+        count_failure(context, name);
+    }
+    match status::write(context, &parent, desired).await {
+        Ok(_) => next,
+        Err(error) => {
+            warn!("{error}");
+            Next::Backoff
+        }
+    }
+}
+
+fn count_failure(context: &Context, name: &ObjectName) {
+    context.memory_of(name, |memory| memory.failures = memory.failures.saturating_add(1));
+}
+
+/// What a failure means for the parent: the condition, and when to try again.
+fn judge(error: &PassError) -> (Verdict, Next) {
+    let message = error.to_string();
+    let stalled = |reason: &str| Verdict::Stalled(Reason::new(reason, message.clone()));
+    let reconciling = |reason: &str| Verdict::Reconciling(Reason::new(reason, message.clone()));
+    match error {
+        PassError::Call(CallError::Invalid { reason, message }) => {
+            let reason = reason.as_deref().unwrap_or("InvalidSpec");
+            (
+                Verdict::Stalled(Reason::new(reason, message.clone())),
+                Next::OnChange,
+            )
+        }
+        PassError::Call(CallError::Retry { after, message }) => {
+            let verdict = Verdict::Reconciling(Reason::new("Retrying", message.clone()));
+            (verdict, after.map_or(Next::Backoff, Next::After))
+        }
+        PassError::Call(error) => (stalled(fault(error.class())), Next::Backoff),
+        PassError::Need(_) => (stalled("NeedRefused"), Next::Backoff),
+        PassError::Refused(_) => (stalled("ChildRefused"), Next::Backoff),
+        PassError::NoPlugin(_) => (stalled("PluginNotLoaded"), Next::OnChange),
+        PassError::Watch(_) => (reconciling("WatchFailed"), Next::Backoff),
+        PassError::Api(_) => (reconciling("ApplyFailed"), Next::Backoff),
+    }
+}
+
+/// The condition's reason for a fault of the plugin.
+const fn fault(class: Class) -> &'static str {
+    match class {
+        Class::Invalid => "InvalidSpec",
+        Class::Retry => "Retrying",
+        Class::Trap => "PluginTrapped",
+        Class::Timeout => "PluginTimedOut",
+        Class::Memory => "PluginOutOfMemory",
+        Class::Output => "PluginAnswerTooLarge",
+        Class::Protocol => "PluginAnswerInvalid",
+        Class::Host => "PluginNotCalled",
+    }
+}
+
+/// The host's clock in whole seconds: a finer one would make equal requests differ.
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    now.round(Unit::Second).unwrap_or(now)
+}
+
+impl Answer {
+    fn done() -> Self {
+        Self {
+            done: true,
+            ..Self::default()
+        }
+    }
+}
+
+impl Changes {
+    /// One Event for all of them.
+    fn publish(&self, context: &Context, parent: &DynamicObject) {
+        let parts: Vec<String> = [
+            ("created", &self.created),
+            ("updated", &self.updated),
+            ("deleted", &self.deleted),
+        ]
+        .into_iter()
+        .filter(|(_, children)| !children.is_empty())
+        .map(|(verb, children)| format!("{verb} {}", list(children)))
+        .collect();
+        if parts.is_empty() {
+            return;
+        }
+        let note = parts.join("; ");
+        info!("{note}");
+        context.events.publish(
+            &context.config.name,
+            parent,
+            EventType::Normal,
+            "ChildrenChanged",
+            &note,
+        );
+    }
+}
+
+/// The first few by name, the others by number.
+fn list(children: &[ChildKey]) -> String {
+    const SHOWN: usize = 5;
+    let mut names: Vec<String> = children
+        .iter()
+        .take(SHOWN)
+        .map(|c| format!("{} {}", c.kind.kind, c.name.name))
+        .collect();
+    if children.len() > SHOWN {
+        names.push(format!("{} more", children.len() - SHOWN));
+    }
+    names.join(", ")
+}

@@ -1,0 +1,344 @@
+//! The parent's status: the plugin's fields, the conditions and `observedGeneration`, written only when
+//! something in it changed.
+//!
+//! Conditions follow kstatus: `Ready` always; `Reconciling` and `Stalled` only while they are true.
+
+use std::sync::LazyLock;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+
+use super::api::{ApiError, Objects};
+use super::context::Context;
+use super::object::{ObjectName, fingerprint};
+use crate::plugin::contract::{Condition, ConditionStatus};
+
+/// The condition that tells whether the resource is as the user wants it.
+pub const READY: &str = "Ready";
+/// Present and true while the host works towards what the user wants.
+pub const RECONCILING: &str = "Reconciling";
+/// Present and true when nothing more happens until somebody acts.
+pub const STALLED: &str = "Stalled";
+/// Present and true while the parent is paused.
+pub const PAUSED: &str = "Paused";
+
+/// How a pass ended, for the conditions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every child is applied; the plugin's own `Ready`, when it gave one, says the rest.
+    Reconciled,
+    /// Not yet, or not just now; it is tried again.
+    Reconciling(Reason),
+    /// Somebody must act.
+    Stalled(Reason),
+    /// Left alone because of the annotation.
+    Paused,
+}
+
+/// The reason and the message of a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// CamelCase.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+}
+
+impl Reason {
+    /// Puts the two together.
+    #[must_use]
+    pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+}
+
+/// The status as it should be.
+///
+/// `fields` are the plugin's, `None` when it gave none or could not be asked: then what is there stays.
+/// `conditions` are the plugin's, `None` under the same rule.
+#[must_use]
+pub fn desired(
+    parent: &DynamicObject,
+    fields: Option<&Map<String, Value>>,
+    conditions: Option<&[Condition]>,
+    verdict: &Verdict,
+    now: Timestamp,
+) -> Map<String, Value> {
+    let current = current(parent);
+    let mut status = fields.unwrap_or(current).clone();
+    let mut wanted: Vec<Condition> = match conditions {
+        Some(conditions) => conditions
+            .iter()
+            .filter(|c| !is_host_type(&c.type_))
+            .cloned()
+            .collect(),
+        None => existing(current)
+            .filter(|c| !is_host_type(&c.type_) && c.type_ != READY)
+            .collect(),
+    };
+    let host = |type_: &str, status, reason: &Reason| Condition {
+        type_: type_.to_owned(),
+        status,
+        reason: reason.reason.clone(),
+        message: reason.message.clone(),
+    };
+    match verdict {
+        Verdict::Reconciled => {
+            if !wanted.iter().any(|c| c.type_ == READY) {
+                let reason = Reason::new("Reconciled", "every child is applied");
+                wanted.insert(0, host(READY, ConditionStatus::True, &reason));
+            }
+        }
+        Verdict::Reconciling(reason) | Verdict::Stalled(reason) => {
+            wanted.retain(|c| c.type_ != READY);
+            wanted.insert(0, host(READY, ConditionStatus::False, reason));
+            let type_ = if matches!(verdict, Verdict::Stalled(_)) {
+                STALLED
+            } else {
+                RECONCILING
+            };
+            wanted.push(host(type_, ConditionStatus::True, reason));
+        }
+        Verdict::Paused => {
+            wanted.splice(0..0, existing(current).filter(|c| c.type_ == READY));
+            let message = format!(
+                "nothing is done while the annotation {} is true",
+                super::object::PAUSED_ANNOTATION
+            );
+            wanted.push(host(
+                PAUSED,
+                ConditionStatus::True,
+                &Reason::new("Annotated", message),
+            ));
+        }
+    }
+    let generation = parent.metadata.generation;
+    let rendered = wanted
+        .iter()
+        .map(|condition| render(condition, current, generation, now))
+        .collect();
+    status.insert("conditions".into(), Value::Array(rendered));
+    if let Some(generation) = generation {
+        status.insert("observedGeneration".into(), generation.into());
+    }
+    status
+}
+
+fn is_host_type(type_: &str) -> bool {
+    matches!(type_, RECONCILING | STALLED | PAUSED)
+}
+
+fn current(parent: &DynamicObject) -> &Map<String, Value> {
+    static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+    parent
+        .data
+        .get("status")
+        .and_then(Value::as_object)
+        .unwrap_or(&EMPTY)
+}
+
+fn raw_conditions(status: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    status
+        .get("conditions")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+}
+
+fn existing(status: &Map<String, Value>) -> impl Iterator<Item = Condition> {
+    raw_conditions(status).filter_map(|condition| {
+        let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+        let status = serde_json::from_value(condition["status"].clone()).ok()?;
+        Some(Condition {
+            type_: text("type"),
+            status,
+            reason: text("reason"),
+            message: text("message"),
+        })
+    })
+}
+
+fn render(
+    condition: &Condition,
+    current: &Map<String, Value>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Value {
+    let before = raw_conditions(current).find(|before| before["type"] == condition.type_);
+    let status = json!(condition.status);
+    // The time says when the status last changed, not when it was last looked at.
+    let since = before
+        .filter(|before| before["status"] == status)
+        .and_then(|b| b["lastTransitionTime"].as_str());
+    let mut rendered = json!({
+        "type": condition.type_,
+        "status": status,
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": since.map_or_else(|| now.to_string(), str::to_owned),
+    });
+    if let Some(generation) = generation {
+        rendered["observedGeneration"] = generation.into();
+    }
+    rendered
+}
+
+/// Writes the status when it differs from what is there. Whether it wrote.
+///
+/// # Errors
+/// What the API server refuses; that the parent is gone is no error.
+pub async fn write(
+    context: &Context,
+    parent: &DynamicObject,
+    status: Map<String, Value>,
+) -> Result<bool, ApiError> {
+    if !context.resource.has_status || *current(parent) == status {
+        return Ok(false);
+    }
+    let name = ObjectName::of(parent);
+    let before = fingerprint(current(parent));
+    let body_fingerprint = fingerprint(&status);
+    // Others may have fields in the status too, and the server may drop what its schema does not know.
+    let known = (body_fingerprint.clone(), before);
+    if context.memory_of(&name, |memory| memory.status_normalized.as_ref() == Some(&known)) {
+        return Ok(false);
+    }
+    let mut body = json!({
+        "apiVersion": context.config.parent.api_version,
+        "kind": context.config.parent.kind,
+        "metadata": { "name": parent.name_any() },
+        "status": status,
+    });
+    if let Some(namespace) = parent.namespace() {
+        body["metadata"]["namespace"] = namespace.into();
+    }
+    let objects = Objects::new(&context.client, &context.resource);
+    match objects
+        .apply_status(&name, &body, &context.config.field_manager())
+        .await
+    {
+        Ok(answer) => {
+            let after = (body_fingerprint, fingerprint(current(&answer)));
+            let differs = Value::Object(current(&answer).clone()) != body["status"];
+            context.memory_of(&name, |memory| {
+                memory.status_normalized = differs.then_some(after);
+            });
+            context.record_parent(answer);
+            Ok(true)
+        }
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parent(status: Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "my-operator.dev/v1", "kind": "Echo",
+            "metadata": { "name": "a", "generation": 2 },
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn stalled() -> Verdict {
+        Verdict::Stalled(Reason::new("InvalidSpec", "replicas: greater than 20"))
+    }
+
+    #[test]
+    fn the_same_verdict_again_changes_nothing_whatever_the_clock_says() {
+        let fields = json!({"currentReplicas": 3}).as_object().cloned().unwrap();
+        let first = desired(
+            &parent(json!({})),
+            Some(&fields),
+            Some(&[]),
+            &Verdict::Reconciled,
+            at(1),
+        );
+        assert_eq!(first["conditions"][0]["type"], "Ready");
+        assert_eq!(
+            first["conditions"][0]["lastTransitionTime"],
+            "1970-01-01T00:00:01Z"
+        );
+        let parent = parent(first.clone().into());
+        let again = desired(&parent, Some(&fields), Some(&[]), &Verdict::Reconciled, at(99));
+        assert_eq!(again, first);
+    }
+
+    #[test]
+    fn a_failure_keeps_the_fields_and_the_plugins_conditions_and_takes_ready_away() {
+        let before = json!({
+            "phase": "Running",
+            "conditions": [
+                {"type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "t0"},
+                {"type": "Backed", "status": "True", "reason": "B", "message": "m", "lastTransitionTime": "t1"},
+            ],
+        });
+        let status = desired(&parent(before), None, None, &stalled(), at(5));
+        assert_eq!(status["phase"], "Running");
+        let types: Vec<_> = raw_conditions(&status)
+            .map(|c| (c["type"].clone(), c["status"].clone()))
+            .collect();
+        assert_eq!(
+            types,
+            [("Ready", "False"), ("Backed", "True"), ("Stalled", "True")].map(|(a, b)| (json!(a), json!(b)))
+        );
+        assert_eq!(
+            status["conditions"][0]["lastTransitionTime"],
+            "1970-01-01T00:00:05Z"
+        );
+        assert_eq!(status["conditions"][1]["lastTransitionTime"], "t1");
+        assert_eq!(status["conditions"][2]["message"], "replicas: greater than 20");
+        assert_eq!(status["observedGeneration"], 2);
+    }
+
+    #[test]
+    fn a_good_pass_takes_stalled_away_and_the_plugins_ready_counts() {
+        let stalled = desired(&parent(json!({})), None, None, &stalled(), at(1));
+        let rolling = Condition {
+            type_: READY.into(),
+            status: ConditionStatus::False,
+            reason: "RollingOut".into(),
+            message: "1/3".into(),
+        };
+        let status = desired(
+            &parent(stalled.into()),
+            None,
+            Some(&[rolling]),
+            &Verdict::Reconciled,
+            at(2),
+        );
+        assert_eq!(status["conditions"].as_array().unwrap().len(), 1);
+        assert_eq!(status["conditions"][0]["reason"], "RollingOut");
+    }
+
+    #[test]
+    fn a_plugin_cannot_speak_for_the_host() {
+        let forged = Condition {
+            type_: STALLED.into(),
+            status: ConditionStatus::True,
+            reason: "X".into(),
+            message: String::new(),
+        };
+        let status = desired(
+            &parent(json!({})),
+            None,
+            Some(&[forged]),
+            &Verdict::Reconciled,
+            at(2),
+        );
+        assert!(raw_conditions(&status).all(|c| c["type"] != STALLED));
+    }
+}

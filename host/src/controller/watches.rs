@@ -1,0 +1,509 @@
+//! Watches and the caches behind them: one a kind and scope in the whole process, shared by every controller
+//! that needs it.
+//!
+//! kube's `watcher` does the listing and re-listing. The store is this module's own, because three things are
+//! needed that a reflector does not give: what a write returned is put in at once, so that the next pass knows
+//! of it before the watch says so; objects that are nobody's here are kept as metadata only; and any number
+//! of waiters can wait for the first list.
+//!
+//! Invariants: an entry is never replaced by an older one; subscribers are told after the store has changed;
+//! a watch that fails says so in its own state and in nobody else's.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::core::{DynamicObject, Selector, SelectorExt};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::{debug, info, warn};
+
+use super::kinds::{KindError, Kinds, Resource};
+use super::object::{
+    CONTROLLER_LABEL, ObjectName, PARENT_ANNOTATION, annotation, controller_of, label, slim, version,
+};
+use crate::plugin::contract::Kind;
+
+/// How a watch is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchState {
+    /// The first list is under way.
+    Starting,
+    /// The store holds what the API server last said.
+    Synced,
+    /// The API server refuses; the text says what and what to do.
+    Failing(String),
+}
+
+/// What happened to one object.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// As it was known before; `None` when it is new.
+    pub old: Option<&'a Arc<DynamicObject>>,
+    /// As it is now; `None` when it is gone.
+    pub new: Option<&'a Arc<DynamicObject>>,
+}
+
+/// Called from the watch's task, so it must be quick and must not block.
+pub type Subscriber = Arc<dyn Fn(&Kind, Change<'_>) + Send + Sync>;
+
+/// Decides what is stored whole.
+#[derive(Clone, Debug, Default)]
+pub struct KeepPolicy {
+    /// Kinds of which every object is stored whole: parents and what plugins read.
+    pub whole: HashSet<Kind>,
+    /// Kinds of parents: what they own is stored whole whatever its labels say.
+    pub parents: HashSet<Kind>,
+}
+
+impl KeepPolicy {
+    fn keeps_whole(&self, kind: &Kind, object: &DynamicObject) -> bool {
+        self.whole.contains(kind)
+            || label(object, CONTROLLER_LABEL).is_some()
+            || controller_of(object).is_some_and(|owner| {
+                let owner = Kind {
+                    api_version: owner.api_version.clone(),
+                    kind: owner.kind.clone(),
+                };
+                self.parents.contains(&owner)
+            })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Scope {
+    kind: Kind,
+    /// `None`: all namespaces.
+    namespace: Option<String>,
+}
+
+/// All watches of the process.
+pub struct Watches {
+    client: Client,
+    kinds: Arc<Kinds>,
+    keep: Arc<KeepPolicy>,
+    running: Mutex<HashMap<Scope, Weak<Watch>>>,
+}
+
+impl Watches {
+    /// Nothing is watched yet.
+    #[must_use]
+    pub fn new(client: Client, kinds: Arc<Kinds>, keep: KeepPolicy) -> Self {
+        Self {
+            client,
+            kinds,
+            keep: Arc::new(keep),
+            running: Mutex::default(),
+        }
+    }
+
+    /// The watch of a kind in one namespace, or in all; it runs as long as somebody holds it.
+    pub fn watch(&self, kind: &Kind, namespace: Option<&str>) -> Arc<Watch> {
+        let scope = Scope {
+            kind: kind.clone(),
+            namespace: namespace.map(str::to_owned),
+        };
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watch) = running.get(&scope).and_then(Weak::upgrade) {
+            return watch;
+        }
+        let inner = Arc::new(Inner {
+            scope: scope.clone(),
+            keep: Arc::clone(&self.keep),
+            store: RwLock::default(),
+            subscribers: Mutex::default(),
+            state: watch::Sender::new(WatchState::Starting),
+        });
+        let task = tokio::spawn(run(
+            Arc::clone(&inner),
+            self.client.clone(),
+            Arc::clone(&self.kinds),
+        ));
+        let watch = Arc::new(Watch { inner, task });
+        running.retain(|_, watch| watch.strong_count() > 0);
+        running.insert(scope, Arc::downgrade(&watch));
+        watch
+    }
+}
+
+/// One kind in one scope: its cache and its subscribers.
+pub struct Watch {
+    inner: Arc<Inner>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Ends a subscription when it is dropped.
+pub struct Subscription {
+    inner: Weak<Inner>,
+    subscriber: Subscriber,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.upgrade() {
+            inner
+                .subscribers()
+                .retain(|other| !Arc::ptr_eq(other, &self.subscriber));
+        }
+    }
+}
+
+impl Watch {
+    /// The kind that is watched.
+    #[must_use]
+    pub fn kind(&self) -> &Kind {
+        &self.inner.scope.kind
+    }
+
+    /// How it is doing now and from now on.
+    #[must_use]
+    pub fn state(&self) -> watch::Receiver<WatchState> {
+        self.inner.state.subscribe()
+    }
+
+    /// Calls `subscriber` for every change from now on. What is in the store already is not replayed.
+    #[must_use]
+    pub fn subscribe(&self, subscriber: Subscriber) -> Subscription {
+        self.inner.subscribers().push(Arc::clone(&subscriber));
+        Subscription {
+            inner: Arc::downgrade(&self.inner),
+            subscriber,
+        }
+    }
+
+    /// One object as last known.
+    #[must_use]
+    pub fn get(&self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
+        self.inner.read().objects.get(name).cloned()
+    }
+
+    /// The names of all objects, in no order.
+    #[must_use]
+    pub fn names(&self) -> Vec<ObjectName> {
+        self.inner.read().objects.keys().cloned().collect()
+    }
+
+    /// What refers to a parent, by owner reference or by annotation, sorted by name; not yet proved to be its.
+    #[must_use]
+    pub fn referring_to(&self, uid: &str, parent: &ObjectName) -> Vec<Arc<DynamicObject>> {
+        let store = self.inner.read();
+        let by_uid = store.index.get(&Reference::Owner(uid.to_owned()));
+        let by_annotation = store.index.get(&Reference::Annotation(parent.to_string()));
+        let names: BTreeSet<&ObjectName> = by_uid.into_iter().chain(by_annotation).flatten().collect();
+        names
+            .into_iter()
+            .filter_map(|name| store.objects.get(name).cloned())
+            .collect()
+    }
+
+    /// The objects of a namespace (or of all) that a selector picks, sorted by name.
+    #[must_use]
+    pub fn select(&self, namespace: Option<&str>, selector: &Selector) -> Vec<Arc<DynamicObject>> {
+        let store = self.inner.read();
+        let empty = std::collections::BTreeMap::new();
+        let mut picked: Vec<_> = store
+            .objects
+            .iter()
+            .filter(|(name, _)| namespace.is_none() || name.namespace.as_deref() == namespace)
+            .filter(|(_, object)| selector.matches(object.metadata.labels.as_ref().unwrap_or(&empty)))
+            .collect();
+        picked.sort_by_key(|(name, _)| *name);
+        picked.into_iter().map(|(_, object)| Arc::clone(object)).collect()
+    }
+
+    /// Puts in what the API server answered to a write, unless the watch was faster. Nobody is told.
+    pub fn record(&self, object: DynamicObject) -> Arc<DynamicObject> {
+        let object = self.inner.prepare(object);
+        let name = ObjectName::of(&object);
+        let mut store = self.inner.write();
+        if !store
+            .objects
+            .get(&name)
+            .is_some_and(|known| is_newer(known, &object))
+        {
+            store.put(name, Arc::clone(&object));
+        }
+        object
+    }
+
+    /// Takes out what the API server says is gone. Nobody is told.
+    pub fn forget(&self, name: &ObjectName) {
+        self.inner.write().take(name);
+    }
+}
+
+/// How an object refers to its parent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Reference {
+    Owner(String),
+    Annotation(String),
+}
+
+fn references(object: &DynamicObject) -> impl Iterator<Item = Reference> {
+    let owner = controller_of(object).map(|owner| Reference::Owner(owner.uid.clone()));
+    let annotation = annotation(object, PARENT_ANNOTATION).map(|name| Reference::Annotation(name.to_owned()));
+    owner.into_iter().chain(annotation)
+}
+
+#[derive(Default)]
+struct Store {
+    objects: HashMap<ObjectName, Arc<DynamicObject>>,
+    index: HashMap<Reference, BTreeSet<ObjectName>>,
+}
+
+impl Store {
+    fn put(&mut self, name: ObjectName, object: Arc<DynamicObject>) -> Option<Arc<DynamicObject>> {
+        let old = self.take(&name);
+        for reference in references(&object) {
+            self.index.entry(reference).or_default().insert(name.clone());
+        }
+        self.objects.insert(name, object);
+        old
+    }
+
+    fn take(&mut self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
+        let old = self.objects.remove(name)?;
+        for reference in references(&old) {
+            if let Some(names) = self.index.get_mut(&reference) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.index.remove(&reference);
+                }
+            }
+        }
+        Some(old)
+    }
+}
+
+struct Inner {
+    scope: Scope,
+    keep: Arc<KeepPolicy>,
+    store: RwLock<Store>,
+    subscribers: Mutex<Vec<Subscriber>>,
+    state: watch::Sender<WatchState>,
+}
+
+/// Whether `a` is certainly newer than `b`.
+fn is_newer(a: &DynamicObject, b: &DynamicObject) -> bool {
+    matches!((version(a), version(b)), (Some(a), Some(b)) if a > b)
+}
+
+impl Inner {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Store> {
+        self.store.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Store> {
+        self.store.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn subscribers(&self) -> std::sync::MutexGuard<'_, Vec<Subscriber>> {
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn prepare(&self, mut object: DynamicObject) -> Arc<DynamicObject> {
+        let kind = &self.scope.kind;
+        slim(&mut object);
+        if !self.keep.keeps_whole(kind, &object) {
+            object.data = serde_json::Value::Null;
+            object.metadata.annotations = None;
+        }
+        // Lists leave the type out of their items.
+        object.types.get_or_insert_with(|| kube::core::TypeMeta {
+            api_version: kind.api_version.clone(),
+            kind: kind.kind.clone(),
+        });
+        Arc::new(object)
+    }
+
+    fn applied(&self, object: DynamicObject, listed: bool) {
+        let object = self.prepare(object);
+        let name = ObjectName::of(&object);
+        let old = {
+            let mut store = self.write();
+            match store.objects.get(&name) {
+                // A write of our own was faster.
+                Some(known) if is_newer(known, &object) => return,
+                Some(known)
+                    if known.metadata.resource_version == object.metadata.resource_version
+                        && known.metadata.uid == object.metadata.uid =>
+                {
+                    // A re-list repeats it. A watch event is the echo of a write that was put in already,
+                    // and others may wait for it.
+                    if listed {
+                        return;
+                    }
+                    Some(Arc::clone(known))
+                }
+                _ => store.put(name, Arc::clone(&object)),
+            }
+        };
+        self.tell(Change {
+            old: old.as_ref(),
+            new: Some(&object),
+        });
+    }
+
+    fn deleted(&self, object: DynamicObject) {
+        let object = self.prepare(object);
+        let name = ObjectName::of(&object);
+        let old = {
+            let mut store = self.write();
+            match store.objects.get(&name) {
+                // It was made anew since.
+                Some(known) if is_newer(known, &object) => return,
+                _ => store.take(&name),
+            }
+        };
+        // A write of our own may have taken it out already: the change is news all the same.
+        self.tell(Change {
+            old: old.as_ref().or(Some(&object)),
+            new: None,
+        });
+    }
+
+    /// The list is complete: what it does not name is gone. An object that was written while the list was
+    /// under way may be missing from it; dropping it costs one apply that changes nothing.
+    fn listed(&self, names: &HashSet<ObjectName>) {
+        let gone: Vec<_> = {
+            let mut store = self.write();
+            let gone: Vec<_> = store
+                .objects
+                .keys()
+                .filter(|name| !names.contains(*name))
+                .cloned()
+                .collect();
+            gone.iter().filter_map(|name| store.take(name)).collect()
+        };
+        for old in &gone {
+            self.tell(Change {
+                old: Some(old),
+                new: None,
+            });
+        }
+    }
+
+    fn tell(&self, change: Change<'_>) {
+        let subscribers = self.subscribers().clone();
+        for subscriber in &subscribers {
+            subscriber(&self.scope.kind, change);
+        }
+    }
+
+    fn set_state(&self, state: WatchState) {
+        self.state.send_if_modified(|current| {
+            let changed = *current != state;
+            *current = state;
+            changed
+        });
+    }
+
+    fn fail(&self, message: String) {
+        if *self.state.borrow() != WatchState::Failing(message.clone()) {
+            warn!(kind = %self.scope.kind, namespace = self.scope.namespace, "cannot watch: {message}");
+            self.set_state(WatchState::Failing(message));
+        }
+    }
+}
+
+/// Delays between tries of a failing watch.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const LAST_DELAY: Duration = Duration::from_secs(20);
+
+async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Kinds>) {
+    let mut changed = kinds.subscribe();
+    let mut delay = FIRST_DELAY;
+    loop {
+        changed.mark_unchanged();
+        match kinds.resolve(&inner.scope.kind).await {
+            Ok(resource) => follow(&inner, &client, &resource, &mut delay).await,
+            Err(error @ KindError::Unknown(_)) => inner.fail(error.to_string()),
+            Err(error) => debug!(kind = %inner.scope.kind, %error, "discovery failed"),
+        }
+        // A CustomResourceDefinition that comes or changes is worth a try at once.
+        tokio::select! {
+            () = tokio::time::sleep(delay) => {}
+            _ = changed.changed() => {}
+        }
+        delay = (delay * 2).min(LAST_DELAY);
+    }
+}
+
+/// Follows one watch until the API server says that there is no such resource.
+async fn follow(inner: &Inner, client: &Client, resource: &Resource, delay: &mut Duration) {
+    let api: Api<DynamicObject> = match &inner.scope.namespace {
+        Some(namespace) if resource.namespaced => {
+            Api::namespaced_with(client.clone(), namespace, &resource.api)
+        }
+        _ => Api::all_with(client.clone(), &resource.api),
+    };
+    let mut stream = pin!(watcher(api, watcher::Config::default()));
+    let mut listed = HashSet::new();
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(watcher::Event::Init) => listed.clear(),
+            Ok(watcher::Event::InitApply(object)) => {
+                listed.insert(ObjectName::of(&object));
+                inner.applied(object, true);
+            }
+            Ok(watcher::Event::InitDone) => {
+                inner.listed(&listed);
+                listed = HashSet::new();
+                if matches!(*inner.state.borrow(), WatchState::Failing(_)) {
+                    info!(kind = %inner.scope.kind, namespace = inner.scope.namespace, "watching again");
+                }
+                inner.set_state(WatchState::Synced);
+                *delay = FIRST_DELAY;
+            }
+            Ok(watcher::Event::Apply(object)) => {
+                inner.applied(object, false);
+                *delay = FIRST_DELAY;
+            }
+            Ok(watcher::Event::Delete(object)) => inner.deleted(object),
+            Err(error) => {
+                if refused(inner, &error) == Some(404) {
+                    return;
+                }
+                tokio::time::sleep(*delay).await;
+                *delay = (*delay * 2).min(LAST_DELAY);
+            }
+        }
+    }
+}
+
+/// Says what is wrong when the API server refuses, and returns its code. A server that is away is no refusal:
+/// the cache stays as good as it was.
+fn refused(inner: &Inner, error: &watcher::Error) -> Option<u16> {
+    use watcher::Error;
+    let status = match error {
+        Error::InitialListFailed(kube::Error::Api(status))
+        | Error::WatchStartFailed(kube::Error::Api(status))
+        | Error::WatchFailed(kube::Error::Api(status)) => status,
+        Error::WatchError(status) => status,
+        other => {
+            debug!(kind = %inner.scope.kind, error = %other, "watch interrupted");
+            return None;
+        }
+    };
+    match status.code {
+        403 => inner.fail(format!(
+            "{}; give the host's role the verbs get, list and watch on it",
+            status.message.trim_end_matches('.')
+        )),
+        404 => inner.fail(KindError::Unknown(inner.scope.kind.clone()).to_string()),
+        _ => {
+            debug!(kind = %inner.scope.kind, code = status.code, message = status.message, "watch interrupted");
+        }
+    }
+    Some(status.code)
+}

@@ -1,0 +1,342 @@
+//! One call: what it gives back, how it can fail, and the deadline around it.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use wasmtime::{Store, Trap, WasmBacktrace};
+use wasmtime_wasi::I32Exit;
+
+use super::contract::Failure;
+use super::limits::{Limits, MIB};
+use super::sandbox::{Sandbox, Wasi};
+
+/// What came of a call, with what it took.
+#[derive(Debug)]
+pub struct Call<T> {
+    /// The response, or why there is none.
+    pub outcome: Result<T, CallError>,
+    /// What the call used, also when it failed.
+    pub stats: CallStats,
+}
+
+impl<T> Call<T> {
+    /// A call that was never made.
+    pub(super) fn failed(error: CallError) -> Self {
+        Self {
+            outcome: Err(error),
+            stats: CallStats::default(),
+        }
+    }
+
+    /// Takes the response apart, which may fail.
+    pub(super) fn and_then<U>(self, read: impl FnOnce(T) -> Result<U, CallError>) -> Call<U> {
+        Call {
+            outcome: self.outcome.and_then(read),
+            stats: self.stats,
+        }
+    }
+}
+
+/// What a call used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallStats {
+    /// Time on a processor: making the sandbox and running the guest, without the time in which other calls
+    /// had the thread.
+    pub guest_time: Duration,
+    /// Bytes of linear memory and tables at the end, which is also the most there were.
+    pub peak_memory: usize,
+    /// Bytes of JSON that went in.
+    pub request_bytes: usize,
+    /// Bytes of JSON that came out.
+    pub response_bytes: usize,
+    /// Lines that reached the log.
+    pub log_lines: u32,
+    /// Lines over the cap.
+    pub log_lines_dropped: u32,
+}
+
+/// How a call ended, in one word: a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// The plugin says that the user must change the resource.
+    Invalid,
+    /// The plugin says to try again.
+    Retry,
+    /// The guest trapped or exited.
+    Trap,
+    /// Over the deadline.
+    Timeout,
+    /// Over the memory limit.
+    Memory,
+    /// Over the response limit.
+    Output,
+    /// The response does not follow the contract.
+    Protocol,
+    /// The host could not make the call: no fault of the plugin.
+    Host,
+}
+
+impl Class {
+    /// The class in lower case.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::Retry => "retry",
+            Self::Trap => "trap",
+            Self::Timeout => "timeout",
+            Self::Memory => "memory",
+            Self::Output => "output",
+            Self::Protocol => "protocol",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// Why a call gave no response. The messages are for people: what happened, and what to do next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The plugin says that the user must change the resource.
+    #[error("{message}")]
+    Invalid {
+        /// CamelCase.
+        reason: Option<String>,
+        /// In the plugin's words.
+        message: String,
+    },
+    /// The plugin says that something is not there yet.
+    #[error("{message}")]
+    Retry {
+        /// In the plugin's words.
+        message: String,
+        /// When to try again; absent: the host's back-off.
+        after: Option<Duration>,
+    },
+    /// The guest trapped, panicked or exited with an error.
+    #[error("the plugin stopped: {message}")]
+    Trap {
+        /// The guest's last words on standard error and the trap.
+        message: String,
+        /// Guest functions, innermost first, one on each line; empty when there is none.
+        backtrace: String,
+    },
+    /// The call took longer than its deadline.
+    #[error(
+        "the plugin did not answer within {limit:?}: make it do less in one call (a plugin cannot wait \
+         or sleep), or raise `limits.deadline` of this controller"
+    )]
+    Timeout {
+        /// The deadline.
+        limit: Duration,
+    },
+    /// The guest asked for more memory than it may have.
+    #[error(
+        "the plugin asked for {} of memory; the limit is {}: make it need less, or raise `limits.memory` \
+         of this controller", mebibytes(*wanted), mebibytes(*limit)
+    )]
+    Memory {
+        /// Bytes that the call may have.
+        limit: usize,
+        /// Bytes that it would have had.
+        wanted: usize,
+    },
+    /// The guest answered with more than it may.
+    #[error(
+        "the plugin answered with more than {}: make it answer with less, or raise `limits.response` of \
+         this controller", mebibytes(*limit)
+    )]
+    Output {
+        /// Bytes that a response may have.
+        limit: usize,
+    },
+    /// The response does not follow the contract.
+    #[error("the plugin's answer does not follow the contract: {message}")]
+    Protocol {
+        /// What is wrong, and where in the response.
+        message: String,
+    },
+    /// The host could not make the call.
+    #[error("the host could not call the plugin: {message}")]
+    Host {
+        /// What went wrong.
+        message: String,
+    },
+}
+
+impl CallError {
+    /// The class of this error.
+    #[must_use]
+    pub const fn class(&self) -> Class {
+        match self {
+            Self::Invalid { .. } => Class::Invalid,
+            Self::Retry { .. } => Class::Retry,
+            Self::Trap { .. } => Class::Trap,
+            Self::Timeout { .. } => Class::Timeout,
+            Self::Memory { .. } => Class::Memory,
+            Self::Output { .. } => Class::Output,
+            Self::Protocol { .. } => Class::Protocol,
+            Self::Host { .. } => Class::Host,
+        }
+    }
+
+    pub(super) fn protocol(message: impl Into<String>) -> Self {
+        Self::Protocol {
+            message: message.into(),
+        }
+    }
+
+    pub(super) fn host(error: impl std::fmt::Display) -> Self {
+        Self::Host {
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<Failure> for CallError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Invalid { reason, message } => Self::Invalid { reason, message },
+            Failure::Retry { message, after_ms } => Self::Retry {
+                message,
+                after: after_ms.map(Duration::from_millis),
+            },
+        }
+    }
+}
+
+fn mebibytes(bytes: usize) -> String {
+    // Rounded up, so that a little over a limit does not read as the limit.
+    let tenths = (bytes * 10).div_ceil(MIB);
+    match (tenths / 10, tenths % 10) {
+        (whole, 0) => format!("{whole} MiB"),
+        (whole, tenth) => format!("{whole}.{tenth} MiB"),
+    }
+}
+
+/// A store whose guest yields to tokio at every tick of the epoch and may use what `limits` say.
+pub(super) fn store<W: Wasi>(
+    engine: &wasmtime::Engine,
+    limits: &Limits,
+    sandbox: Sandbox<W>,
+) -> Store<Sandbox<W>> {
+    let mut store = Store::new(engine, sandbox);
+    store.limiter(|sandbox| &mut sandbox.memory);
+    store.epoch_deadline_async_yield_and_update(1);
+    store.set_epoch_deadline(1);
+    // A guest may return a long list of references to one long string: it is this that keeps the host from
+    // copying the string as often.
+    store.set_hostcall_fuel(limits.response);
+    store
+}
+
+/// Runs a guest to its end or to its deadline, whichever comes first. Gives the time on a processor too.
+///
+/// # Errors
+/// `None` inside the error stands for the deadline.
+pub(super) async fn within<T>(
+    deadline: Duration,
+    guest: impl Future<Output = wasmtime::Result<T>>,
+) -> (Result<T, Option<wasmtime::Error>>, Duration) {
+    let mut busy = Duration::ZERO;
+    let timed = Timed {
+        future: pin!(guest),
+        busy: &mut busy,
+    };
+    let result = match tokio::time::timeout(deadline, timed).await {
+        Ok(result) => result.map_err(Some),
+        Err(_) => Err(None),
+    };
+    (result, busy)
+}
+
+/// Adds up the time in which a future is polled.
+struct Timed<'a, F> {
+    future: Pin<&'a mut F>,
+    busy: &'a mut Duration,
+}
+
+impl<F: Future> Future for Timed<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let start = Instant::now();
+        let result = self.future.as_mut().poll(context);
+        *self.busy += start.elapsed();
+        result
+    }
+}
+
+/// Why a guest ended without a result.
+///
+/// `error` is what the engine says, or `None` when the deadline passed.
+pub(super) fn explain<W: Wasi>(
+    error: Option<wasmtime::Error>,
+    sandbox: &Sandbox<W>,
+    limits: &Limits,
+) -> CallError {
+    let Some(error) = error else {
+        return CallError::Timeout {
+            limit: limits.deadline,
+        };
+    };
+    if let Some(wanted) = sandbox.memory.refused() {
+        return CallError::Memory {
+            limit: limits.memory,
+            wanted,
+        };
+    }
+    if let Some(&I32Exit(code)) = error.downcast_ref() {
+        return CallError::Trap {
+            message: said(sandbox, &format!("it exited with code {code}")),
+            backtrace: String::new(),
+        };
+    }
+    if let Some(trap) = error.downcast_ref::<Trap>() {
+        return CallError::Trap {
+            message: said(sandbox, &trap.to_string()),
+            backtrace: backtrace(&error),
+        };
+    }
+    if error.is::<std::str::Utf8Error>() {
+        return CallError::protocol("a string in it is not UTF-8");
+    }
+    if error.is::<wasmtime::PoolConcurrencyLimitError>() {
+        return CallError::host(error);
+    }
+    let cause = error.root_cause().to_string();
+    // The engine's error type for this is private to it; a test of each form watches over the words.
+    if cause.contains("fuel allocated for hostcalls has been exhausted") {
+        return CallError::Output {
+            limit: limits.response,
+        };
+    }
+    CallError::protocol(cause)
+}
+
+/// What the guest last wrote to standard error, which for a panic is the reason, before what stopped it.
+fn said<W: Wasi>(sandbox: &Sandbox<W>, end: &str) -> String {
+    sandbox.log.finish();
+    let tail = sandbox.log.tail();
+    if tail.is_empty() {
+        end.to_owned()
+    } else {
+        format!("{tail} ({end})")
+    }
+}
+
+fn backtrace(error: &wasmtime::Error) -> String {
+    let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else {
+        return String::new();
+    };
+    let names: Vec<String> = backtrace
+        .frames()
+        .iter()
+        .map(|frame| match frame.func_name() {
+            Some(name) => name.to_owned(),
+            None => format!("function {}", frame.func_index()),
+        })
+        .collect();
+    names.join("\n")
+}

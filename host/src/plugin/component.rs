@@ -1,0 +1,284 @@
+//! The first binary form: a component, or a core module with the WIT world's bindings embedded.
+
+use std::sync::Arc;
+
+use wasi_preview1_component_adapter_provider::{
+    WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
+};
+use wasmtime::component::{Component, HasSelf};
+use wasmtime::{Engine, Store};
+use wasmtime_wasi::p2;
+
+use super::bindings::operator_host::plugin::{logging, types};
+use super::bindings::{Plugin, PluginPre};
+use super::call::{self, Call, CallError, CallStats};
+use super::contract::{CONTRACT_VERSION, CleanupResponse, Description, Request, Response};
+use super::convert;
+use super::deterministic::Origin;
+use super::limits::Limits;
+use super::load::LoadError;
+use super::log::{CallLog, Level, Speaker};
+use super::sandbox::{self, Preview2, Sandbox};
+
+type State = Sandbox<Preview2>;
+pub(super) type Linker = wasmtime::component::Linker<State>;
+
+/// The export that makes a component a plugin, without its version.
+const RECONCILER: &str = "operator-host:plugin/reconciler";
+
+/// What a component may import, without versions: the contract's own interfaces, and those that the
+/// preview-1 adapter and the standard libraries for preview 2 import whether they are used or not. With no
+/// preopened directory the two of `wasi:filesystem` give no file.
+const IMPORTS: [&str; 22] = [
+    "operator-host:plugin/logging",
+    "operator-host:plugin/types",
+    "wasi:cli/environment",
+    "wasi:cli/exit",
+    "wasi:cli/stderr",
+    "wasi:cli/stdin",
+    "wasi:cli/stdout",
+    "wasi:cli/terminal-input",
+    "wasi:cli/terminal-output",
+    "wasi:cli/terminal-stderr",
+    "wasi:cli/terminal-stdin",
+    "wasi:cli/terminal-stdout",
+    "wasi:clocks/monotonic-clock",
+    "wasi:clocks/wall-clock",
+    "wasi:filesystem/preopens",
+    "wasi:filesystem/types",
+    "wasi:io/error",
+    "wasi:io/poll",
+    "wasi:io/streams",
+    "wasi:random/insecure",
+    "wasi:random/insecure-seed",
+    "wasi:random/random",
+];
+
+/// Defines everything in [`IMPORTS`] and nothing else.
+pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
+    use p2::bindings::{cli, filesystem, random};
+    use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
+    use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemView as _};
+    use wasmtime_wasi::random::{WasiRandom, WasiRandomView as _};
+
+    let mut linker = Linker::new(engine);
+    let l = &mut linker;
+    // Clocks, streams, standard input and output, and `wasi:random/random`.
+    p2::add_to_linker_proxy_interfaces_async(l)?;
+    cli::environment::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::exit::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::terminal_input::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::terminal_output::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::terminal_stdin::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::terminal_stdout::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::terminal_stderr::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    filesystem::preopens::add_to_linker::<State, WasiFilesystem>(l, State::filesystem)?;
+    filesystem::types::add_to_linker::<State, WasiFilesystem>(l, State::filesystem)?;
+    random::insecure::add_to_linker::<State, WasiRandom>(l, State::random)?;
+    random::insecure_seed::add_to_linker::<State, WasiRandom>(l, State::random)?;
+    Plugin::add_to_linker::<State, HasSelf<State>>(l, |state| state)?;
+    Ok(linker)
+}
+
+/// Makes a component of a core module that has the bindings embedded.
+pub(super) fn encode(module: &[u8]) -> Result<Vec<u8>, LoadError> {
+    let mut encoder = wit_component::ComponentEncoder::default();
+    encoder
+        .module(module)
+        .and_then(|it| {
+            it.adapter(
+                WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME,
+                WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
+            )
+        })
+        .and_then(|it| it.encode())
+        .map_err(LoadError::bindings)
+}
+
+/// A component, linked.
+pub(super) struct ComponentForm {
+    pre: PluginPre<State>,
+}
+
+impl ComponentForm {
+    pub(super) fn new(engine: &Engine, linker: &Linker, component: &Component) -> Result<Self, LoadError> {
+        check_exports(engine, component)?;
+        check_imports(engine, component)?;
+        let pre = linker.instantiate_pre(component).map_err(LoadError::bindings)?;
+        let pre = PluginPre::new(pre).map_err(LoadError::bindings)?;
+        Ok(Self { pre })
+    }
+
+    pub(super) async fn describe(&self, speaker: &Arc<Speaker>, limits: &Limits) -> Call<Description> {
+        self.call(&Origin::fixed(), speaker, limits, 0, async |plugin, store| {
+            plugin
+                .operator_host_plugin_reconciler()
+                .call_describe(store)
+                .await
+                .map(Ok)
+        })
+        .await
+        .convert(convert::description)
+    }
+
+    pub(super) async fn reconcile(
+        &self,
+        request: &Request,
+        speaker: &Arc<Speaker>,
+        limits: &Limits,
+    ) -> Call<Response> {
+        let (record, size) = match convert::request(request) {
+            Ok(record) => record,
+            Err(error) => return Call::failed(CallError::host(error)),
+        };
+        self.call(
+            &Origin::of(request),
+            speaker,
+            limits,
+            size,
+            async |plugin, store| {
+                plugin
+                    .operator_host_plugin_reconciler()
+                    .call_reconcile(store, &record)
+                    .await
+            },
+        )
+        .await
+        .convert(convert::response)
+    }
+
+    pub(super) async fn cleanup(
+        &self,
+        request: &Request,
+        speaker: &Arc<Speaker>,
+        limits: &Limits,
+    ) -> Call<CleanupResponse> {
+        let (record, size) = match convert::request(request) {
+            Ok(record) => record,
+            Err(error) => return Call::failed(CallError::host(error)),
+        };
+        self.call(
+            &Origin::of(request),
+            speaker,
+            limits,
+            size,
+            async |plugin, store| {
+                plugin
+                    .operator_host_plugin_reconciler()
+                    .call_cleanup(store, &record)
+                    .await
+            },
+        )
+        .await
+        .convert(convert::cleanup)
+    }
+
+    /// One call of one export in a sandbox of its own.
+    async fn call<T>(
+        &self,
+        origin: &Origin,
+        speaker: &Arc<Speaker>,
+        limits: &Limits,
+        request_bytes: usize,
+        export: impl AsyncFnOnce(&Plugin, &mut Store<State>) -> wasmtime::Result<Result<T, types::Failure>>,
+    ) -> Call<T> {
+        let log = CallLog::new(Arc::clone(speaker), limits);
+        let wasi = sandbox::wasi(origin, &log).stdout(log.clone()).build();
+        let sandbox = Sandbox::new(Preview2::new(wasi), limits, log);
+        let mut store = call::store(self.pre.engine(), limits, sandbox);
+        let (result, guest_time) = call::within(limits.deadline, async {
+            let plugin = self.pre.instantiate_async(&mut store).await?;
+            export(&plugin, &mut store).await
+        })
+        .await;
+        let sandbox = store.data();
+        let outcome = match result {
+            Ok(answer) => answer.map_err(|failure| convert::failure(failure).into()),
+            Err(error) => Err(call::explain(error, sandbox, limits)),
+        };
+        Call {
+            outcome,
+            stats: sandbox.stats(guest_time, request_bytes),
+        }
+    }
+}
+
+impl<T> Call<T> {
+    /// Reads the JSON in a record that came from the guest.
+    fn convert<U>(self, read: impl FnOnce(T) -> Result<(U, usize), CallError>) -> Call<U> {
+        let mut stats: CallStats = self.stats;
+        let outcome = self.outcome.and_then(read).map(|(value, size)| {
+            stats.response_bytes = size;
+            value
+        });
+        Call { outcome, stats }
+    }
+}
+
+fn check_exports(engine: &Engine, component: &Component) -> Result<(), LoadError> {
+    let exports: Vec<String> = component
+        .component_type()
+        .exports(engine)
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    let version = exports.iter().find_map(|name| {
+        let (interface, version) = name.split_once('@')?;
+        (interface == RECONCILER).then_some(version)
+    });
+    match version {
+        Some(version) if is_compatible(version) => Ok(()),
+        Some(version) => Err(LoadError::Contract {
+            plugin: version.to_owned(),
+        }),
+        None => Err(LoadError::other_world(
+            format!("{RECONCILER}@{CONTRACT_VERSION}"),
+            exports,
+        )),
+    }
+}
+
+/// By the rules of semantic versioning, before 1.0 as Cargo has them: the leftmost number that is not zero
+/// is the one that breaks, and the host must have everything the plugin was made for.
+fn is_compatible(plugin: &str) -> bool {
+    let parse = |version: &str| -> Option<[u64; 3]> {
+        let mut numbers = version.split('.').map(|number| number.parse().ok());
+        let parsed = [numbers.next()??, numbers.next()??, numbers.next()??];
+        numbers.next().is_none().then_some(parsed)
+    };
+    let track = |[major, minor, patch]: [u64; 3]| match (major, minor) {
+        (0, 0) => [0, 0, patch],
+        (0, minor) => [0, minor, 0],
+        (major, _) => [major, 0, 0],
+    };
+    match (parse(plugin), parse(CONTRACT_VERSION)) {
+        (Some(plugin), Some(host)) => track(plugin) == track(host) && plugin <= host,
+        _ => false,
+    }
+}
+
+fn check_imports(engine: &Engine, component: &Component) -> Result<(), LoadError> {
+    for (name, _) in component.component_type().imports(engine) {
+        let interface = name.split_once('@').map_or(name, |(interface, _)| interface);
+        if !IMPORTS.contains(&interface) {
+            return Err(LoadError::Forbidden {
+                import: name.to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+impl types::Host for State {}
+
+impl logging::Host for State {
+    fn log(&mut self, level: logging::Level, message: String) {
+        let level = match level {
+            logging::Level::Trace => Level::Trace,
+            logging::Level::Debug => Level::Debug,
+            logging::Level::Info => Level::Info,
+            logging::Level::Warn => Level::Warn,
+            logging::Level::Error => Level::Error,
+        };
+        self.log.line(level, &message);
+    }
+}

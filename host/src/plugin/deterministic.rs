@@ -1,0 +1,161 @@
+//! Clocks and randomness that derive from the request, so that the same request gives the same response.
+//!
+//! A language's standard library asks for both even in programs that do not care (hash map seeds, a
+//! runtime's scheduler). Everything here can be predicted by whoever knows the request: it must never make
+//! a password. Secrets are made by the host, from `generate` in the response.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rand_core::TryRng;
+use sha2::{Digest as _, Sha256};
+use wasmtime_wasi::{HostMonotonicClock, HostWallClock};
+
+use super::contract::Request;
+
+/// What a call's clocks and randomness start from.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    now: Timestamp,
+    seed: [u8; 32],
+}
+
+impl Origin {
+    /// For a call with a request: its clock reading, and a seed from that and the parent's UID.
+    pub(super) fn of(request: &Request) -> Self {
+        let uid = request.parent.metadata.uid.as_deref().unwrap_or_default();
+        let mut hash = Sha256::new();
+        hash.update(uid);
+        hash.update([0]);
+        hash.update(request.now.as_second().to_be_bytes());
+        Self {
+            now: request.now,
+            seed: hash.finalize().into(),
+        }
+    }
+
+    /// For `describe`, which must not depend on anything.
+    pub(super) fn fixed() -> Self {
+        Self {
+            now: Timestamp::UNIX_EPOCH,
+            seed: [0; 32],
+        }
+    }
+
+    pub(super) fn wall_clock(&self) -> WallClock {
+        // A reading before 1970 cannot be said in WASI.
+        WallClock(Duration::try_from(self.now.as_duration()).unwrap_or_default())
+    }
+
+    /// For `wasi:random/random`.
+    pub(super) fn random(&self) -> SplitMix64 {
+        SplitMix64(self.word(0))
+    }
+
+    /// For `wasi:random/insecure`.
+    pub(super) fn insecure_random(&self) -> SplitMix64 {
+        SplitMix64(self.word(1))
+    }
+
+    /// For `wasi:random/insecure-seed`.
+    pub(super) fn insecure_seed(&self) -> u128 {
+        u128::from(self.word(2)) << 64 | u128::from(self.word(3))
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.seed[index * 8..][..8]);
+        u64::from_be_bytes(word)
+    }
+}
+
+/// Stands still at the request's clock reading.
+pub(super) struct WallClock(Duration);
+
+impl HostWallClock for WallClock {
+    fn resolution(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn now(&self) -> Duration {
+        self.0
+    }
+}
+
+/// Counts its readings: each is a microsecond after the last. Were it to stand still, a guest that spins
+/// until some time has passed would spin for ever.
+#[derive(Default)]
+pub(super) struct MonotonicClock(Cell<u64>);
+
+impl HostMonotonicClock for MonotonicClock {
+    fn resolution(&self) -> u64 {
+        1_000
+    }
+
+    fn now(&self) -> u64 {
+        let next = self.0.get() + 1_000;
+        self.0.set(next);
+        next
+    }
+}
+
+/// Steele, Lea and Flood's generator, "Fast splittable pseudorandom number generators" (2014). Chosen for
+/// being small and never going to change, so that a recorded call replays on a later host.
+pub(super) struct SplitMix64(u64);
+
+impl SplitMix64 {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+impl TryRng for SplitMix64 {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        // The high half: the better one, and the cast cannot lose anything.
+        Ok((self.next() >> 32) as u32)
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        Ok(self.next())
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn split_mix_gives_the_published_sequence() {
+        let mut random = SplitMix64(1_234_567);
+        let drawn: Vec<u64> = (0..3).map(|_| random.next()).collect();
+        assert_eq!(
+            drawn,
+            [
+                6_457_827_717_110_365_317,
+                3_203_168_211_198_807_973,
+                9_817_491_932_198_370_423
+            ]
+        );
+    }
+
+    #[test]
+    fn the_monotonic_clock_never_stands_still() {
+        let clock = MonotonicClock::default();
+        assert!(clock.now() < clock.now());
+    }
+}

@@ -1,0 +1,117 @@
+//! The WebAssembly engine that all plugins of a process share.
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
+
+use super::limits::EngineOptions;
+use super::ticker::{Ticker, Ticking};
+
+/// What one component may consist of: a compiler's module, its adapter and the glue between them take four
+/// core instances and one memory. The pool is sized for this much in every concurrent call, so it cannot
+/// run dry.
+const INSTANCES_PER_CALL: u32 = 16;
+const TABLES_PER_CALL: u32 = 8;
+const MEMORIES_PER_CALL: u32 = 2;
+/// Large programs have one table element for each function whose address is taken.
+const TABLE_ELEMENTS: usize = 200_000;
+
+/// Bytes of a finished call's memory that are cleared and kept for the next, instead of being given back to
+/// the operating system and faulted in again.
+const KEEP_RESIDENT: usize = 1 << 20;
+
+/// The engine could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The configuration is not possible on this machine.
+    #[error("cannot start the WebAssembly engine: {0:#}")]
+    Engine(wasmtime::Error),
+    /// The thread that interrupts guests could not be started.
+    #[error("cannot start the thread that interrupts plugins: {0}")]
+    Ticker(std::io::Error),
+}
+
+/// The compiler and allocator, with what every call needs of the process: a turn and a ticking epoch.
+pub(super) struct Engine {
+    wasm: wasmtime::Engine,
+    ticker: Ticker,
+    turns: Semaphore,
+}
+
+/// A call's right to run: held for as long as its sandbox lives.
+pub(super) struct Turn<'a> {
+    _ticking: Ticking<'a>,
+    _permit: Option<SemaphorePermit<'a>>,
+}
+
+impl Engine {
+    pub(super) fn new(options: EngineOptions) -> Result<Self, EngineError> {
+        let pooled = options
+            .pooling
+            .then(|| wasmtime::Engine::new(&config(Some(options.concurrency))));
+        let wasm = match pooled {
+            Some(Ok(engine)) => engine,
+            // A container with a limit on address space cannot reserve the pool; plugins work without it.
+            Some(Err(error)) => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "no pool for plugin memory: calls will be slower"
+                );
+                wasmtime::Engine::new(&config(None)).map_err(EngineError::Engine)?
+            }
+            None => wasmtime::Engine::new(&config(None)).map_err(EngineError::Engine)?,
+        };
+        let ticker = Ticker::start(wasm.weak()).map_err(EngineError::Ticker)?;
+        let turns = Semaphore::new(options.concurrency.max(1) as usize);
+        Ok(Self { wasm, ticker, turns })
+    }
+
+    pub(super) fn wasm(&self) -> &wasmtime::Engine {
+        &self.wasm
+    }
+
+    /// Waits until one of the process's concurrent calls may start.
+    pub(super) async fn turn(&self) -> Turn<'_> {
+        // `None` would mean a closed semaphore, and this one is never closed.
+        let permit = self.turns.acquire().await.ok();
+        Turn {
+            _ticking: self.ticker.tick(),
+            _permit: permit,
+        }
+    }
+}
+
+fn config(pool: Option<u32>) -> Config {
+    let mut config = Config::new();
+    config
+        .epoch_interruption(true)
+        // The contract has no asynchronous functions; without them a call is cheaper to set up.
+        .concurrency_support(false)
+        // The same request gives the same response, byte for byte, on every machine.
+        .cranelift_nan_canonicalization(true)
+        .relaxed_simd_deterministic(true)
+        .wasm_memory64(false)
+        .wasm_multi_memory(false);
+    if let Some(calls) = pool {
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(calls.max(1))));
+    }
+    config
+}
+
+fn pooling(calls: u32) -> PoolingAllocationConfig {
+    let mut pool = PoolingAllocationConfig::default();
+    pool.total_component_instances(calls)
+        .total_core_instances(calls * INSTANCES_PER_CALL)
+        .total_memories(calls * MEMORIES_PER_CALL)
+        .total_tables(calls * TABLES_PER_CALL)
+        .total_stacks(calls)
+        .max_core_instances_per_component(INSTANCES_PER_CALL)
+        .max_memories_per_component(MEMORIES_PER_CALL)
+        .max_tables_per_component(TABLES_PER_CALL)
+        .max_tables_per_module(TABLES_PER_CALL)
+        .table_elements(TABLE_ELEMENTS)
+        .linear_memory_keep_resident(KEEP_RESIDENT)
+        .table_keep_resident(16 << 10)
+        .async_stack_keep_resident(16 << 10)
+        .pagemap_scan(Enabled::Auto);
+    pool
+}

@@ -1,0 +1,85 @@
+//! Tells from a file's contents which of the two binary forms it is, and refuses what is neither.
+
+use wasmparser::{Parser, Payload};
+
+use super::load::LoadError;
+
+/// The module name of WASI preview 1.
+const PREVIEW_1: &str = "wasi_snapshot_preview1";
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// An encoded component.
+    Component,
+    /// A core module with the WIT world's bindings embedded, to be encoded as a component.
+    Bindings,
+    /// A core module with `_start`.
+    Command,
+}
+
+/// Reads the file's sections, all of them: a truncated file fails here.
+///
+/// # Errors
+/// Whatever can be told without compiling: not WebAssembly, cut off, nothing to call, a forbidden import.
+pub(super) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
+    if Parser::is_component(bytes) {
+        for payload in Parser::new(0).parse_all(bytes) {
+            payload?;
+        }
+        return Ok(Shape::Component);
+    }
+    if !Parser::is_core_wasm(bytes) {
+        return Err(LoadError::NotWasm);
+    }
+    let mut bindings = false;
+    let mut exports = Vec::new();
+    let mut imports = Vec::new();
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload? {
+            Payload::CustomSection(section) if section.name().starts_with("component-type") => {
+                bindings = true;
+            }
+            Payload::ImportSection(section) => {
+                for import in section.into_imports() {
+                    let import = import?;
+                    imports.push((import.module, import.name));
+                }
+            }
+            Payload::ExportSection(section) => {
+                for export in section {
+                    exports.push(export?.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    let shape = if bindings {
+        Shape::Bindings
+    } else if exports.iter().any(|name| name == "_start") {
+        Shape::Command
+    } else {
+        return Err(LoadError::other_world("_start", exports));
+    };
+    match imports
+        .into_iter()
+        .find(|(module, name)| !allowed(shape, module, name))
+    {
+        Some((module, name)) => Err(LoadError::Forbidden {
+            import: format!("{module}.{name}"),
+        }),
+        None => Ok(shape),
+    }
+}
+
+/// Whether a core module may import this function. File functions of preview 1 are allowed, since the
+/// standard libraries of most languages import some of them whether they are used or not; a call finds no
+/// file. Sockets are only imported by programs that mean to use them.
+fn allowed(shape: Shape, module: &str, name: &str) -> bool {
+    match module {
+        PREVIEW_1 => !name.starts_with("sock_"),
+        // The imports of a WIT world carry the name of their package; they are looked at by name once the
+        // module is a component.
+        _ => shape == Shape::Bindings && module.contains(':'),
+    }
+}

@@ -1,0 +1,222 @@
+//! From the bytes of a file to something that can be called.
+
+use wasmtime::component::Component;
+use wasmtime::{Engine, Module};
+
+use super::call::CallError;
+use super::command::CommandForm;
+use super::component::ComponentForm;
+use super::contract::{CONTRACT_VERSION, Description};
+use super::inspect::{Shape, inspect};
+use super::limits::{Limits, MIB};
+
+/// Why a file is not a plugin of this host. The messages are for people: what is wrong, and what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Over [`Limits::module`].
+    #[error("the file has {} MiB; the limit is {} MiB", size.div_ceil(MIB), limit / MIB)]
+    TooLarge {
+        /// Bytes of the file.
+        size: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// Neither a core module nor a component.
+    #[error("the file is not WebAssembly: a plugin is what a compiler for `wasm32-wasip1` writes")]
+    NotWasm,
+    /// WebAssembly that breaks off or breaks its rules.
+    #[error("the file is not valid WebAssembly: {message}; was it cut off?")]
+    Malformed {
+        /// What the validator says, with the offset in the file.
+        message: String,
+    },
+    /// There is nothing in it that this host could call.
+    #[error(
+        "the file is WebAssembly, but not a plugin: it does not export `{missing}`{}. A plugin exports \
+         `operator-host:plugin/reconciler` or, as a WASI command, `_start`",
+        listed(found)
+    )]
+    OtherWorld {
+        /// The export that would make it one.
+        missing: String,
+        /// What it exports.
+        found: Vec<String>,
+    },
+    /// It wants something from the host that no plugin gets.
+    #[error(
+        "the plugin imports `{import}`, which this host does not give: plugins have no files, no network \
+         and nothing of other hosts, only `operator-host:plugin/logging` and the basics of WASI"
+    )]
+    Forbidden {
+        /// The import.
+        import: String,
+    },
+    /// Made for another version of the contract.
+    #[error(
+        "the plugin is made for version {plugin} of the contract and this host speaks {}: use a host that \
+         speaks {plugin}, or build the plugin against {}",
+        CONTRACT_VERSION,
+        CONTRACT_VERSION
+    )]
+    Contract {
+        /// The version that the plugin exports.
+        plugin: String,
+    },
+    /// The embedded bindings and the module do not fit each other, or the host's.
+    #[error("the plugin's bindings do not fit: {message}")]
+    Bindings {
+        /// What does not fit.
+        message: String,
+    },
+    /// Compilation took longer than [`Limits::compile`]. The compiler itself cannot be interrupted: it goes
+    /// on in the background until it is done.
+    #[error("the plugin was not compiled within {0:?}: make it smaller")]
+    CompileTimeout(std::time::Duration),
+    /// `describe` gave no description.
+    #[error("`describe` failed: {0}")]
+    Describe(CallError),
+    /// What `describe` said cannot be.
+    #[error("the plugin's description is wrong: {message}")]
+    Description {
+        /// Which field, and what it should be.
+        message: String,
+    },
+    /// The host could not do its part.
+    #[error("the host could not load the plugin: {message}")]
+    Host {
+        /// What went wrong.
+        message: String,
+    },
+}
+
+impl LoadError {
+    pub(super) fn other_world(missing: impl Into<String>, found: Vec<String>) -> Self {
+        Self::OtherWorld {
+            missing: missing.into(),
+            found,
+        }
+    }
+
+    /// With the error's causes, as the errors of wasmtime and of wit-component show them.
+    pub(super) fn bindings(error: impl std::fmt::Display) -> Self {
+        Self::Bindings {
+            message: format!("{error:#}"),
+        }
+    }
+}
+
+impl From<wasmparser::BinaryReaderError> for LoadError {
+    fn from(error: wasmparser::BinaryReaderError) -> Self {
+        Self::Malformed {
+            message: error.to_string(),
+        }
+    }
+}
+
+fn listed(exports: &[String]) -> String {
+    /// A library may export thousands of functions.
+    const SHOWN: usize = 8;
+    let mut names: Vec<String> = exports
+        .iter()
+        .take(SHOWN)
+        .map(|name| format!("`{name}`"))
+        .collect();
+    match exports.len() {
+        0 => return ", nor anything else".into(),
+        count if count > SHOWN => names.push(format!("{} more", count - SHOWN)),
+        _ => {}
+    }
+    format!(", but {}", names.join(", "))
+}
+
+/// Made once for an engine: what plugins are linked against.
+pub(super) struct Linkers {
+    pub(super) component: super::component::Linker,
+    pub(super) command: super::command::Linker,
+}
+
+impl Linkers {
+    pub(super) fn new(engine: &Engine) -> wasmtime::Result<Self> {
+        Ok(Self {
+            component: super::component::linker(engine)?,
+            command: super::command::linker(engine)?,
+        })
+    }
+}
+
+/// A plugin of either form, compiled and linked: made once, instantiated for each call.
+pub(super) enum Prepared {
+    Component(ComponentForm),
+    Command(CommandForm),
+}
+
+/// Compiles for as long as it takes: not for a thread that serves others.
+pub(super) fn prepare(
+    engine: &Engine,
+    linkers: &Linkers,
+    bytes: &[u8],
+    limits: &Limits,
+) -> Result<Prepared, LoadError> {
+    if bytes.len() > limits.module {
+        return Err(LoadError::TooLarge {
+            size: bytes.len(),
+            limit: limits.module,
+        });
+    }
+    Ok(match inspect(bytes)? {
+        Shape::Component => component(engine, linkers, bytes)?,
+        Shape::Bindings => component(engine, linkers, &super::component::encode(bytes)?)?,
+        Shape::Command => Prepared::Command(CommandForm::new(
+            &linkers.command,
+            &compile(|| Module::new(engine, bytes))?,
+        )?),
+    })
+}
+
+fn component(engine: &Engine, linkers: &Linkers, bytes: &[u8]) -> Result<Prepared, LoadError> {
+    let component = compile(|| Component::new(engine, bytes))?;
+    Ok(Prepared::Component(ComponentForm::new(
+        engine,
+        &linkers.component,
+        &component,
+    )?))
+}
+
+/// The one place where machine code is made.
+fn compile<T>(compiler: impl FnOnce() -> wasmtime::Result<T>) -> Result<T, LoadError> {
+    compiler().map_err(|error| LoadError::Malformed {
+        message: format!("{error:#}"),
+    })
+}
+
+/// Whether a description is one that the host can work with.
+pub(super) fn check(description: &Description) -> Result<(), LoadError> {
+    let wrong = |message: String| Err(LoadError::Description { message });
+    if !is_dns_label(&description.name) {
+        return wrong(format!(
+            "`name` is {:?}; it must be a DNS label: at most 63 of a-z, 0-9 and `-`, such as `echo`",
+            description.name
+        ));
+    }
+    let kinds = std::iter::once(("parent", &description.parent))
+        .chain(description.makes.iter().map(|kind| ("makes", kind)))
+        .chain(description.reads.iter().map(|kind| ("reads", kind)));
+    for (field, kind) in kinds {
+        if kind.kind.is_empty() || kind.api_version.is_empty() || kind.api_version.matches('/').count() > 1 {
+            return wrong(format!(
+                "`{field}` names {:?} of API version {:?}; it must name a kind of `v1` or `group/version`",
+                kind.kind, kind.api_version
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn is_dns_label(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !name.is_empty()
+        && name.len() <= 63
+        && name.bytes().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}

@@ -1,0 +1,201 @@
+//! Where a guest's words go: the host's log, capped for each call.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::io::AsyncWrite;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
+
+use super::digest::Digest;
+use super::limits::Limits;
+
+/// The `target` of the tracing events that carry what plugins say.
+pub const TARGET: &str = "plugin";
+
+/// How many of the last lines on standard error are kept to explain a trap.
+const TAIL_LINES: usize = 8;
+
+/// How severe a line is: the WIT enum `level`, without a binding to either form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Trace,
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+/// Whose words they are.
+#[derive(Debug)]
+pub(super) struct Speaker {
+    pub(super) name: String,
+    pub(super) digest: Digest,
+}
+
+/// The log of one call. Clones share it.
+///
+/// Lines become tracing events in the span that is current when the guest writes them, which is how the
+/// parent's reference comes beside them.
+#[derive(Clone)]
+pub(super) struct CallLog(Arc<Mutex<State>>);
+
+struct State {
+    speaker: Arc<Speaker>,
+    lines_left: u32,
+    line_cap: usize,
+    written: u32,
+    dropped: u32,
+    /// What the guest wrote to standard error since the last end of line.
+    unfinished: Vec<u8>,
+    /// The last lines on standard error, also those over the cap.
+    tail: VecDeque<String>,
+}
+
+impl CallLog {
+    pub(super) fn new(speaker: Arc<Speaker>, limits: &Limits) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            speaker,
+            lines_left: limits.log_lines,
+            line_cap: limits.log_line,
+            written: 0,
+            dropped: 0,
+            unfinished: Vec::new(),
+            tail: VecDeque::new(),
+        })))
+    }
+
+    /// One whole line, as the `log` import gives it.
+    pub(super) fn line(&self, level: Level, text: &str) {
+        self.state().line(level, text);
+    }
+
+    /// The call is over: the last line needs no end of line. Gives the lines written and the lines dropped.
+    pub(super) fn finish(&self) -> (u32, u32) {
+        let mut state = self.state();
+        state.end_line();
+        (state.written, state.dropped)
+    }
+
+    /// The last lines on standard error: where a panic message is.
+    pub(super) fn tail(&self) -> String {
+        let state = self.state();
+        let lines: Vec<&str> = state.tail.iter().map(String::as_str).collect();
+        lines.join("\n")
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock; and a log is no reason to fail.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn write(&mut self, bytes: &[u8]) {
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            let (text, ended) = match piece.strip_suffix(b"\n") {
+                Some(text) => (text, true),
+                None => (piece, false),
+            };
+            // One byte over the cap shows `line` that there is something to cut.
+            let room = (self.line_cap + 1).saturating_sub(self.unfinished.len());
+            self.unfinished.extend_from_slice(&text[..text.len().min(room)]);
+            if ended {
+                self.end_line();
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        if self.unfinished.is_empty() {
+            return;
+        }
+        let bytes = std::mem::take(&mut self.unfinished);
+        let text = String::from_utf8_lossy(&bytes);
+        let text = cut(text.trim_end(), self.line_cap);
+        // Rust's advice about an environment variable that a plugin does not have.
+        if !text.starts_with("note: run with `RUST_BACKTRACE") {
+            if self.tail.len() == TAIL_LINES {
+                self.tail.pop_front();
+            }
+            self.tail.push_back(text.to_owned());
+        }
+        self.line(Level::Info, text);
+    }
+
+    fn line(&mut self, level: Level, text: &str) {
+        if self.lines_left == 0 {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
+        }
+        self.lines_left -= 1;
+        self.written += 1;
+        emit(level, &self.speaker, cut(text, self.line_cap));
+    }
+}
+
+/// The longest start of `text` that is not longer than `cap` bytes.
+fn cut(text: &str, cap: usize) -> &str {
+    &text[..text.floor_char_boundary(cap)]
+}
+
+fn emit(level: Level, speaker: &Speaker, message: &str) {
+    // The level of a tracing event is part of its static metadata, so each needs its own call site.
+    macro_rules! event {
+        ($level:ident) => {
+            tracing::event!(
+                target: TARGET,
+                tracing::Level::$level,
+                plugin = speaker.name,
+                digest = %speaker.digest,
+                "{message}"
+            )
+        };
+    }
+    match level {
+        Level::Trace => event!(TRACE),
+        Level::Debug => event!(DEBUG),
+        Level::Info => event!(INFO),
+        Level::Warn => event!(WARN),
+        Level::Error => event!(ERROR),
+    }
+}
+
+/// Standard error, and for a component standard output too.
+impl StdoutStream for CallLog {
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        // Only asked for by preview 3, which is not linked.
+        Box::new(tokio::io::sink())
+    }
+}
+
+impl IsTerminal for CallLog {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl OutputStream for CallLog {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.state().write(&bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(super::sandbox::WRITE_CHUNK)
+    }
+}
+
+#[async_trait::async_trait]
+impl Pollable for CallLog {
+    async fn ready(&mut self) {}
+}

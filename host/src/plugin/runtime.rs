@@ -1,0 +1,199 @@
+//! The public face: load a plugin, call it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::call::Call;
+use super::contract::{CleanupResponse, Description, Request, Response};
+use super::digest::Digest;
+use super::engine::{Engine, EngineError};
+use super::limits::{EngineOptions, Limits};
+use super::load::{self, Linkers, LoadError, Prepared};
+use super::log::Speaker;
+
+/// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.
+#[derive(Clone)]
+pub struct Runtime(Arc<Shared>);
+
+struct Shared {
+    engine: Engine,
+    linkers: Linkers,
+}
+
+impl Runtime {
+    /// Starts the engine and the thread that interrupts guests.
+    ///
+    /// # Errors
+    /// When the machine cannot run it.
+    pub fn new(options: EngineOptions) -> Result<Self, EngineError> {
+        let engine = Engine::new(options)?;
+        let linkers = Linkers::new(engine.wasm()).map_err(EngineError::Engine)?;
+        Ok(Self(Arc::new(Shared { engine, linkers })))
+    }
+
+    /// Compiles a plugin and asks it for its description. Nothing is read from disk. Compilation has a
+    /// thread of its own, so that other calls go on.
+    ///
+    /// # Errors
+    /// When the file is not a plugin that this host can run; the message is for people.
+    pub async fn load(&self, file: impl Into<Bytes>, limits: Limits) -> Result<Plugin, LoadError> {
+        let file = file.into();
+        let size = file.len();
+        let shared = Arc::clone(&self.0);
+        let work = tokio::task::spawn_blocking(move || {
+            let start = Instant::now();
+            let prepared = load::prepare(shared.engine.wasm(), &shared.linkers, &file, &limits)?;
+            Ok::<_, LoadError>((prepared, Digest::of(&file), start.elapsed()))
+        });
+        let (prepared, digest, compile_time) = match tokio::time::timeout(limits.compile, work).await {
+            Ok(Ok(result)) => result?,
+            // The compiler panicked, or the process is shutting down.
+            Ok(Err(error)) => {
+                return Err(LoadError::Host {
+                    message: error.to_string(),
+                });
+            }
+            Err(_) => return Err(LoadError::CompileTimeout(limits.compile)),
+        };
+
+        // A plugin has no name until it has said it.
+        let nameless = Arc::new(Speaker {
+            name: String::new(),
+            digest,
+        });
+        let turn = self.0.engine.turn().await;
+        let described = match &prepared {
+            Prepared::Component(form) => form.describe(&nameless, &limits).await,
+            Prepared::Command(form) => form.describe(&nameless, &limits).await,
+        };
+        drop(turn);
+        let description = described.outcome.map_err(LoadError::Describe)?;
+        load::check(&description)?;
+        let speaker = Arc::new(Speaker {
+            name: description.name.clone(),
+            digest,
+        });
+        let runtime = self.clone();
+        Ok(Plugin(Arc::new(Loaded {
+            runtime,
+            prepared,
+            speaker,
+            description,
+            limits,
+            size,
+            compile_time,
+        })))
+    }
+}
+
+/// Which of the two binary forms a plugin has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// The WIT world, as a component or to be made one.
+    Component,
+    /// A WASI command with JSON on standard input and output.
+    Command,
+}
+
+impl Form {
+    /// The form in lower case.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Component => "component",
+            Self::Command => "command",
+        }
+    }
+}
+
+/// One version of a plugin, compiled and described. Cheap to clone; clones share it, and a clone that is
+/// held keeps this version alive while another takes its place.
+#[derive(Clone)]
+pub struct Plugin(Arc<Loaded>);
+
+struct Loaded {
+    runtime: Runtime,
+    prepared: Prepared,
+    speaker: Arc<Speaker>,
+    description: Description,
+    limits: Limits,
+    size: usize,
+    compile_time: Duration,
+}
+
+impl Plugin {
+    /// The identity of this version.
+    #[must_use]
+    pub fn digest(&self) -> &Digest {
+        &self.0.speaker.digest
+    }
+
+    /// What the plugin says about itself.
+    #[must_use]
+    pub fn description(&self) -> &Description {
+        &self.0.description
+    }
+
+    /// Which binary form it has.
+    #[must_use]
+    pub fn form(&self) -> Form {
+        match self.0.prepared {
+            Prepared::Component(_) => Form::Component,
+            Prepared::Command(_) => Form::Command,
+        }
+    }
+
+    /// The caps on its calls.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    /// Bytes of the file.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.0.size
+    }
+
+    /// How long it took to make machine code of the file.
+    #[must_use]
+    pub fn compile_time(&self) -> Duration {
+        self.0.compile_time
+    }
+
+    /// Calls `reconcile` in a fresh sandbox. What the guest says goes to the log, in the current span.
+    ///
+    /// Dropping the future ends the guest.
+    pub async fn reconcile(&self, request: &Request) -> Call<Response> {
+        let Loaded {
+            runtime,
+            prepared,
+            speaker,
+            limits,
+            ..
+        } = &*self.0;
+        let _turn = runtime.0.engine.turn().await;
+        match prepared {
+            Prepared::Component(form) => form.reconcile(request, speaker, limits).await,
+            Prepared::Command(form) => form.reconcile(request, speaker, limits).await,
+        }
+    }
+
+    /// Calls `cleanup` in a fresh sandbox; otherwise as [`Plugin::reconcile`].
+    pub async fn cleanup(&self, request: &Request) -> Call<CleanupResponse> {
+        let Loaded {
+            runtime,
+            prepared,
+            speaker,
+            limits,
+            ..
+        } = &*self.0;
+        let _turn = runtime.0.engine.turn().await;
+        match prepared {
+            Prepared::Component(form) => form.cleanup(request, speaker, limits).await,
+            Prepared::Command(form) => form.cleanup(request, speaker, limits).await,
+        }
+    }
+}

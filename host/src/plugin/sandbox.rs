@@ -1,0 +1,241 @@
+//! What one call's store holds: nothing that lasts, nothing from outside but the request.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::AsyncWrite;
+use wasmtime::ResourceLimiter;
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p1::WasiP1Ctx;
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
+use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+
+use super::call::CallStats;
+use super::deterministic::{MonotonicClock, Origin};
+use super::limits::Limits;
+use super::log::CallLog;
+
+/// Bytes that a guest may write to a stream in one step. A stream may be asked for as many zeroes at once.
+pub(super) const WRITE_CHUNK: usize = 64 << 10;
+
+/// A WASI context without files, environment, arguments or network, and with clocks and randomness from the
+/// request. Standard error goes to the log.
+pub(super) fn wasi(origin: &Origin, log: &CallLog) -> WasiCtxBuilder {
+    let mut wasi = WasiCtxBuilder::new();
+    wasi.stderr(log.clone())
+        .wall_clock(origin.wall_clock())
+        .monotonic_clock(MonotonicClock::default())
+        .secure_random(origin.random())
+        .insecure_random(origin.insecure_random())
+        .insecure_random_seed(origin.insecure_seed());
+    wasi
+}
+
+/// What WASI's host functions need of a store: one type for each binary form.
+pub(super) trait Wasi: Send + 'static {}
+
+/// For components.
+pub(super) struct Preview2 {
+    wasi: WasiCtx,
+    table: ResourceTable,
+}
+
+impl Preview2 {
+    pub(super) fn new(wasi: WasiCtx) -> Self {
+        Self {
+            wasi,
+            table: ResourceTable::new(),
+        }
+    }
+}
+
+impl Wasi for Preview2 {}
+impl Wasi for WasiP1Ctx {}
+
+/// The data of one call's store.
+pub(super) struct Sandbox<W> {
+    pub(super) wasi: W,
+    pub(super) memory: Memory,
+    pub(super) log: CallLog,
+}
+
+impl<W: Wasi> Sandbox<W> {
+    pub(super) fn new(wasi: W, limits: &Limits, log: CallLog) -> Self {
+        Self {
+            wasi,
+            memory: Memory::new(limits.memory),
+            log,
+        }
+    }
+
+    /// What the call used. `guest_time` is the time on a processor.
+    pub(super) fn stats(&self, guest_time: Duration, request_bytes: usize) -> CallStats {
+        let (log_lines, log_lines_dropped) = self.log.finish();
+        CallStats {
+            guest_time,
+            peak_memory: self.memory.peak(),
+            request_bytes,
+            response_bytes: 0,
+            log_lines,
+            log_lines_dropped,
+        }
+    }
+}
+
+impl WasiView for Sandbox<Preview2> {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView {
+            ctx: &mut self.wasi.wasi,
+            table: &mut self.wasi.table,
+        }
+    }
+}
+
+/// Counts what a call's linear memories and tables hold, and refuses what is over the cap.
+pub(super) struct Memory {
+    limit: usize,
+    used: usize,
+    /// How much would have been in use, had it been allowed.
+    refused: Option<usize>,
+}
+
+/// Ends the guest. Refusing with `memory.grow`'s −1 would leave it to the guest's allocator what happens.
+#[derive(Debug, thiserror::Error)]
+#[error("over the memory limit")]
+struct OverLimit;
+
+impl Memory {
+    fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            used: 0,
+            refused: None,
+        }
+    }
+
+    /// Bytes in use at the end of the call, which is the most there were: WebAssembly never gives back.
+    pub(super) fn peak(&self) -> usize {
+        self.used
+    }
+
+    /// The bytes that ended the guest, when it was the memory limit that did.
+    pub(super) fn refused(&self) -> Option<usize> {
+        self.refused
+    }
+
+    fn grow(&mut self, by: usize) -> wasmtime::Result<bool> {
+        let wanted = self.used.saturating_add(by);
+        if wanted > self.limit {
+            self.refused = Some(wanted);
+            return Err(OverLimit.into());
+        }
+        self.used = wanted;
+        Ok(true)
+    }
+}
+
+impl ResourceLimiter for Memory {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        // Over the module's own maximum the engine says no in any case, and nothing is used.
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        self.grow(desired.saturating_sub(current))
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        self.grow(desired.saturating_sub(current).saturating_mul(size_of::<usize>()))
+    }
+}
+
+/// A command's standard output, kept up to a cap. Clones share it.
+#[derive(Clone)]
+pub(super) struct Output(Arc<Mutex<Written>>);
+
+struct Written {
+    bytes: BytesMut,
+    limit: usize,
+    overflowed: bool,
+}
+
+impl Output {
+    pub(super) fn new(limit: usize) -> Self {
+        Self(Arc::new(Mutex::new(Written {
+            bytes: BytesMut::new(),
+            limit,
+            overflowed: false,
+        })))
+    }
+
+    /// What the guest wrote so far.
+    pub(super) fn take(&self) -> Bytes {
+        std::mem::take(&mut self.written().bytes).freeze()
+    }
+
+    /// Whether the guest wrote more than the cap, which ended it.
+    pub(super) fn overflowed(&self) -> bool {
+        self.written().overflowed
+    }
+
+    fn written(&self) -> MutexGuard<'_, Written> {
+        // The bytes are whole whenever the lock is free.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StdoutStream for Output {
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        // Only asked for by preview 3, which is not linked.
+        Box::new(tokio::io::sink())
+    }
+}
+
+impl IsTerminal for Output {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl OutputStream for Output {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        let mut written = self.written();
+        if bytes.len() > written.limit - written.bytes.len() {
+            written.overflowed = true;
+            return Err(StreamError::trap("over the response limit"));
+        }
+        written.bytes.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(WRITE_CHUNK)
+    }
+}
+
+#[async_trait::async_trait]
+impl Pollable for Output {
+    async fn ready(&mut self) {}
+}

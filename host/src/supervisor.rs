@@ -1,0 +1,208 @@
+//! Starts and stops one controller as the kinds that it needs come and go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::ControllerConfig;
+use crate::controller;
+use crate::controller::context::{Context, KindWatches, Parts};
+use crate::controller::events::Events;
+use crate::controller::kinds::{KindError, Kinds, Resource};
+use crate::controller::watches::{Subscription, Watch, Watches};
+use crate::plugin::contract::Kind;
+use crate::plugin::registry::Live;
+
+/// How long to wait before discovery is asked again. A CustomResourceDefinition that comes wakes the wait; this
+/// is for hosts that may not watch those.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// What all controllers share.
+#[derive(Clone)]
+pub struct Shared {
+    /// The connection.
+    pub client: Client,
+    /// Discovery.
+    pub kinds: Arc<Kinds>,
+    /// The watches.
+    pub watches: Arc<Watches>,
+    /// Where Events go.
+    pub events: Events,
+    /// The namespaces to watch; empty: all of them.
+    pub namespaces: Arc<[String]>,
+}
+
+/// The resources that a controller needs, as the cluster serves them now.
+#[derive(Clone, Debug, PartialEq)]
+struct Resolved {
+    parent: Arc<Resource>,
+    others: BTreeMap<Kind, Arc<Resource>>,
+}
+
+/// Keeps one controller running while its kind is served, until told to stop.
+pub async fn supervise(
+    shared: Shared,
+    config: Arc<ControllerConfig>,
+    plugin: watch::Receiver<Live>,
+    stop: CancellationToken,
+) {
+    let mut changed = shared.kinds.subscribe();
+    let mut said = false;
+    while !stop.is_cancelled() {
+        changed.mark_unchanged();
+        match resolve(&shared.kinds, &config).await {
+            Ok(resolved) => {
+                said = false;
+                if !resolved.parent.has_status {
+                    warn!(
+                        controller = config.name,
+                        "the CustomResourceDefinition of {} has no status subresource: no status is written; \
+                         add `subresources: {{status: {{}}}}` to its version",
+                        config.parent
+                    );
+                }
+                let stop_one = stop.child_token();
+                let context = Arc::new(context(&shared, &config, &resolved, plugin.clone()));
+                let running = tokio::spawn(controller::run(context, stop_one.clone()));
+                until_changed(&shared, &config, &resolved, &mut changed, &stop).await;
+                stop_one.cancel();
+                if let Err(panic) = running.await {
+                    warn!(controller = config.name, %panic, "the controller panicked: this is a bug of the host");
+                }
+                continue;
+            }
+            Err(KindError::Unknown(kind)) if !said => {
+                info!(
+                    controller = config.name,
+                    "waiting for the CustomResourceDefinition of {kind}"
+                );
+                said = true;
+            }
+            Err(KindError::Unknown(_)) => {}
+            Err(error) => warn!(controller = config.name, "{error}"),
+        }
+        tokio::select! {
+            _ = changed.changed() => {}
+            () = tokio::time::sleep(RETRY) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// Waits until the cluster serves the controller's kinds differently, or not at all.
+async fn until_changed(
+    shared: &Shared,
+    config: &ControllerConfig,
+    resolved: &Resolved,
+    changed: &mut watch::Receiver<u64>,
+    stop: &CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            Ok(()) = changed.changed() => {}
+            () = stop.cancelled() => return,
+        }
+        loop {
+            match resolve(&shared.kinds, config).await {
+                Ok(now) if now == *resolved => break,
+                Ok(_) => {
+                    info!(
+                        controller = config.name,
+                        "the kinds of this controller have changed: it starts anew"
+                    );
+                    return;
+                }
+                Err(KindError::Unknown(kind)) => {
+                    info!(
+                        controller = config.name,
+                        "{kind} is not served any more: the controller stops"
+                    );
+                    return;
+                }
+                // The server is away: what was known stays true until it says otherwise.
+                Err(KindError::Discovery { .. }) => tokio::select! {
+                    () = tokio::time::sleep(RETRY) => {}
+                    () = stop.cancelled() => return,
+                },
+            }
+        }
+    }
+}
+
+async fn resolve(kinds: &Kinds, config: &ControllerConfig) -> Result<Resolved, KindError> {
+    let parent = kinds.resolve(&config.parent).await?;
+    let mut others = BTreeMap::new();
+    for kind in config.children.keys().chain(&config.reads) {
+        match kinds.resolve(kind).await {
+            Ok(resource) => {
+                others.insert(kind.clone(), resource);
+            }
+            // The controller runs; what concerns that kind fails and says so.
+            Err(KindError::Unknown(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Resolved { parent, others })
+}
+
+fn context(
+    shared: &Shared,
+    config: &Arc<ControllerConfig>,
+    resolved: &Resolved,
+    plugin: watch::Receiver<Live>,
+) -> Context {
+    let watches = |kind: &Kind, namespaced: bool, others: bool| {
+        if shared.namespaces.is_empty() || !namespaced {
+            return KindWatches::everywhere(shared.watches.watch(kind, None));
+        }
+        let more = config.other_namespaces.iter().filter(|_| others);
+        let one = |namespace: &String| (namespace.clone(), shared.watches.watch(kind, Some(namespace)));
+        KindWatches::by_namespace(shared.namespaces.iter().chain(more).map(one).collect())
+    };
+    let others = |kind: &Kind| {
+        let namespaced = resolved
+            .others
+            .get(kind)
+            .is_none_or(|resource| resource.namespaced);
+        (kind.clone(), watches(kind, namespaced, true))
+    };
+    Context::new(Parts {
+        client: shared.client.clone(),
+        resource: Arc::clone(&resolved.parent),
+        resources: resolved.others.clone(),
+        parents: watches(&config.parent, resolved.parent.namespaced, false),
+        children: config.children.keys().map(others).collect(),
+        reads: config.reads.iter().map(others).collect(),
+        plugin,
+        events: shared.events.clone(),
+        config: Arc::clone(config),
+    })
+}
+
+/// Watches the CustomResourceDefinitions for as long as what it returns is held.
+#[must_use]
+pub fn watch_definitions(kinds: &Arc<Kinds>, watches: &Watches) -> (Arc<Watch>, Subscription) {
+    let kind = Kind {
+        api_version: "apiextensions.k8s.io/v1".into(),
+        kind: "CustomResourceDefinition".into(),
+    };
+    let watch = watches.watch(&kind, None);
+    let kinds = Arc::downgrade(kinds);
+    let subscription = watch.subscribe(Arc::new(move |_, change| {
+        let name = change
+            .new
+            .or(change.old)
+            .and_then(|object| object.metadata.name.as_deref());
+        // A definition's name is `plural.group`.
+        if let (Some(kinds), Some((_, group))) = (kinds.upgrade(), name.and_then(|name| name.split_once('.')))
+        {
+            kinds.changed(group);
+        }
+    }));
+    (watch, subscription)
+}

@@ -1,0 +1,103 @@
+# shellcheck shell=bash
+# What the set-up scripts share: talking to the person on stderr, Debian packages, long steps with progress.
+# Sourced, never run.
+
+if [[ -t 2 && -z "${NO_COLOR:-}" ]]; then
+    bold=$'\e[1m' red=$'\e[31m' dim=$'\e[2m' plain=$'\e[0m'
+else
+    bold='' red='' dim='' plain=''
+fi
+
+say() { printf '%s==>%s %s\n' "$bold" "$plain" "$*" >&2; }
+
+# fail WHAT-HAPPENED WHAT-TO-DO
+fail() {
+    printf '%serror:%s %s\n' "$red" "$plain" "$1" >&2
+    [[ $# -lt 2 ]] || printf '  %s\n' "$2" >&2
+    exit 1
+}
+
+as_root() {
+    if [[ $(id -u) -eq 0 ]]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        fail "this step needs root and there is no sudo: $*" "Run that command as root, then start again."
+    fi
+}
+
+# One background job at a time, in a process group of its own, so that all of it can be stopped: the children of
+# a script's ordinary background job do not even see Ctrl-C.
+job=''
+start_job() {
+    set -m
+    "$@" &
+    job=$!
+    set +m
+}
+stop_job() {
+    [[ -z $job ]] || kill -TERM -- "-$job" 2>/dev/null || true
+}
+# Ctrl-C and SIGTERM end the script, and its end runs the EXIT trap of the script, which stops the job.
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# with_progress LABEL LOG COMMAND...: runs a long step with its output in LOG. A terminal sees a line that
+# ticks; a pipe gets a line every 30 seconds. When the step fails, the end of LOG is shown and the script ends.
+# Never call it in a condition: bash would ignore `set -e` inside the step.
+with_progress() {
+    local label=$1 log=$2 started=$SECONDS told=$SECONDS status=0 now
+    shift 2
+    start_job "$@" >"$log" 2>&1 9>&-
+    while kill -0 "$job" 2>/dev/null; do
+        now=$((SECONDS - started))
+        if [[ -t 2 ]]; then
+            printf '\r\e[K%s    %s … %d:%02d%s' "$dim" "$label" $((now / 60)) $((now % 60)) "$plain" >&2
+        elif ((SECONDS - told >= 30)); then
+            told=$SECONDS
+            printf '    %s … %d:%02d\n' "$label" $((now / 60)) $((now % 60)) >&2
+        fi
+        sleep 0.2
+    done
+    wait "$job" || status=$?
+    job=''
+    [[ ! -t 2 ]] || printf '\r\e[K' >&2
+    now=$((SECONDS - started))
+    if ((status != 0)); then
+        printf '    %s failed after %d:%02d; the last lines it wrote:\n' "$label" $((now / 60)) $((now % 60)) >&2
+        tail -n 20 "$log" | sed 's/^/    | /' >&2
+        fail "this step failed: $label" "The whole log: $log"
+    elif ((now >= 5)); then
+        printf '    %s: done in %d:%02d\n' "$label" $((now / 60)) $((now % 60)) >&2
+    fi
+}
+
+has_package() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+# One apt at a time, from whichever of our scripts it is called, and one refresh of the lists.
+apt_refreshed=''
+refresh_package_lists() {
+    [[ -z $apt_refreshed ]] || return 0
+    as_root apt-get -o DPkg::Lock::Timeout=600 -qq update >&2 ||
+        fail "apt-get update failed" "See its message above: this machine must reach its Debian mirror."
+    apt_refreshed=yes
+}
+
+# install_packages WHY PACKAGE...: installs by name those that are missing.
+install_packages() {
+    local why=$1 package missing=()
+    shift
+    for package in "$@"; do
+        has_package "$package" || missing+=("$package")
+    done
+    ((${#missing[@]})) || return 0
+    command -v apt-get >/dev/null ||
+        fail "these Debian packages are needed and there is no apt-get here: ${missing[*]}" "They are for: $why."
+    say "Installing ${missing[*]}: $why"
+    refresh_package_lists
+    # RUNLEVEL and the empty front end: nothing asks, nothing starts a service.
+    as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -o DPkg::Lock::Timeout=600 -qq -y \
+        --no-install-recommends install "${missing[@]}" >/dev/null ||
+        fail "apt-get could not install: ${missing[*]}" "See its message above; they are for: $why."
+}

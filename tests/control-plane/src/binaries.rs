@@ -1,0 +1,65 @@
+//! Where the programs of the control plane are.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use crate::error::{Context, Error};
+
+/// The three programs.
+#[derive(Clone, Debug)]
+pub(crate) struct Binaries {
+    pub(crate) etcd: PathBuf,
+    pub(crate) kube_apiserver: PathBuf,
+    /// `None` only when `KUBEBUILDER_ASSETS` lacks it and the options do not need it.
+    pub(crate) kube_controller_manager: Option<PathBuf>,
+}
+
+impl Binaries {
+    /// Looks in `KUBEBUILDER_ASSETS`; what is missing there, `install.sh` provides.
+    pub(crate) fn find(controller_manager: bool) -> Result<Self, Error> {
+        if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
+            let found = Self::in_folder(Path::new(&folder));
+            if let Ok(found) = found
+                && (found.kube_controller_manager.is_some() || !controller_manager)
+            {
+                return Ok(found);
+            }
+        }
+        let found = Self::in_folder(&install()?)?;
+        Ok(found)
+    }
+
+    fn in_folder(folder: &Path) -> Result<Self, Error> {
+        let optional = |name: &'static str| Some(folder.join(name)).filter(|path| path.is_file());
+        let required = |name: &'static str| {
+            optional(name).ok_or_else(|| Error::MissingBinary {
+                name,
+                folder: folder.to_owned(),
+            })
+        };
+        Ok(Self {
+            etcd: required("etcd")?,
+            kube_apiserver: required("kube-apiserver")?,
+            kube_controller_manager: optional("kube-controller-manager"),
+        })
+    }
+}
+
+/// Runs `install.sh`, which prints the folder, and builds what is in it when it has to.
+fn install() -> Result<PathBuf, Error> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
+    let output = Command::new(&script)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context(|| format!("run {}", script.display()))?;
+    if !output.status.success() {
+        return Err(Error::Install {
+            script,
+            status: output.status,
+        });
+    }
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end()))
+}

@@ -1,0 +1,432 @@
+//! The control plane as a whole: what is started in which order, and how it is stopped and broken.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+};
+
+use crate::{
+    audit::{self, AuditEvent},
+    binaries::Binaries,
+    client,
+    component::{Component, Output, POLL},
+    data::{ADMIN, DataDir},
+    error::Error,
+    manifests,
+    node::Node,
+    options::Options,
+    ports::{self, Port},
+};
+
+/// Generous: a busy machine with other control planes starting beside this one.
+const READY_LIMIT: Duration = Duration::from_secs(90);
+/// How long a component may take to end by itself.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The controllers that take part. Those that need a cloud, a kubelet or a signing key are left out, and so is
+/// the volume binder: [`crate::node`] does its work.
+const CONTROLLERS: &str = "clusterrole-aggregation,cronjob,daemonset,deployment,disruption,endpoint,endpointslice,\
+                           garbagecollector,job,namespace,pv-protection,pvc-protection,replicaset,\
+                           replicationcontroller,resourcequota,statefulset,ttl";
+
+/// A running control plane. Dropping it kills what it started and removes its data.
+#[derive(Debug)]
+pub struct ControlPlane {
+    // Fields are dropped in this order: whoever asks goes before whoever answers.
+    node: Option<Node>,
+    controller_manager: Option<Component>,
+    apiserver: Option<Component>,
+    etcd: Component,
+    data: DataDir,
+    options: Options,
+    binaries: Binaries,
+    etcd_client_port: Port,
+    _etcd_peer_port: Port,
+    apiserver_port: Port,
+}
+
+impl ControlPlane {
+    /// Starts all that the options ask for and returns when the API server is ready, the namespace `default`
+    /// is there and the stand-in for nodes is at work.
+    ///
+    /// # Errors
+    /// Any [`Error`]; what was started by then is killed.
+    pub async fn start(options: Options) -> Result<Self, Error> {
+        let binaries = Binaries::find(options.controller_manager)?;
+        let data = DataDir::new(options.data_dir.as_deref())?;
+        let (etcd_client_port, etcd_peer_port) = (ports::reserve()?, ports::reserve()?);
+        let apiserver_port = ports::reserve()?;
+        data.write_credentials(apiserver_port.number, &options.users)?;
+        let etcd = Component::spawn(
+            "etcd",
+            &binaries.etcd,
+            &etcd_flags(&data, etcd_client_port.number, etcd_peer_port.number),
+            &[],
+            Output::File(data.path("etcd.log")),
+        )?;
+        let mut this = Self {
+            node: None,
+            controller_manager: None,
+            apiserver: None,
+            etcd,
+            data,
+            options,
+            binaries,
+            etcd_client_port,
+            _etcd_peer_port: etcd_peer_port,
+            apiserver_port,
+        };
+        this.start_apiserver().await?;
+        if let Some(options) = this.options.node.clone() {
+            this.node = Some(Node::start(&this.kubeconfig(), options).await?);
+        }
+        if this.options.controller_manager {
+            this.start_controller_manager()?;
+        }
+        Ok(this)
+    }
+
+    /// The administrator's kubeconfig, for `KUBECONFIG` and `kubectl`.
+    #[must_use]
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data.kubeconfig(ADMIN)
+    }
+
+    /// The kubeconfig of a user that the options named.
+    ///
+    /// # Errors
+    /// [`Error::UnknownUser`] when they did not.
+    pub fn kubeconfig_of(&self, user: &str) -> Result<PathBuf, Error> {
+        match self.options.users.iter().any(|known| known.name == user) {
+            true => Ok(self.data.kubeconfig(user)),
+            false => Err(Error::UnknownUser(user.to_owned())),
+        }
+    }
+
+    /// A new client with the administrator's rights, with connections of its own.
+    ///
+    /// # Errors
+    /// [`Error::Kubeconfig`] and [`Error::Api`] when the credentials cannot be used.
+    pub async fn client(&self) -> Result<Client, Error> {
+        client::connect(&client::config_of(&self.kubeconfig()).await?)
+    }
+
+    /// A new client of a user that the options named.
+    ///
+    /// # Errors
+    /// As [`Self::kubeconfig_of`] and [`Self::client`].
+    pub async fn client_of(&self, user: &str) -> Result<Client, Error> {
+        client::connect(&client::config_of(&self.kubeconfig_of(user)?).await?)
+    }
+
+    /// The folder with data, credentials and logs (`etcd.log`, `kube-apiserver.log`,
+    /// `kube-controller-manager.log`).
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        self.data.root()
+    }
+
+    /// The API server's address.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.apiserver_port.number)
+    }
+
+    /// Stops the API server and keeps its port, data and certificates. It has two seconds to end.
+    pub async fn stop_apiserver(&mut self) {
+        if let Some(mut apiserver) = self.apiserver.take() {
+            apiserver.stop(GRACE).await;
+        }
+    }
+
+    /// Starts the API server again and returns when it is ready. Does nothing when it runs.
+    ///
+    /// # Errors
+    /// [`Error::Ended`], [`Error::NotReady`] or [`Error::Io`].
+    pub async fn start_apiserver(&mut self) -> Result<(), Error> {
+        if self.apiserver.is_none() {
+            self.apiserver = Some(Component::spawn(
+                "kube-apiserver",
+                &self.binaries.kube_apiserver,
+                &self.apiserver_flags(),
+                &[],
+                Output::File(self.data.path("kube-apiserver.log")),
+            )?);
+        }
+        self.wait_ready().await
+    }
+
+    /// Stops the API server and starts it again.
+    ///
+    /// # Errors
+    /// As [`Self::start_apiserver`].
+    pub async fn restart_apiserver(&mut self) -> Result<(), Error> {
+        self.stop_apiserver().await;
+        self.start_apiserver().await
+    }
+
+    /// Starts kube-controller-manager. Does nothing when it runs. Nothing waits for it: what it does appears in
+    /// the cluster.
+    ///
+    /// # Errors
+    /// [`Error::MissingBinary`] or [`Error::Io`].
+    pub fn start_controller_manager(&mut self) -> Result<(), Error> {
+        if self.controller_manager.is_some() {
+            return Ok(());
+        }
+        let name = "kube-controller-manager";
+        let program = match &self.binaries.kube_controller_manager {
+            Some(program) => program.clone(),
+            None => Binaries::find(true)?
+                .kube_controller_manager
+                .ok_or_else(|| Error::MissingBinary {
+                    name,
+                    folder: self.binaries.etcd.with_file_name(""),
+                })?,
+        };
+        let log = Output::File(self.data.path("kube-controller-manager.log"));
+        let flags = controller_manager_flags(&self.kubeconfig(), &program);
+        self.controller_manager = Some(Component::spawn(name, &program, &flags, &[], log)?);
+        Ok(())
+    }
+
+    /// Stops kube-controller-manager, when it runs, and starts it: its garbage collector then knows every kind
+    /// that is installed now.
+    ///
+    /// # Errors
+    /// As [`Self::start_controller_manager`].
+    pub async fn restart_controller_manager(&mut self) -> Result<(), Error> {
+        if let Some(mut running) = self.controller_manager.take() {
+            running.stop(GRACE).await;
+        }
+        self.start_controller_manager()
+    }
+
+    /// Applies the manifests of a file or a folder as the administrator, waits until the definitions among them
+    /// are served, and starts kube-controller-manager again so that its garbage collector knows them.
+    ///
+    /// # Errors
+    /// As [`manifests::read`], [`manifests::apply`] and [`Self::start_controller_manager`].
+    pub async fn install(&mut self, path: &Path) -> Result<(), Error> {
+        let objects = manifests::read(path)?;
+        manifests::apply(&self.client().await?, &objects).await?;
+        if self.controller_manager.is_some() {
+            self.restart_controller_manager().await?;
+        }
+        Ok(())
+    }
+
+    /// Stops etcd in its tracks: the API server answers nothing that needs the store until `resume_etcd`.
+    pub fn pause_etcd(&self) {
+        self.etcd.pause();
+    }
+
+    /// Lets etcd go on.
+    pub fn resume_etcd(&self) {
+        self.etcd.resume();
+    }
+
+    /// The audit log's file, when the options asked for it.
+    #[must_use]
+    pub fn audit_log(&self) -> Option<PathBuf> {
+        self.options.audit.then(|| self.data.path("audit.log"))
+    }
+
+    /// Every write so far, in the order of the answers.
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`] when the options did not ask for the log, [`Error::Io`] or [`Error::Audit`] when
+    /// it cannot be read.
+    pub fn audit_events(&self) -> Result<Vec<AuditEvent>, Error> {
+        match self.audit_log() {
+            Some(log) => audit::read(&log),
+            None => Err(Error::NotRunning {
+                component: "the audit log",
+                hint: "start with Options::with_audit",
+            }),
+        }
+    }
+
+    /// Fails when a component that should run has ended, with the end of its log.
+    ///
+    /// # Errors
+    /// [`Error::Ended`].
+    pub fn check(&mut self) -> Result<(), Error> {
+        self.etcd.check()?;
+        self.apiserver.as_mut().map_or(Ok(()), Component::check)?;
+        self.controller_manager.as_mut().map_or(Ok(()), Component::check)
+    }
+
+    /// Stops everything, each component with a moment to end by itself. Dropping does the same with SIGKILL.
+    pub async fn shutdown(mut self) {
+        drop(self.node.take());
+        if let Some(mut controller_manager) = self.controller_manager.take() {
+            controller_manager.kill();
+        }
+        self.stop_apiserver().await;
+        self.etcd.resume();
+        self.etcd.stop(GRACE).await;
+    }
+
+    /// Waits until `/readyz` answers 200 and the namespace `default` is there.
+    async fn wait_ready(&mut self) -> Result<(), Error> {
+        let started = Instant::now();
+        let mut client = None;
+        loop {
+            let last = match self.ready(&mut client).await {
+                Ok(()) => return Ok(()),
+                Err(error) => match std::error::Error::source(&error) {
+                    Some(source) => format!("{error}: {source}"),
+                    None => error.to_string(),
+                },
+            };
+            self.etcd.check()?;
+            let Some(apiserver) = &mut self.apiserver else {
+                return Err(Error::NotRunning {
+                    component: "kube-apiserver",
+                    hint: "call start_apiserver",
+                });
+            };
+            apiserver.check()?;
+            if started.elapsed() > READY_LIMIT {
+                return Err(apiserver.not_ready(READY_LIMIT, last));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn ready(&self, client: &mut Option<Client>) -> Result<(), Error> {
+        let client = match client {
+            Some(client) => client,
+            // The key is written after the certificate: a client made before could trust half a certificate.
+            None if !self.data.certificate().with_extension("key").exists() => {
+                let hint = "it has not written its certificate yet";
+                return Err(Error::NotRunning {
+                    component: "kube-apiserver",
+                    hint,
+                });
+            }
+            None => client.insert(self.client().await?),
+        };
+        // These two take a second more, in steps of a second. The administrator needs neither; other users
+        // need the roles.
+        let mut checks =
+            "/readyz?exclude=poststarthook/scheduling/bootstrap-system-priority-classes".to_owned();
+        if self.options.users.is_empty() {
+            checks.push_str("&exclude=poststarthook/rbac/bootstrap-roles");
+        }
+        let checks = http::Request::get(checks)
+            .body(Vec::new())
+            .map_err(kube::Error::HttpError)?;
+        client.request_text(checks).await?;
+        // The server makes it too, a second later.
+        let namespace = Namespace {
+            metadata: ObjectMeta {
+                name: Some("default".to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..Namespace::default()
+        };
+        match Api::<Namespace>::all(client.clone())
+            .create(&PostParams::default(), &namespace)
+            .await
+        {
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+            created => Ok(created.map(drop)?),
+        }
+    }
+
+    fn apiserver_flags(&self) -> Vec<String> {
+        let path = |name: &str| self.data.path(name).display().to_string();
+        let mut flags = vec![
+            format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_client_port.number),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--advertise-address=127.0.0.1".to_owned(),
+            // The `kubernetes` Service has no endpoints: nothing in this cluster could reach them.
+            "--endpoint-reconciler-type=none".to_owned(),
+            format!("--secure-port={}", self.apiserver_port.number),
+            format!("--cert-dir={}", path("certificates")),
+            format!("--token-auth-file={}", path("tokens.csv")),
+            "--authorization-mode=RBAC".to_owned(),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-key-file={}", path("service-account.key")),
+            format!(
+                "--service-account-signing-key-file={}",
+                path("service-account.key")
+            ),
+            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            "--allow-privileged=true".to_owned(),
+            "--enable-priority-and-fairness=false".to_owned(),
+            "--max-requests-inflight=0".to_owned(),
+            "--max-mutating-requests-inflight=0".to_owned(),
+            format!("--disable-admission-plugins={}", self.disabled_admission()),
+        ];
+        if let Some(log) = self.audit_log() {
+            flags.push(format!("--audit-policy-file={}", path("audit-policy.yaml")));
+            flags.push(format!("--audit-log-path={}", log.display()));
+        }
+        flags.extend(self.options.apiserver_flags.iter().cloned());
+        flags
+    }
+
+    fn disabled_admission(&self) -> &'static str {
+        match self.options.controller_manager {
+            true => "ServiceAccount",
+            false => "ServiceAccount,StorageObjectInUseProtection",
+        }
+    }
+}
+
+fn etcd_flags(data: &DataDir, client_port: u16, peer_port: u16) -> Vec<String> {
+    let client = format!("http://127.0.0.1:{client_port}");
+    let peer = format!("http://127.0.0.1:{peer_port}");
+    vec![
+        format!("--data-dir={}", data.path("etcd").display()),
+        format!("--listen-client-urls={client}"),
+        format!("--advertise-client-urls={client}"),
+        format!("--listen-peer-urls={peer}"),
+        format!("--initial-advertise-peer-urls={peer}"),
+        format!("--initial-cluster=default={peer}"),
+        // Data that goes with the process needs no fsync; with it, each write waits for the disk.
+        "--unsafe-no-fsync".to_owned(),
+        "--log-level=warn".to_owned(),
+        "--logger=zap".to_owned(),
+        // The only member elects itself; the defaults would have it wait a second for others.
+        "--heartbeat-interval=10".to_owned(),
+        "--election-timeout=100".to_owned(),
+    ]
+}
+
+fn controller_manager_flags(kubeconfig: &Path, program: &Path) -> Vec<String> {
+    let mut flags = vec![
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--controllers={CONTROLLERS}"),
+        "--leader-elect=false".to_owned(),
+        // No port: nothing asks it anything.
+        "--secure-port=0".to_owned(),
+        "--kube-api-qps=1000".to_owned(),
+        "--kube-api-burst=2000".to_owned(),
+        "--concurrent-gc-syncs=20".to_owned(),
+    ];
+    // Until 1.23 there is an insecure port beside it, which has to be turned off; since 1.24 the flag is gone.
+    if minor_version(program).is_some_and(|minor| minor < 24) {
+        flags.push("--port=0".to_owned());
+    }
+    flags
+}
+
+/// The 20 of `Kubernetes v1.20.2`.
+fn minor_version(program: &Path) -> Option<u32> {
+    let output = std::process::Command::new(program)
+        .arg("--version")
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.split("v1.").nth(1)?.split('.').next()?.parse().ok()
+}

@@ -1,0 +1,162 @@
+//! Manifests from files into a cluster, in the order that works: definitions, namespaces, the rest.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DynamicObject, GroupVersionKind, Patch, PatchParams},
+    discovery::{self, Scope},
+    runtime::wait::{await_condition, conditions::is_crd_established},
+};
+
+use crate::{
+    component::POLL,
+    error::{Context, Error},
+};
+
+/// The field manager of what is applied here.
+const MANAGER: &str = "control-plane";
+/// How long a definition may take to be served.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Every object in a YAML file, or in the `.yaml` and `.yml` files of a folder, in the order of their names.
+///
+/// # Errors
+/// [`Error::Io`] when a file cannot be read, [`Error::Manifest`] when it is not a list of Kubernetes objects.
+pub fn read(path: &Path) -> Result<Vec<DynamicObject>, Error> {
+    let mut objects = Vec::new();
+    for file in files(path)? {
+        let text = std::fs::read_to_string(&file).context(|| format!("read {}", file.display()))?;
+        let fault = |reason: String| Error::Manifest {
+            file: file.clone(),
+            reason,
+        };
+        let documents: Vec<serde_json::Value> =
+            serde_saphyr::from_multiple(&text).map_err(|error| fault(error.to_string()))?;
+        for document in documents.into_iter().filter(|document| !document.is_null()) {
+            let object: DynamicObject =
+                serde_json::from_value(document).map_err(|error| fault(error.to_string()))?;
+            if object.types.is_none() || object.metadata.name.is_none() {
+                return Err(fault(
+                    "an object lacks apiVersion, kind or metadata.name".to_owned(),
+                ));
+            }
+            objects.push(object);
+        }
+    }
+    Ok(objects)
+}
+
+fn files(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    let problem = || format!("read the manifests in {}", path.display());
+    if !std::fs::metadata(path).context(problem)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).context(problem)? {
+        let file = entry.context(problem)?.path();
+        if file
+            .extension()
+            .is_some_and(|extension| extension == "yaml" || extension == "yml")
+        {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Applies `objects` with server-side apply and returns when every definition among them is served. An object
+/// without a namespace goes to `default`, where its kind has namespaces.
+///
+/// # Errors
+/// [`Error::Refused`] names the object that the API server refused.
+pub async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<(), Error> {
+    let rank = |object: &&DynamicObject| match kind_of(object).kind.as_str() {
+        "CustomResourceDefinition" => 0,
+        "Namespace" => 1,
+        _ => 2,
+    };
+    let mut sorted: Vec<_> = objects.iter().collect();
+    sorted.sort_by_key(rank);
+    let definitions = sorted.iter().filter(|object| rank(object) == 0).count();
+    let (definitions, others) = sorted.split_at(definitions);
+    for object in definitions {
+        apply_one(client, object).await?;
+    }
+    for object in definitions {
+        established(client, object).await?;
+    }
+    for object in others {
+        apply_one(client, object).await?;
+    }
+    Ok(())
+}
+
+async fn established(client: &Client, object: &DynamicObject) -> Result<(), Error> {
+    let definitions = Api::<CustomResourceDefinition>::all(client.clone());
+    let name = object.name_any();
+    let waited = tokio::time::timeout(LIMIT, await_condition(definitions, &name, is_crd_established()));
+    let established = matches!(waited.await, Ok(Ok(_)));
+    let message = || format!("not Established after {LIMIT:?}; see kubectl describe crd {name}");
+    established.then_some(()).ok_or_else(|| Error::Refused {
+        object: describe(object),
+        message: message(),
+    })
+}
+
+async fn apply_one(client: &Client, object: &DynamicObject) -> Result<(), Error> {
+    let started = Instant::now();
+    loop {
+        let error = match try_apply(client, object).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        // A definition that was established this moment is served the next.
+        let unserved = match &error {
+            kube::Error::Api(status) => status.is_not_found(),
+            kube::Error::Discovery(_) => true,
+            _ => false,
+        };
+        if !unserved || started.elapsed() > LIMIT / 3 {
+            let message = match &error {
+                kube::Error::Api(status) => status.message.clone(),
+                error => error.to_string(),
+            };
+            return Err(Error::Refused {
+                object: describe(object),
+                message,
+            });
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+async fn try_apply(client: &Client, object: &DynamicObject) -> kube::Result<()> {
+    let (resource, capabilities) = discovery::pinned_kind(client, &kind_of(object)).await?;
+    let api = match capabilities.scope {
+        Scope::Cluster => Api::<DynamicObject>::all_with(client.clone(), &resource),
+        Scope::Namespaced => {
+            let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
+            Api::namespaced_with(client.clone(), &namespace, &resource)
+        }
+    };
+    let parameters = PatchParams::apply(MANAGER).force();
+    api.patch(&object.name_any(), &parameters, &Patch::Apply(object))
+        .await?;
+    Ok(())
+}
+
+fn kind_of(object: &DynamicObject) -> GroupVersionKind {
+    let types = object.types.clone().unwrap_or_default();
+    GroupVersionKind::try_from(&types)
+        .unwrap_or_else(|_| GroupVersionKind::gvk("", &types.api_version, &types.kind))
+}
+
+fn describe(object: &DynamicObject) -> String {
+    format!("{}/{}", kind_of(object).kind, object.name_any())
+}

@@ -1,0 +1,167 @@
+//! The stand-in for kubelet, scheduler and volume provisioner. No container runs and no byte is stored.
+//!
+//! - A pod whose claims are all Bound is bound to the Node [`NODE`], and is Running and Ready after
+//!   [`Options::ready_after`]. A pod that is being deleted is let go at once.
+//! - A claim with a storage class is bound to a volume made for it, and the volume grows when the claim's
+//!   request does. The volume goes with its claim. The class [`STORAGE_CLASS`] is the default one.
+//! - The annotations [`HOLD_READY`] and [`HOLD_BOUND`] hold a pod or a claim back until they go, so that a test
+//!   can stand in the middle of a roll-out.
+//!
+//! It acts on watch events alone: what an object needs next is a pure function of the object (`pods`,
+//! `claims`), and one loop (`work`) carries it out, one request an object at a time.
+
+mod claims;
+mod pods;
+mod work;
+
+use std::{path::Path, thread::JoinHandle, time::Duration};
+
+use k8s_openapi::api::{core::v1::Node as NodeObject, storage::v1::StorageClass};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use crate::{client, error::Error};
+
+/// The name of the Node that every pod is bound to.
+pub const NODE: &str = "stand-in";
+/// The name of the default storage class.
+pub const STORAGE_CLASS: &str = "standard";
+/// A pod annotated with `"true"` here is Running and not Ready, whatever it was before.
+pub const HOLD_READY: &str = "control-plane/hold-ready";
+/// A claim annotated with `"true"` here stays Pending.
+pub const HOLD_BOUND: &str = "control-plane/hold-bound";
+
+/// The field manager of what the stand-in applies.
+const MANAGER: &str = "control-plane-node";
+
+/// How the stand-in behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// From a pod's binding to Running and Ready: what an image pull and a start would take.
+    pub ready_after: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ready_after: Duration::from_millis(300),
+        }
+    }
+}
+
+/// A stand-in at work, until it is dropped.
+#[derive(Debug)]
+pub struct Node {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Node {
+    /// Starts the stand-in for the cluster of this kubeconfig and returns when the Node and the storage class
+    /// are there.
+    ///
+    /// It has a thread and a runtime of its own, so that it outlives the runtime of the test that started it.
+    ///
+    /// # Errors
+    /// [`Error::Kubeconfig`] or [`Error::Api`] when the cluster cannot be reached or refuses the two objects.
+    pub async fn start(kubeconfig: &Path, options: Options) -> Result<Self, Error> {
+        let config = client::config_of(kubeconfig).await?;
+        let (stop, stopped) = oneshot::channel();
+        let (ready, is_ready) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("node stand-in".to_owned())
+            .spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                let outcome = runtime.map_err(io_error).map(|runtime| {
+                    runtime.block_on(async {
+                        let client = match prepare(&config).await {
+                            Ok(client) => client,
+                            Err(error) => return drop(ready.send(Err(error))),
+                        };
+                        let _ = ready.send(Ok(()));
+                        tokio::select! {
+                            () = work::run(client, &options) => {}
+                            _ = stopped => {}
+                        }
+                    });
+                });
+                // Without a runtime `ready` is dropped, which the other side sees.
+                drop(outcome);
+            });
+        let thread = thread.map_err(io_error)?;
+        let this = Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        };
+        is_ready
+            .await
+            .map_err(|_| io_error(std::io::Error::other("its thread ended")))??;
+        Ok(this)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn io_error(source: std::io::Error) -> Error {
+    Error::Io {
+        what: "start the stand-in for nodes".to_owned(),
+        source,
+    }
+}
+
+/// Makes the Node and the storage class, or brings them up to date.
+async fn prepare(config: &kube::Config) -> Result<Client, Error> {
+    let client = client::connect(config)?;
+    let parameters = PatchParams::apply(MANAGER).force();
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {
+            "name": STORAGE_CLASS,
+            "annotations": { "storageclass.kubernetes.io/is-default-class": "true" },
+        },
+        "provisioner": "control-plane/stand-in",
+        "reclaimPolicy": "Delete",
+        "allowVolumeExpansion": true,
+        "volumeBindingMode": "Immediate",
+    });
+    Api::<StorageClass>::all(client.clone())
+        .patch(STORAGE_CLASS, &parameters, &Patch::Apply(class))
+        .await?;
+
+    let nodes = Api::<NodeObject>::all(client.clone());
+    let labels = json!({ "kubernetes.io/hostname": NODE, "kubernetes.io/os": "linux" });
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "labels": labels } });
+    nodes.patch(NODE, &parameters, &Patch::Apply(node)).await?;
+    let size = json!({ "cpu": "64", "memory": "256Gi", "pods": "10000", "ephemeral-storage": "1Ti" });
+    let status = json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "status": {
+            "capacity": size,
+            "allocatable": size,
+            "addresses": [{ "type": "InternalIP", "address": pods::HOST_IP }],
+            "conditions": [{
+                "type": "Ready",
+                "status": "True",
+                "reason": "StandIn",
+                "message": "plays a kubelet; no container runs here",
+            }],
+        },
+    });
+    nodes
+        .patch_status(NODE, &parameters, &Patch::Apply(status))
+        .await?;
+    Ok(client)
+}

@@ -1,0 +1,196 @@
+//! What a claim needs next, and how it gets it.
+
+use k8s_openapi::{
+    api::core::v1::{PersistentVolume, PersistentVolumeClaim},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use super::{HOLD_BOUND, MANAGER};
+
+/// What brings a claim forward.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// Make a volume of this size and bind the two. Every part can be done again.
+    Bind(Quantity),
+    /// Make volume and claim this large.
+    Grow(Quantity),
+}
+
+/// What `claim` needs; `None` when it has it, is held, or is not ours.
+pub(super) fn next(claim: &PersistentVolumeClaim) -> Option<Step> {
+    let spec = claim.spec.as_ref()?;
+    let wanted = spec.resources.as_ref()?.requests.as_ref()?.get("storage")?;
+    let phase = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or("Pending");
+    let ours = match &spec.volume_name {
+        Some(volume) => *volume == volume_name(&claim.uid().unwrap_or_default()),
+        // An empty class asks for a volume that somebody made by hand.
+        None => spec
+            .storage_class_name
+            .as_ref()
+            .is_some_and(|class| !class.is_empty()),
+    };
+    let held = claim.annotations().get(HOLD_BOUND).map(String::as_str) == Some("true");
+    match phase {
+        _ if !ours || claim.metadata.deletion_timestamp.is_some() => None,
+        "Pending" => (!held).then(|| Step::Bind(wanted.clone())),
+        "Bound" => (capacity(claim) != Some(wanted)).then(|| Step::Grow(wanted.clone())),
+        _ => None,
+    }
+}
+
+/// Whether pods may mount it.
+pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim
+        .status
+        .as_ref()
+        .is_some_and(|status| status.phase.as_deref() == Some("Bound"))
+}
+
+fn capacity(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
+    claim.status.as_ref()?.capacity.as_ref()?.get("storage")
+}
+
+/// The volume of the claim with this UID, as every provisioner names it.
+pub(super) fn volume_name(uid: &str) -> String {
+    format!("pvc-{uid}")
+}
+
+pub(super) async fn act(client: &Client, claim: &PersistentVolumeClaim, step: Step) -> kube::Result<()> {
+    let claims =
+        Api::<PersistentVolumeClaim>::namespaced(client.clone(), &claim.namespace().unwrap_or_default());
+    let volumes = Api::<PersistentVolume>::all(client.clone());
+    let (name, volume) = (claim.name_any(), volume_name(&claim.uid().unwrap_or_default()));
+    let (merge, apply) = (PatchParams::default(), PatchParams::apply(MANAGER).force());
+    match step {
+        Step::Bind(size) => {
+            volumes
+                .patch(&volume, &apply, &Patch::Apply(volume_for(claim, &volume, &size)))
+                .await?;
+            let bound = json!({ "status": { "phase": "Bound" } });
+            volumes
+                .patch_status(&volume, &merge, &Patch::Merge(bound))
+                .await?;
+            // The resource version keeps a claim that was made anew from getting its predecessor's volume.
+            let version = claim.resource_version();
+            let spec = json!({
+                "metadata": {
+                    "resourceVersion": version,
+                    "annotations": { "pv.kubernetes.io/bind-completed": "yes" },
+                },
+                "spec": { "volumeName": volume },
+            });
+            if claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_none()) {
+                claims.patch(&name, &merge, &Patch::Merge(spec)).await?;
+            }
+            let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.clone());
+            let capacity = json!({ "storage": size });
+            let status =
+                json!({ "status": { "phase": "Bound", "accessModes": modes, "capacity": capacity } });
+            claims.patch_status(&name, &merge, &Patch::Merge(status)).await?;
+        }
+        Step::Grow(size) => {
+            let capacity = json!({ "capacity": { "storage": size } });
+            volumes
+                .patch(&volume, &merge, &Patch::Merge(json!({ "spec": capacity })))
+                .await?;
+            claims
+                .patch_status(&name, &merge, &Patch::Merge(json!({ "status": capacity })))
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+fn volume_for(claim: &PersistentVolumeClaim, volume: &str, size: &Quantity) -> Value {
+    let spec = claim.spec.clone().unwrap_or_default();
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": volume,
+            "annotations": { "pv.kubernetes.io/provisioned-by": "control-plane/stand-in" },
+        },
+        "spec": {
+            "capacity": { "storage": size },
+            "accessModes": spec.access_modes,
+            "volumeMode": spec.volume_mode,
+            "storageClassName": spec.storage_class_name,
+            "persistentVolumeReclaimPolicy": "Delete",
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": claim.namespace(),
+                "name": claim.name_any(),
+                "uid": claim.uid(),
+            },
+            "hostPath": { "path": format!("/nowhere/{volume}") },
+        },
+    })
+}
+
+/// Deletes the volume of a claim that is gone.
+pub(super) async fn release(client: &Client, uid: &str) -> kube::Result<()> {
+    let volumes = Api::<PersistentVolume>::all(client.clone());
+    let volume = volume_name(uid);
+    // A Bound volume is protected from deletion.
+    let released = json!({ "status": { "phase": "Released" } });
+    volumes
+        .patch_status(&volume, &PatchParams::default(), &Patch::Merge(released))
+        .await?;
+    volumes.delete(&volume, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(phase: &str, wanted: &str, has: &str) -> PersistentVolumeClaim {
+        serde_json::from_value(json!({
+            "metadata": { "name": "data", "uid": "u" },
+            "spec": {
+                "storageClassName": "standard",
+                "volumeName": (phase == "Bound").then_some("pvc-u"),
+                "resources": { "requests": { "storage": wanted } },
+            },
+            "status": { "phase": phase, "capacity": { "storage": has } },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pending_claim_is_bound_unless_it_is_held() {
+        let mut pending = claim("Pending", "1Gi", "0");
+        assert_eq!(next(&pending), Some(Step::Bind(Quantity("1Gi".into()))));
+        pending.annotations_mut().insert(HOLD_BOUND.into(), "true".into());
+        assert_eq!(next(&pending), None);
+    }
+
+    #[test]
+    fn a_bound_claim_grows_with_its_request_and_then_needs_nothing() {
+        assert_eq!(
+            next(&claim("Bound", "2Gi", "1Gi")),
+            Some(Step::Grow(Quantity("2Gi".into())))
+        );
+        assert_eq!(next(&claim("Bound", "2Gi", "2Gi")), None);
+    }
+
+    #[test]
+    fn a_claim_without_a_class_or_with_a_volume_of_its_own_is_left_alone() {
+        let mut static_volume = claim("Pending", "1Gi", "0");
+        static_volume.spec.as_mut().unwrap().storage_class_name = Some(String::new());
+        assert_eq!(next(&static_volume), None);
+        let mut somebody_elses = claim("Bound", "2Gi", "1Gi");
+        somebody_elses.spec.as_mut().unwrap().volume_name = Some("by-hand".into());
+        assert_eq!(next(&somebody_elses), None);
+    }
+}

@@ -1,0 +1,205 @@
+//! What a pod needs next.
+
+use std::net::Ipv4Addr;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{HOLD_READY, NODE};
+
+/// The address of the one Node.
+pub(super) const HOST_IP: &str = "10.244.0.1";
+
+/// One request.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// Bind it to the Node, once its claims are bound.
+    Bind,
+    /// Write a status that says it runs. The first one waits until the pod has been bound for a while.
+    Run {
+        /// Whether it is Ready.
+        ready: bool,
+        /// Whether this is its start.
+        first: bool,
+    },
+    /// Delete it for good: nothing has to be stopped.
+    Remove,
+}
+
+/// What `pod` needs; `None` when it is as it should be or somebody else's.
+pub(super) fn next(pod: &Pod, claim_is_bound: impl Fn(&str) -> bool) -> Option<Step> {
+    let spec = pod.spec.as_ref()?;
+    let status = pod.status.as_ref();
+    let phase = status
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or("Pending");
+    match spec.node_name.as_deref() {
+        Some(node) if node != NODE => None,
+        // A grace period of 0 says that we have been here: a finalizer holds it.
+        bound if pod.metadata.deletion_timestamp.is_some() => {
+            (bound.is_some() && pod.metadata.deletion_grace_period_seconds != Some(0)).then_some(Step::Remove)
+        }
+        None => claims(spec).all(claim_is_bound).then_some(Step::Bind),
+        Some(_) if phase != "Pending" && phase != "Running" => None,
+        Some(_) => {
+            let ready = pod.annotations().get(HOLD_READY).map(String::as_str) != Some("true");
+            let first = phase == "Pending";
+            (first || is_ready(status) != ready || !runs_these_images(spec, status))
+                .then_some(Step::Run { ready, first })
+        }
+    }
+}
+
+/// The claims that `pod` mounts.
+pub(super) fn claims(spec: &PodSpec) -> impl Iterator<Item = &str> {
+    let volumes = spec.volumes.iter().flatten();
+    volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
+}
+
+fn is_ready(status: Option<&PodStatus>) -> bool {
+    let mut conditions = status
+        .and_then(|status| status.conditions.as_ref())
+        .into_iter()
+        .flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// An image may change in a running pod; its container then starts again.
+fn runs_these_images(spec: &PodSpec, status: Option<&PodStatus>) -> bool {
+    let running = status
+        .and_then(|status| status.container_statuses.as_ref())
+        .map_or(&[][..], Vec::as_slice);
+    spec.containers.iter().all(|container| {
+        let image = container.image.as_deref().unwrap_or_default();
+        running
+            .iter()
+            .any(|status| status.name == container.name && status.image == image)
+    })
+}
+
+/// The strategic merge patch of a running pod's status. `number` makes the address.
+pub(super) fn running(pod: &Pod, ready: bool, number: u32, now: Timestamp) -> Value {
+    let spec = pod.spec.clone().unwrap_or_default();
+    let before = pod.status.clone().unwrap_or_default();
+    let old = before.container_statuses.unwrap_or_default();
+    let ip = before.pod_ip.unwrap_or_else(|| {
+        Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 245, 0, 0)) + number % 0xfffe + 1).to_string()
+    });
+    let start = before.start_time.map_or(now, |time| time.0).to_string();
+    let container = |container: &Container| {
+        let image = container.image.clone().unwrap_or_default();
+        let old = old.iter().find(|old| old.name == container.name);
+        let restarts = old.map_or(0, |old| old.restart_count + i32::from(old.image != image));
+        json!({
+            "name": container.name,
+            "image": image,
+            "imageID": format!("stand-in://{image}"),
+            "containerID": format!("stand-in://{}-{}", pod.uid().unwrap_or_default(), container.name),
+            "ready": ready,
+            "started": true,
+            "restartCount": restarts,
+            "state": { "running": { "startedAt": now.to_string() } },
+        })
+    };
+    let condition = |kind: &str, status: bool| {
+        let held = !status;
+        json!({
+            "type": kind,
+            "status": if status { "True" } else { "False" },
+            "lastTransitionTime": now.to_string(),
+            "reason": held.then_some("Held"),
+            "message": held.then(|| format!("held by the annotation {HOLD_READY}")),
+        })
+    };
+    json!({
+        "status": {
+            "phase": "Running",
+            "hostIP": HOST_IP,
+            "podIP": ip,
+            "podIPs": [{ "ip": ip }],
+            "startTime": start,
+            "conditions": [
+                condition("Initialized", true),
+                condition("ContainersReady", ready),
+                condition("Ready", ready),
+            ],
+            "containerStatuses": spec.containers.iter().map(container).collect::<Vec<_>>(),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(value: Value) -> Pod {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn bound(status: &Value, metadata: &Value) -> Pod {
+        let spec = json!({ "nodeName": NODE, "containers": [{ "name": "a", "image": "a:1" }] });
+        pod(json!({ "metadata": metadata, "spec": spec, "status": status }))
+    }
+
+    #[test]
+    fn a_pod_waits_for_its_claims() {
+        let volumes = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data-0" } }]);
+        let pod = pod(json!({ "spec": { "containers": [], "volumes": volumes } }));
+        assert_eq!(next(&pod, |_| false), None);
+        assert_eq!(next(&pod, |claim| claim == "data-0"), Some(Step::Bind));
+    }
+
+    #[test]
+    fn a_bound_pod_runs_and_then_needs_nothing() {
+        let mut pod = bound(&json!({ "phase": "Pending" }), &json!({}));
+        assert_eq!(
+            next(&pod, |_| true),
+            Some(Step::Run {
+                ready: true,
+                first: true
+            })
+        );
+        let patch = running(&pod, true, 7, Timestamp::UNIX_EPOCH);
+        pod.status = serde_json::from_value(patch["status"].clone()).unwrap();
+        assert_eq!(next(&pod, |_| true), None);
+        assert_eq!(pod.status.unwrap().pod_ip.unwrap(), "10.245.0.8");
+    }
+
+    #[test]
+    fn a_held_pod_is_not_ready_until_the_annotation_goes() {
+        let mut pod = bound(
+            &json!({ "phase": "Pending" }),
+            &json!({ "annotations": { HOLD_READY: "true" } }),
+        );
+        let patch = running(&pod, false, 0, Timestamp::UNIX_EPOCH);
+        pod.status = serde_json::from_value(patch["status"].clone()).unwrap();
+        assert_eq!(next(&pod, |_| true), None);
+        pod.metadata.annotations = None;
+        assert_eq!(
+            next(&pod, |_| true),
+            Some(Step::Run {
+                ready: true,
+                first: false
+            })
+        );
+    }
+
+    #[test]
+    fn a_pod_that_a_finalizer_holds_is_removed_once() {
+        let times = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30 });
+        let mut pod = bound(&json!({ "phase": "Running" }), &times);
+        assert_eq!(next(&pod, |_| true), Some(Step::Remove));
+        pod.metadata.deletion_grace_period_seconds = Some(0);
+        assert_eq!(next(&pod, |_| true), None);
+    }
+
+    #[test]
+    fn a_failed_pod_stays_failed() {
+        assert_eq!(
+            next(&bound(&json!({ "phase": "Failed" }), &json!({})), |_| true),
+            None
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! What to try next, for the samples that are there.
+
+use std::path::Path;
+
+use kube::{ResourceExt, api::DynamicObject};
+use serde_json::Value;
+
+use crate::screen::Screen;
+
+/// Prints how to reach the cluster and commands for the samples.
+pub(crate) fn print(
+    screen: &Screen,
+    kubeconfig: Option<&Path>,
+    samples: &[DynamicObject],
+    definitions: &[DynamicObject],
+) {
+    screen.plain("");
+    screen.plain("In another terminal:");
+    if let Some(kubeconfig) = kubeconfig {
+        screen.command(&format!("export KUBECONFIG={}", kubeconfig.display()));
+    }
+    for command in commands(samples, definitions) {
+        screen.command(&command);
+    }
+    screen.plain("Ctrl-C stops everything that was started here.");
+    screen.plain("");
+}
+
+fn commands(samples: &[DynamicObject], definitions: &[DynamicObject]) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut last = None;
+    for sample in samples {
+        let Some(definition) = definitions.iter().find(|it| defines(it, sample)) else {
+            continue;
+        };
+        let singular = text(&definition.data["spec"]["names"]["singular"]);
+        let name = sample.name_any();
+        let namespace = sample.namespace().filter(|namespace| namespace != "default");
+        let namespace = namespace
+            .map(|namespace| format!(" -n {namespace}"))
+            .unwrap_or_default();
+        let patch =
+            |what: String| format!("kubectl patch {singular} {name}{namespace} --type=merge -p '{what}'");
+        let spec = &sample.data["spec"];
+        if let Some(replicas) = spec["replicas"].as_u64() {
+            commands.push(patch(format!(r#"{{"spec":{{"replicas":{}}}}}"#, replicas + 2)));
+        }
+        if let Some(size) = spec["storageSize"].as_str().and_then(doubled) {
+            commands.push(patch(format!(r#"{{"spec":{{"storageSize":"{size}"}}}}"#)));
+        }
+        last = Some(format!("{singular} {name}{namespace}"));
+    }
+    let Some(last) = last else { return commands };
+    let plurals: Vec<_> = definitions
+        .iter()
+        .map(|it| text(&it.data["spec"]["names"]["plural"]))
+        .collect();
+    commands.insert(0, format!("kubectl get {},pods,pvc", plurals.join(",")));
+    commands.push(format!("kubectl edit {last}"));
+    commands.push(format!("kubectl describe {last}"));
+    commands.push(format!("kubectl delete {last}"));
+    commands
+}
+
+fn defines(definition: &DynamicObject, object: &DynamicObject) -> bool {
+    let spec = &definition.data["spec"];
+    object.types.as_ref().is_some_and(|types| {
+        spec["names"]["kind"] == types.kind.as_str()
+            && types
+                .api_version
+                .split_once('/')
+                .is_some_and(|(group, _)| spec["group"] == group)
+    })
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// `1Gi` → `2Gi`.
+fn doubled(size: &str) -> Option<String> {
+    let unit = size
+        .find(|character: char| !character.is_ascii_digit())
+        .unwrap_or(size.len());
+    let number: u64 = size[..unit].parse().ok()?;
+    Some(format!("{}{}", number.checked_mul(2)?, &size[unit..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_commands_name_the_samples() {
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": { "name": "echoes.my-operator.dev" },
+            "spec": {
+                "group": "my-operator.dev",
+                "names": { "kind": "Echo", "plural": "echoes", "singular": "echo" },
+            },
+        });
+        let sample = json!({
+            "apiVersion": "my-operator.dev/v1",
+            "kind": "Echo",
+            "metadata": { "name": "demo" },
+            "spec": { "replicas": 3, "storageSize": "10Gi" },
+        });
+        let object = |value| serde_json::from_value::<DynamicObject>(value).unwrap();
+        let commands = commands(&[object(sample)], &[object(definition)]);
+        assert_eq!(
+            commands,
+            [
+                "kubectl get echoes,pods,pvc",
+                r#"kubectl patch echo demo --type=merge -p '{"spec":{"replicas":5}}'"#,
+                r#"kubectl patch echo demo --type=merge -p '{"spec":{"storageSize":"20Gi"}}'"#,
+                "kubectl edit echo demo",
+                "kubectl describe echo demo",
+                "kubectl delete echo demo",
+            ]
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! The host as a child process, and its log.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, PipeReader, Write},
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
+
+use anyhow::Context;
+use clap::ValueEnum;
+use control_plane::{Component, Output};
+
+use crate::{Arguments, DRAIN, screen::Screen};
+
+/// Which lines of the host's log a person sees.
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub(crate) enum HostLog {
+    /// Every line.
+    All,
+    /// Warnings and errors.
+    Warn,
+    /// None.
+    None,
+}
+
+/// The running host.
+pub(crate) struct Host {
+    component: Component,
+    log: PathBuf,
+    reader: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Host {
+    pub(crate) fn start(
+        program: &Path,
+        arguments: &Arguments,
+        kubeconfig: Option<&Path>,
+        logs: &Path,
+        screen: &Screen,
+    ) -> anyhow::Result<Self> {
+        let log = logs.join("operator-host.log");
+        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let (reader, writer) = std::io::pipe()?;
+        let config = arguments.config.display().to_string();
+        let environment: Vec<_> = kubeconfig.iter().map(|path| ("KUBECONFIG", *path)).collect();
+        let arguments_of_host = ["run".to_owned(), "--config".to_owned(), config];
+        let component = Component::spawn(
+            "operator-host",
+            program,
+            &arguments_of_host,
+            &environment,
+            Output::Pipe(writer),
+        )?;
+        let (shown, screen) = (arguments.host_log, screen.clone());
+        let reader = std::thread::spawn(move || copy(reader, file, shown, &screen));
+        Ok(Self {
+            component,
+            log,
+            reader: Some(reader),
+        })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.component.id()
+    }
+
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// SIGTERM; SIGKILL when it has not drained in time.
+    pub(crate) async fn stop(&mut self) -> Option<ExitStatus> {
+        let status = self.component.stop(DRAIN).await;
+        self.finish_log();
+        status
+    }
+
+    /// Returns when the host ends.
+    pub(crate) async fn ended(&mut self) -> Option<ExitStatus> {
+        loop {
+            if let Some(status) = self.component.wait(Duration::from_secs(3600)).await {
+                self.finish_log();
+                return Some(status);
+            }
+        }
+    }
+
+    /// The end of its log, since its file may go with the cluster.
+    pub(crate) fn last_words(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        let last = lines[lines.len().saturating_sub(15)..].join("\n    ");
+        format!("the end of its log {}:\n    {last}", self.log.display())
+    }
+
+    fn finish_log(&mut self) {
+        // Ends when the host has closed its side.
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+}
+
+fn copy(reader: PipeReader, mut file: File, shown: HostLog, screen: &Screen) {
+    for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        let _ = writeln!(file, "{line}");
+        let show = match shown {
+            HostLog::All => true,
+            HostLog::Warn => is_warning(&line),
+            HostLog::None => false,
+        };
+        if show {
+            screen.log(&line);
+        }
+    }
+}
+
+/// Whether a line of the log, as text or as JSON, says WARN or ERROR before it says anything else.
+fn is_warning(line: &str) -> bool {
+    if line.starts_with('{') {
+        return line.contains(r#""level":"WARN""#) || line.contains(r#""level":"ERROR""#);
+    }
+    // The time stands before the level.
+    line.split_whitespace()
+        .take(3)
+        .any(|word| matches!(word, "WARN" | "ERROR"))
+        || line.starts_with("error")
+        || line.starts_with("thread ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_known_in_both_forms_of_the_log() {
+        assert!(is_warning("2026-01-01T00:00:00Z  WARN operator_host: slow"));
+        assert!(is_warning(r#"{"timestamp":"…","level":"ERROR","fields":{}}"#));
+        assert!(!is_warning(
+            "2026-01-01T00:00:00Z  INFO operator_host: the word WARN in a message"
+        ));
+    }
+}

@@ -1,0 +1,281 @@
+//! What `make run` runs: a cluster, the host, and a view of what the two do.
+//!
+//! In order: a control plane (or the current kubeconfig's cluster), the definitions, the watches, the host, the
+//! samples; then lines as things change, until Ctrl-C, SIGTERM or the end of the host. Everything that was
+//! started is stopped, the host first.
+
+mod hints;
+mod host;
+mod screen;
+mod view;
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::Context;
+use clap::{Parser, ValueEnum};
+use control_plane::{ControlPlane, Options, manifests};
+use kube::Client;
+use tokio::signal::unix::{SignalKind, signal};
+
+use host::{Host, HostLog};
+use screen::Screen;
+
+/// A local cluster with the host in it, and a view of what happens there.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// The host's program.
+    #[arg(long, value_name = "FILE")]
+    host: PathBuf,
+    /// The host's configuration.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// CustomResourceDefinitions to install before the host starts.
+    #[arg(long, value_name = "PATH")]
+    crds: PathBuf,
+    /// Resources to create once the host runs.
+    #[arg(long, value_name = "PATH")]
+    samples: Option<PathBuf>,
+    /// The cluster: one of its own, or the one of the current kubeconfig.
+    #[arg(long, env = "CLUSTER", default_value = "local")]
+    cluster: Cluster,
+    /// Where the local cluster's data and every log go. Without it, a folder that goes at the end.
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
+    /// Which lines of the host's log to show; all of them are in its file.
+    #[arg(long, env = "HOST_LOG", default_value = "warn")]
+    host_log: HostLog,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Cluster {
+    /// etcd, kube-apiserver and kube-controller-manager on this machine.
+    Local,
+    /// Whatever `kubectl` talks to.
+    Current,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let screen = Screen::new();
+    let interrupted = async {
+        match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
+            (Ok(mut interrupt), Ok(mut terminate)) => {
+                tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+            }
+            // Without handlers the signals end this process, and its children with it.
+            _ => std::future::pending().await,
+        }
+    };
+    // Whatever `run` holds when a signal comes is stopped when it is dropped, but for a host that runs: `run`
+    // itself waits for the signal then.
+    match run(&arguments, &screen, interrupted).await {
+        Ok(code) => code,
+        Err(error) => {
+            screen.error(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(
+    arguments: &Arguments,
+    screen: &Screen,
+    interrupted: impl Future<Output = ()>,
+) -> anyhow::Result<ExitCode> {
+    let mut interrupted = std::pin::pin!(interrupted);
+    let host_program = arguments.host.canonicalize();
+    let host_program =
+        host_program.with_context(|| format!("no host at {}: cargo build", arguments.host.display()))?;
+    std::fs::metadata(&arguments.config)
+        .with_context(|| format!("no configuration at {}", arguments.config.display()))?;
+    let definitions = manifests::read(&arguments.crds)?;
+    let samples = arguments
+        .samples
+        .as_deref()
+        .map_or(Ok(Vec::new()), manifests::read)?;
+
+    let started = tokio::select! {
+        started = Running::start(arguments, screen) => started?,
+        () = &mut interrupted => return Ok(interrupted_code()),
+    };
+    let Running {
+        mut plane,
+        client,
+        kubeconfig,
+        logs,
+        _temporary,
+    } = started;
+
+    let installed = async {
+        match &mut plane {
+            Some(plane) => plane.install(&arguments.crds).await?,
+            None => manifests::apply(&client, &definitions).await?,
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        installed = installed => installed?,
+        () = &mut interrupted => return Ok(interrupted_code()),
+    }
+    screen.step(&format!("{} installed", counted(definitions.len(), "definition")));
+    let view = view::start(&client, &definitions, screen.clone());
+    let mut host = Host::start(&host_program, arguments, kubeconfig.as_deref(), &logs, screen)?;
+    screen.step(&format!("operator-host runs as process {}", host.id()));
+
+    let code = tokio::select! {
+        code = play(&mut host, &client, &samples, &definitions, kubeconfig.as_deref(), screen) => code,
+        () = &mut interrupted => {
+            screen.step("Stopping; a second Ctrl-C does not hurry it");
+            match host.stop().await {
+                Some(status) if status.success() => screen.step("operator-host stopped"),
+                Some(status) => screen.error(&format!("operator-host ended with {status}, see {}", host.log().display())),
+                None => screen.error("operator-host did not end"),
+            }
+            ExitCode::SUCCESS
+        }
+    };
+    view.abort();
+    if let Some(plane) = plane {
+        plane.shutdown().await;
+        screen.step("The cluster is stopped");
+    }
+    Ok(code)
+}
+
+/// Creates the samples, says what to try, and returns when the host ends.
+async fn play(
+    host: &mut Host,
+    client: &Client,
+    samples: &[kube::api::DynamicObject],
+    definitions: &[kube::api::DynamicObject],
+    kubeconfig: Option<&std::path::Path>,
+    screen: &Screen,
+) -> ExitCode {
+    let created = async {
+        match manifests::apply(client, samples).await {
+            Ok(()) => screen.step(&format!("{} created", counted(samples.len(), "sample"))),
+            // The cluster is there to try things out, also without this sample.
+            Err(error) => screen.error(&format!("a sample is missing: {error}")),
+        }
+        hints::print(screen, kubeconfig, samples, definitions);
+    };
+    let ended = {
+        let ended = host.ended();
+        let mut ended = std::pin::pin!(ended);
+        tokio::select! {
+            // The host's end tells more than a sample that was refused for it.
+            biased;
+            status = &mut ended => status,
+            () = created => ended.await,
+        }
+    };
+    screen.error(&format!(
+        "operator-host ended by itself: {}",
+        ended.map_or_else(|| "its status is unknown".to_owned(), |status| status.to_string())
+    ));
+    screen.error(&host.last_words());
+    ExitCode::FAILURE
+}
+
+/// What runs before the host does.
+struct Running {
+    plane: Option<ControlPlane>,
+    client: Client,
+    /// `None`: whatever this process itself would use.
+    kubeconfig: Option<PathBuf>,
+    logs: PathBuf,
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Running {
+    async fn start(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Self> {
+        if let Some(data) = &arguments.data {
+            forget(data)?;
+        }
+        if arguments.cluster == Cluster::Current {
+            let temporary = arguments.data.is_none().then(tempfile::tempdir).transpose()?;
+            let logs = match (&arguments.data, &temporary) {
+                (Some(data), _) => data.clone(),
+                (None, Some(temporary)) => temporary.path().to_owned(),
+                (None, None) => std::env::temp_dir(),
+            };
+            let config = kube::Config::infer()
+                .await
+                .context("no current cluster: is KUBECONFIG set?")?;
+            screen.step(&format!("Using the current cluster, {}", config.cluster_url));
+            let client = control_plane::connect(&config)?;
+            let version = client.apiserver_version().await;
+            let version = version.with_context(|| format!("{} does not answer", config.cluster_url))?;
+            screen.step(&format!("It is Kubernetes {}", version.git_version));
+            return Ok(Self {
+                plane: None,
+                client,
+                kubeconfig: None,
+                logs,
+                _temporary: temporary,
+            });
+        }
+        let started = std::time::Instant::now();
+        let plane = ControlPlane::start(Options {
+            data_dir: arguments.data.clone(),
+            ..Options::default()
+        })
+        .await?;
+        let client = plane.client().await?;
+        let version = client.apiserver_version().await?.git_version;
+        screen.step(&format!(
+            "Kubernetes {version} is ready at {} after {:.1} s (pods and volumes are played by a stand-in)",
+            plane.url(),
+            started.elapsed().as_secs_f64()
+        ));
+        let (kubeconfig, logs) = (Some(plane.kubeconfig()), plane.data_dir().to_owned());
+        Ok(Self {
+            plane: Some(plane),
+            client,
+            kubeconfig,
+            logs,
+            _temporary: None,
+        })
+    }
+}
+
+/// Every start begins anew: removes what an earlier one left in `data`, and nothing else that lies there.
+fn forget(data: &std::path::Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
+    let lock = std::fs::File::create(data.join("lock"))?;
+    lock.try_lock()
+        .map_err(|_| control_plane::Error::InUse(data.to_owned()))?;
+    for name in [
+        "etcd",
+        "etcd.log",
+        "kube-apiserver.log",
+        "kube-controller-manager.log",
+        "operator-host.log",
+    ] {
+        let path = data.join(name);
+        let removed = if path.is_dir() {
+            std::fs::remove_dir_all(&path)
+        } else {
+            std::fs::remove_file(&path)
+        };
+        match removed {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn interrupted_code() -> ExitCode {
+    ExitCode::from(130)
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// How long the host may drain.
+const DRAIN: Duration = Duration::from_secs(30);

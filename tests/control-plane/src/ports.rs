@@ -1,0 +1,76 @@
+//! Ports on 127.0.0.1 that nobody else takes, also while nothing listens on them.
+//!
+//! A port found by binding to port 0 is free only until somebody else is given it. These are taken from below
+//! the ephemeral range, where no outgoing connection gets its port, and each is reserved by a lock on a file:
+//! for every process of this user, for as long as the value lives, and no longer than the process.
+
+use std::{
+    fs::{File, OpenOptions},
+    hash::{BuildHasher, RandomState},
+    net::TcpListener,
+    path::PathBuf,
+};
+
+use crate::error::{Context, Error};
+
+const FROM: u16 = 15_000;
+
+/// A port of one's own.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) number: u16,
+    _lock: File,
+}
+
+/// Reserves a free port.
+pub(crate) fn reserve() -> Result<Port, Error> {
+    let folder = shared_folder()?.join("ports");
+    std::fs::create_dir_all(&folder).context(|| format!("create {}", folder.display()))?;
+    let to = ephemeral_from().clamp(FROM + 1, 32_768);
+    let span = to - FROM;
+    // Somewhere else each time, so that processes that start together do not try the same ports in turn.
+    let start = (RandomState::new().hash_one(std::process::id()) % u64::from(span)) as u16;
+    for offset in 0..span {
+        let number = FROM + (start + offset) % span;
+        let path = folder.join(number.to_string());
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .context(|| format!("open {}", path.display()))?;
+        if lock.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", number)).is_ok() {
+            return Ok(Port { number, _lock: lock });
+        }
+    }
+    Err(Error::NoPort { from: FROM, to })
+}
+
+/// The folder below the system's temporary one that this user's control planes share.
+pub(crate) fn shared_folder() -> Result<PathBuf, Error> {
+    let user = rustix::process::getuid().as_raw();
+    let folder = std::env::temp_dir().join(format!("operator-host-control-plane-{user}"));
+    std::fs::create_dir_all(&folder).context(|| format!("create {}", folder.display()))?;
+    Ok(folder)
+}
+
+fn ephemeral_from() -> u16 {
+    std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
+        .ok()
+        .and_then(|range| range.split_whitespace().next()?.parse().ok())
+        .unwrap_or(32_768)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_reserved_once_until_it_is_let_go() {
+        let ports: Vec<_> = (0..50).map(|_| reserve().unwrap()).collect();
+        let mut numbers: Vec<_> = ports.iter().map(|port| port.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 50);
+    }
+}

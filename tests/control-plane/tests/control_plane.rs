@@ -1,0 +1,336 @@
+//! The control plane itself, before anything is tested on it.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper of a test fails by panicking, as the test does"
+)]
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use control_plane::{ControlPlane, Options, node};
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod},
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    runtime::wait::{Condition, await_condition},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "default";
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(60), future).await {
+        Ok(value) => value,
+        Err(_) => panic!("not within 60 s: {what}"),
+    }
+}
+
+fn api<K>(client: &Client) -> Api<K>
+where
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+    K::DynamicType: Default,
+{
+    Api::namespaced(client.clone(), NAMESPACE)
+}
+
+async fn until<K>(api: &Api<K>, name: &str, what: &str, condition: impl Condition<K>)
+where
+    K: Resource + Clone + std::fmt::Debug + Send + DeserializeOwned + 'static,
+{
+    within(what, await_condition(api.clone(), name, condition))
+        .await
+        .unwrap();
+}
+
+async fn create<K>(api: &Api<K>, value: Value) -> K
+where
+    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    api.create(&PostParams::default(), &serde_json::from_value(value).unwrap())
+        .await
+        .unwrap()
+}
+
+fn pod(name: &str, claim: Option<&str>) -> Value {
+    let volumes =
+        claim.map(|claim| json!([{ "name": "data", "persistentVolumeClaim": { "claimName": claim } }]));
+    json!({
+        "metadata": { "name": name },
+        "spec": { "containers": [{ "name": "main", "image": "main:1" }], "volumes": volumes },
+    })
+}
+
+fn claim(name: &str) -> Value {
+    let requests = json!({ "storage": "1Gi" });
+    json!({
+        "metadata": { "name": name },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": requests } },
+    })
+}
+
+fn ready(pod: Option<&Pod>) -> bool {
+    let conditions = pod
+        .and_then(|pod| pod.status.as_ref()?.conditions.as_ref())
+        .into_iter()
+        .flatten();
+    conditions
+        .into_iter()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn has_size(size: &'static str) -> impl Fn(Option<&PersistentVolumeClaim>) -> bool {
+    move |claim| {
+        let status = claim.and_then(|claim| claim.status.as_ref());
+        status.is_some_and(|status| {
+            status.phase.as_deref() == Some("Bound")
+                && status
+                    .capacity
+                    .as_ref()
+                    .and_then(|capacity| capacity.get("storage"))
+                    == Some(&Quantity(size.to_owned()))
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_its_claim_becomes_ready_and_goes() {
+    let plane = ControlPlane::start(Options::default()).await.unwrap();
+    let client = plane.client().await.unwrap();
+    let (pods, claims) = (api::<Pod>(&client), api::<PersistentVolumeClaim>(&client));
+
+    let mut held = claim("data");
+    held["metadata"]["annotations"] = json!({ node::HOLD_BOUND: "true" });
+    create(&claims, held).await;
+    create(&pods, pod("db", Some("data"))).await;
+    create(&pods, pod("web", None)).await;
+    until(
+        &pods,
+        "web",
+        "the pod without a claim is Ready",
+        |pod: Option<&Pod>| ready(pod),
+    )
+    .await;
+    assert!(
+        pods.get("db").await.unwrap().spec.unwrap().node_name.is_none(),
+        "it must wait for its claim"
+    );
+
+    let go = json!({ "metadata": { "annotations": { node::HOLD_BOUND: null } } });
+    claims
+        .patch("data", &PatchParams::default(), &Patch::Merge(go))
+        .await
+        .unwrap();
+    until(&claims, "data", "the claim is bound", has_size("1Gi")).await;
+    until(
+        &pods,
+        "db",
+        "the pod with the claim is Ready",
+        |pod: Option<&Pod>| ready(pod),
+    )
+    .await;
+
+    let grow = json!({ "spec": { "resources": { "requests": { "storage": "2Gi" } } } });
+    claims
+        .patch("data", &PatchParams::default(), &Patch::Merge(grow))
+        .await
+        .unwrap();
+    until(&claims, "data", "the claim has grown", has_size("2Gi")).await;
+
+    let hold = |value: Value| json!({ "metadata": { "annotations": { node::HOLD_READY: value } } });
+    pods.patch("web", &PatchParams::default(), &Patch::Merge(hold(json!("true"))))
+        .await
+        .unwrap();
+    until(&pods, "web", "the held pod is not Ready", |pod: Option<&Pod>| {
+        !ready(pod)
+    })
+    .await;
+    pods.patch("web", &PatchParams::default(), &Patch::Merge(hold(Value::Null)))
+        .await
+        .unwrap();
+    until(&pods, "web", "the pod is Ready again", |pod: Option<&Pod>| {
+        ready(pod)
+    })
+    .await;
+
+    pods.delete("db", &DeleteParams::default()).await.unwrap();
+    until(&pods, "db", "the deleted pod is gone", |pod: Option<&Pod>| {
+        pod.is_none()
+    })
+    .await;
+    let volume = claims
+        .get("data")
+        .await
+        .unwrap()
+        .spec
+        .unwrap()
+        .volume_name
+        .unwrap();
+    claims.delete("data", &DeleteParams::default()).await.unwrap();
+    let volumes = Api::<PersistentVolume>::all(client);
+    until(
+        &volumes,
+        &volume,
+        "the volume went with its claim",
+        |it: Option<&PersistentVolume>| it.is_none(),
+    )
+    .await;
+    plane.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_deployment_gets_ready_pods_and_takes_them_along() {
+    let plane = ControlPlane::start(Options::default()).await.unwrap();
+    let client = plane.client().await.unwrap();
+    let deployments = api::<Deployment>(&client);
+    let labels = json!({ "app": "web" });
+    let deployment = json!({
+        "metadata": { "name": "web" },
+        "spec": {
+            "replicas": 3,
+            "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": { "containers": [{ "name": "main", "image": "main:1" }] },
+            },
+        },
+    });
+    create(&deployments, deployment).await;
+    until(
+        &deployments,
+        "web",
+        "three replicas are ready",
+        |it: Option<&Deployment>| it.and_then(|it| it.status.as_ref()?.ready_replicas) == Some(3),
+    )
+    .await;
+    let pods = api::<Pod>(&client);
+    let name = pods.list(&Default::default()).await.unwrap().items[0].name_any();
+    deployments
+        .delete("web", &DeleteParams::background())
+        .await
+        .unwrap();
+    until(
+        &pods,
+        &name,
+        "the garbage collector took the pods",
+        |pod: Option<&Pod>| pod.is_none(),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_api_server_comes_back_with_its_data_and_etcd_can_be_away() {
+    let mut plane = ControlPlane::start(Options::default().with_audit())
+        .await
+        .unwrap();
+    let client = plane.client().await.unwrap();
+    let maps = api::<ConfigMap>(&client);
+    create(
+        &maps,
+        json!({ "metadata": { "name": "kept" }, "data": { "a": "1" } }),
+    )
+    .await;
+    plane.stop_apiserver().await;
+    assert!(maps.get("kept").await.is_err(), "nobody may answer");
+    plane.start_apiserver().await.unwrap();
+    let kept = maps.get("kept").await.unwrap();
+    assert_eq!(
+        kept.data.unwrap(),
+        BTreeMap::from([("a".to_owned(), "1".to_owned())])
+    );
+
+    plane.pause_etcd();
+    let write = json!({ "data": { "a": "2" } });
+    let (parameters, patch) = (PatchParams::default(), Patch::Merge(write));
+    let attempt = maps.patch("kept", &parameters, &patch);
+    let attempt = tokio::time::timeout(Duration::from_millis(300), attempt).await;
+    assert!(!matches!(attempt, Ok(Ok(_))), "no write without etcd");
+    plane.resume_etcd();
+    within("a write after etcd is back", async {
+        while maps.patch("kept", &parameters, &patch).await.is_err() {}
+    })
+    .await;
+
+    // The stand-in works on after the watch gap.
+    let pods = api::<Pod>(&client);
+    create(&pods, pod("after", None)).await;
+    until(
+        &pods,
+        "after",
+        "a pod is Ready after the restart",
+        |pod: Option<&Pod>| ready(pod),
+    )
+    .await;
+
+    let writes = plane.audit_events().unwrap();
+    let created = writes.iter().filter(|event| event.verb == "create");
+    let mut named = created
+        .filter_map(|event| event.object_ref.as_ref())
+        .map(|object| object.name.as_str());
+    assert!(named.any(|name| name == "kept"), "the audit log has the write");
+    assert!(writes.iter().all(|event| event.verb != "get"), "and no reads");
+}
+
+#[tokio::test]
+async fn two_run_side_by_side_and_leave_nothing() {
+    let options = Options::bare().with_user("guest", &[]);
+    let (one, two) = tokio::join!(ControlPlane::start(options), ControlPlane::start(Options::bare()));
+    let (one, two) = (one.unwrap(), two.unwrap());
+    let maps = api::<ConfigMap>(&one.client().await.unwrap());
+    create(&maps, json!({ "metadata": { "name": "here" } })).await;
+    let there = api::<ConfigMap>(&two.client().await.unwrap());
+    assert!(there.get_opt("here").await.unwrap().is_none());
+    let guest = api::<ConfigMap>(&one.client_of("guest").await.unwrap());
+    let refused = guest.get("here").await.unwrap_err();
+    assert!(
+        matches!(&refused, kube::Error::Api(status) if status.is_forbidden()),
+        "{refused}"
+    );
+
+    let (folder, url) = (one.data_dir().to_owned(), one.url());
+    let started = Instant::now();
+    drop(one);
+    assert!(started.elapsed() < Duration::from_secs(2));
+    assert!(!folder.exists());
+    let address = url.strip_prefix("https://").unwrap();
+    assert!(
+        std::net::TcpStream::connect(address).is_err(),
+        "nothing listens any more"
+    );
+}
+
+#[tokio::test]
+async fn a_bad_flag_is_reported_with_the_log_of_the_api_server() {
+    let started = ControlPlane::start(Options::bare().with_apiserver_flag("--no-such-flag")).await;
+    let error = started.unwrap_err().to_string();
+    assert!(error.contains("kube-apiserver ended with"), "{error}");
+    assert!(error.contains("unknown flag: --no-such-flag"), "{error}");
+}
+
+#[test]
+fn a_control_plane_outlives_the_runtime_that_started_it() {
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let start =
+        move || runtime().block_on(async { tokio::spawn(ControlPlane::start(Options::default())).await });
+    let plane = std::thread::spawn(start).join().unwrap().unwrap().unwrap();
+    runtime().block_on(async {
+        let pods = api::<Pod>(&plane.client().await.unwrap());
+        create(&pods, pod("later", None)).await;
+        until(&pods, "later", "the pod is Ready", |pod: Option<&Pod>| ready(pod)).await;
+    });
+}

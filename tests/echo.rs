@@ -1,0 +1,133 @@
+//! The Echo operator, from a resource to its pods and its status.
+
+use serde_json::json;
+
+use crate::support::{Scenario, cluster, condition};
+
+/// The controller as the samples configure it.
+pub const CONTROLLER: &str = "\
+- name: echo
+  parent: {apiVersion: my-operator.dev/v1, kind: Echo}
+  plugin: echo.wasm
+  children: [{apiVersion: v1, kind: Pod}]
+  backoff: {initial: 100ms, max: 1s}
+";
+
+const ECHO: &str = "my-operator.dev/v1/Echo";
+const POD: &str = "v1/Pod";
+
+fn echo(replicas: u32) -> String {
+    format!(
+        "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: e}}\n\
+         spec: {{replicas: {replicas}, image: 'echo:1'}}"
+    )
+}
+
+#[tokio::test]
+async fn pods_follow_the_replicas_and_the_status_says_what_is_observed() {
+    let scenario = Scenario::new("echo-scale").await;
+    let host = scenario.start(CONTROLLER);
+    scenario.apply(&echo(3)).await;
+    let ready = |n: u64| {
+        move |e: &kube::core::DynamicObject| {
+            e.data["status"]["currentReplicas"] == n && e.data["status"]["isReady"] == true
+        }
+    };
+    let e = scenario.until(ECHO, "e", "three ready pods", ready(3)).await;
+    assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1", "e-pod-2"]);
+    assert_eq!(e.data["status"]["observedGeneration"], 1);
+    let pod = scenario.get(POD, "e-pod-1").await.unwrap();
+    assert_eq!(pod.data["spec"]["containers"][0]["image"], "echo:1");
+    assert_eq!(
+        pod.metadata.owner_references.as_ref().unwrap()[0].uid,
+        *e.metadata.uid.as_ref().unwrap()
+    );
+
+    scenario.patch(ECHO, "e", json!({"spec": {"replicas": 1}})).await;
+    scenario.until_gone(POD, "e-pod-2").await;
+    scenario.until_gone(POD, "e-pod-1").await;
+    scenario.until(ECHO, "e", "one ready pod", ready(1)).await;
+    scenario.patch(ECHO, "e", json!({"spec": {"replicas": 2}})).await;
+    let e = scenario.until(ECHO, "e", "two ready pods", ready(2)).await;
+    assert_eq!(e.data["status"]["observedGeneration"], 3);
+    assert!(condition(&e, "Stalled").is_none(), "{e:?}");
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_deleted_pod_comes_back_and_drift_is_put_right() {
+    let scenario = Scenario::new("echo-drift").await;
+    let _host = scenario.start(CONTROLLER);
+    scenario.apply(&echo(1)).await;
+    let first = scenario.until(POD, "e-pod-0", "there", |_| true).await;
+    scenario.delete(POD, "e-pod-0").await;
+    scenario
+        .until(POD, "e-pod-0", "a new pod", |pod| {
+            pod.metadata.uid != first.metadata.uid
+        })
+        .await;
+    let patch = json!({"spec": {"containers": [{"name": "echo", "image": "somebody/elses:2"}]}});
+    let api = scenario.api(POD);
+    let params = kube::api::PatchParams::default();
+    api.patch("e-pod-0", &params, &kube::api::Patch::Strategic(patch))
+        .await
+        .expect("the drift");
+    scenario
+        .until(POD, "e-pod-0", "the plugin's image", |pod| {
+            pod.data["spec"]["containers"][0]["image"] == "echo:1"
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn nothing_is_written_when_nothing_changed() {
+    let scenario = Scenario::new("echo-quiet").await;
+    let host = scenario.start(&format!("{CONTROLLER}  resync: 100ms\n"));
+    scenario.apply(&echo(2)).await;
+    scenario
+        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
+        .await;
+    let before = scenario.writes(cluster().await);
+    // The resync comes ten times a second; each pass logs at debug level.
+    let passes = || host.log().matches("pass done").count();
+    let seen = passes();
+    let enough = async {
+        while passes() < seen + 10 {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(crate::support::LIMIT, enough)
+        .await
+        .expect("ten more passes");
+    let after = scenario.writes(cluster().await);
+    assert_eq!(after.len(), before.len(), "{:#?}", &after[before.len()..]);
+}
+
+#[tokio::test]
+async fn one_status_write_tells_of_the_children_that_the_same_pass_made() {
+    let scenario = Scenario::new("echo-one-status").await;
+    let _host = scenario.start(CONTROLLER);
+    // Pods are held back, so that nothing but the first pass has something to say.
+    scenario.apply(&echo(2)).await;
+    scenario
+        .until(ECHO, "e", "counted", |e| e.data["status"]["currentReplicas"] == 2)
+        .await;
+    let writes = scenario.writes(cluster().await);
+    let kinds: Vec<_> = writes
+        .iter()
+        .map(|write| {
+            write
+                .object_ref
+                .as_ref()
+                .map(|o| (o.resource.clone(), o.subresource.clone()))
+                .unwrap()
+        })
+        .take(3)
+        .collect();
+    let expected = [("pods", ""), ("pods", ""), ("echoes", "status")];
+    assert_eq!(
+        kinds,
+        expected.map(|(a, b)| (a.to_owned(), b.to_owned())),
+        "{writes:#?}"
+    );
+}

@@ -1,0 +1,13 @@
+//! The scenarios: the real host, as a process, against a real API server.
+//!
+//! One file a scenario. They share a control plane and run side by side, each in a namespace of its own with a
+//! host of its own; those that break the control plane start one for themselves.
+
+// A test binary exports nothing, and its items say what they are for by their names.
+#![allow(missing_docs, unreachable_pub)]
+// A helper that fails is a test that fails.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+mod echo;

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Makes sure that this machine has what the builds and the tests call by name: Debian packages are installed, a
+# Rust tool-chain is asked for. Takes no time when everything is there.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/control-plane/lib.sh
+source "$here/control-plane/lib.sh"
+
+command -v cargo >/dev/null || fail "there is no cargo on this machine" \
+    "Install Rust with rustup (https://rustup.rs), open a new shell and start again."
+for tool in fmt clippy; do
+    cargo "$tool" --version >/dev/null 2>&1 || fail "cargo $tool is missing" \
+        "rustup component add rustfmt clippy"
+done
+
+# package:command, where having the command from somewhere else is as good.
+needed=(gcc:cc libc6-dev: make:make openssl:openssl util-linux:setpriv kubernetes-client:kubectl
+    shellcheck:shellcheck ca-certificates:)
+missing=()
+for item in "${needed[@]}"; do
+    package=${item%%:*} program=${item#*:}
+    if [[ -n $program ]]; then
+        command -v "$program" >/dev/null || missing+=("$package")
+    elif command -v dpkg-query >/dev/null; then
+        has_package "$package" || missing+=("$package")
+    fi
+done
+if ((${#missing[@]})); then
+    install_packages "to compile and link (gcc), to make keys (openssl), to look into the cluster (kubectl)" \
+        "${missing[@]}"
+fi

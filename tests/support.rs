@@ -1,0 +1,380 @@
+//! What every scenario stands on: a control plane, a namespace, a host process, and ways to wait.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use control_plane::{AuditEvent, Component, ControlPlane, Options, Output, manifests};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{DynamicObject, GroupVersionKind};
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+
+/// How long anything may take before a scenario fails. Generous: the machine is shared.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// The repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The file of a sample plugin, as `plugins/build.sh` leaves it.
+pub fn plugin(name: &str) -> PathBuf {
+    let file = root().join(format!("plugins/target/plugins/{name}.wasm"));
+    assert!(
+        file.is_file(),
+        "{} is not there: run plugins/build.sh",
+        file.display()
+    );
+    file
+}
+
+/// The control plane that scenarios share, with the sample kinds installed and an audit log.
+pub async fn cluster() -> &'static ControlPlane {
+    static CLUSTER: OnceCell<ControlPlane> = OnceCell::const_new();
+    CLUSTER
+        .get_or_init(|| own_cluster(Options::default().with_audit()))
+        .await
+}
+
+/// A control plane of a scenario's own, to be broken, with the sample kinds installed.
+pub async fn own_cluster(options: Options) -> ControlPlane {
+    let mut cluster = ControlPlane::start(options).await.expect("a control plane");
+    cluster
+        .install(&root().join("manifests/crds"))
+        .await
+        .expect("the sample kinds");
+    cluster
+}
+
+/// One scenario: a namespace in a cluster, and a folder for its files.
+pub struct Scenario {
+    pub client: Client,
+    pub namespace: String,
+    pub folder: TempDir,
+    kubeconfig: PathBuf,
+}
+
+impl Scenario {
+    /// In the shared cluster, in a namespace of its own.
+    pub async fn new(name: &str) -> Self {
+        Self::within(cluster().await, name).await
+    }
+
+    /// In a cluster of the scenario's own.
+    pub async fn within(cluster: &ControlPlane, name: &str) -> Self {
+        let client = cluster.client().await.expect("a client");
+        let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+        let api = Api::<Namespace>::all(client.clone());
+        api.create(&PostParams::default(), &namespace)
+            .await
+            .expect("a namespace of its own");
+        Self {
+            client,
+            namespace: name.to_owned(),
+            folder: tempfile::tempdir().unwrap(),
+            kubeconfig: cluster.kubeconfig(),
+        }
+    }
+
+    /// The kubeconfig that hosts of this scenario use.
+    pub fn with_kubeconfig(mut self, kubeconfig: PathBuf) -> Self {
+        self.kubeconfig = kubeconfig;
+        self
+    }
+
+    /// Writes a file into the scenario's folder.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let file = self.folder.path().join(name);
+        std::fs::write(&file, content).unwrap();
+        file
+    }
+
+    /// Writes a configuration for this namespace with these controllers, a YAML list.
+    pub fn config(&self, controllers: &str) -> PathBuf {
+        let plugins = root().join("plugins/target/plugins");
+        let mut text = format!(
+            "plugins: {}\nnamespaces: [{}]\ncontrollers:\n",
+            plugins.display(),
+            self.namespace
+        );
+        for line in controllers.lines() {
+            let _ = writeln!(text, "  {line}");
+        }
+        self.file("config.yaml", text)
+    }
+
+    /// Starts a host with these controllers.
+    pub fn start(&self, controllers: &str) -> Host {
+        self.start_with(&self.config(controllers), &[])
+    }
+
+    /// Starts a host with a configuration file and further arguments.
+    pub fn start_with(&self, config: &Path, arguments: &[&str]) -> Host {
+        Host::start(config, &self.kubeconfig, arguments, self.folder.path())
+    }
+
+    /// The API of a kind in this namespace; `kind` is as in [`resource`].
+    pub fn api(&self, kind: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource(kind))
+    }
+
+    /// Creates or changes an object from YAML with one field manager, as a user would.
+    pub async fn apply(&self, yaml: &str) -> DynamicObject {
+        let object: DynamicObject = serde_saphyr::from_str(yaml).expect("a manifest");
+        let types = object.types.clone().expect("a type");
+        let (api_version, kind) = (types.api_version, types.kind);
+        let resource = resource(&format!("{api_version}/{kind}"));
+        let api: Api<DynamicObject> = match kind.as_str() {
+            "CustomResourceDefinition" | "Node" | "Namespace" => {
+                Api::all_with(self.client.clone(), &resource)
+            }
+            _ => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
+        };
+        let params = PatchParams::apply("user").force();
+        api.patch(&object.name_any(), &params, &Patch::Apply(&object))
+            .await
+            .expect("the manifest is taken")
+    }
+
+    /// Changes an object with a JSON merge patch.
+    pub async fn patch(&self, kind: &str, name: &str, patch: Value) -> DynamicObject {
+        let patch = Patch::Merge(patch);
+        self.api(kind)
+            .patch(name, &PatchParams::default(), &patch)
+            .await
+            .expect("the patch is taken")
+    }
+
+    /// Deletes an object.
+    pub async fn delete(&self, kind: &str, name: &str) {
+        self.api(kind)
+            .delete(name, &DeleteParams::default())
+            .await
+            .expect("it can be deleted");
+    }
+
+    /// The object, when it is there.
+    pub async fn get(&self, kind: &str, name: &str) -> Option<DynamicObject> {
+        self.api(kind).get_opt(name).await.expect("an answer")
+    }
+
+    /// The names of all objects of a kind, sorted.
+    pub async fn names(&self, kind: &str) -> Vec<String> {
+        let list = self.api(kind).list(&ListParams::default()).await.expect("a list");
+        let mut names: Vec<_> = list.iter().map(ResourceExt::name_any).collect();
+        names.sort();
+        names
+    }
+
+    /// Waits until an object is as `condition` says; `what` says so in words when it never is.
+    pub async fn until(
+        &self,
+        kind: &str,
+        name: &str,
+        what: &str,
+        condition: impl Fn(&DynamicObject) -> bool,
+    ) -> DynamicObject {
+        let api = self.api(kind);
+        let holds = |object: Option<&DynamicObject>| object.is_some_and(&condition);
+        match tokio::time::timeout(LIMIT, await_condition(api, name, holds)).await {
+            Ok(result) => result.expect("a watch").expect("an object"),
+            Err(_) => panic!(
+                "{kind} {name} never came to this: {what}\nit is: {}\nthe host's log ends:\n{}",
+                serde_json::to_string_pretty(&self.get(kind, name).await).unwrap(),
+                tail(&self.folder.path().join("host.log")),
+            ),
+        }
+    }
+
+    /// Waits until an object is gone.
+    pub async fn until_gone(&self, kind: &str, name: &str) {
+        let gone = |object: Option<&DynamicObject>| object.is_none();
+        let wait = tokio::time::timeout(LIMIT, await_condition(self.api(kind), name, gone)).await;
+        assert!(
+            wait.is_ok(),
+            "{kind} {name} never went; it is {:?}",
+            self.get(kind, name).await
+        );
+    }
+
+    /// Waits until a condition of the object has this status and reason, and gives its message.
+    pub async fn until_condition(
+        &self,
+        kind: &str,
+        name: &str,
+        type_: &str,
+        status: &str,
+        reason: &str,
+    ) -> String {
+        let what = format!("condition {type_} is {status} with reason {reason}");
+        let object = self
+            .until(kind, name, &what, |object| {
+                condition(object, type_).is_some_and(|c| c["status"] == status && c["reason"] == reason)
+            })
+            .await;
+        condition(&object, type_).unwrap()["message"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    /// Waits until there is an Event about an object with this type and reason, and gives its note.
+    pub async fn until_event(&self, name: &str, type_: &str, reason: &str) -> String {
+        let api = self.api("events.k8s.io/v1/Event");
+        let matches = |event: &DynamicObject| {
+            event.data["regarding"]["name"] == name
+                && event.data["type"] == type_
+                && event.data["reason"] == reason
+        };
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let events = api.list(&ListParams::default()).await.expect("a list");
+            if let Some(event) = events.iter().find(|event| matches(event)) {
+                return event.data["note"].as_str().unwrap_or_default().to_owned();
+            }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "no {type_} Event {reason} about {name}"
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The writes that hosts made in this namespace, Events left out.
+    pub fn writes(&self, cluster: &ControlPlane) -> Vec<AuditEvent> {
+        let events = cluster.audit_events().expect("the audit log");
+        let own = |event: &AuditEvent| {
+            let object = event.object_ref.clone().unwrap_or_default();
+            object.namespace == self.namespace && object.resource != "events" && is_host(event)
+        };
+        events.into_iter().filter(own).collect()
+    }
+}
+
+fn is_host(event: &AuditEvent) -> bool {
+    event
+        .field_manager()
+        .is_some_and(|manager| manager.starts_with("operator-host/"))
+        || event.verb == "delete"
+}
+
+/// The condition of a type.
+pub fn condition<'a>(object: &'a DynamicObject, type_: &str) -> Option<&'a Value> {
+    object.data["status"]["conditions"]
+        .as_array()?
+        .iter()
+        .find(|condition| condition["type"] == type_)
+}
+
+/// From `v1/Pod` or `group/version/Kind` to its resource. Plurals are regular but for the samples' own.
+pub fn resource(kind: &str) -> ApiResource {
+    let (api_version, kind) = kind.rsplit_once('/').expect("version/Kind");
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let gvk = GroupVersionKind::gvk(group, version, kind);
+    match kind {
+        "Echo" => ApiResource::from_gvk_with_plural(&gvk, "echoes"),
+        "Hello" => ApiResource::from_gvk_with_plural(&gvk, "helloes"),
+        _ => ApiResource::from_gvk(&gvk),
+    }
+}
+
+/// Installs the definitions in a YAML text and waits until they are served.
+pub async fn install(client: &Client, folder: &Path, yaml: &str) {
+    let file = folder.join("definitions.yaml");
+    std::fs::write(&file, yaml).unwrap();
+    manifests::apply(client, &manifests::read(&file).unwrap())
+        .await
+        .expect("definitions");
+}
+
+/// A host process. Killed when dropped.
+pub struct Host {
+    process: Component,
+    log: PathBuf,
+}
+
+impl Host {
+    fn start(config: &Path, kubeconfig: &Path, arguments: &[&str], folder: &Path) -> Self {
+        let log = folder.join("host.log");
+        let mut all = vec![
+            "run".to_owned(),
+            "--config".to_owned(),
+            config.display().to_string(),
+        ];
+        all.extend(arguments.iter().map(ToString::to_string));
+        let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
+        let environment = [
+            ("KUBECONFIG", kubeconfig),
+            ("OPERATOR_HOST_LOG", Path::new("info,operator_host=debug")),
+        ];
+        let output = Output::File(log.clone());
+        let process =
+            Component::spawn("operator-host", program, &all, &environment, output).expect("the host starts");
+        Self { process, log }
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until a line of the log holds all of `words`, and gives that line.
+    pub async fn until_log(&self, words: &[&str]) -> String {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let log = self.log();
+            if let Some(line) = log
+                .lines()
+                .find(|line| words.iter().all(|word| line.contains(word)))
+            {
+                return line.to_owned();
+            }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "no log line has {words:?}; it ends:\n{}",
+                tail(&self.log)
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// SIGTERM; how it ended. SIGKILL follows after a while.
+    pub async fn stop(mut self) -> ExitStatus {
+        self.process.stop(LIMIT).await.expect("it has ended")
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ended(mut self) -> ExitStatus {
+        self.process
+            .wait(LIMIT)
+            .await
+            .expect("it should have ended by itself")
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.process.kill();
+    }
+
+    /// Whether it lives.
+    pub fn is_alive(&mut self) -> bool {
+        self.process.exited().is_none()
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Component {
+        &self.process
+    }
+}
+
+fn tail(file: &Path) -> String {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(30)..].join("\n")
+}
