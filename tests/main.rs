@@ -10,10 +10,12 @@
 
 mod support;
 
+mod crds;
 mod definitions;
 mod echo;
 mod echoes;
 mod killed;
+mod mysql;
 mod namespaces;
 mod outages;
 mod permissions;

@@ -36,7 +36,14 @@ fn is_ready_when_exactly_the_wanted_pods_are() {
     let ready = there.pods_ready();
     assert_eq!(ready.run(&PLUGIN).unwrap().status["isReady"], true);
 
-    let scaled_down = ready.set("/spec/replicas", 2).run(&PLUGIN).unwrap();
+    let scaled_down = ready.set("/spec/replicas", 2);
+    let last_one_down = scaled_down.clone().with(POD, "hello-echo-pod-2", "/status", ());
+    assert_eq!(
+        last_one_down.run(&PLUGIN).unwrap().status["isReady"],
+        false,
+        "a third pod is still there"
+    );
+    let scaled_down = scaled_down.run(&PLUGIN).unwrap();
     assert_eq!(
         scaled_down.names_of(POD),
         ["hello-echo-pod-0", "hello-echo-pod-1"]
@@ -72,6 +79,18 @@ fn a_pod_that_is_being_deleted_is_left_alone() {
     assert_eq!(outcome.names_of(POD), ["hello-echo-pod-0", "hello-echo-pod-2"]);
     assert_eq!(outcome.keep, ["hello-echo-pod-1"]);
     assert_eq!(outcome.status["isReady"], false);
+}
+
+#[test]
+fn an_evicted_pod_is_made_anew() {
+    let made = sample().run(&PLUGIN).unwrap();
+    let evicted = sample()
+        .after(&made)
+        .with(POD, "hello-echo-pod-1", "/status/phase", "Failed");
+    let outcome = evicted.run(&PLUGIN).unwrap();
+    assert_eq!(outcome.names_of(POD), ["hello-echo-pod-0", "hello-echo-pod-2"]);
+    let next = evicted.after(&outcome).run(&PLUGIN).unwrap();
+    assert_eq!(next.names_of(POD).len(), 3);
 }
 
 #[test]

@@ -36,9 +36,10 @@ struct EnvVar {
     /// Its name.
     #[schemars(length(min = 1))]
     name: String,
-    /// Its value.
-    #[serde(default)]
-    value: String,
+    // No default of an empty string: API servers of Kubernetes 1.20 take it for none and refuse the definition.
+    /// Its value; empty when it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
 }
 
 /// Processor time and memory.

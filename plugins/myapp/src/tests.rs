@@ -65,6 +65,9 @@ fn the_status_is_what_the_deployment_reports() {
     assert_eq!(outcome.status["phase"], "Pending");
     assert_eq!(outcome.status["message"], "1/2 replicas ready");
 
+    let not_yet = deployed("{ replicas: 2, updatedReplicas: 2, readyReplicas: 2, availableReplicas: 1 }");
+    assert_eq!(not_yet.run(&PLUGIN).unwrap().status["phase"], "Pending");
+
     let all = deployed("{ replicas: 2, updatedReplicas: 2, readyReplicas: 2, availableReplicas: 2 }");
     let outcome = all.run(&PLUGIN).unwrap();
     assert_eq!(outcome.status["phase"], "Running");

@@ -84,11 +84,10 @@ impl Heap {
 
     fn give(&mut self, block: *mut Free, class: usize) {
         // SAFETY: the block is unused from now on and at least as large as `Free`.
+        let next = self.free[class];
         unsafe {
-            block.write(Free {
-                next: self.free[class],
-            })
-        };
+            block.write(Free { next });
+        }
         self.free[class] = block;
     }
 }

@@ -144,6 +144,7 @@ mod tests {
         source: Source,
         port: IntOrString,
         anything: Value,
+        open: Open,
         #[schemars(extend("x-kubernetes-validations" = [{ "rule": "self > 1" }]))]
         ruled: i32,
     }
@@ -154,6 +155,14 @@ mod tests {
     struct Nested {
         #[serde(default)]
         flag: bool,
+    }
+
+    #[derive(JsonSchema)]
+    #[allow(dead_code, reason = "for its schema alone")]
+    struct Open {
+        known: bool,
+        #[serde(flatten)]
+        others: BTreeMap<String, String>,
     }
 
     #[derive(JsonSchema)]
@@ -230,6 +239,10 @@ mod tests {
             properties["anything"],
             json!({ "x-kubernetes-preserve-unknown-fields": true })
         );
+        let open = &properties["open"];
+        assert_eq!(open["properties"], json!({ "known": { "type": "boolean" } }));
+        assert_eq!(open.get("additionalProperties"), None);
+        assert_eq!(open["x-kubernetes-preserve-unknown-fields"], true);
         assert_eq!(
             properties["ruled"]["x-kubernetes-validations"][0]["rule"],
             "self > 1"

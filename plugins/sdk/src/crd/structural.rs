@@ -59,8 +59,16 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str) {
         for (name, property) in properties {
             rewrite(property, &format!("{path}.{name}"));
         }
-        // It may not stand beside `properties`: the API server prunes what is unknown anyway.
-        fields.remove("additionalProperties");
+        // It may not stand beside `properties`. What else is allowed (a flattened map) must then not be pruned.
+        if !matches!(
+            fields.remove("additionalProperties"),
+            None | Some(Value::Bool(false))
+        ) {
+            fields.insert(
+                "x-kubernetes-preserve-unknown-fields".to_owned(),
+                Value::Bool(true),
+            );
+        }
     }
     match fields.get_mut("additionalProperties") {
         Some(Value::Bool(false)) => drop(fields.remove("additionalProperties")),
