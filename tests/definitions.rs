@@ -70,7 +70,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
         "{CONTROLLER}- name: myapp\n  parent: {{apiVersion: example.com/v1, kind: MyApp}}\n  plugin: myapp.wasm\n  \
          children: [{{apiVersion: apps/v1, kind: Deployment}}, {{apiVersion: v1, kind: Service}}]\n"
     ));
-    let waiting = "waiting for the CustomResourceDefinition of Echo";
+    let waiting = "waiting for the CustomResourceDefinition of my-operator.dev/v1";
     until_said(&host, waiting, 1).await;
 
     for round in 1..=2 {

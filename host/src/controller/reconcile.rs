@@ -413,7 +413,12 @@ async fn finish(
             next
         }
         Err(error) => {
-            say(context, &name, &error);
+            let error = PassError::from(error);
+            if is_passing(context, &name, &error) {
+                debug!("{error}");
+            } else {
+                say(context, &name, &error);
+            }
             count_failure(context, &name);
             Next::Backoff
         }
