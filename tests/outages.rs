@@ -69,17 +69,21 @@ async fn etcd_is_away_under_load(cluster: &ControlPlane, scenario: &Scenario, ho
     assert!(complaints.len() <= 5, "{complaints:#?}");
 }
 
-/// The watch ends with the old API server, and the new one does not know what happened before: only a list says
-/// what is gone.
+/// The host is cut off, and the API server that it comes back to does not know what happened before its own
+/// start: only a list says what is gone.
 async fn deletions_are_missed(cluster: &mut ControlPlane, scenario: &Scenario, host: &Host) {
     let first = scenario.get(POD, "a0-pod-1").await.expect("a pod");
+    // Its connections end, and it is not there to make new ones.
+    cluster.stop_apiserver().await;
     host.process().pause();
+    cluster.start_apiserver().await.expect("the API server");
     scenario.delete(POD, "a0-pod-1").await;
     scenario.delete(ECHO, "b0").await;
-    scenario.until_gone(POD, "a0-pod-1").await;
-    cluster.restart_apiserver().await.expect("the API server");
     // Nothing collects garbage in this control plane.
     scenario.delete(POD, "b0-pod-0").await;
+    scenario.until_gone(POD, "a0-pod-1").await;
+    scenario.until_gone(POD, "b0-pod-0").await;
+    cluster.restart_apiserver().await.expect("the API server");
     host.process().resume();
     let back = Instant::now();
     scenario

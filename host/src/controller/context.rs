@@ -367,3 +367,33 @@ impl Context {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parent(generation: i64, replicas: u32, status: &str, deleted: Option<&str>) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "a/v1", "kind": "K",
+            "metadata": {
+                "name": "a", "generation": generation, "resourceVersion": format!("{generation}0"),
+                "deletionTimestamp": deleted, "finalizers": [status],
+            },
+            "spec": { "replicas": replicas }, "status": { "phase": status },
+        }))
+        .unwrap()
+    }
+
+    /// Regression: the answer to a status write that also held a change of the spec was taken for an echo, and the
+    /// change was not seen until the next resync.
+    #[test]
+    fn an_answer_with_a_change_of_somebody_else_is_no_echo() {
+        let known = parent(1, 1, "old", None);
+        assert!(is_same_but_for_own_writes(&known, &parent(1, 1, "new", None)));
+        assert!(!is_same_but_for_own_writes(&known, &parent(2, 2, "new", None)));
+        let deleted = parent(1, 1, "new", Some("2026-01-01T00:00:00Z"));
+        assert!(!is_same_but_for_own_writes(&known, &deleted));
+    }
+}
