@@ -5,6 +5,8 @@
 
 // A test binary exports nothing, and its items say what they are for by their names.
 #![allow(missing_docs, unreachable_pub)]
+// A helper that fails is a test that fails.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
 

@@ -58,6 +58,14 @@ pub async fn supervise(
         match resolve(&shared.kinds, &config).await {
             Ok(resolved) => {
                 said = false;
+                if !resolved.parent.has_status {
+                    warn!(
+                        controller = config.name,
+                        "the CustomResourceDefinition of {} has no status subresource: no status is written; \
+                         add `subresources: {{status: {{}}}}` to its version",
+                        config.parent
+                    );
+                }
                 let stop_one = stop.child_token();
                 let context = Arc::new(context(&shared, &config, &resolved, plugin.clone()));
                 let running = tokio::spawn(controller::run(context, stop_one.clone()));

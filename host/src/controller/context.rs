@@ -268,7 +268,7 @@ impl Context {
     pub fn record_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
         let name = ObjectName::of(&object);
         self.memory_of(&name, |memory| {
-            memory.parent_written = super::object::version(&object)
+            memory.parent_written = super::object::version(&object);
         });
         Some(self.parents.of(name.namespace.as_deref())?.record(object))
     }

@@ -160,7 +160,7 @@ async fn work(context: Arc<Context>) {
             Err(panic) => {
                 error!(controller = context.config.name, %parent, %panic, "a pass panicked: this is a bug of the host");
                 context.memory_of(&parent, |memory| {
-                    memory.failures = memory.failures.saturating_add(1)
+                    memory.failures = memory.failures.saturating_add(1);
                 });
                 Next::Backoff
             }

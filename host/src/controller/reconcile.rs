@@ -293,10 +293,14 @@ async fn ask<T: Question>(
     let name = ObjectName::of(parent);
     let mut needs = context.memory_of(&name, |memory| memory.needs.clone());
     for _ in 0..=MAX_NEEDS {
+        let related = needs::answer(context, parent, &needs).inspect_err(|_| {
+            // The next pass asks anew: the plugin or its configuration may be another one by then.
+            context.memory_of(&name, |memory| memory.needs.clear());
+        })?;
         let request = Request {
             parent: Arc::clone(parent),
             children: observed.to_vec(),
-            related: needs::answer(context, parent, &needs)?,
+            related,
             now: now(),
             traceparent: None,
         };

@@ -226,7 +226,7 @@ pub async fn write(
             let after = (body_fingerprint, fingerprint(current(&answer)));
             let differs = Value::Object(current(&answer).clone()) != body["status"];
             context.memory_of(&name, |memory| {
-                memory.status_normalized = differs.then_some(after)
+                memory.status_normalized = differs.then_some(after);
             });
             context.record_parent(answer);
             Ok(true)

@@ -502,7 +502,7 @@ fn refused(inner: &Inner, error: &watcher::Error) -> Option<u16> {
         )),
         404 => inner.fail(KindError::Unknown(inner.scope.kind.clone()).to_string()),
         _ => {
-            debug!(kind = %inner.scope.kind, code = status.code, message = status.message, "watch interrupted")
+            debug!(kind = %inner.scope.kind, code = status.code, message = status.message, "watch interrupted");
         }
     }
     Some(status.code)

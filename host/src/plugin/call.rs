@@ -1,7 +1,7 @@
 //! One call: what it gives back, how it can fail, and the deadline around it.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,14 @@ impl<T> Call<T> {
         Self {
             outcome: Err(error),
             stats: CallStats::default(),
+        }
+    }
+
+    /// Takes the response apart, which may fail.
+    pub(super) fn and_then<U>(self, read: impl FnOnce(T) -> Result<U, CallError>) -> Call<U> {
+        Call {
+            outcome: self.outcome.and_then(read),
+            stats: self.stats,
         }
     }
 }
@@ -233,7 +241,7 @@ pub(super) async fn within<T>(
 ) -> (Result<T, Option<wasmtime::Error>>, Duration) {
     let mut busy = Duration::ZERO;
     let timed = Timed {
-        future: Box::pin(guest),
+        future: pin!(guest),
         busy: &mut busy,
     };
     let result = match tokio::time::timeout(deadline, timed).await {
@@ -245,7 +253,7 @@ pub(super) async fn within<T>(
 
 /// Adds up the time in which a future is polled.
 struct Timed<'a, F> {
-    future: Pin<Box<F>>,
+    future: Pin<&'a mut F>,
     busy: &'a mut Duration,
 }
 

@@ -53,9 +53,9 @@ impl CommandForm {
     pub(super) async fn describe(&self, speaker: &Arc<Speaker>, limits: &Limits) -> Call<Description> {
         self.call(Export::Describe, None, speaker, limits)
             .await
-            .expect_output(|output| match output {
+            .and_then(|output| match output {
                 CommandOutput::Description(description) => Ok(description),
-                other => Err(other),
+                other => Err(unexpected(Export::Describe, other)),
             })
     }
 
@@ -67,9 +67,9 @@ impl CommandForm {
     ) -> Call<Response> {
         self.call(Export::Reconcile, Some(request), speaker, limits)
             .await
-            .expect_output(|output| match output {
+            .and_then(|output| match output {
                 CommandOutput::Response(response) => Ok(*response),
-                other => Err(other),
+                other => Err(unexpected(Export::Reconcile, other)),
             })
     }
 
@@ -81,9 +81,9 @@ impl CommandForm {
     ) -> Call<CleanupResponse> {
         self.call(Export::Cleanup, Some(request), speaker, limits)
             .await
-            .expect_output(|output| match output {
+            .and_then(|output| match output {
                 CommandOutput::Cleanup(response) => Ok(*response),
-                other => Err(other),
+                other => Err(unexpected(Export::Cleanup, other)),
             })
     }
 
@@ -94,7 +94,7 @@ impl CommandForm {
         request: Option<&Request>,
         speaker: &Arc<Speaker>,
         limits: &Limits,
-    ) -> Call<Answer> {
+    ) -> Call<CommandOutput> {
         let input = match input(export, request) {
             Ok(input) => input,
             Err(error) => return Call::failed(CallError::host(error)),
@@ -125,7 +125,7 @@ impl CommandForm {
             Ok(()) => {
                 let bytes = output.take();
                 stats.response_bytes = bytes.len();
-                parse(&bytes).map(|output| Answer { export, output })
+                parse(&bytes)
             }
             Err(_) if output.overflowed() => Err(CallError::Output {
                 limit: limits.response,
@@ -145,31 +145,14 @@ fn input(export: Export, request: Option<&Request>) -> Result<Vec<u8>, serde_jso
     })
 }
 
-/// What a program answered, and to what.
-struct Answer {
-    export: Export,
-    output: CommandOutput,
-}
-
-impl Call<Answer> {
-    /// Takes the answer apart. `expected` gives back an output that is of another kind.
-    fn expect_output<T>(self, expected: impl FnOnce(CommandOutput) -> Result<T, CommandOutput>) -> Call<T> {
-        let outcome = self.outcome.and_then(|Answer { export, output }| {
-            expected(output).map_err(|other| match other {
-                CommandOutput::Failure(failure) => failure.into(),
-                CommandOutput::Description(_) => another(export, "description"),
-                CommandOutput::Response(_) => another(export, "response"),
-                CommandOutput::Cleanup(_) => another(export, "cleanup"),
-            })
-        });
-        Call {
-            outcome,
-            stats: self.stats,
-        }
-    }
-}
-
-fn another(export: Export, found: &str) -> CallError {
+/// The error that a failure document stands for, or that of a document that answers another call.
+fn unexpected(export: Export, output: CommandOutput) -> CallError {
+    let found = match output {
+        CommandOutput::Failure(failure) => return failure.into(),
+        CommandOutput::Description(_) => "description",
+        CommandOutput::Response(_) => "response",
+        CommandOutput::Cleanup(_) => "cleanup",
+    };
     CallError::protocol(format!(
         "it answered `{export}` with a document whose field is `{found}`"
     ))

@@ -35,3 +35,6 @@ pub use limits::{EngineOptions, Limits};
 pub use load::LoadError;
 pub use log::TARGET as LOG_TARGET;
 pub use runtime::{Form, Plugin, Runtime};
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 //! A plugin is a spec type, a status type and one function from what the user wants and what exists to what
 //! should exist and the status to show:
 //!
-//! ```no_run
+//! ```ignore
 //! use operator_plugin::prelude::*;
 //! use schemars::JsonSchema;
 //! use serde::{Deserialize, Serialize};
@@ -43,6 +43,8 @@
 //! `cargo build --release --target wasm32-wasip1` makes the plugin; native `cargo test` tests it, with
 //! [`testing`] (feature `testing`) to feed it resources from YAML.
 
+#[cfg(target_family = "wasm")]
+mod allocator;
 mod bindings;
 #[cfg(feature = "command")]
 mod command;

@@ -14,6 +14,14 @@ pub struct Quantity {
     nanos: i128,
 }
 
+impl Quantity {
+    /// Whether it is more than zero.
+    #[must_use]
+    pub fn is_positive(&self) -> bool {
+        self.nanos > 0
+    }
+}
+
 /// A text that is no [`Quantity`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidQuantity(String);
@@ -39,7 +47,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// The value of a quantity; `None` when the text is none, or is more than 10²⁴.
+/// The value of a quantity; `None` when the text is none, or is too large to be meant.
 fn nanos(text: &str) -> Option<i128> {
     let (negative, unsigned) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),

@@ -74,6 +74,18 @@ impl<Status> Response<Status> {
         self
     }
 
+    /// More than one [`keep`](Self::keep).
+    pub fn keep_all(mut self, children: impl IntoIterator<Item = ObjectRef>) -> Self {
+        self.keep.extend(children);
+        self
+    }
+
+    /// The parent's whole status, but for `conditions` and `observedGeneration`, which the host writes.
+    pub fn status(mut self, status: Status) -> Self {
+        self.status = Some(status);
+        self
+    }
+
     /// A Secret whose values the host makes, once. A plugin must not draw passwords itself: it has no
     /// randomness that cannot be predicted.
     pub fn generate(mut self, secret: GeneratedSecret) -> Self {

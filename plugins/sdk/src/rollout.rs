@@ -18,8 +18,10 @@ pub struct Rollout {
     pub keep: Vec<ObjectRef>,
     /// The pod that is being replaced in this pass.
     pub replaced: Option<String>,
-    /// How many desired pods exist with the present spec.
-    pub updated: usize,
+    /// The names of all desired pods.
+    pub names: Vec<String>,
+    /// How many of them exist and were made from another spec, the replaced one among them.
+    pub outdated: usize,
 }
 
 /// Decides which of the desired pods are applied, kept or, by being left out, deleted to be made anew.
@@ -30,13 +32,14 @@ pub struct Rollout {
 /// (`Failed`, `Succeeded`) is replaced at once.
 #[must_use]
 pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) -> Rollout {
-    let mut rollout = Rollout { apply: Vec::new(), keep: Vec::new(), replaced: None, updated: 0 };
+    let mut rollout = Rollout { apply: Vec::new(), keep: Vec::new(), replaced: None, names: Vec::new(), outdated: 0 };
     let mut outdated: Vec<&Object> = Vec::new();
     let mut settled = true;
     for mut pod in desired {
         let hash = hash(&pod["spec"]);
         pod["metadata"]["annotations"][TEMPLATE_HASH] = Value::from(hash.as_str());
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        rollout.names.push(name.to_owned());
         match observed.iter().find(|object| object.is(POD) && object.name() == name) {
             Some(existing) if existing.is_terminating() => {
                 rollout.keep.push(existing.into());
@@ -46,11 +49,11 @@ pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) ->
             Some(existing) if existing.annotation(TEMPLATE_HASH) != Some(&hash) => outdated.push(existing),
             existing => {
                 settled &= existing.is_some_and(Object::is_ready);
-                rollout.updated += usize::from(existing.is_some());
                 rollout.apply.push(pod);
             }
         }
     }
+    rollout.outdated = outdated.len();
     if settled {
         let next = outdated.iter().rposition(|pod| !pod.is_ready()).or(outdated.len().checked_sub(1));
         rollout.replaced = next.map(|next| outdated.remove(next).name().to_owned());

@@ -1,0 +1,307 @@
+//! Plugins that misbehave when they are called. Whatever they do ends as an error of the right class, soon,
+//! and other calls go on meanwhile.
+
+use std::time::{Duration, Instant};
+
+use plugin_fixtures::{FORMS, Form, cases};
+
+use super::super::Class;
+use super::super::limits::MIB;
+use super::*;
+
+/// How much later than its deadline a call may end: a tick of the epoch, and a busy machine.
+const SLACK: Duration = Duration::from_millis(500);
+
+fn short() -> Limits {
+    Limits {
+        deadline: Duration::from_millis(200),
+        ..Limits::default()
+    }
+}
+
+#[tokio::test]
+async fn a_trap_is_told_with_its_backtrace() {
+    for form in FORMS {
+        match failure(form, cases::TRAP, Limits::default()).await {
+            CallError::Trap { message, backtrace } => {
+                assert!(message.contains("divide by zero"), "{form:?}: {message}");
+                assert!(backtrace.contains("case"), "{form:?}: {backtrace}");
+            }
+            other => panic!("{form:?}: {other}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_panic_message_reaches_the_user() {
+    for form in FORMS {
+        let message = failure(form, cases::PANIC, Limits::default()).await.to_string();
+        assert!(
+            message.contains("panicked at src/lib.rs:7:9:\nno image"),
+            "{form:?}: {message}"
+        );
+        assert!(message.contains("unreachable"), "{form:?}: {message}");
+        assert!(!message.contains("RUST_BACKTRACE"), "{form:?}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn an_exit_with_an_error_is_a_failure() {
+    for form in FORMS {
+        let error = failure(form, cases::EXIT, Limits::default()).await;
+        assert_eq!(error.class(), Class::Trap, "{form:?}: {error}");
+        // WASI's `exit` for components only knows success and failure.
+        let code = if form == Form::Component { 1 } else { 3 };
+        assert!(
+            error.to_string().contains(&format!("exited with code {code}")),
+            "{form:?}: {error}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_endless_loop_ends_at_its_deadline_and_others_go_on_meanwhile() {
+    for form in FORMS {
+        let looping = plugin(form, cases::ENDLESS_LOOP, short()).await;
+        let good = plugin(form, cases::ANSWER, Limits::default()).await;
+        let request = request("2026-01-02T03:04:05Z");
+
+        let start = Instant::now();
+        let end = looping.reconcile(&request);
+        let mut others = 0;
+        let others_go_on = async {
+            loop {
+                good.reconcile(&request).await.outcome.unwrap();
+                others += 1;
+                tokio::task::yield_now().await;
+            }
+        };
+        let call = tokio::select! {
+            call = end => call,
+            () = others_go_on => unreachable!("it never ends"),
+        };
+        assert!(
+            start.elapsed() < short().deadline + SLACK,
+            "{form:?}: {:?}",
+            start.elapsed()
+        );
+        assert_eq!(
+            call.outcome.unwrap_err(),
+            CallError::Timeout {
+                limit: short().deadline
+            }
+        );
+        assert!(
+            call.stats.guest_time > Duration::from_millis(20),
+            "{form:?}: {:?}",
+            call.stats
+        );
+        assert!(
+            others >= 5,
+            "{form:?}: only {others} other calls on the same thread"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_sleeping_guest_ends_at_its_deadline() {
+    for form in FORMS {
+        let start = Instant::now();
+        let error = failure(form, cases::SLEEP, short()).await;
+        assert_eq!(error.class(), Class::Timeout, "{form:?}: {error}");
+        assert!(
+            start.elapsed() < short().deadline * 2 + SLACK,
+            "{form:?}: {:?}",
+            start.elapsed()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_memory_bomb_ends_at_the_limit() {
+    for form in FORMS {
+        let call = call(form, cases::MEMORY_BOMB, Limits::default()).await;
+        match call.outcome.unwrap_err() {
+            CallError::Memory { limit, wanted } => {
+                assert_eq!(limit, 64 * MIB);
+                assert!(wanted > limit && wanted <= limit + 2 * MIB, "{form:?}: {wanted}");
+            }
+            other => panic!("{form:?}: {other}"),
+        }
+        assert!(
+            call.stats.peak_memory > 60 * MIB && call.stats.peak_memory <= 64 * MIB,
+            "{form:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_memory_error_says_what_to_raise() {
+    let error = CallError::Memory {
+        limit: 64 * MIB,
+        wanted: 64 * MIB + 1,
+    };
+    assert_eq!(
+        error.to_string(),
+        "the plugin asked for 64.1 MiB of memory; the limit is 64 MiB: make it need less, or raise \
+         `limits.memory` of this controller"
+    );
+}
+
+#[tokio::test]
+async fn deep_recursion_is_a_trap() {
+    for form in FORMS {
+        let error = failure(form, cases::DEEP_RECURSION, Limits::default()).await;
+        assert_eq!(error.class(), Class::Trap, "{form:?}: {error}");
+        assert!(error.to_string().contains("stack"), "{form:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_mebibytes_of_output_are_not_taken_into_the_host() {
+    for form in FORMS {
+        let error = failure(form, cases::HUGE_OUTPUT, Limits::default()).await;
+        assert_eq!(error, CallError::Output { limit: 8 * MIB }, "{form:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_a_json_object_is_told_with_its_place() {
+    let table = [
+        (cases::NOT_UTF8, ["UTF-8", "UTF-8 after"]),
+        (cases::NOT_JSON, ["`children[0]` is not JSON", "line 1 column"]),
+        (
+            cases::NOT_AN_OBJECT,
+            ["`children[0]` is a string", "`children[0]` is a string"],
+        ),
+        (
+            cases::DEEP_JSON,
+            [
+                "`children[0]` is not JSON that can be read: recursion",
+                "recursion",
+            ],
+        ),
+    ];
+    for (case, expected) in table {
+        for (form, expected) in FORMS.into_iter().zip(expected) {
+            let error = failure(form, case, Limits::default()).await;
+            assert_eq!(error.class(), Class::Protocol, "{form:?}: {error}");
+            assert!(
+                error.to_string().contains(expected),
+                "{form:?}: {expected:?} is not in: {error}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_answers_with_something_else_is_told_what() {
+    let case = |text: &str| {
+        format!(
+            r#"(data (i32.const 8192) "{}") (func $case (call $write (i32.const 1) (i32.const 8192) (i32.const {})))"#,
+            text.replace('"', "\\22"),
+            text.len()
+        )
+    };
+    let table = [
+        (" ", "standard output is empty"),
+        ("{}", "expected value"),
+        (
+            r#"{"cleanup":{"done":true}}"#,
+            "answered `reconcile` with a document whose field is `cleanup`",
+        ),
+        (
+            r#"{"response":{"childs":[]}}"#,
+            "unknown field `childs`, expected one of `children`",
+        ),
+        (
+            r#"{"response":{"status":"fine"}}"#,
+            "invalid type: string \"fine\", expected a map",
+        ),
+        (r#"{"response":{}} and more"#, "trailing characters"),
+    ];
+    for (text, expected) in table {
+        let error = failure(Form::Command, &case(text), Limits::default()).await;
+        assert_eq!(error.class(), Class::Protocol, "{text}: {error}");
+        assert!(
+            error.to_string().contains(expected),
+            "{expected:?} is not in: {error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_flooded_log_is_capped_and_counted() {
+    for form in FORMS {
+        let call = call(form, cases::LOG_FLOOD, Limits::default()).await;
+        assert_eq!(call.outcome.unwrap().children.len(), 1, "{form:?}");
+        assert_eq!(
+            (call.stats.log_lines, call.stats.log_lines_dropped),
+            (100, 9_900),
+            "{form:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_long_line_is_cut() {
+    for form in FORMS {
+        let call = call(form, cases::LONG_LINE, Limits::default()).await;
+        assert_eq!(call.outcome.unwrap().children.len(), 1, "{form:?}");
+        assert_eq!(
+            (call.stats.log_lines, call.stats.log_lines_dropped),
+            (1, 0),
+            "{form:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn there_is_no_file_to_open() {
+    for form in FORMS {
+        let response = call(form, cases::OPEN_FILE, Limits::default())
+            .await
+            .outcome
+            .unwrap();
+        // `badf` of preview 1: not an open directory.
+        assert_eq!(response.children[0]["errno"], "08", "{form:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_call_leaves_nothing_behind_for_the_next() {
+    for form in FORMS {
+        let good = plugin(form, cases::ANSWER, Limits::default()).await;
+        for bad in [
+            cases::TRAP,
+            cases::MEMORY_BOMB,
+            cases::DEEP_RECURSION,
+            cases::ENDLESS_LOOP,
+        ] {
+            failure(form, bad, short()).await;
+            let call = good.reconcile(&request("2026-01-02T03:04:05Z")).await;
+            assert_eq!(call.outcome.unwrap().children.len(), 1, "{form:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn more_calls_than_the_engine_takes_wait_for_their_turn() {
+    for form in FORMS {
+        let looping = plugin(form, cases::ENDLESS_LOOP, short()).await;
+        let request = Arc::new(request("2026-01-02T03:04:05Z"));
+        let calls: Vec<_> = (0..2 * EngineOptions::default().concurrency)
+            .map(|_| {
+                let (looping, request) = (looping.clone(), Arc::clone(&request));
+                tokio::spawn(async move { looping.reconcile(&request).await.outcome })
+            })
+            .collect();
+        for call in calls {
+            assert_eq!(
+                call.await.unwrap().unwrap_err().class(),
+                Class::Timeout,
+                "{form:?}"
+            );
+        }
+    }
+}

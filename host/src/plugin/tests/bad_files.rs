@@ -1,0 +1,135 @@
+//! Files that are not plugins: refused when they are loaded, with a message that says what is wrong.
+
+use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, library};
+
+use super::*;
+
+#[track_caller]
+fn says(message: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(message.contains(part), "{part:?} is not in: {message}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_webassembly_is_refused() {
+    for file in [&b""[..], b"\x7fELF", b"apiVersion: v1", b"(module)"] {
+        says(&refused(file.to_vec()).await, &["not WebAssembly"]);
+    }
+}
+
+#[tokio::test]
+async fn a_file_cut_off_anywhere_is_refused() {
+    for form in FORMS {
+        let file = Fixture::new(cases::ANSWER).build(form);
+        // A file that breaks off between two sections is valid WebAssembly: it lacks something else then.
+        for length in (0..file.len()).step_by(file.len() / 50) {
+            refused(file[..length].to_vec()).await;
+        }
+        says(
+            &refused(file[..file.len() / 2].to_vec()).await,
+            &["not valid WebAssembly", "cut off"],
+        );
+    }
+    let component =
+        super::super::component::encode(&Fixture::new(cases::ANSWER).build(Form::Component)).unwrap();
+    says(
+        &refused(component[..component.len() / 2].to_vec()).await,
+        &["not valid WebAssembly"],
+    );
+}
+
+#[tokio::test]
+async fn a_file_over_the_size_limit_is_refused() {
+    let file = Fixture::new(cases::ANSWER).build(Form::Command);
+    let limits = Limits {
+        module: file.len() - 1,
+        ..Limits::default()
+    };
+    assert!(matches!(
+        load(file, limits).await,
+        Err(LoadError::TooLarge { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_module_of_another_world_is_refused_by_its_exports() {
+    says(
+        &refused(another_world()).await,
+        &["`operator-host:plugin/reconciler@0.1.0`", "`run`"],
+    );
+    says(
+        &refused(library("add")).await,
+        &["`_start`", "`add`", "operator-host:plugin/reconciler"],
+    );
+}
+
+#[tokio::test]
+async fn a_plugin_for_another_contract_is_refused_with_both_versions() {
+    let newer = |version| {
+        Fixture::new(cases::ANSWER)
+            .version(version)
+            .build(Form::Component)
+    };
+    for version in ["0.1.1", "0.2.0", "1.0.0"] {
+        let message = refused(newer(version)).await;
+        says(
+            &message,
+            &[
+                &format!("version {version} of the contract"),
+                "this host speaks 0.1.0",
+            ],
+        );
+    }
+}
+
+#[tokio::test]
+async fn imports_outside_the_sandbox_are_refused_by_name() {
+    let sockets =
+        r#"(import "wasi_snapshot_preview1" "sock_accept" (func (param i32 i32 i32) (result i32)))"#;
+    let host = r#"(import "env" "connect" (func (param i32) (result i32)))"#;
+    for form in FORMS {
+        let with = |import| Fixture::new(cases::ANSWER).import(import).build(form);
+        says(
+            &refused(with(sockets)).await,
+            &["wasi_snapshot_preview1.sock_accept"],
+        );
+        says(&refused(with(host)).await, &["env.connect"]);
+    }
+}
+
+#[tokio::test]
+async fn interfaces_outside_the_sandbox_are_refused_by_name() {
+    const SOCKETS: &str = "package wasi:sockets@0.2.0; interface instance-network { get: func(); }";
+    const HTTP: &str = "package wasi:http@0.2.0; interface outgoing-handler { handle: func(); }";
+    let with = |package, interface: &str, function: &str| {
+        Fixture::new(cases::ANSWER)
+            .world_import(package, interface)
+            .import(&format!(r#"(import "{interface}" "{function}" (func))"#))
+            .build(Form::Component)
+    };
+    let message = refused(with(SOCKETS, "wasi:sockets/instance-network@0.2.0", "get")).await;
+    says(&message, &["wasi:sockets/instance-network@0.2.0"]);
+    let message = refused(with(HTTP, "wasi:http/outgoing-handler@0.2.0", "handle")).await;
+    says(&message, &["wasi:http/outgoing-handler@0.2.0"]);
+}
+
+#[tokio::test]
+async fn a_module_that_wants_more_memory_than_it_may_have_does_not_get_to_describe_itself() {
+    for form in FORMS {
+        let limits = Limits {
+            memory: 65_536,
+            ..Limits::default()
+        };
+        match load(Fixture::new(cases::ANSWER).build(form), limits).await {
+            Err(LoadError::Describe(CallError::Memory {
+                limit: 65_536,
+                wanted,
+            })) => {
+                assert!(wanted >= 2 * 65_536);
+            }
+            Err(error) => panic!("{form:?}: {error}"),
+            Ok(_) => panic!("{form:?} was loaded"),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Plugins that do what they should.
+
+use plugin_fixtures::{FORMS, Fixture, Form, cases};
+use serde_json::{Value, json};
+
+use std::time::Duration;
+
+use super::super::contract::{CleanupResponse, Kind};
+use super::super::{Digest, Form as Loaded};
+use super::*;
+
+fn answer() -> Value {
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "answer" } })
+}
+
+#[tokio::test]
+async fn a_plugin_describes_itself() {
+    for form in FORMS {
+        let file = Fixture::new(cases::ANSWER).build(form);
+        let plugin = load(file.clone(), Limits::default()).await.unwrap();
+        assert_eq!(plugin.description().name, "fixture");
+        assert_eq!(plugin.description().version, "1.0.0");
+        assert_eq!(
+            plugin.description().parent,
+            Kind {
+                api_version: "fixtures.dev/v1".into(),
+                kind: "Fixture".into()
+            }
+        );
+        assert_eq!(
+            plugin.description().makes,
+            [Kind {
+                api_version: "v1".into(),
+                kind: "ConfigMap".into()
+            }]
+        );
+        assert!(plugin.description().finalizer, "{form:?}");
+        assert_eq!(*plugin.digest(), Digest::of(&file));
+        assert_eq!(plugin.size(), file.len());
+        let expected = match form {
+            Form::Component => Loaded::Component,
+            Form::Command => Loaded::Command,
+        };
+        assert_eq!(plugin.form(), expected);
+    }
+}
+
+#[tokio::test]
+async fn reconcile_gives_children_and_what_the_call_used() {
+    for form in FORMS {
+        let call = call(form, cases::ANSWER, Limits::default()).await;
+        assert_eq!(call.outcome.unwrap().children, [answer()], "{form:?}");
+        assert!(call.stats.guest_time > Duration::ZERO);
+        assert_eq!(call.stats.log_lines, 1);
+        assert!(call.stats.peak_memory >= 2 * 65_536, "{form:?}: {:?}", call.stats);
+        assert!(call.stats.request_bytes > 100, "{form:?}: {:?}", call.stats);
+        assert!(call.stats.response_bytes >= 67, "{form:?}: {:?}", call.stats);
+    }
+}
+
+#[tokio::test]
+async fn cleanup_says_done() {
+    for form in FORMS {
+        let plugin = plugin(form, cases::ANSWER, Limits::default()).await;
+        let response = plugin
+            .cleanup(&request("2026-01-02T03:04:05Z"))
+            .await
+            .outcome
+            .unwrap();
+        assert_eq!(
+            response,
+            CleanupResponse {
+                done: true,
+                ..Default::default()
+            },
+            "{form:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_encoded_component_is_a_plugin_too() {
+    let module = Fixture::new(cases::ANSWER).build(Form::Component);
+    let component = super::super::component::encode(&module).unwrap();
+    let plugin = load(component, Limits::default()).await.unwrap();
+    let response = plugin
+        .reconcile(&request("2026-01-02T03:04:05Z"))
+        .await
+        .outcome
+        .unwrap();
+    assert_eq!(response.children, [answer()]);
+}
+
+#[tokio::test]
+async fn clocks_and_randomness_derive_from_the_request() {
+    let mut forms = Vec::new();
+    for form in FORMS {
+        let plugin = plugin(form, cases::CLOCK_AND_RANDOM, Limits::default()).await;
+        let seen = async |now| {
+            let response = plugin.reconcile(&request(now)).await.outcome.unwrap();
+            response.children[0]["seen"].as_str().unwrap().to_owned()
+        };
+        let first = seen("2026-01-02T03:04:05Z").await;
+        assert_eq!(
+            first,
+            seen("2026-01-02T03:04:05Z").await,
+            "{form:?}: the same request"
+        );
+        let later = seen("2026-01-02T03:04:06Z").await;
+
+        // Nanoseconds since 1970, little-endian, as WASI gives them.
+        let wall = u64::from_str_radix(&first[..16], 16).unwrap().swap_bytes();
+        assert_eq!(wall, 1_767_323_045_000_000_000, "{form:?}");
+        assert_ne!(
+            first[48..],
+            later[48..],
+            "{form:?}: another request draws other bytes"
+        );
+        forms.push(first);
+    }
+    // The readings of the monotonic clock differ, since the adapter may make some of its own.
+    let of_the_request = |seen: &str| (seen[..16].to_owned(), seen[48..].to_owned());
+    assert_eq!(
+        of_the_request(&forms[0]),
+        of_the_request(&forms[1]),
+        "both forms see the same"
+    );
+}
+
+#[tokio::test]
+async fn a_command_that_reports_a_failure_is_taken_at_its_word() {
+    let case = |text: &str| {
+        format!(
+            r#"(data (i32.const 8192) "{}") (func $case (call $write (i32.const 1) (i32.const 8192) (i32.const {})))"#,
+            text.replace('"', "\\22"),
+            text.len()
+        )
+    };
+    let invalid = case(r#"{"failure":{"invalid":{"reason":"TooSmall","message":"make it bigger"}}}"#);
+    assert_eq!(
+        failure(Form::Command, &invalid, Limits::default()).await,
+        CallError::Invalid {
+            reason: Some("TooSmall".into()),
+            message: "make it bigger".into()
+        }
+    );
+    let retry = case(r#"{"failure":{"retry":{"message":"not yet","afterMs":1500}}}"#);
+    assert_eq!(
+        failure(Form::Command, &retry, Limits::default()).await,
+        CallError::Retry {
+            message: "not yet".into(),
+            after: Some(Duration::from_millis(1500))
+        }
+    );
+}

@@ -1,0 +1,44 @@
+//! What should exist for an application.
+
+use operator_plugin::{Value, json};
+
+use crate::MyAppSpec;
+
+fn labels(name: &str) -> Value {
+    json!({ "app": name, "managed-by": "operator-host" })
+}
+
+pub(crate) fn deployment(name: &str, spec: &MyAppSpec) -> Value {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": { "name": name, "labels": labels(name) },
+        "spec": {
+            "replicas": spec.replicas,
+            "selector": { "matchLabels": { "app": name } },
+            "template": {
+                "metadata": { "labels": labels(name) },
+                "spec": { "containers": [{
+                    "name": "app",
+                    "image": spec.image,
+                    "env": spec.env,
+                    "ports": [{ "name": "http", "containerPort": spec.port, "protocol": "TCP" }],
+                    "resources": { "requests": spec.resources, "limits": spec.resources },
+                }] },
+            },
+        },
+    })
+}
+
+pub(crate) fn service(name: &str, spec: &MyAppSpec) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": name, "labels": labels(name) },
+        "spec": {
+            "type": "ClusterIP",
+            "selector": { "app": name },
+            "ports": [{ "name": "http", "port": spec.port, "targetPort": "http", "protocol": "TCP" }],
+        },
+    })
+}

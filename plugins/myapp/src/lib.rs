@@ -1,0 +1,187 @@
+//! MyApp: a Deployment and the Service before it.
+
+mod children;
+#[cfg(test)]
+mod tests;
+
+use operator_plugin::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A stateless application: so many replicas of an image behind one Service.
+#[derive(Deserialize, JsonSchema)]
+struct MyAppSpec {
+    /// The image to run.
+    #[schemars(length(min = 1))]
+    image: String,
+    /// How many replicas to run.
+    #[serde(default = "defaults::replicas")]
+    #[schemars(range(min = 1, max = 100))]
+    replicas: i32,
+    /// The port that the application listens on, and the Service offers.
+    #[serde(default = "defaults::port")]
+    #[schemars(range(min = 1, max = 65535))]
+    port: i32,
+    /// Environment variables.
+    #[serde(default)]
+    env: Vec<EnvVar>,
+    /// What each replica is given: requested, and its limit.
+    #[serde(default)]
+    resources: Resources,
+}
+
+/// An environment variable.
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct EnvVar {
+    /// Its name.
+    #[schemars(length(min = 1))]
+    name: String,
+    /// Its value.
+    #[serde(default)]
+    value: String,
+}
+
+/// Processor time and memory.
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Resources {
+    /// Processor time, such as 500m or 2.
+    #[serde(default = "defaults::cpu")]
+    #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?m?$"))]
+    cpu: String,
+    /// Memory, such as 128Mi.
+    #[serde(default = "defaults::memory")]
+    #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
+    memory: String,
+}
+
+impl Default for Resources {
+    fn default() -> Self {
+        Self { cpu: defaults::cpu(), memory: defaults::memory() }
+    }
+}
+
+mod defaults {
+    pub(super) fn replicas() -> i32 {
+        1
+    }
+
+    pub(super) fn port() -> i32 {
+        8080
+    }
+
+    pub(super) fn cpu() -> String {
+        "100m".to_owned()
+    }
+
+    pub(super) fn memory() -> String {
+        "128Mi".to_owned()
+    }
+}
+
+/// What the Deployment reports.
+#[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct MyAppStatus {
+    /// Where the application stands.
+    phase: Phase,
+    /// How many replicas exist.
+    replicas: i64,
+    /// How many of them are Ready.
+    ready_replicas: i64,
+    /// How many of them have been Ready for long enough.
+    available_replicas: i64,
+    /// When anything else in this status last changed.
+    #[schemars(extend("format" = "date-time"))]
+    last_update_time: String,
+    /// The same for people.
+    message: String,
+}
+
+/// Where an application stands.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+enum Phase {
+    /// Replicas are missing or not Ready.
+    Pending,
+    /// All replicas are there, Ready and of the present version.
+    Running,
+    /// The Deployment has given up, or cannot make its pods.
+    Failed,
+}
+
+const PLUGIN: Plugin<MyAppSpec, MyAppStatus> = Plugin::new("example.com/v1", "MyApp", reconcile)
+    .cleanup(cleanup)
+    .makes(&[DEPLOYMENT, SERVICE])
+    .short_names(&["ma"])
+    .names("^[a-z]([-a-z0-9]*[a-z0-9])?$", 63)
+    .columns(&[
+        Column::string("Phase", ".status.phase"),
+        Column::string("Ready", ".status.message"),
+    ]);
+operator_plugin::register!(PLUGIN);
+
+fn reconcile(request: &Request<MyAppSpec, MyAppStatus>) -> Result<Response<MyAppStatus>, Failure> {
+    let Parent { name, spec, .. } = &request.parent;
+    spec.validate()?;
+    let status = observe(spec, request.child(DEPLOYMENT, name));
+    let ready = status.phase == Phase::Running;
+    let reason = match status.phase {
+        Phase::Pending => "ReplicasNotReady",
+        Phase::Running => "ReplicasReady",
+        Phase::Failed => "DeploymentFailed",
+    };
+    Ok(Response::unchanged()
+        .child(children::deployment(name, spec))
+        .child(children::service(name, spec))
+        .condition(Condition::ready(ready, reason, status.message.as_str()))
+        .status(request.stamp(status, |status| &mut status.last_update_time)))
+}
+
+/// The Deployment and the Service go with their owner; what is left to do is to say so.
+fn cleanup(request: &Request<MyAppSpec, MyAppStatus>) -> Result<CleanupResponse<MyAppStatus>, Failure> {
+    let name = &request.parent.name;
+    let message = format!("Deployment {name} and Service {name} are deleted with their owner");
+    Ok(CleanupResponse::done().event(Event::normal("CleanedUp", message)))
+}
+
+fn observe(spec: &MyAppSpec, deployment: Option<&Object>) -> MyAppStatus {
+    let count =
+        |path| deployment.and_then(|deployment| deployment.integer(path)).unwrap_or_default();
+    let holds = |type_, status| deployment.and_then(|deployment| deployment.condition(type_)) == Some(status);
+    let ready_replicas = count("/status/readyReplicas");
+    let phase = if holds("Progressing", false) || holds("ReplicaFailure", true) {
+        Phase::Failed
+    } else if deployment.is_some_and(Object::is_ready) && ready_replicas == i64::from(spec.replicas) {
+        Phase::Running
+    } else {
+        Phase::Pending
+    };
+    MyAppStatus {
+        phase,
+        replicas: count("/status/replicas"),
+        ready_replicas,
+        available_replicas: count("/status/availableReplicas"),
+        last_update_time: String::new(),
+        message: format!("{ready_replicas}/{} replicas ready", spec.replicas),
+    }
+}
+
+impl MyAppSpec {
+    /// What the schema says, again, for a CustomResourceDefinition that lacks it.
+    fn validate(&self) -> Result<(), Failure> {
+        if self.image.is_empty() {
+            return Err(Failure::invalid("spec.image: is empty"));
+        }
+        if !(1..=100).contains(&self.replicas) {
+            return Err(Failure::invalid(format!("spec.replicas: {} is not within 1 to 100", self.replicas)));
+        }
+        if !(1..=65535).contains(&self.port) {
+            return Err(Failure::invalid(format!("spec.port: {} is not within 1 to 65535", self.port)));
+        }
+        for (field, text) in [("cpu", &self.resources.cpu), ("memory", &self.resources.memory)] {
+            if let Err(error) = text.parse::<Quantity>() {
+                return Err(Failure::invalid(format!("spec.resources.{field}: {error}")));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! What should exist for a cluster.
+
+use operator_plugin::{Failure, Object, PERSISTENT_VOLUME_CLAIM, Quantity, Value, json};
+
+use crate::spec::{MySqlClusterSpec, Resources, SecretKey};
+
+/// Which cluster an object belongs to. A label of this kind's own domain, so that no other operator's or chart's
+/// pods can have it; its value tells two clusters of one namespace apart.
+const CLUSTER_LABEL: &str = "database.example.com/cluster";
+
+fn labels(cluster: &str) -> Value {
+    json!({
+        "app.kubernetes.io/name": "mysql",
+        "app.kubernetes.io/instance": cluster,
+        CLUSTER_LABEL: cluster,
+    })
+}
+
+/// The Service without an address of its own: each server is `POD.CLUSTER` in the namespace.
+pub(crate) fn service(cluster: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": cluster, "labels": labels(cluster) },
+        "spec": {
+            "clusterIP": "None",
+            "selector": { CLUSTER_LABEL: cluster },
+            "ports": [{ "name": "mysql", "port": 3306, "targetPort": "mysql", "protocol": "TCP" }],
+        },
+    })
+}
+
+fn claim_name(cluster: &str, ordinal: u32) -> String {
+    format!("data-{cluster}-{ordinal}")
+}
+
+/// The volume of one server. Refuses to shrink one that is there.
+///
+/// The claims of servers beyond `replicas` are not named: the host retains them as they are, and one that has
+/// fallen behind grows when its server comes back.
+pub(crate) fn claim(
+    cluster: &str,
+    ordinal: u32,
+    spec: &MySqlClusterSpec,
+    observed: &[Object],
+) -> Result<Value, Failure> {
+    let name = claim_name(cluster, ordinal);
+    let wanted = &spec.storage_size;
+    let present = observed
+        .iter()
+        .find(|object| object.is(PERSISTENT_VOLUME_CLAIM) && object.name() == name)
+        .and_then(|claim| claim.text("/spec/resources/requests/storage"));
+    if let Some(present) = present
+        && let (Ok(from), Ok(to)) = (present.parse::<Quantity>(), wanted.parse::<Quantity>())
+        && to < from
+    {
+        return Err(Failure::invalid(format!(
+            "spec.storageSize: {wanted} is less than the {present} that PersistentVolumeClaim {name} has; a volume \
+             cannot shrink: set {present} or more"
+        )));
+    }
+    Ok(json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": { "name": name, "labels": labels(cluster) },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": { "requests": { "storage": wanted } },
+        },
+    }))
+}
+
+/// One server. All of its spec is fixed by the cluster's spec, so that it stays the same from pass to pass.
+pub(crate) fn pod(cluster: &str, ordinal: u32, spec: &MySqlClusterSpec, password: &SecretKey) -> Value {
+    let name = format!("{cluster}-{ordinal}");
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name, "labels": labels(cluster) },
+        "spec": {
+            "hostname": name,
+            "subdomain": cluster,
+            "affinity": { "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+                "weight": 100,
+                "podAffinityTerm": {
+                    "topologyKey": "kubernetes.io/hostname",
+                    "labelSelector": { "matchLabels": { CLUSTER_LABEL: cluster } },
+                },
+            }] } },
+            "containers": [{
+                "name": "mysql",
+                "image": format!("mysql:{}", spec.version),
+                "ports": [{ "name": "mysql", "containerPort": 3306, "protocol": "TCP" }],
+                "env": [{
+                    "name": "MYSQL_ROOT_PASSWORD",
+                    "valueFrom": { "secretKeyRef": { "name": password.name, "key": password.key } },
+                }],
+                "resources": resources(&spec.resources),
+                // While MySQL sets up its data it does not listen, so an open port means that it is ready.
+                "readinessProbe": {
+                    "tcpSocket": { "port": "mysql" },
+                    "initialDelaySeconds": 5,
+                    "periodSeconds": 5,
+                },
+                "volumeMounts": [{ "name": "data", "mountPath": "/var/lib/mysql" }],
+            }],
+            "volumes": [{
+                "name": "data",
+                "persistentVolumeClaim": { "claimName": claim_name(cluster, ordinal) },
+            }],
+        },
+    })
+}
+
+fn resources(resources: &Resources) -> Value {
+    let mut amounts = json!({});
+    for (name, amount) in [("cpu", &resources.cpu), ("memory", &resources.memory)] {
+        if let Some(amount) = amount {
+            amounts[name] = json!(amount);
+        }
+    }
+    json!({ "requests": amounts, "limits": amounts })
+}

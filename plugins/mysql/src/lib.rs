@@ -1,0 +1,77 @@
+//! MySQLCluster: MySQL servers with a volume each, behind one headless Service.
+//!
+//! [`spec`] is what may be asked for, [`children`] what should exist then, [`status`] what is there.
+
+mod children;
+mod spec;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use operator_plugin::prelude::*;
+use operator_plugin::{ObjectRef, rolling};
+
+use spec::{MySqlClusterSpec, SecretKey};
+use status::MySqlClusterStatus;
+
+const PLUGIN: Plugin<MySqlClusterSpec, MySqlClusterStatus> =
+    Plugin::new("database.example.com/v1", "MySQLCluster", reconcile)
+        .makes(&[SERVICE, PERSISTENT_VOLUME_CLAIM, POD, SECRET])
+        .reads(&[SECRET])
+        .short_names(&["mysql"])
+        .names(spec::NAME_PATTERN, spec::NAME_MAX_LENGTH)
+        .columns(&[
+            Column::string("Version", ".spec.version"),
+            Column::integer("Replicas", ".spec.replicas"),
+            Column::integer("Ready", ".status.readyReplicas"),
+            Column::string("Phase", ".status.phase"),
+        ]);
+operator_plugin::register!(PLUGIN);
+
+fn reconcile(
+    request: &Request<MySqlClusterSpec, MySqlClusterStatus>,
+) -> Result<Response<MySqlClusterStatus>, Failure> {
+    let Parent { name, spec, .. } = &request.parent;
+    spec.validate(name)?;
+    let claims = (0..spec.replicas)
+        .map(|ordinal| children::claim(name, ordinal, spec, &request.children))
+        .collect::<Result<Vec<_>, _>>()?;
+
+    let mut response = Response::unchanged();
+    let generated = SecretKey { name: format!("{name}-root"), key: "password".to_owned() };
+    let password = match &spec.root_password_secret {
+        None => {
+            let secret = GeneratedSecret::new(generated.name.as_str()).value(generated.key.as_str(), 32);
+            response = response.generate(secret);
+            &generated
+        }
+        Some(secret) => {
+            let need = Need::object("root-password", SECRET, secret.name.as_str());
+            let Some(found) = request.answer(&need) else {
+                return Ok(Response::needs_first([need]));
+            };
+            secret.check(found.first())?;
+            // A database that was set up with the generated password still has it, and nobody else does.
+            if request.child(SECRET, &generated.name).is_some() {
+                response = response.keep(ObjectRef::new(SECRET, generated.name.as_str()));
+            }
+            response = response.need(need);
+            secret
+        }
+    };
+
+    let pods = (0..spec.replicas).map(|ordinal| children::pod(name, ordinal, spec, password));
+    let rollout = rolling(pods, &request.children);
+    if let Some(pod) = &rollout.replaced {
+        response = response
+            .event(Event::normal("ReplacingPod", format!("Pod {pod} is made anew: its spec has changed")));
+    }
+    let status = MySqlClusterStatus::new(spec.replicas, &rollout, &request.children);
+    Ok(response
+        .child(children::service(name))
+        .children(claims)
+        .children(rollout.apply)
+        .keep_all(rollout.keep)
+        .condition(status.ready_condition(spec.replicas))
+        .status(request.stamp(status, |status| &mut status.last_update)))
+}

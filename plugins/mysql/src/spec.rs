@@ -1,0 +1,119 @@
+//! What may be asked for. The rules stand in the schema, for the API server, and in [`MySqlClusterSpec::validate`],
+//! for a CustomResourceDefinition that lacks them.
+
+use operator_plugin::{Failure, Object, Quantity};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// A name that a Service may have, short enough for the hostnames made from it (63 with an ordinal).
+pub(crate) const NAME_PATTERN: &str = "^[a-z]([-a-z0-9]*[a-z0-9])?$";
+pub(crate) const NAME_MAX_LENGTH: usize = 52;
+const MAX_REPLICAS: u32 = 99;
+
+/// MySQL servers with a volume each, behind one headless Service.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MySqlClusterSpec {
+    /// The version of MySQL: a tag of the image `mysql`, such as 8.4.
+    #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+){0,2}(-[a-z0-9]+)*$"), length(max = 64))]
+    pub(crate) version: String,
+    /// How many servers to run.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 99))]
+    pub(crate) replicas: u32,
+    /// The size of each server's volume, such as 10Gi. It can grow and not shrink.
+    #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"))]
+    pub(crate) storage_size: String,
+    /// What each server is given: requested, and its limit.
+    #[serde(default)]
+    pub(crate) resources: Resources,
+    /// The Secret that holds the password of MySQL's root. Without it, one is made, named for the cluster with
+    /// `-root` behind.
+    pub(crate) root_password_secret: Option<SecretKey>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Processor time and memory; what is not said is not limited.
+#[derive(Default, Deserialize, JsonSchema)]
+pub(crate) struct Resources {
+    /// Processor time, such as 500m or 2.
+    #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?m?$"))]
+    pub(crate) cpu: Option<String>,
+    /// Memory, such as 1Gi.
+    #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
+    pub(crate) memory: Option<String>,
+}
+
+/// One key of a Secret in the cluster's namespace.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SecretKey {
+    /// The Secret's name.
+    #[schemars(length(min = 1, max = 253))]
+    pub(crate) name: String,
+    /// The key in its data.
+    #[serde(default = "password")]
+    #[schemars(length(min = 1, max = 253))]
+    pub(crate) key: String,
+}
+
+fn password() -> String {
+    "password".to_owned()
+}
+
+impl MySqlClusterSpec {
+    /// What the schema says, again.
+    pub(crate) fn validate(&self, name: &str) -> Result<(), Failure> {
+        let name_characters = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        if name.len() > NAME_MAX_LENGTH
+            || !name_characters
+            || !name.starts_with(|first: char| first.is_ascii_lowercase())
+            || name.ends_with('-')
+        {
+            return Err(Failure::invalid(format!(
+                "metadata.name: {name} is not {NAME_PATTERN} of at most {NAME_MAX_LENGTH} characters, as its \
+                 Service and hostnames must be: make one by another name"
+            )));
+        }
+        if !(1..=MAX_REPLICAS).contains(&self.replicas) {
+            let replicas = self.replicas;
+            return Err(Failure::invalid(format!("spec.replicas: {replicas} is not within 1 to {MAX_REPLICAS}")));
+        }
+        let version_characters =
+            self.version.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.' || b == b'-');
+        if !version_characters || !self.version.starts_with(|first: char| first.is_ascii_digit()) {
+            let version = &self.version;
+            return Err(Failure::invalid(format!("spec.version: {version:?} is no version, such as 8.4")));
+        }
+        positive("storageSize", Some(&self.storage_size))?;
+        positive("resources.cpu", self.resources.cpu.as_deref())?;
+        positive("resources.memory", self.resources.memory.as_deref())
+    }
+}
+
+fn positive(field: &str, text: Option<&str>) -> Result<(), Failure> {
+    let Some(text) = text else { return Ok(()) };
+    match text.parse::<Quantity>() {
+        Ok(quantity) if quantity.is_positive() => Ok(()),
+        Ok(_) => Err(Failure::invalid(format!("spec.{field}: {text} is not more than zero"))),
+        Err(error) => Err(Failure::invalid(format!("spec.{field}: {error}"))),
+    }
+}
+
+impl SecretKey {
+    /// Whether the Secret is there and has the key. Never shows what the key holds.
+    pub(crate) fn check(&self, secret: Option<&Object>) -> Result<(), Failure> {
+        let Self { name, key } = self;
+        let Some(secret) = secret else {
+            return Err(Failure::retry(format!("Secret {name}, which spec.rootPasswordSecret names, is not there")));
+        };
+        match secret.get("/data").and_then(|data| data.get(key)) {
+            Some(_) => Ok(()),
+            None => Err(Failure::retry(format!(
+                "Secret {name} has no key {key}, which spec.rootPasswordSecret names"
+            ))),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What is there.
+
+use operator_plugin::{Condition, Object, POD, Rollout};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What is observed.
+#[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MySqlClusterStatus {
+    /// How many servers are Ready.
+    pub(crate) ready_replicas: u32,
+    /// Where the cluster stands.
+    pub(crate) phase: Phase,
+    /// When anything else in this status last changed.
+    #[schemars(extend("format" = "date-time"))]
+    pub(crate) last_update: String,
+}
+
+/// Where a cluster stands.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum Phase {
+    /// Servers are missing or not Ready.
+    Pending,
+    /// Servers of an earlier spec are being replaced.
+    Updating,
+    /// As many servers as wanted are Ready, with the present spec.
+    Running,
+}
+
+impl MySqlClusterStatus {
+    /// From the pods' own conditions. One beyond `replicas` is on its way out and does not count.
+    pub(crate) fn new(replicas: u32, rollout: &Rollout, observed: &[Object]) -> Self {
+        let pods = observed.iter().filter(|object| object.is(POD) && object.is_ready());
+        let wanted = |pod: &&Object| rollout.names.iter().any(|name| name == pod.name());
+        let ready_replicas = u32::try_from(pods.filter(wanted).count()).unwrap_or(replicas);
+        let phase = if rollout.outdated > 0 {
+            Phase::Updating
+        } else if ready_replicas == replicas {
+            Phase::Running
+        } else {
+            Phase::Pending
+        };
+        Self { ready_replicas, phase, last_update: String::new() }
+    }
+
+    /// What `kubectl wait --for=condition=Ready` waits for.
+    pub(crate) fn ready_condition(&self, replicas: u32) -> Condition {
+        let message = format!("{}/{replicas} servers are Ready", self.ready_replicas);
+        match self.phase {
+            Phase::Running => Condition::ready(true, "ServersReady", message),
+            Phase::Updating => Condition::ready(false, "ReplacingServers", message),
+            Phase::Pending => Condition::ready(false, "ServersNotReady", message),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The C library's allocator, ten times smaller: the one that comes with wasi-libc is a tenth of a small plugin.
+//!
+//! A plugin's instance lives for one call on one thread, so little is asked of it. Blocks are powers of two; one
+//! that is freed waits in its size's list for the next of that size; memory is never given back. At worst half of
+//! each block is unused. Rust's standard library allocates through these symbols on WASI, and the linker takes
+//! the C library's only where a program has none.
+
+use core::arch::wasm32::memory_grow;
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+
+const PAGE: usize = 65_536;
+/// What stands before each block. Also the alignment of all blocks: that of C's `max_align_t`.
+const HEADER: usize = 16;
+/// The smallest block, header included, is 2⁵ bytes; the largest, 2³¹.
+const MIN_CLASS: usize = 5;
+const MAX_CLASS: usize = 31;
+/// The error number `ENOMEM` of WASI.
+const OUT_OF_MEMORY: c_int = 48;
+
+#[repr(C, align(16))]
+struct Header {
+    class: usize,
+    /// Where the block begins: before this header, when the block is aligned to more than [`HEADER`].
+    start: *mut Free,
+}
+
+/// A block that waits for its next use.
+struct Free {
+    next: *mut Free,
+}
+
+struct Heap {
+    free: [*mut Free; MAX_CLASS + 1],
+    /// The memory between these two has not been used yet.
+    fresh: usize,
+    end: usize,
+}
+
+struct SingleThreaded(UnsafeCell<Heap>);
+
+// SAFETY: wasm32-wasip1 has one thread.
+unsafe impl Sync for SingleThreaded {}
+
+static HEAP: SingleThreaded =
+    SingleThreaded(UnsafeCell::new(Heap { free: [null_mut(); MAX_CLASS + 1], fresh: 0, end: 0 }));
+
+impl Heap {
+    /// A block of 2^class bytes, aligned to [`HEADER`]; null when the memory's limit is reached.
+    fn take(&mut self, class: usize) -> *mut Free {
+        let first = self.free[class];
+        if !first.is_null() {
+            // SAFETY: a block in a list is unused and was written by `give` of the same class.
+            self.free[class] = unsafe { (*first).next };
+            return first;
+        }
+        let size = 1 << class;
+        if self.end - self.fresh < size {
+            let pages = size.div_ceil(PAGE);
+            let old = memory_grow(0, pages);
+            if old == usize::MAX {
+                return null_mut();
+            }
+            // The rest of the last growth goes on when nobody else grew the memory between; else it is lost.
+            if old * PAGE != self.end {
+                self.fresh = old * PAGE;
+            }
+            self.end = (old + pages) * PAGE;
+        }
+        let block = self.fresh;
+        self.fresh += size;
+        block as *mut Free
+    }
+
+    fn give(&mut self, block: *mut Free, class: usize) {
+        // SAFETY: the block is unused from now on and at least as large as `Free`.
+        unsafe { block.write(Free { next: self.free[class] }) };
+        self.free[class] = block;
+    }
+}
+
+fn heap() -> &'static mut Heap {
+    // SAFETY: one thread, and no function here calls another while it holds this.
+    unsafe { &mut *HEAP.0.get() }
+}
+
+fn allocate(size: usize, align: usize) -> *mut c_void {
+    let slack = if align > HEADER { align } else { 0 };
+    let Some(total) = size.checked_add(HEADER + slack) else { return null_mut() };
+    let class = (usize::BITS - (total - 1).leading_zeros()) as usize;
+    let class = class.max(MIN_CLASS);
+    if class > MAX_CLASS {
+        return null_mut();
+    }
+    let start = heap().take(class);
+    if start.is_null() {
+        return null_mut();
+    }
+    let block = (start as usize + HEADER).next_multiple_of(align.max(HEADER)) as *mut Header;
+    // SAFETY: the header stands before the block, at or after `start`, and what follows it has `size` bytes.
+    unsafe { block.sub(1).write(Header { class, start }) };
+    block.cast()
+}
+
+/// C's `malloc`.
+#[unsafe(no_mangle)]
+extern "C" fn malloc(size: usize) -> *mut c_void {
+    allocate(size, HEADER)
+}
+
+/// C's `calloc`.
+#[unsafe(no_mangle)]
+extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    let Some(total) = count.checked_mul(size) else { return null_mut() };
+    let block = allocate(total, HEADER);
+    if !block.is_null() {
+        // SAFETY: the block has that many bytes.
+        unsafe { block.write_bytes(0, total) };
+    }
+    block
+}
+
+/// C's `aligned_alloc`: the alignment is a power of two.
+#[unsafe(no_mangle)]
+extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    allocate(size, align)
+}
+
+/// C's `posix_memalign`.
+///
+/// # Safety
+///
+/// `out` is valid for a write.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    let block = allocate(size, align);
+    if block.is_null() {
+        return OUT_OF_MEMORY;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { out.write(block) };
+    0
+}
+
+/// C's `free`.
+///
+/// # Safety
+///
+/// `block` is null or was returned by a function of this module and not freed since.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(block: *mut c_void) {
+    if !block.is_null() {
+        // SAFETY: `allocate` wrote a header before each block.
+        let Header { class, start } = unsafe { block.cast::<Header>().sub(1).read() };
+        heap().give(start, class);
+    }
+}
+
+/// C's `realloc`.
+///
+/// # Safety
+///
+/// As for [`free`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if block.is_null() {
+        return allocate(size, HEADER);
+    }
+    // SAFETY: `allocate` wrote a header before each block.
+    let Header { class, start } = unsafe { block.cast::<Header>().sub(1).read() };
+    let room = start as usize + (1 << class) - block as usize;
+    if size <= room {
+        return block;
+    }
+    let larger = allocate(size, HEADER);
+    if !larger.is_null() {
+        // SAFETY: two blocks, the old one of `room` bytes and the new one of more; the old one is freed once.
+        unsafe {
+            larger.copy_from_nonoverlapping(block, room);
+            free(block);
+        }
+    }
+    larger
+}

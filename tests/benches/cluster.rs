@@ -1,0 +1,348 @@
+//! The host beside a bare client, on the same API server.
+
+use std::time::{Duration, Instant};
+
+use control_plane::{ControlPlane, Options};
+use futures::{StreamExt, TryStreamExt, stream};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::core::DynamicObject;
+use kube::runtime::{WatchStreamExt, watcher};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::support::{Host, Scenario, own_cluster, resource};
+use super::table::{Spread, Table, millis};
+
+const ECHOES: usize = 500;
+const PODS: usize = 3;
+const CONCURRENCY: usize = 10;
+const SINGLE: usize = 40;
+
+fn controllers(resync: &str) -> String {
+    format!(
+        "- name: echo\n  parent: {{apiVersion: my-operator.dev/v1, kind: Echo}}\n  plugin: echo.wasm\n  \
+         children: [{{apiVersion: v1, kind: Pod}}]\n  concurrency: {CONCURRENCY}\n  resync: {resync}\n\
+         - name: mysql\n  parent: {{apiVersion: database.example.com/v1, kind: MySQLCluster}}\n  plugin: mysql.wasm\n  \
+         children:\n  - {{apiVersion: v1, kind: Pod}}\n  - {{apiVersion: v1, kind: Service}}\n  \
+         - {{apiVersion: v1, kind: PersistentVolumeClaim}}\n  - {{apiVersion: v1, kind: Secret}}\n  \
+         reads: [{{apiVersion: v1, kind: Secret}}]\n"
+    )
+}
+
+pub async fn run(table: &mut Table) {
+    let cluster = own_cluster(Options::bare()).await;
+    start(table, &cluster).await;
+    single(table, &cluster).await;
+    many(table, &cluster).await;
+    cluster.shutdown().await;
+}
+
+/// A host that logs as in production.
+fn start_host(scenario: &Scenario) -> Host {
+    scenario.start_with(&scenario.config(&controllers("1h")), &["--log", "info"])
+}
+
+/// From the start of the process to its first child.
+async fn start(table: &mut Table, cluster: &ControlPlane) {
+    eprintln!("start");
+    let mut samples = Vec::new();
+    for i in 0..7 {
+        let scenario = Scenario::within(cluster, &format!("bench-start-{i}")).await;
+        let mut pods = follow(&scenario, "v1/Pod").await;
+        create(&scenario, "e", 1).await;
+        let started = Instant::now();
+        let host = start_host(&scenario);
+        pods.recv().await.expect("a pod");
+        samples.push(started.elapsed());
+        assert!(host.stop().await.success());
+    }
+    table.row(
+        "start of the process to its first child applied, two plugins compiled",
+        "ms",
+        Spread::of(samples, millis),
+        "",
+    );
+}
+
+/// One Echo at a time: from the parent's watch event to the last child, seen by the same observer.
+async fn single(table: &mut Table, cluster: &ControlPlane) {
+    eprintln!("one at a time");
+    let scenario = Scenario::within(cluster, "bench-single").await;
+    let bare = Scenario::within(cluster, "bench-single-bare").await;
+    let host = start_host(&scenario);
+    host.until_log(&["controller started", "Echo"]).await;
+    host.until_log(&["controller started", "MySQLCluster"]).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let idle = resident(&host);
+    let mut parents = follow(&scenario, "my-operator.dev/v1/Echo").await;
+    let mut pods = follow(&scenario, "v1/Pod").await;
+    let mut bare_pods = follow(&bare, "v1/Pod").await;
+    let (mut with_host, mut without) = (Vec::new(), Vec::new());
+    for i in 0..SINGLE {
+        let name = format!("e{i}");
+        create(&scenario, &name, PODS).await;
+        let seen = parents.recv().await.expect("the parent's event").0;
+        let mut last = seen;
+        for _ in 0..PODS {
+            last = pods.recv().await.expect("a pod").0;
+        }
+        with_host.push(last - seen);
+        // Its status write must not disturb the bare client.
+        while parents.recv().await.expect("the status").1.data["status"]["currentReplicas"] != json!(PODS) {}
+
+        let sent = Instant::now();
+        let bodies: Vec<Value> = (0..PODS).map(|p| body(&scenario, &bare, &name, p)).collect();
+        let requests = bodies.iter().map(|body| apply(&bare, "v1/Pod", body, false));
+        stream::iter(requests.collect::<Vec<_>>())
+            .buffer_unordered(PODS)
+            .count()
+            .await;
+        let mut last = sent;
+        for _ in 0..PODS {
+            last = bare_pods.recv().await.expect("a pod").0;
+        }
+        without.push(last - sent);
+    }
+    let (host_time, bare_time) = (Spread::of(with_host, millis), Spread::of(without, millis));
+    let ratio = host_time.median / bare_time.median;
+    table.row(
+        "parent's watch event to the last of 3 children",
+        "ms",
+        host_time,
+        "",
+    );
+    table.row("the same 3 requests by a bare client", "ms", bare_time, "");
+    table.row("ratio of the two", "", format!("{ratio:.2}"), "at most 1.3");
+    table.row(
+        "resident memory, idle with two plugins",
+        "MB",
+        format!("{idle:.1}"),
+        "",
+    );
+    assert!(host.stop().await.success());
+}
+
+/// 500 Echos of 3 pods from nothing to the last status.
+async fn many(table: &mut Table, cluster: &ControlPlane) {
+    let (mut with_host, mut without, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut memory = 0.0;
+    let mut resync_writes = 0;
+    for round in 0..3 {
+        eprintln!("{ECHOES} at once, round {}", round + 1);
+        let scenario = Scenario::within(cluster, &format!("bench-many-{round}")).await;
+        let bare = Scenario::within(cluster, &format!("bench-many-bare-{round}")).await;
+        let bare_time = bare_many(&scenario, &bare).await;
+        clear(&bare).await;
+
+        for i in 0..ECHOES {
+            create(&scenario, &format!("e{i}"), PODS).await;
+        }
+        let mut parents = follow(&scenario, "my-operator.dev/v1/Echo").await;
+        let host = start_host(&scenario);
+        host.until_log(&["controller started", "Echo"]).await;
+        let started = Instant::now();
+        let mut done = std::collections::HashSet::new();
+        while done.len() < ECHOES {
+            let (_, parent) = parents.recv().await.expect("a status");
+            if parent.data["status"]["currentReplicas"] == json!(PODS) {
+                done.insert(parent.metadata.name.expect("a name"));
+            }
+        }
+        let taken = started.elapsed();
+        with_host.push(taken);
+        without.push(bare_time);
+        ratios.push(taken.as_secs_f64() / bare_time.as_secs_f64());
+        memory = resident(&host);
+        assert!(host.stop().await.success());
+        if round == 2 {
+            resync_writes = writes_of_a_resync(&scenario).await;
+        }
+        clear(&scenario).await;
+    }
+    ratios.sort_by(f64::total_cmp);
+    table.row(
+        "500 Echos of 3 pods from nothing to the last status",
+        "ms",
+        Spread::of(with_host, millis),
+        "",
+    );
+    table.row(
+        "the same 2,000 applies by a bare client, 10 at a time",
+        "ms",
+        Spread::of(without, millis),
+        "",
+    );
+    table.row(
+        "ratio of the two, median of 3 rounds",
+        "",
+        format!("{:.2}", ratios[1]),
+        "at most 1.25",
+    );
+    table.row("resident memory after the 500", "MB", format!("{memory:.1}"), "");
+    table.row(
+        "writes in two full resyncs of the 500, unchanged, after a restart",
+        "",
+        resync_writes,
+        "0",
+    );
+}
+
+/// 500 times 3 pods and a status, as the host would send them; the Echos are made first.
+async fn bare_many(scenario: &Scenario, bare: &Scenario) -> Duration {
+    for i in 0..ECHOES {
+        create(bare, &format!("e{i}"), PODS).await;
+    }
+    let status = |name: &str| {
+        json!({
+            "apiVersion": "my-operator.dev/v1", "kind": "Echo", "metadata": { "name": name },
+            "status": { "currentReplicas": 3, "isReady": false, "observedGeneration": 1 },
+        })
+    };
+    let bodies: Vec<(Vec<Value>, Value)> = (0..ECHOES)
+        .map(|i| format!("e{i}"))
+        .map(|name| {
+            (
+                (0..PODS).map(|p| body(scenario, bare, &name, p)).collect(),
+                status(&name),
+            )
+        })
+        .collect();
+    let started = Instant::now();
+    let work = bodies.iter().map(|(pods, status)| async move {
+        for pod in pods {
+            apply(bare, "v1/Pod", pod, false).await;
+        }
+        apply(bare, "my-operator.dev/v1/Echo", status, true).await;
+    });
+    stream::iter(work.collect::<Vec<_>>())
+        .buffer_unordered(CONCURRENCY)
+        .count()
+        .await;
+    started.elapsed()
+}
+
+/// What the host would apply.
+fn body(scenario: &Scenario, bare: &Scenario, name: &str, pod: usize) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": format!("{name}-pod-{pod}"), "namespace": bare.namespace,
+            "labels": { "app": name, "operator-host.dev/controller": "echo" },
+            "annotations": {
+                "operator-host.dev/applied": "0123456789abcdef",
+                "operator-host.dev/parent": format!("{}/{name}", scenario.namespace),
+                "operator-host.dev/plugin-digest":
+                    "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+            },
+            "ownerReferences": [{
+                "apiVersion": "my-operator.dev/v1", "kind": "Echo", "name": name, "controller": true,
+                "blockOwnerDeletion": true, "uid": "7f1b5a6e-8d0c-4f6e-9f1c-2f6f3d3b1a10",
+            }],
+        },
+        "spec": { "containers": [{ "name": "echo", "image": "echo:1" }] },
+    })
+}
+
+async fn apply(scenario: &Scenario, kind: &str, body: &Value, status: bool) {
+    let name = body["metadata"]["name"].as_str().expect("a name");
+    let api = scenario.api(kind);
+    let params = PatchParams::apply("bare").force();
+    let patch = Patch::Apply(body);
+    let sent = if status {
+        api.patch_status(name, &params, &patch).await
+    } else {
+        api.patch(name, &params, &patch).await
+    };
+    sent.expect("an apply");
+}
+
+async fn create(scenario: &Scenario, name: &str, replicas: usize) {
+    let echo = json!({
+        "apiVersion": "my-operator.dev/v1", "kind": "Echo", "metadata": { "name": name },
+        "spec": { "replicas": replicas, "image": "echo:1" },
+    });
+    apply(scenario, "my-operator.dev/v1/Echo", &echo, false).await;
+}
+
+async fn clear(scenario: &Scenario) {
+    for kind in ["my-operator.dev/v1/Echo", "v1/Pod"] {
+        let params = DeleteParams::default().grace_period(0);
+        scenario
+            .api(kind)
+            .delete_collection(&params, &ListParams::default())
+            .await
+            .expect("a deletion");
+    }
+}
+
+/// Every new state of every object of a kind from now on, with the time at which it was seen.
+async fn follow(scenario: &Scenario, kind: &str) -> mpsc::UnboundedReceiver<(Instant, DynamicObject)> {
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(scenario.client.clone(), &scenario.namespace, &resource(kind));
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let (ready, is_ready) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let mut ready = Some(ready);
+        let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
+        while let Ok(Some(event)) = events.try_next().await {
+            match event {
+                watcher::Event::InitDone => drop(ready.take().map(|ready| ready.send(()))),
+                watcher::Event::Apply(object) if sender.send((Instant::now(), object)).is_err() => return,
+                _ => {}
+            }
+        }
+    });
+    is_ready.await.expect("a list");
+    receiver
+}
+
+/// Starts a host with a short resync on what is unchanged, waits for two full resyncs, and counts the writes that
+/// the API server saw meanwhile, whoever sent them.
+async fn writes_of_a_resync(scenario: &Scenario) -> u64 {
+    let before = writes(scenario).await;
+    let host = scenario.start(&controllers("5s"));
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while host.log().matches("pass done").count() < 3 * ECHOES {
+        assert!(Instant::now() < deadline, "the resyncs never came");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let after = writes(scenario).await;
+    assert!(host.stop().await.success());
+    after - before
+}
+
+/// Requests that write, from the API server's own metrics.
+async fn writes(scenario: &Scenario) -> u64 {
+    let request = http::Request::get("/metrics")
+        .body(Vec::new())
+        .expect("a request");
+    let text = scenario.client.request_text(request).await.expect("metrics");
+    text.lines()
+        .filter(|line| line.starts_with("apiserver_request_total{"))
+        .filter(|line| {
+            ["APPLY", "PATCH", "POST", "PUT", "DELETE"]
+                .iter()
+                .any(|v| line.contains(&format!("verb=\"{v}\"")))
+        })
+        // Leases and Events of the control plane itself, and the host's own Events of the rounds before.
+        .filter(|line| !line.contains("resource=\"leases\"") && !line.contains("resource=\"events\""))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum::<f64>() as u64
+}
+
+/// Resident memory of a host, in MB.
+fn resident(host: &Host) -> f64 {
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", host.process().id())).expect("its status");
+    let kib = status
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("VmRSS:")?
+                .trim()
+                .strip_suffix(" kB")?
+                .parse::<f64>()
+                .ok()
+        })
+        .expect("VmRSS");
+    kib * 1024.0 / 1e6
+}

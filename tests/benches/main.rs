@@ -1,0 +1,36 @@
+//! The figures: `make bench`. Prints medians with their spread, ratios within one run, and the machine's name.
+//!
+//! Every comparison with a bare client sends the same requests to the same API server in the same run, since
+//! what a request costs is the server's affair.
+
+#![allow(missing_docs, unreachable_pub, dead_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../support.rs"]
+mod support;
+
+mod call;
+mod cluster;
+mod table;
+
+use std::process::ExitCode;
+
+use table::Table;
+
+fn main() -> ExitCode {
+    // `cargo test --benches` and the like only want to know that it builds.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let mut table = Table::new();
+    runtime.block_on(async {
+        call::run(&mut table).await;
+        cluster::run(&mut table).await;
+    });
+    table.print();
+    ExitCode::SUCCESS
+}
