@@ -11,3 +11,4 @@
 mod support;
 
 mod echo;
+mod telemetry;

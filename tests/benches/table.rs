@@ -48,12 +48,8 @@ impl Table {
     pub fn row(&mut self, what: &str, unit: &str, figure: impl Display, target: &str) {
         let figure = figure.to_string();
         eprintln!("  {what}: {figure} {unit}");
-        self.rows.push([
-            what.to_owned(),
-            figure,
-            unit.to_owned(),
-            target.to_owned(),
-        ]);
+        self.rows
+            .push([what.to_owned(), figure, unit.to_owned(), target.to_owned()]);
     }
 
     pub fn print(&self) {
