@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test fmt lint clean prerequisites
+.PHONY: help run test bench crds fmt lint clean prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -35,6 +35,18 @@ lint: prerequisites ## Clippy without a warning, shellcheck without a remark
 	cargo clippy --workspace --all-targets -- -D warnings
 	cd plugins && cargo clippy --workspace --all-targets -- -D warnings
 	shellcheck -x .ci/run $$(git ls-files '*.sh')
+
+crds: ## Write manifests/crds anew, as the sample plugins print them
+	cargo build --workspace --quiet
+	plugins/build.sh
+	$(target)/debug/operator-host crd plugins/target/plugins/echo.wasm > manifests/crds/echoes.my-operator.dev.yaml
+	$(target)/debug/operator-host crd plugins/target/plugins/myapp.wasm > manifests/crds/myapps.example.com.yaml
+	$(target)/debug/operator-host crd plugins/target/plugins/mysql.wasm \
+	    > manifests/crds/mysqlclusters.database.example.com.yaml
+
+bench: prerequisites ## Measure, and print the table that README shows
+	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
+	cargo bench --workspace --bench figures
 
 clean: ## Remove what was built here; the control plane stays in the user's cache
 	cargo clean

@@ -30,7 +30,7 @@ use_rustup() {
 }
 
 as_root() {
-    if [[ $(id -u) == 0 ]]; then "$@"; else sudo "$@"; fi
+    if [[ $(id -u) == 0 ]]; then "$@"; else sudo --preserve-env=DEBIAN_FRONTEND "$@"; fi
 }
 
 # Debian's `rustc-web` is a recent compiler that knows the target, `rust-web-src` the standard library's source,
@@ -44,6 +44,7 @@ use_debian() {
             missing+=("$package")
     done
     if ((${#missing[@]})); then
+        export DEBIAN_FRONTEND=noninteractive
         say "installing ${missing[*]} with apt-get, to compile Rust to $target"
         as_root apt-get install --yes --no-install-recommends "${missing[@]}" >&2 || {
             as_root apt-get update >&2
@@ -142,7 +143,7 @@ esac
 # What makes a plugin small, said here too for plugins in other workspaces; and no path of this machine in it.
 export CARGO_PROFILE_RELEASE_{OPT_LEVEL=z,LTO=true,CODEGEN_UNITS=1,PANIC=abort,STRIP=true}
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
-sources=$(rustc --print sysroot)/lib/rustlib/src
+sources=$("${RUSTC:-rustc}" --print sysroot)/lib/rustlib/src
 export CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS="--remap-path-prefix=$cargo_home/registry/src/= --remap-path-prefix=$plugins/= --remap-path-prefix=$sources/="
 
 mkdir -p "$results"

@@ -10,5 +10,7 @@
 
 mod support;
 
+mod crds;
 mod echo;
 mod telemetry;
+mod mysql;

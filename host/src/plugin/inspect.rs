@@ -54,10 +54,12 @@ pub(super) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
             _ => {}
         }
     }
-    let shape = if bindings {
-        Shape::Bindings
-    } else if exports.iter().any(|name| name == "_start") {
+    // `_start` first: a command that is built with a library of bindings carries them too, without using
+    // them, and a module with bindings has no `_start`.
+    let shape = if exports.iter().any(|name| name == "_start") {
         Shape::Command
+    } else if bindings {
+        Shape::Bindings
     } else {
         return Err(LoadError::other_world("_start", exports));
     };

@@ -20,6 +20,10 @@ use super::log::CallLog;
 /// Bytes that a guest may write to a stream in one step. A stream may be asked for as many zeroes at once.
 pub(super) const WRITE_CHUNK: usize = 64 << 10;
 
+/// Handles to the host's streams, errors and pollables that a component may hold at once. A guest that made
+/// them in a loop would fill the host's memory, not its own.
+const MAX_RESOURCES: usize = 1_000;
+
 /// A WASI context without files, environment, arguments or network, and with clocks and randomness from the
 /// request. Standard error goes to the log.
 pub(super) fn wasi(origin: &Origin, log: &CallLog) -> WasiCtxBuilder {
@@ -44,10 +48,9 @@ pub(super) struct Preview2 {
 
 impl Preview2 {
     pub(super) fn new(wasi: WasiCtx) -> Self {
-        Self {
-            wasi,
-            table: ResourceTable::new(),
-        }
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(MAX_RESOURCES);
+        Self { wasi, table }
     }
 }
 

@@ -4,7 +4,7 @@ use operator_plugin::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the user wants.
+/// So many pods of one image.
 #[derive(Deserialize, JsonSchema)]
 struct EchoSpec {
     /// How many pods to run.
@@ -36,17 +36,26 @@ operator_plugin::register!(PLUGIN);
 
 fn reconcile(request: &Request<EchoSpec, EchoStatus>) -> Result<Response<EchoStatus>, Failure> {
     let Parent { name, spec, .. } = &request.parent;
-    let pods = (0..spec.replicas).map(|i| {
+    // A pod that has ended (it was evicted) is left out, so that the host deletes it; the next pass makes it anew.
+    let names = (0..spec.replicas).map(|i| format!("{name}-pod-{i}"));
+    let names = names.filter(|pod| !request.child(POD, pod).is_some_and(Object::is_finished_pod));
+    let pods = names.map(|pod| {
         json!({
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": { "name": format!("{name}-pod-{i}"), "labels": { "app": name } },
+            "metadata": { "name": pod, "labels": { "app": name } },
             "spec": { "containers": [{ "name": "echo", "image": spec.image }] },
         })
     });
     let existing = request.children_of(POD).count();
     let ready = request.children_of(POD).filter(|pod| pod.is_ready()).count();
     let wanted = spec.replicas as usize;
-    let status = EchoStatus { current_replicas: existing, is_ready: existing == wanted && ready == wanted };
+    let status = EchoStatus {
+        current_replicas: existing,
+        is_ready: existing == wanted && ready == wanted,
+    };
     Ok(Response::new(status).children(pods))
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,9 +36,10 @@ struct EnvVar {
     /// Its name.
     #[schemars(length(min = 1))]
     name: String,
-    /// Its value.
-    #[serde(default)]
-    value: String,
+    // No default of an empty string: API servers of Kubernetes 1.20 take it for none and refuse the definition.
+    /// Its value; empty when it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
 }
 
 /// Processor time and memory.
@@ -56,7 +57,10 @@ struct Resources {
 
 impl Default for Resources {
     fn default() -> Self {
-        Self { cpu: defaults::cpu(), memory: defaults::memory() }
+        Self {
+            cpu: defaults::cpu(),
+            memory: defaults::memory(),
+        }
     }
 }
 
@@ -144,8 +148,11 @@ fn cleanup(request: &Request<MyAppSpec, MyAppStatus>) -> Result<CleanupResponse<
 }
 
 fn observe(spec: &MyAppSpec, deployment: Option<&Object>) -> MyAppStatus {
-    let count =
-        |path| deployment.and_then(|deployment| deployment.integer(path)).unwrap_or_default();
+    let count = |path| {
+        deployment
+            .and_then(|deployment| deployment.integer(path))
+            .unwrap_or_default()
+    };
     let holds = |type_, status| deployment.and_then(|deployment| deployment.condition(type_)) == Some(status);
     let ready_replicas = count("/status/readyReplicas");
     let phase = if holds("Progressing", false) || holds("ReplicaFailure", true) {
@@ -172,10 +179,16 @@ impl MyAppSpec {
             return Err(Failure::invalid("spec.image: is empty"));
         }
         if !(1..=100).contains(&self.replicas) {
-            return Err(Failure::invalid(format!("spec.replicas: {} is not within 1 to 100", self.replicas)));
+            return Err(Failure::invalid(format!(
+                "spec.replicas: {} is not within 1 to 100",
+                self.replicas
+            )));
         }
         if !(1..=65535).contains(&self.port) {
-            return Err(Failure::invalid(format!("spec.port: {} is not within 1 to 65535", self.port)));
+            return Err(Failure::invalid(format!(
+                "spec.port: {} is not within 1 to 65535",
+                self.port
+            )));
         }
         for (field, text) in [("cpu", &self.resources.cpu), ("memory", &self.resources.memory)] {
             if let Err(error) = text.parse::<Quantity>() {

@@ -38,7 +38,10 @@ fn reconcile(
         .collect::<Result<Vec<_>, _>>()?;
 
     let mut response = Response::unchanged();
-    let generated = SecretKey { name: format!("{name}-root"), key: "password".to_owned() };
+    let generated = SecretKey {
+        name: format!("{name}-root"),
+        key: "password".to_owned(),
+    };
     let password = match &spec.root_password_secret {
         None => {
             let secret = GeneratedSecret::new(generated.name.as_str()).value(generated.key.as_str(), 32);
@@ -63,8 +66,10 @@ fn reconcile(
     let pods = (0..spec.replicas).map(|ordinal| children::pod(name, ordinal, spec, password));
     let rollout = rolling(pods, &request.children);
     if let Some(pod) = &rollout.replaced {
-        response = response
-            .event(Event::normal("ReplacingPod", format!("Pod {pod} is made anew: its spec has changed")));
+        response = response.event(Event::normal(
+            "ReplacingPod",
+            format!("Pod {pod} is made anew: its spec has changed"),
+        ));
     }
     let status = MySqlClusterStatus::new(spec.replicas, &rollout, &request.children);
     Ok(response

@@ -66,7 +66,9 @@ fn password() -> String {
 impl MySqlClusterSpec {
     /// What the schema says, again.
     pub(crate) fn validate(&self, name: &str) -> Result<(), Failure> {
-        let name_characters = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        let name_characters = name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         if name.len() > NAME_MAX_LENGTH
             || !name_characters
             || !name.starts_with(|first: char| first.is_ascii_lowercase())
@@ -79,13 +81,19 @@ impl MySqlClusterSpec {
         }
         if !(1..=MAX_REPLICAS).contains(&self.replicas) {
             let replicas = self.replicas;
-            return Err(Failure::invalid(format!("spec.replicas: {replicas} is not within 1 to {MAX_REPLICAS}")));
+            return Err(Failure::invalid(format!(
+                "spec.replicas: {replicas} is not within 1 to {MAX_REPLICAS}"
+            )));
         }
-        let version_characters =
-            self.version.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.' || b == b'-');
+        let version_characters = self
+            .version
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.' || b == b'-');
         if !version_characters || !self.version.starts_with(|first: char| first.is_ascii_digit()) {
             let version = &self.version;
-            return Err(Failure::invalid(format!("spec.version: {version:?} is no version, such as 8.4")));
+            return Err(Failure::invalid(format!(
+                "spec.version: {version:?} is no version, such as 8.4"
+            )));
         }
         positive("storageSize", Some(&self.storage_size))?;
         positive("resources.cpu", self.resources.cpu.as_deref())?;
@@ -97,7 +105,9 @@ fn positive(field: &str, text: Option<&str>) -> Result<(), Failure> {
     let Some(text) = text else { return Ok(()) };
     match text.parse::<Quantity>() {
         Ok(quantity) if quantity.is_positive() => Ok(()),
-        Ok(_) => Err(Failure::invalid(format!("spec.{field}: {text} is not more than zero"))),
+        Ok(_) => Err(Failure::invalid(format!(
+            "spec.{field}: {text} is not more than zero"
+        ))),
         Err(error) => Err(Failure::invalid(format!("spec.{field}: {error}"))),
     }
 }
@@ -107,7 +117,9 @@ impl SecretKey {
     pub(crate) fn check(&self, secret: Option<&Object>) -> Result<(), Failure> {
         let Self { name, key } = self;
         let Some(secret) = secret else {
-            return Err(Failure::retry(format!("Secret {name}, which spec.rootPasswordSecret names, is not there")));
+            return Err(Failure::retry(format!(
+                "Secret {name}, which spec.rootPasswordSecret names, is not there"
+            )));
         };
         match secret.get("/data").and_then(|data| data.get(key)) {
             Some(_) => Ok(()),

@@ -5,7 +5,7 @@
 //! each block is unused. Rust's standard library allocates through these symbols on WASI, and the linker takes
 //! the C library's only where a program has none.
 
-use core::arch::wasm32::memory_grow;
+use core::arch::wasm32::{memory_grow, memory_size};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
@@ -43,8 +43,11 @@ struct SingleThreaded(UnsafeCell<Heap>);
 // SAFETY: wasm32-wasip1 has one thread.
 unsafe impl Sync for SingleThreaded {}
 
-static HEAP: SingleThreaded =
-    SingleThreaded(UnsafeCell::new(Heap { free: [null_mut(); MAX_CLASS + 1], fresh: 0, end: 0 }));
+static HEAP: SingleThreaded = SingleThreaded(UnsafeCell::new(Heap {
+    free: [null_mut(); MAX_CLASS + 1],
+    fresh: 0,
+    end: 0,
+}));
 
 impl Heap {
     /// A block of 2^class bytes, aligned to [`HEADER`]; null when the memory's limit is reached.
@@ -57,8 +60,14 @@ impl Heap {
         }
         let size = 1 << class;
         if self.end - self.fresh < size {
-            let pages = size.div_ceil(PAGE);
-            let old = memory_grow(0, pages);
+            // Growing is dear, so by an eighth at a time; near the limit, by what it takes.
+            let least = size.div_ceil(PAGE);
+            let mut pages = least.max(memory_size(0) / 8);
+            let mut old = memory_grow(0, pages);
+            if old == usize::MAX {
+                pages = least;
+                old = memory_grow(0, pages);
+            }
             if old == usize::MAX {
                 return null_mut();
             }
@@ -75,7 +84,10 @@ impl Heap {
 
     fn give(&mut self, block: *mut Free, class: usize) {
         // SAFETY: the block is unused from now on and at least as large as `Free`.
-        unsafe { block.write(Free { next: self.free[class] }) };
+        let next = self.free[class];
+        unsafe {
+            block.write(Free { next });
+        }
         self.free[class] = block;
     }
 }
@@ -87,7 +99,9 @@ fn heap() -> &'static mut Heap {
 
 fn allocate(size: usize, align: usize) -> *mut c_void {
     let slack = if align > HEADER { align } else { 0 };
-    let Some(total) = size.checked_add(HEADER + slack) else { return null_mut() };
+    let Some(total) = size.checked_add(HEADER + slack) else {
+        return null_mut();
+    };
     let class = (usize::BITS - (total - 1).leading_zeros()) as usize;
     let class = class.max(MIN_CLASS);
     if class > MAX_CLASS {
@@ -112,7 +126,9 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
 /// C's `calloc`.
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    let Some(total) = count.checked_mul(size) else { return null_mut() };
+    let Some(total) = count.checked_mul(size) else {
+        return null_mut();
+    };
     let block = allocate(total, HEADER);
     if !block.is_null() {
         // SAFETY: the block has that many bytes.

@@ -9,7 +9,9 @@ use serde_json::{Map, Value, json};
 
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::plugin::{Reconciler, Registered};
-use crate::response::{Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, Need, ObjectRef};
+use crate::response::{
+    Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, Need, ObjectRef,
+};
 
 /// Answers one call. When the input is not of the contract, the exit code is not zero and standard error says
 /// why.
@@ -25,13 +27,17 @@ pub fn run<R: Registered>() -> ExitCode {
 
 fn answer<R: Registered>() -> Result<(), String> {
     let mut text = Vec::new();
-    stdin().read_to_end(&mut text).map_err(|error| format!("standard input: {error}"))?;
+    stdin()
+        .read_to_end(&mut text)
+        .map_err(|error| format!("standard input: {error}"))?;
     let input: Value =
         serde_json::from_slice(&text).map_err(|error| format!("standard input is not JSON: {error}"))?;
     let plugin = R::plugin();
     let request = || request(&input["request"]);
     let output = match input["call"].as_str() {
-        Some("describe") => json!({ "description": description(plugin.describe(R::NAME, R::VERSION, R::CRD)) }),
+        Some("describe") => {
+            json!({ "description": description(plugin.describe(R::NAME, R::VERSION, R::CRD)) })
+        }
         Some("reconcile") => match plugin.reconcile(request()) {
             Ok(answer) => json!({ "response": response(answer) }),
             Err(error) => json!({ "failure": failure(error) }),
@@ -42,7 +48,9 @@ fn answer<R: Registered>() -> Result<(), String> {
         },
         _ => return Err("standard input: `call` is none of describe, reconcile, cleanup".to_owned()),
     };
-    stdout().write_all(output.to_string().as_bytes()).map_err(|error| format!("standard output: {error}"))
+    stdout()
+        .write_all(output.to_string().as_bytes())
+        .map_err(|error| format!("standard output: {error}"))
 }
 
 fn request(request: &Value) -> wit::Request {
@@ -50,7 +58,10 @@ fn request(request: &Value) -> wit::Request {
         parent: request["parent"].to_string(),
         children: texts(&request["children"]),
         related: items(&request["related"])
-            .map(|related| wit::Related { id: text(&related["id"]), objects: texts(&related["objects"]) })
+            .map(|related| wit::Related {
+                id: text(&related["id"]),
+                objects: texts(&related["objects"]),
+            })
             .collect(),
         now: text(&request["now"]),
         traceparent: request["traceparent"].as_str().map(str::to_owned),
@@ -77,7 +88,11 @@ fn parse(text: String) -> Value {
 /// An object whose fields without a value are absent, as in the contract.
 fn record<const N: usize>(fields: [(&str, Value); N]) -> Value {
     let present = fields.into_iter().filter(|(_, value)| !value.is_null());
-    Value::Object(present.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+    Value::Object(
+        present
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect::<Map<_, _>>(),
+    )
 }
 
 fn array<T>(items: Vec<T>, item: fn(T) -> Value) -> Value {
@@ -97,7 +112,10 @@ fn description(description: wit::Description) -> Value {
 }
 
 fn kind(kind: wit::Kind) -> Value {
-    record([("apiVersion", kind.api_version.into()), ("kind", kind.kind.into())])
+    record([
+        ("apiVersion", kind.api_version.into()),
+        ("kind", kind.kind.into()),
+    ])
 }
 
 fn response(response: wit::Response) -> Value {
@@ -164,7 +182,11 @@ fn event(event: Event) -> Value {
         EventType::Normal => "Normal",
         EventType::Warning => "Warning",
     };
-    record([("type", type_.into()), ("reason", event.reason.into()), ("message", event.message.into())])
+    record([
+        ("type", type_.into()),
+        ("reason", event.reason.into()),
+        ("message", event.message.into()),
+    ])
 }
 
 fn need(need: Need) -> Value {
@@ -182,11 +204,17 @@ fn failure(failure: Failure) -> Value {
     match failure {
         Failure::Invalid(invalid) => record([(
             "invalid",
-            record([("reason", invalid.reason.into()), ("message", invalid.message.into())]),
+            record([
+                ("reason", invalid.reason.into()),
+                ("message", invalid.message.into()),
+            ]),
         )]),
         Failure::Retry(retry) => record([(
             "retry",
-            record([("message", retry.message.into()), ("afterMs", retry.after_ms.into())]),
+            record([
+                ("message", retry.message.into()),
+                ("afterMs", retry.after_ms.into()),
+            ]),
         )]),
     }
 }

@@ -7,7 +7,10 @@ mod generate;
 mod structural;
 
 /// What the types do not say.
-#[cfg_attr(target_family = "wasm", allow(dead_code, reason = "only the native build makes the text"))]
+#[cfg_attr(
+    target_family = "wasm",
+    allow(dead_code, reason = "only the native build makes the text")
+)]
 pub(crate) struct Crd {
     pub(crate) plural: Option<&'static str>,
     pub(crate) short_names: &'static [&'static str],
@@ -19,7 +22,10 @@ pub(crate) struct Crd {
 
 /// A column of `kubectl get`.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(target_family = "wasm", allow(dead_code, reason = "only the native build makes the text"))]
+#[cfg_attr(
+    target_family = "wasm",
+    allow(dead_code, reason = "only the native build makes the text")
+)]
 pub struct Column {
     title: &'static str,
     type_: &'static str,
@@ -30,25 +36,41 @@ impl Column {
     /// A column of texts: its title and the path of its values, such as `.status.phase`.
     #[must_use]
     pub const fn string(title: &'static str, path: &'static str) -> Self {
-        Self { title, type_: "string", path }
+        Self {
+            title,
+            type_: "string",
+            path,
+        }
     }
 
     /// A column of whole numbers.
     #[must_use]
     pub const fn integer(title: &'static str, path: &'static str) -> Self {
-        Self { title, type_: "integer", path }
+        Self {
+            title,
+            type_: "integer",
+            path,
+        }
     }
 
     /// A column of `true` and `false`.
     #[must_use]
     pub const fn boolean(title: &'static str, path: &'static str) -> Self {
-        Self { title, type_: "boolean", path }
+        Self {
+            title,
+            type_: "boolean",
+            path,
+        }
     }
 
     /// A column of times, shown as ages.
     #[must_use]
     pub const fn date(title: &'static str, path: &'static str) -> Self {
-        Self { title, type_: "date", path }
+        Self {
+            title,
+            type_: "date",
+            path,
+        }
     }
 }
 

@@ -63,15 +63,16 @@ pub mod testing;
 
 pub use crd::Column;
 pub use kinds::{
-    CONFIG_MAP, DEPLOYMENT, Kind, PERSISTENT_VOLUME_CLAIM, POD, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET,
+    CONFIG_MAP, DEPLOYMENT, Kind, PERSISTENT_VOLUME_CLAIM, POD, SECRET, SERVICE, SERVICE_ACCOUNT,
+    STATEFUL_SET,
 };
 pub use object::Object;
 pub use plugin::Plugin;
 pub use quantity::{InvalidQuantity, Quantity};
 pub use request::{Parent, Request};
 pub use response::{
-    CleanupResponse, Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, GeneratedValue, Invalid,
-    Need, ObjectRef, Response, Retry,
+    CleanupResponse, Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, GeneratedValue,
+    Invalid, Need, ObjectRef, Response, Retry,
 };
 pub use rollout::{Rollout, TEMPLATE_HASH, rolling};
 pub use serde_json::{Value, json};
@@ -79,9 +80,9 @@ pub use serde_json::{Value, json};
 /// All that a plugin's source usually names.
 pub mod prelude {
     pub use crate::{
-        CONFIG_MAP, CleanupResponse, Column, Condition, DEPLOYMENT, Event, Failure, GeneratedSecret, Kind, Need,
-        Object, PERSISTENT_VOLUME_CLAIM, POD, Parent, Plugin, Quantity, Request, Response, SECRET, SERVICE, Value,
-        json,
+        CONFIG_MAP, CleanupResponse, Column, Condition, DEPLOYMENT, Event, Failure, GeneratedSecret, Kind,
+        Need, Object, PERSISTENT_VOLUME_CLAIM, POD, Parent, Plugin, Quantity, Request, Response, SECRET,
+        SERVICE, Value, json,
     };
 }
 
@@ -101,8 +102,10 @@ macro_rules! register {
             const CRD: &'static str = {
                 // The tests make the file when it is missing, so they do without it.
                 #[cfg(not(test))]
-                const TEXT: &str =
-                    ::core::include_str!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), "/crd.json"));
+                const TEXT: &str = ::core::include_str!(::core::concat!(
+                    ::core::env!("CARGO_MANIFEST_DIR"),
+                    "/crd.json"
+                ));
                 #[cfg(test)]
                 const TEXT: &str = "";
                 const SHORT: [u8; $crate::__private::minified_len(TEXT)] = $crate::__private::minified(TEXT);

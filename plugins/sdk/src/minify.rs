@@ -45,6 +45,9 @@ mod tests {
     fn white_space_goes_between_tokens_and_stays_in_strings() {
         const TEXT: &str = "{\n  \"a b\": [1, 2],\n  \"c\\\" d\": \"e  \\\\\" }\n";
         const SHORT: [u8; minified_len(TEXT)] = minified(TEXT);
-        assert_eq!(std::str::from_utf8(&SHORT), Ok(r#"{"a b":[1,2],"c\" d":"e  \\"}"#));
+        assert_eq!(
+            std::str::from_utf8(&SHORT),
+            Ok(r#"{"a b":[1,2],"c\" d":"e  \\"}"#)
+        );
     }
 }

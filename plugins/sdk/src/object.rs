@@ -50,10 +50,12 @@ impl Object {
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Value> {
         // Not `Value::pointer`: its escapes bring 5 KB of text search into the plugin.
-        path.split('/').skip(1).try_fold(&self.0, |value, step| match value {
-            Value::Array(items) => items.get(step.parse::<usize>().ok()?),
-            value => value.get(step),
-        })
+        path.split('/')
+            .skip(1)
+            .try_fold(&self.0, |value, step| match value {
+                Value::Array(items) => items.get(step.parse::<usize>().ok()?),
+                value => value.get(step),
+            })
     }
 
     /// The text at a path; `None` when there is none or it is no text.
@@ -77,7 +79,8 @@ impl Object {
     /// Whether the object is on its way out: it has a `metadata.deletionTimestamp`.
     #[must_use]
     pub fn is_terminating(&self) -> bool {
-        self.get("/metadata/deletionTimestamp").is_some_and(|timestamp| !timestamp.is_null())
+        self.get("/metadata/deletionTimestamp")
+            .is_some_and(|timestamp| !timestamp.is_null())
     }
 
     /// The status of a condition in `status.conditions`: `Some(true)` for `True`, `Some(false)` for `False`,

@@ -177,6 +177,9 @@ impl<R: Registered> Guest for R {
 
 impl From<Kind> for wit::Kind {
     fn from(kind: Kind) -> Self {
-        Self { api_version: kind.api_version.to_owned(), kind: kind.kind.to_owned() }
+        Self {
+            api_version: kind.api_version.to_owned(),
+            kind: kind.kind.to_owned(),
+        }
     }
 }

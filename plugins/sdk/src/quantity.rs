@@ -41,7 +41,10 @@ impl FromStr for Quantity {
 
     fn from_str(text: &str) -> Result<Self, InvalidQuantity> {
         match nanos(text) {
-            Some(nanos) => Ok(Self { text: text.to_owned(), nanos }),
+            Some(nanos) => Ok(Self {
+                text: text.to_owned(),
+                nanos,
+            }),
             None => Err(InvalidQuantity(text.to_owned())),
         }
     }
@@ -53,7 +56,9 @@ fn nanos(text: &str) -> Option<i128> {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
-    let digits = unsigned.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(unsigned.len());
+    let digits = unsigned
+        .find(|c: char| c != '.' && !c.is_ascii_digit())
+        .unwrap_or(unsigned.len());
     let (number, suffix) = unsigned.split_at(digits);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
@@ -126,5 +131,55 @@ impl PartialOrd for Quantity {
 impl Ord for Quantity {
     fn cmp(&self, other: &Self) -> Ordering {
         self.nanos.cmp(&other.nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quantity(text: &str) -> Quantity {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn quantities_compare_by_value() {
+        for (smaller, larger) in [
+            ("10Gi", "12Gi"),
+            ("500m", "1"),
+            ("1G", "1Gi"),
+            ("0.5", "501m"),
+            ("-1", "0"),
+        ] {
+            assert!(quantity(smaller) < quantity(larger), "{smaller} < {larger}");
+        }
+        for (one, other) in [
+            ("1Gi", "1024Mi"),
+            ("1Ki", "1024"),
+            ("1.5", "1500m"),
+            ("2e3", "2k"),
+            ("1E", "1e18"),
+            ("10e-1", "1"),
+        ] {
+            assert_eq!(quantity(one), quantity(other));
+        }
+    }
+
+    #[test]
+    fn a_quantity_shows_as_it_was_written() {
+        assert_eq!(quantity("1024Mi").to_string(), "1024Mi");
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_refused() {
+        for text in [
+            "", "Gi", ".", "1.2.3", "10 Gi", "10gi", "1e", "ten", "--1", "1e99", "1Ki1",
+        ] {
+            assert_eq!(
+                text.parse::<Quantity>(),
+                Err(InvalidQuantity(text.to_owned())),
+                "{text}"
+            );
+        }
     }
 }

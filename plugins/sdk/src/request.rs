@@ -66,7 +66,10 @@ impl<Spec, Status> Request<Spec, Status> {
     /// ```
     #[must_use]
     pub fn answer(&self, need: &Need) -> Option<&[Object]> {
-        self.related.iter().find(|(id, _)| *id == need.id).map(|(_, objects)| objects.as_slice())
+        self.related
+            .iter()
+            .find(|(id, _)| *id == need.id)
+            .map(|(_, objects)| objects.as_slice())
     }
 }
 
@@ -109,7 +112,11 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
             },
             children: objects(&request.children),
             now: request.now,
-            related: request.related.into_iter().map(|related| (related.id, objects(&related.objects))).collect(),
+            related: request
+                .related
+                .into_iter()
+                .map(|related| (related.id, objects(&related.objects)))
+                .collect(),
         })
     }
 }

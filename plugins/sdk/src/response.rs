@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use crate::bindings::operator_host::plugin::types::{
-    Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, GeneratedValue, Invalid, Need, ObjectRef,
-    Retry,
+    Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, GeneratedValue, Invalid, Need,
+    ObjectRef, Retry,
 };
 
 use crate::bindings::operator_host::plugin::types as wit;
@@ -31,7 +31,10 @@ pub struct Response<Status> {
 impl<Status> Response<Status> {
     /// No children and this status.
     pub fn new(status: Status) -> Self {
-        Self { status: Some(status), ..Self::unchanged() }
+        Self {
+            status: Some(status),
+            ..Self::unchanged()
+        }
     }
 
     /// No children, and the status fields stay as they are.
@@ -50,7 +53,10 @@ impl<Status> Response<Status> {
 
     /// Asks for objects to read before there is an answer: the host reads them and calls again.
     pub fn needs_first(needs: impl IntoIterator<Item = Need>) -> Self {
-        Self { needs: needs.into_iter().collect(), ..Self::unchanged() }
+        Self {
+            needs: needs.into_iter().collect(),
+            ..Self::unchanged()
+        }
     }
 
     /// A child that should exist, whole: what this parent owns and the response does not name is deleted
@@ -122,10 +128,11 @@ impl<Status> Response<Status> {
 impl<Status: Serialize> Response<Status> {
     /// The world's record, with what is terminating kept rather than applied.
     pub(crate) fn into_wit(mut self, observed: &[Object]) -> wit::Response {
+        let terminating: Vec<_> = observed.iter().filter(|object| object.is_terminating()).collect();
         self.children.retain(|child| {
-            let terminating = observed.iter().find(|object| object.is_terminating() && refers_to(child, object));
-            self.keep.extend(terminating.map(ObjectRef::from));
-            terminating.is_none()
+            let same = terminating.iter().find(|object| refers_to(child, object));
+            self.keep.extend(same.map(|object| ObjectRef::from(*object)));
+            same.is_none()
         });
         wit::Response {
             children: self.children.iter().map(to_text).collect(),
@@ -179,7 +186,10 @@ impl<Status> CleanupResponse<Status> {
 
     /// Not yet: call again when something changes.
     pub fn not_yet() -> Self {
-        Self { done: false, ..Self::done() }
+        Self {
+            done: false,
+            ..Self::done()
+        }
     }
 
     /// A child to apply while the parent is being deleted. Children that are not named stay.
@@ -258,7 +268,6 @@ impl ObjectRef {
             name: name.into(),
         }
     }
-
 }
 
 impl From<&Object> for ObjectRef {
@@ -276,21 +285,32 @@ impl GeneratedSecret {
     /// A Secret by this name in the parent's namespace.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), entries: Vec::new() }
+        Self {
+            name: name.into(),
+            entries: Vec::new(),
+        }
     }
 
     /// A key and how many letters and digits its value has, 8 to 1024. Drawn when the Secret lacks the key,
     /// never changed after.
     #[must_use]
     pub fn value(mut self, key: impl Into<String>, length: u32) -> Self {
-        self.entries.push(GeneratedValue { key: key.into(), length, alphabet: None });
+        self.entries.push(GeneratedValue {
+            key: key.into(),
+            length,
+            alphabet: None,
+        });
         self
     }
 
     /// As [`value`](Self::value), with the characters to draw from: each once, at least 2.
     #[must_use]
     pub fn value_from(mut self, key: impl Into<String>, length: u32, alphabet: impl Into<String>) -> Self {
-        self.entries.push(GeneratedValue { key: key.into(), length, alphabet: Some(alphabet.into()) });
+        self.entries.push(GeneratedValue {
+            key: key.into(),
+            length,
+            alphabet: Some(alphabet.into()),
+        });
         self
     }
 }
@@ -309,7 +329,12 @@ impl Condition {
         reason: impl Into<String>,
         message: impl Into<String>,
     ) -> Self {
-        Self { type_: type_.into(), status: status.into(), reason: reason.into(), message: message.into() }
+        Self {
+            type_: type_.into(),
+            status: status.into(),
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 
     /// The condition that `kubectl wait --for=condition=Ready` waits for, in place of the host's own.
@@ -325,24 +350,38 @@ impl Condition {
 impl Event {
     /// For information: a CamelCase reason, such as `ScaledDown`, and a sentence.
     pub fn normal(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { type_: EventType::Normal, reason: reason.into(), message: message.into() }
+        Self {
+            type_: EventType::Normal,
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 
     /// Something needs attention.
     pub fn warning(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { type_: EventType::Warning, reason: reason.into(), message: message.into() }
+        Self {
+            type_: EventType::Warning,
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 }
 
 impl Need {
     /// One object of the parent's namespace. The id is of the plugin's choice, unique in the response.
     pub fn object(id: impl Into<String>, kind: Kind, name: impl Into<String>) -> Self {
-        Self { name: Some(name.into()), ..Self::of(id.into(), kind) }
+        Self {
+            name: Some(name.into()),
+            ..Self::of(id.into(), kind)
+        }
     }
 
     /// Every object of the parent's namespace that a label selector picks, written as in `kubectl get -l`.
     pub fn selected(id: impl Into<String>, kind: Kind, label_selector: impl Into<String>) -> Self {
-        Self { label_selector: Some(label_selector.into()), ..Self::of(id.into(), kind) }
+        Self {
+            label_selector: Some(label_selector.into()),
+            ..Self::of(id.into(), kind)
+        }
     }
 
     /// In another namespace than the parent's. The host's configuration must allow it.
@@ -368,21 +407,33 @@ impl Failure {
     /// The user must change the resource: says what is wrong and what to change. Nothing is tried again until
     /// the resource changes.
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::Invalid(Invalid { reason: None, message: message.into() })
+        Self::Invalid(Invalid {
+            reason: None,
+            message: message.into(),
+        })
     }
 
     /// As [`invalid`](Self::invalid), with a CamelCase reason other than `InvalidSpec`.
     pub fn invalid_because(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Invalid(Invalid { reason: Some(reason.into()), message: message.into() })
+        Self::Invalid(Invalid {
+            reason: Some(reason.into()),
+            message: message.into(),
+        })
     }
 
     /// Something is not there yet or failed in passing: tried again with a growing delay.
     pub fn retry(message: impl Into<String>) -> Self {
-        Self::Retry(Retry { message: message.into(), after_ms: None })
+        Self::Retry(Retry {
+            message: message.into(),
+            after_ms: None,
+        })
     }
 
     /// As [`retry`](Self::retry), after this time.
     pub fn retry_after(message: impl Into<String>, after: Duration) -> Self {
-        Self::Retry(Retry { message: message.into(), after_ms: Some(milliseconds(after)) })
+        Self::Retry(Retry {
+            message: message.into(),
+            after_ms: Some(milliseconds(after)),
+        })
     }
 }

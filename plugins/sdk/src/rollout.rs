@@ -32,7 +32,13 @@ pub struct Rollout {
 /// (`Failed`, `Succeeded`) is replaced at once.
 #[must_use]
 pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) -> Rollout {
-    let mut rollout = Rollout { apply: Vec::new(), keep: Vec::new(), replaced: None, names: Vec::new(), outdated: 0 };
+    let mut rollout = Rollout {
+        apply: Vec::new(),
+        keep: Vec::new(),
+        replaced: None,
+        names: Vec::new(),
+        outdated: 0,
+    };
     let mut outdated: Vec<&Object> = Vec::new();
     let mut settled = true;
     for mut pod in desired {
@@ -40,7 +46,10 @@ pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) ->
         pod["metadata"]["annotations"][TEMPLATE_HASH] = Value::from(hash.as_str());
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
         rollout.names.push(name.to_owned());
-        match observed.iter().find(|object| object.is(POD) && object.name() == name) {
+        match observed
+            .iter()
+            .find(|object| object.is(POD) && object.name() == name)
+        {
             Some(existing) if existing.is_terminating() => {
                 rollout.keep.push(existing.into());
                 settled = false;
@@ -55,7 +64,10 @@ pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) ->
     }
     rollout.outdated = outdated.len();
     if settled {
-        let next = outdated.iter().rposition(|pod| !pod.is_ready()).or(outdated.len().checked_sub(1));
+        let next = outdated
+            .iter()
+            .rposition(|pod| !pod.is_ready())
+            .or(outdated.len().checked_sub(1));
         rollout.replaced = next.map(|next| outdated.remove(next).name().to_owned());
     }
     rollout.keep.extend(outdated.into_iter().map(ObjectRef::from));
@@ -69,4 +81,81 @@ fn hash(spec: &Value) -> String {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
     format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn desired(image: &str) -> Vec<Value> {
+        let pods = ["a", "b", "c"];
+        pods.map(|name| json!({ "metadata": { "name": name }, "spec": { "image": image } }))
+            .to_vec()
+    }
+
+    fn observed(name: &str, image: &str, ready: bool) -> Object {
+        Object::from(json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": name, "annotations": { TEMPLATE_HASH: hash(&json!({ "image": image })) } },
+            "status": { "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }] },
+        }))
+    }
+
+    fn replaced(observed: &[Object]) -> Option<String> {
+        rolling(desired("new"), observed).replaced
+    }
+
+    #[test]
+    fn the_last_goes_first_when_all_are_ready() {
+        let pods = ["a", "b", "c"].map(|name| observed(name, "old", true));
+        assert_eq!(replaced(&pods).as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn one_that_is_not_ready_goes_before_those_that_are() {
+        let pods = [
+            observed("a", "old", true),
+            observed("b", "old", false),
+            observed("c", "old", true),
+        ];
+        assert_eq!(replaced(&pods).as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn the_next_waits_until_the_last_is_ready() {
+        let pods = [
+            observed("a", "old", true),
+            observed("b", "old", true),
+            observed("c", "new", false),
+        ];
+        assert_eq!(replaced(&pods), None);
+        assert_eq!(replaced(&pods[..2]), None, "c is not there yet");
+    }
+
+    #[test]
+    fn every_pod_is_applied_kept_or_replaced() {
+        let pods = [
+            observed("a", "old", true),
+            observed("b", "old", true),
+            observed("c", "new", true),
+        ];
+        let rollout = rolling(desired("new"), &pods);
+        assert_eq!(rollout.replaced.as_deref(), Some("b"));
+        assert_eq!(rollout.keep, [ObjectRef::from(&pods[0])]);
+        assert_eq!(rollout.apply.len(), 1);
+        assert_eq!(rollout.outdated, 2);
+    }
+
+    #[test]
+    fn nothing_happens_to_pods_of_the_present_spec() {
+        let pods = ["a", "b", "c"].map(|name| observed(name, "new", true));
+        let rollout = rolling(desired("new"), &pods);
+        assert_eq!(
+            (rollout.apply.len(), rollout.keep.len(), rollout.replaced),
+            (3, 0, None)
+        );
+    }
 }

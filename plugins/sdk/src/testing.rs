@@ -2,13 +2,13 @@
 //!
 //! ```
 //! # use operator_plugin::prelude::*;
-//! # fn reconcile(_: &Request<(), ()>) -> Result<Response<()>, Failure> {
+//! # fn reconcile(_: &Request<Value, ()>) -> Result<Response<()>, Failure> {
 //! #     Ok(Response::unchanged().child(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a" } })))
 //! # }
 //! use operator_plugin::testing::Case;
-//! # const PLUGIN: Plugin<(), ()> = Plugin::new("example.com/v1", "Greeting", reconcile).makes(&[POD]);
+//! # const PLUGIN: Plugin<Value, ()> = Plugin::new("example.com/v1", "Greeting", reconcile).makes(&[POD]);
 //!
-//! let outcome = Case::new("{ metadata: { name: hello }, spec: null }").run(&PLUGIN).unwrap();
+//! let outcome = Case::new("{ metadata: { name: hello } }").run(&PLUGIN).unwrap();
 //! assert_eq!(outcome.names(), ["a"]);
 //! ```
 
@@ -44,7 +44,12 @@ impl Case {
         assert_eq!(documents.len(), 1, "the parent is one YAML document");
         let mut parent = documents.remove(0);
         default_to(&mut parent["metadata"]["namespace"], "default");
-        Self { parent, children: Vec::new(), related: Vec::new(), now: "2026-01-01T00:00:00Z".to_owned() }
+        Self {
+            parent,
+            children: Vec::new(),
+            related: Vec::new(),
+            now: "2026-01-01T00:00:00Z".to_owned(),
+        }
     }
 
     /// With another value at a path of the parent, such as `/spec/replicas`. `null` takes a field away.
@@ -70,14 +75,18 @@ impl Case {
     #[must_use]
     pub fn after(mut self, outcome: &Outcome) -> Self {
         let observed = std::mem::take(&mut self.children);
-        self.children.extend(outcome.children.iter().map(|child| match find(&observed, child) {
-            Some(before) => merged(before, child),
-            None => child.clone(),
-        }));
+        self.children
+            .extend(outcome.children.iter().map(|child| match find(&observed, child) {
+                Some(before) => merged(before, child),
+                None => child.clone(),
+            }));
         let kept = |child: &&Value| {
             find(&self.children, child).is_none()
                 && (child["kind"] == "PersistentVolumeClaim"
-                    || outcome.keep.iter().any(|kept| child["metadata"]["name"] == kept.as_str()))
+                    || outcome
+                        .keep
+                        .iter()
+                        .any(|kept| child["metadata"]["name"] == kept.as_str()))
         };
         let kept: Vec<Value> = observed.iter().filter(kept).cloned().collect();
         self.children.extend(kept);
@@ -147,15 +156,25 @@ impl Case {
     /// or two calls with one request and different responses.
     pub fn run(&self, plugin: &impl Reconciler) -> Result<Outcome, Failure> {
         let response = plugin.reconcile(self.request());
-        assert_eq!(response, plugin.reconcile(self.request()), "the same request gives the same response");
+        assert_eq!(
+            response,
+            plugin.reconcile(self.request()),
+            "the same request gives the same response"
+        );
         let outcome = Outcome::from(response?);
         let makes = plugin.describe("", "", "").makes;
         for (position, child) in outcome.children.iter().enumerate() {
             let is_made = |kind: &wit::Kind| {
                 child["kind"] == kind.kind.as_str() && child["apiVersion"] == kind.api_version.as_str()
             };
-            assert!(makes.iter().any(is_made), "the plugin does not say that it makes {child}");
-            assert!(find(&outcome.children[..position], child).is_none(), "twice in the response: {child}");
+            assert!(
+                makes.iter().any(is_made),
+                "the plugin does not say that it makes {child}"
+            );
+            assert!(
+                find(&outcome.children[..position], child).is_none(),
+                "twice in the response: {child}"
+            );
         }
         Ok(outcome)
     }
@@ -177,7 +196,10 @@ impl Case {
             related: self
                 .related
                 .iter()
-                .map(|(id, objects)| wit::Related { id: id.clone(), objects: texts(objects) })
+                .map(|(id, objects)| wit::Related {
+                    id: id.clone(),
+                    objects: texts(objects),
+                })
                 .collect(),
             now: self.now.clone(),
             traceparent: None,
@@ -208,14 +230,19 @@ impl Outcome {
     /// The names of the children, in order.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
-        self.children.iter().filter_map(|child| child["metadata"]["name"].as_str()).collect()
+        self.children
+            .iter()
+            .filter_map(|child| child["metadata"]["name"].as_str())
+            .collect()
     }
 
     /// The names of the children of one kind, in order.
     #[must_use]
     pub fn names_of(&self, kind: Kind) -> Vec<&str> {
         let of_kind = self.children.iter().filter(|child| child["kind"] == kind.kind);
-        of_kind.filter_map(|child| child["metadata"]["name"].as_str()).collect()
+        of_kind
+            .filter_map(|child| child["metadata"]["name"].as_str())
+            .collect()
     }
 
     /// One child.
@@ -225,8 +252,10 @@ impl Outcome {
     /// When there is none.
     #[must_use]
     pub fn child(&self, kind: Kind, name: &str) -> Object {
-        let child =
-            self.children.iter().find(|child| child["kind"] == kind.kind && child["metadata"]["name"] == name);
+        let child = self
+            .children
+            .iter()
+            .find(|child| child["kind"] == kind.kind && child["metadata"]["name"] == name);
         match child {
             Some(child) => Object::from(child.clone()),
             None => panic!("there is no {} {name} among {:?}", kind.kind, self.names()),
@@ -297,6 +326,19 @@ pub fn check_crd(folder: &str, plugin: &impl Reconciler) {
     panic!("{shown} is not what the plugin's types say: run the plugin's tests and commit what they write");
 }
 
+/// A value from YAML.
+///
+/// # Panics
+///
+/// When the text is not YAML of one document.
+#[must_use]
+pub fn yaml(text: &str) -> Value {
+    match serde_saphyr::from_str(text) {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}
+
 fn documents(yaml: &str) -> Vec<Value> {
     match serde_saphyr::from_multiple(yaml) {
         Ok(documents) => documents,
@@ -319,10 +361,13 @@ fn default_to(value: &mut Value, text: &str) {
 }
 
 fn set(object: &mut Value, path: &str, value: Value) {
-    let place = path.split('/').skip(1).fold(object, |place, step| match step.parse::<usize>() {
-        Ok(position) => &mut place[position],
-        Err(_) => &mut place[step],
-    });
+    let place = path
+        .split('/')
+        .skip(1)
+        .fold(object, |place, step| match step.parse::<usize>() {
+            Ok(position) => &mut place[position],
+            Err(_) => &mut place[step],
+        });
     *place = value;
 }
 
@@ -338,7 +383,9 @@ fn merged(before: &Value, applied: &Value) -> Value {
         (Value::Object(before), Value::Object(applied)) => {
             let mut all = before.clone();
             for (name, value) in applied {
-                let value = before.get(name).map_or_else(|| value.clone(), |before| merged(before, value));
+                let value = before
+                    .get(name)
+                    .map_or_else(|| value.clone(), |before| merged(before, value));
                 all.insert(name.clone(), value);
             }
             Value::Object(all)

@@ -53,6 +53,19 @@ async fn a_file_over_the_size_limit_is_refused() {
 }
 
 #[tokio::test]
+async fn a_compilation_that_takes_too_long_is_not_waited_for() {
+    let limits = Limits {
+        compile: std::time::Duration::from_nanos(1),
+        ..Limits::default()
+    };
+    let file = Fixture::new(cases::ANSWER).build(Form::Component);
+    assert!(matches!(
+        load(file, limits).await,
+        Err(LoadError::CompileTimeout(_))
+    ));
+}
+
+#[tokio::test]
 async fn a_module_of_another_world_is_refused_by_its_exports() {
     says(
         &refused(another_world()).await,
@@ -100,7 +113,7 @@ async fn imports_outside_the_sandbox_are_refused_by_name() {
 
 #[tokio::test]
 async fn interfaces_outside_the_sandbox_are_refused_by_name() {
-    const SOCKETS: &str = "package wasi:sockets@0.2.0; interface instance-network { get: func(); }";
+    const SOCKETS: &str = "package wasi:sockets@0.2.0; interface raw { get: func(); }";
     const HTTP: &str = "package wasi:http@0.2.0; interface outgoing-handler { handle: func(); }";
     let with = |package, interface: &str, function: &str| {
         Fixture::new(cases::ANSWER)
@@ -108,10 +121,13 @@ async fn interfaces_outside_the_sandbox_are_refused_by_name() {
             .import(&format!(r#"(import "{interface}" "{function}" (func))"#))
             .build(Form::Component)
     };
-    let message = refused(with(SOCKETS, "wasi:sockets/instance-network@0.2.0", "get")).await;
-    says(&message, &["wasi:sockets/instance-network@0.2.0"]);
+    let message = refused(with(SOCKETS, "wasi:sockets/raw@0.2.0", "get")).await;
+    says(&message, &["wasi:sockets/raw@0.2.0", "this host does not give"]);
     let message = refused(with(HTTP, "wasi:http/outgoing-handler@0.2.0", "handle")).await;
-    says(&message, &["wasi:http/outgoing-handler@0.2.0"]);
+    says(
+        &message,
+        &["wasi:http/outgoing-handler@0.2.0", "this host does not give"],
+    );
 }
 
 #[tokio::test]

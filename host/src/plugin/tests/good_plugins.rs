@@ -92,6 +92,19 @@ async fn an_encoded_component_is_a_plugin_too() {
 }
 
 #[tokio::test]
+async fn a_command_that_carries_bindings_is_still_a_command() {
+    let file = Fixture::new(cases::ANSWER).command_with_bindings();
+    let plugin = load(file, Limits::default()).await.unwrap();
+    assert_eq!(plugin.form(), Loaded::Command);
+    let response = plugin
+        .reconcile(&request("2026-01-02T03:04:05Z"))
+        .await
+        .outcome
+        .unwrap();
+    assert_eq!(response.children, [answer()]);
+}
+
+#[tokio::test]
 async fn clocks_and_randomness_derive_from_the_request() {
     let mut forms = Vec::new();
     for form in FORMS {

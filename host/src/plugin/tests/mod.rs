@@ -3,6 +3,7 @@
 mod bad_calls;
 mod bad_files;
 mod good_plugins;
+mod log;
 
 use std::sync::{Arc, LazyLock};
 

@@ -34,7 +34,10 @@ impl Crd {
             root["description"] = description;
         }
 
-        let (group, version) = parent.api_version.split_once('/').unwrap_or(("", parent.api_version));
+        let (group, version) = parent
+            .api_version
+            .split_once('/')
+            .unwrap_or(("", parent.api_version));
         let singular = parent.kind.to_lowercase();
         let plural = self.plural.map_or_else(|| format!("{singular}s"), str::to_owned);
         let mut names = json!({ "kind": parent.kind, "plural": plural, "singular": singular });
@@ -88,9 +91,13 @@ fn schema_of<T: JsonSchema>(path: &str) -> Value {
 /// The status holds more than the plugin's type: what the host writes. And the host writes it before the plugin
 /// has said anything, so no field of the plugin's is required.
 fn add_host_fields(status: &mut Value) {
-    let Some(status) = status.as_object_mut() else { return };
+    let Some(status) = status.as_object_mut() else {
+        return;
+    };
     status.remove("required");
-    let properties = status.entry("properties").or_insert_with(|| Value::Object(Map::new()));
+    let properties = status
+        .entry("properties")
+        .or_insert_with(|| Value::Object(Map::new()));
     properties["observedGeneration"] = json!({
         "description": "The generation of the spec that this status reports on.",
         "type": "integer",
@@ -114,4 +121,156 @@ fn add_host_fields(status: &mut Value) {
             },
         },
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[derive(JsonSchema)]
+    #[serde(rename_all = "camelCase")]
+    #[allow(dead_code, reason = "for its schema alone")]
+    struct Everything {
+        optional: Option<String>,
+        nested: Option<Nested>,
+        map: BTreeMap<String, u16>,
+        list: Vec<Nested>,
+        #[schemars(extend("exclusiveMinimum" = 0))]
+        above_zero: f64,
+        mode: Mode,
+        documented: Documented,
+        source: Source,
+        port: IntOrString,
+        anything: Value,
+        open: Open,
+        #[schemars(extend("x-kubernetes-validations" = [{ "rule": "self > 1" }]))]
+        ruled: i32,
+    }
+
+    #[derive(JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "for its schema alone")]
+    struct Nested {
+        #[serde(default)]
+        flag: bool,
+    }
+
+    #[derive(JsonSchema)]
+    #[allow(dead_code, reason = "for its schema alone")]
+    struct Open {
+        known: bool,
+        #[serde(flatten)]
+        others: BTreeMap<String, String>,
+    }
+
+    #[derive(JsonSchema)]
+    #[allow(dead_code, reason = "for its schema alone")]
+    enum Mode {
+        Fast,
+        Slow,
+    }
+
+    #[derive(JsonSchema)]
+    #[allow(dead_code, reason = "for its schema alone")]
+    enum Documented {
+        /// One.
+        One,
+        /// Two.
+        Two,
+    }
+
+    #[derive(JsonSchema)]
+    #[serde(tag = "type")]
+    #[allow(dead_code, reason = "for its schema alone")]
+    enum Source {
+        Git { url: String },
+        Image { name: String },
+    }
+
+    #[derive(JsonSchema)]
+    #[serde(untagged)]
+    #[allow(dead_code, reason = "for its schema alone")]
+    enum IntOrString {
+        Int(i32),
+        String(String),
+    }
+
+    #[derive(JsonSchema)]
+    #[allow(dead_code, reason = "for its schema alone")]
+    struct Tree {
+        branches: Vec<Tree>,
+    }
+
+    #[test]
+    fn types_become_structural_schemas() {
+        let schema = schema_of::<Everything>("spec");
+        let properties = &schema["properties"];
+        assert_eq!(
+            properties["optional"],
+            json!({ "type": "string", "nullable": true })
+        );
+        let nested = json!({
+            "type": "object",
+            "properties": { "flag": { "type": "boolean", "default": false } },
+        });
+        assert_eq!(properties["list"], json!({ "type": "array", "items": nested }));
+        assert_eq!(properties["nested"]["nullable"], true);
+        assert_eq!(properties["nested"]["properties"], nested["properties"]);
+        assert_eq!(
+            properties["map"]["additionalProperties"],
+            json!({ "type": "integer", "format": "int32", "minimum": 0, "maximum": 65535 })
+        );
+        assert_eq!(
+            properties["aboveZero"],
+            json!({ "type": "number", "format": "double", "minimum": 0, "exclusiveMinimum": true })
+        );
+        assert_eq!(
+            properties["mode"],
+            json!({ "type": "string", "enum": ["Fast", "Slow"] })
+        );
+        assert_eq!(
+            properties["documented"],
+            json!({ "type": "string", "enum": ["One", "Two"] })
+        );
+        assert_eq!(properties["port"], json!({ "x-kubernetes-int-or-string": true }));
+        assert_eq!(
+            properties["anything"],
+            json!({ "x-kubernetes-preserve-unknown-fields": true })
+        );
+        let open = &properties["open"];
+        assert_eq!(open["properties"], json!({ "known": { "type": "boolean" } }));
+        assert_eq!(open.get("additionalProperties"), None);
+        assert_eq!(open["x-kubernetes-preserve-unknown-fields"], true);
+        assert_eq!(
+            properties["ruled"]["x-kubernetes-validations"][0]["rule"],
+            "self > 1"
+        );
+    }
+
+    #[test]
+    fn the_properties_of_a_tagged_enum_stand_outside_its_alternatives() {
+        let schema = schema_of::<Everything>("spec");
+        let source = &schema["properties"]["source"];
+        assert_eq!(source["type"], "object");
+        assert_eq!(
+            source["properties"]["type"],
+            json!({ "type": "string", "enum": ["Git", "Image"] })
+        );
+        assert_eq!(source["properties"]["url"], json!({ "type": "string" }));
+        assert_eq!(
+            source["oneOf"],
+            json!([
+                { "properties": { "type": { "enum": ["Git"] } }, "required": ["type", "url"] },
+                { "properties": { "type": { "enum": ["Image"] } }, "required": ["type", "name"] },
+            ])
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "spec.branches[]: a type that holds itself has no structural schema")]
+    fn a_type_that_holds_itself_is_named() {
+        schema_of::<Tree>("spec");
+    }
 }

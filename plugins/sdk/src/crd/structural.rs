@@ -49,7 +49,9 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str) {
     merge_alternatives(fields, path);
     translate_values(fields);
     fields.retain(|keyword, value| {
-        (KEYWORDS.contains(&keyword.as_str()) || keyword == "nullable" || keyword.starts_with("x-kubernetes-"))
+        (KEYWORDS.contains(&keyword.as_str())
+            || keyword == "nullable"
+            || keyword.starts_with("x-kubernetes-"))
             && !(keyword == "default" && value.is_null())
     });
 
@@ -57,8 +59,16 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str) {
         for (name, property) in properties {
             rewrite(property, &format!("{path}.{name}"));
         }
-        // It may not stand beside `properties`: the API server prunes what is unknown anyway.
-        fields.remove("additionalProperties");
+        // It may not stand beside `properties`. What else is allowed (a flattened map) must then not be pruned.
+        if !matches!(
+            fields.remove("additionalProperties"),
+            None | Some(Value::Bool(false))
+        ) {
+            fields.insert(
+                "x-kubernetes-preserve-unknown-fields".to_owned(),
+                Value::Bool(true),
+            );
+        }
     }
     match fields.get_mut("additionalProperties") {
         Some(Value::Bool(false)) => drop(fields.remove("additionalProperties")),
@@ -69,7 +79,10 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str) {
         rewrite(items, &format!("{path}[]"));
     }
     if !fields.contains_key("type") && !fields.contains_key("x-kubernetes-int-or-string") {
-        fields.insert("x-kubernetes-preserve-unknown-fields".to_owned(), Value::Bool(true));
+        fields.insert(
+            "x-kubernetes-preserve-unknown-fields".to_owned(),
+            Value::Bool(true),
+        );
     }
 }
 
@@ -104,7 +117,9 @@ fn accept_null(fields: &mut Map<String, Value>) {
 /// of all, numbers and strings an int-or-string.
 fn merge_alternatives(fields: &mut Map<String, Value>, path: &str) {
     for keyword in ["anyOf", "oneOf", "allOf"] {
-        let Some(Value::Array(mut alternatives)) = fields.remove(keyword) else { continue };
+        let Some(Value::Array(mut alternatives)) = fields.remove(keyword) else {
+            continue;
+        };
         if let [Value::Object(only)] = alternatives.as_mut_slice() {
             for (name, value) in std::mem::take(only) {
                 fields.entry(name).or_insert(value);
@@ -116,12 +131,18 @@ fn merge_alternatives(fields: &mut Map<String, Value>, path: &str) {
         if let Some(values) = alternatives.iter().map(single_values).collect::<Option<Vec<_>>>() {
             fields.insert("type".to_owned(), json!("string"));
             fields.insert("enum".to_owned(), Value::Array(values.concat()));
-        } else if alternatives.iter().all(|one| one["type"] == "integer" || one["type"] == "string") {
+        } else if alternatives
+            .iter()
+            .all(|one| one["type"] == "integer" || one["type"] == "string")
+        {
             fields.insert("x-kubernetes-int-or-string".to_owned(), Value::Bool(true));
         } else if alternatives.iter().all(|one| one["type"] == "object") {
             fields.insert("type".to_owned(), json!("object"));
             let properties = fields.entry("properties").or_insert_with(|| json!({}));
-            let rules = alternatives.iter_mut().map(|one| hoist_properties(one, properties)).collect();
+            let rules = alternatives
+                .iter_mut()
+                .map(|one| hoist_properties(one, properties))
+                .collect();
             fields.insert(keyword.to_owned(), rules);
         } else {
             panic!("{path}: alternatives of different types have no structural schema");
@@ -143,7 +164,9 @@ fn single_values(schema: &Value) -> Option<Vec<Value>> {
 /// rule which of them must be there.
 fn hoist_properties(alternative: &mut Value, properties: &mut Value) -> Value {
     let mut rule = json!({ "required": alternative["required"].take() });
-    let Value::Object(hoisted) = alternative["properties"].take() else { return rule };
+    let Value::Object(hoisted) = alternative["properties"].take() else {
+        return rule;
+    };
     for (name, property) in hoisted {
         match single_values(&property) {
             // The tag of a tagged enum: all its values together, and one in each rule.

@@ -1,0 +1,90 @@
+//! What a guest says reaches the host's log.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard};
+
+use plugin_fixtures::{FORMS, Form, cases};
+use tracing::Instrument as _;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::*;
+
+/// Keeps what is written to it.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+struct Writer<'a>(MutexGuard<'a, Vec<u8>>);
+
+impl<'a> MakeWriter<'a> for Kept {
+    type Writer = Writer<'a>;
+
+    fn make_writer(&'a self) -> Writer<'a> {
+        Writer(self.0.lock().unwrap())
+    }
+}
+
+impl io::Write for Writer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn log_of(form: Form, case: &str) -> String {
+    let plugin = plugin(form, case, Limits::default()).await;
+    let kept = Kept::default();
+    let subscriber = tracing_subscriber::fmt()
+        .json()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(kept.clone())
+        .finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    let span = tracing::info_span!("reconcile", parent = "Fixture/default/one");
+    let _ = plugin
+        .reconcile(&request("2026-01-02T03:04:05Z"))
+        .instrument(span)
+        .await;
+    drop(guard);
+    let bytes = kept.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
+}
+
+fn lines(log: &str) -> Vec<serde_json::Value> {
+    let parse = |line| serde_json::from_str(line).unwrap();
+    log.lines()
+        .map(parse)
+        .filter(|line: &serde_json::Value| line["target"] == super::super::LOG_TARGET)
+        .collect()
+}
+
+#[tokio::test]
+async fn a_line_comes_with_its_plugin_its_digest_and_the_span_of_the_call() {
+    for form in FORMS {
+        let log = log_of(form, cases::ANSWER).await;
+        let lines = lines(&log);
+        assert_eq!(lines.len(), 1, "{form:?}: {log}");
+        let line = &lines[0];
+        assert_eq!(line["level"], "INFO");
+        assert_eq!(line["fields"]["message"], "name");
+        assert_eq!(line["fields"]["plugin"], "fixture");
+        assert!(
+            line["fields"]["digest"].as_str().unwrap().starts_with("sha256:"),
+            "{line}"
+        );
+        // The outermost: at the level `trace` the WASI implementation has spans of its own.
+        assert_eq!(line["spans"][0]["parent"], "Fixture/default/one", "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_line_over_the_cap_is_cut_at_the_cap() {
+    for form in FORMS {
+        let log = log_of(form, cases::LONG_LINE).await;
+        let message = lines(&log)[0]["fields"]["message"].as_str().unwrap().len();
+        assert_eq!(message, Limits::default().log_line, "{form:?}");
+    }
+}

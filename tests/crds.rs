@@ -1,0 +1,67 @@
+//! What is committed about the samples is what the samples say.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{plugin, root};
+
+#[test]
+fn the_committed_definitions_are_what_the_plugins_print() {
+    for (name, file) in [
+        ("echo", "echoes.my-operator.dev"),
+        ("echo-command", "echoes.my-operator.dev"),
+        ("mysql", "mysqlclusters.database.example.com"),
+        ("myapp", "myapps.example.com"),
+    ] {
+        let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
+        let output = Command::new(program)
+            .arg("crd")
+            .arg(plugin(name))
+            .output()
+            .expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let file = root().join(format!("manifests/crds/{file}.yaml"));
+        let committed = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(
+            printed,
+            committed,
+            "{} differs from what {name} says: run `make crds`",
+            file.display()
+        );
+    }
+}
+
+#[test]
+fn the_readme_shows_the_echo_plugin_as_it_is() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let source = std::fs::read_to_string(root().join("plugins/echo/src/lib.rs")).unwrap();
+    let shown = readme
+        .split("<!-- echo:begin -->")
+        .nth(1)
+        .and_then(|rest| rest.split("<!-- echo:end -->").next());
+    let shown = shown
+        .expect("the markers")
+        .trim()
+        .trim_start_matches("```rust")
+        .trim_end_matches("```")
+        .trim();
+    let body = source.split_once("\n\n").expect("a head").1.trim();
+    assert_eq!(
+        shown, body,
+        "copy plugins/echo/src/lib.rs, without its first line, into README.md"
+    );
+}
+
+#[test]
+fn a_file_that_is_no_plugin_is_refused_with_its_name_and_exit_code_1() {
+    let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
+    let output = Command::new(program)
+        .arg("crd")
+        .arg(root().join("README.md"))
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("README.md") && said.contains("not"), "{said}");
+}

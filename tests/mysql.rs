@@ -1,0 +1,295 @@
+//! The MySQL operator: claims and pods, passwords, growing, replacing.
+
+use std::collections::BTreeSet;
+
+use control_plane::AuditEvent;
+use futures::TryStreamExt;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use kube::runtime::watcher;
+use serde_json::json;
+
+use crate::support::{LIMIT, Scenario, cluster};
+
+const CONTROLLER: &str = "\
+- name: mysql
+  parent: {apiVersion: database.example.com/v1, kind: MySQLCluster}
+  plugin: mysql.wasm
+  children:
+  - {apiVersion: v1, kind: Service}
+  - {apiVersion: v1, kind: PersistentVolumeClaim}
+  - {apiVersion: v1, kind: Pod}
+  - {apiVersion: v1, kind: Secret}
+  reads: [{apiVersion: v1, kind: Secret}]
+  backoff: {initial: 100ms, max: 1s}
+";
+const MYSQL: &str = "database.example.com/v1/MySQLCluster";
+const POD: &str = "v1/Pod";
+const CLAIM: &str = "v1/PersistentVolumeClaim";
+const SECRET: &str = "v1/Secret";
+
+fn manifest(replicas: u32, more: &str) -> String {
+    format!(
+        "apiVersion: database.example.com/v1\nkind: MySQLCluster\nmetadata: {{name: db}}\n\
+         spec: {{version: '8.4', replicas: {replicas}, storageSize: 1Gi, resources: {{cpu: 500m, memory: 1Gi}}{more}}}"
+    )
+}
+
+async fn until_running(scenario: &Scenario, replicas: u64) -> DynamicObject {
+    scenario
+        .until(MYSQL, "db", "all servers ready", |db| {
+            let status = &db.data["status"];
+            status["phase"] == "Running"
+                && status["readyReplicas"] == replicas
+                && status["observedGeneration"] == json!(db.metadata.generation)
+        })
+        .await
+}
+
+fn storage(claim: &DynamicObject) -> &str {
+    claim.data["spec"]["resources"]["requests"]["storage"]
+        .as_str()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_cluster_gets_service_claims_pods_and_a_password_that_nobody_sees() {
+    let scenario = Scenario::new("mysql-create").await;
+    let host = scenario.start(CONTROLLER);
+    scenario.apply(&manifest(2, "")).await;
+    let db = until_running(&scenario, 2).await;
+    assert!(db.data["status"]["lastUpdate"].is_string());
+    assert_eq!(scenario.names(POD).await, ["db-0", "db-1"]);
+    assert_eq!(scenario.names(CLAIM).await, ["data-db-0", "data-db-1"]);
+
+    let service = scenario.get("v1/Service", "db").await.unwrap();
+    assert_eq!(service.data["spec"]["clusterIP"], "None");
+    assert_eq!(service.data["spec"]["ports"][0]["port"], 3306);
+    let selector = service.data["spec"]["selector"].as_object().unwrap();
+
+    let pod = scenario.get(POD, "db-1").await.unwrap();
+    assert!(
+        selector
+            .iter()
+            .all(|(key, value)| pod.labels().get(key).map(String::as_str) == value.as_str())
+    );
+    let container = &pod.data["spec"]["containers"][0];
+    assert_eq!(container["image"], "mysql:8.4");
+    assert_eq!(container["volumeMounts"][0]["mountPath"], "/var/lib/mysql");
+    assert_eq!(
+        pod.data["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"],
+        "data-db-1"
+    );
+    assert_eq!(
+        container["resources"]["limits"],
+        json!({"cpu": "500m", "memory": "1Gi"})
+    );
+    assert_eq!(
+        container["resources"]["requests"],
+        json!({"cpu": "500m", "memory": "1Gi"})
+    );
+    assert!(container["readinessProbe"].is_object());
+    let affinity = &pod.data["spec"]["affinity"]["podAntiAffinity"];
+    assert!(affinity["preferredDuringSchedulingIgnoredDuringExecution"].is_array());
+    let reference = &container["env"][0]["valueFrom"]["secretKeyRef"];
+    assert_eq!(*reference, json!({"name": "db-root", "key": "password"}));
+
+    let password = password(&scenario).await;
+    assert_eq!(password.len(), 32);
+    for object in [&pod, &service, &db] {
+        assert!(!serde_json::to_string(object).unwrap().contains(&password));
+    }
+    assert!(!host.log().contains(&password));
+}
+
+/// The generated password, decoded.
+async fn password(scenario: &Scenario) -> String {
+    let secret = scenario
+        .get(SECRET, "db-root")
+        .await
+        .expect("the generated Secret");
+    let secret: k8s_openapi::api::core::v1::Secret = secret.try_parse().unwrap();
+    String::from_utf8(secret.data.unwrap()["password"].0.clone()).unwrap()
+}
+
+#[tokio::test]
+async fn scaling_down_and_deleting_retain_claims_and_password_and_a_new_cluster_takes_them_up() {
+    let scenario = Scenario::new("mysql-retain").await;
+    let host = scenario.start(CONTROLLER);
+    scenario.apply(&manifest(3, "")).await;
+    until_running(&scenario, 3).await;
+    let uid = scenario.get(CLAIM, "data-db-2").await.unwrap().uid();
+    let before = password(&scenario).await;
+
+    scenario
+        .patch(MYSQL, "db", json!({"spec": {"replicas": 1}}))
+        .await;
+    scenario.until_gone(POD, "db-2").await;
+    scenario.until_gone(POD, "db-1").await;
+    until_running(&scenario, 1).await;
+    assert_eq!(scenario.names(POD).await, ["db-0"]);
+    assert_eq!(
+        scenario.names(CLAIM).await,
+        ["data-db-0", "data-db-1", "data-db-2"]
+    );
+
+    scenario.delete(MYSQL, "db").await;
+    scenario.until_gone(POD, "db-0").await;
+    scenario.until_gone("v1/Service", "db").await;
+    assert_eq!(
+        scenario.names(CLAIM).await,
+        ["data-db-0", "data-db-1", "data-db-2"]
+    );
+    assert!(host.stop().await.success());
+
+    let _host = scenario.start(CONTROLLER);
+    scenario.apply(&manifest(3, "")).await;
+    until_running(&scenario, 3).await;
+    assert_eq!(scenario.get(CLAIM, "data-db-2").await.unwrap().uid(), uid);
+    assert_eq!(password(&scenario).await, before);
+}
+
+#[tokio::test]
+async fn storage_grows_and_a_smaller_size_is_refused_with_both_sizes() {
+    let scenario = Scenario::new("mysql-grow").await;
+    let _host = scenario.start(CONTROLLER);
+    scenario.apply(&manifest(2, "")).await;
+    until_running(&scenario, 2).await;
+    scenario
+        .patch(MYSQL, "db", json!({"spec": {"storageSize": "2Gi"}}))
+        .await;
+    for claim in ["data-db-0", "data-db-1"] {
+        scenario
+            .until(CLAIM, claim, "grown", |claim| {
+                claim.data["status"]["capacity"]["storage"] == "2Gi"
+            })
+            .await;
+    }
+    until_running(&scenario, 2).await;
+    let pods: Vec<_> = scenario.names(POD).await;
+
+    scenario
+        .patch(
+            MYSQL,
+            "db",
+            json!({"spec": {"storageSize": "1536Mi", "replicas": 1}}),
+        )
+        .await;
+    let message = scenario
+        .until_condition(MYSQL, "db", "Stalled", "True", "InvalidSpec")
+        .await;
+    assert!(message.contains("1536Mi") && message.contains("2Gi"), "{message}");
+    assert_eq!(
+        scenario.until_event("db", "Warning", "InvalidSpec").await,
+        message
+    );
+    // The rest of the invalid spec is not followed either.
+    assert_eq!(scenario.names(POD).await, pods);
+    assert_eq!(storage(&scenario.get(CLAIM, "data-db-0").await.unwrap()), "2Gi");
+
+    scenario
+        .patch(MYSQL, "db", json!({"spec": {"storageSize": "2Gi"}}))
+        .await;
+    let db = until_running(&scenario, 1).await;
+    assert!(crate::support::condition(&db, "Stalled").is_none(), "{db:?}");
+}
+
+#[tokio::test]
+async fn pods_whose_spec_changes_are_replaced_one_at_a_time() {
+    let scenario = Scenario::new("mysql-replace").await;
+    let _host = scenario.start(CONTROLLER);
+    scenario.apply(&manifest(3, "")).await;
+    until_running(&scenario, 3).await;
+    let mut events = std::pin::pin!(watcher(scenario.api(POD), watcher::Config::default()));
+    let mut ready = BTreeSet::new();
+    let mut replaced = BTreeSet::new();
+    let mut listed = false;
+    let watch = async {
+        while replaced.len() < 3 || ready.len() < 3 {
+            match events.try_next().await.unwrap().unwrap() {
+                watcher::Event::InitApply(pod) | watcher::Event::Apply(pod) => {
+                    let name = pod.name_any();
+                    if pod.data["spec"]["containers"][0]["resources"]["limits"]["memory"] == "2Gi" {
+                        replaced.insert(name.clone());
+                    }
+                    if is_ready(&pod) {
+                        ready.insert(name)
+                    } else {
+                        ready.remove(&name)
+                    };
+                }
+                watcher::Event::Delete(pod) => drop(ready.remove(&pod.name_any())),
+                watcher::Event::InitDone => {
+                    assert_eq!(ready.len(), 3);
+                    listed = true;
+                    let patch = json!({"spec": {"resources": {"memory": "2Gi"}}});
+                    scenario.patch(MYSQL, "db", patch).await;
+                }
+                watcher::Event::Init => {}
+            }
+            assert!(ready.len() >= 2 || !listed, "two were away at once: {ready:?}");
+        }
+    };
+    tokio::time::timeout(LIMIT, watch)
+        .await
+        .expect("all three replaced and ready");
+    until_running(&scenario, 3).await;
+}
+
+fn is_ready(pod: &DynamicObject) -> bool {
+    let conditions = pod.data["status"]["conditions"].as_array();
+    pod.metadata.deletion_timestamp.is_none()
+        && conditions.is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+}
+
+#[tokio::test]
+async fn a_named_secret_is_waited_for_and_its_coming_is_noticed_at_once() {
+    let scenario = Scenario::new("mysql-secret").await;
+    let _host = scenario.start(
+        &CONTROLLER
+            .replace("max: 1s", "max: 1h")
+            .replace("initial: 100ms", "initial: 1h"),
+    );
+    scenario
+        .apply(&manifest(1, ", rootPasswordSecret: {name: mine, key: pw}"))
+        .await;
+    let message = scenario
+        .until(MYSQL, "db", "not ready for want of its Secret", |db| {
+            crate::support::condition(db, "Ready")
+                .is_some_and(|c| c["status"] == "False" && c["message"].as_str().unwrap().contains("mine"))
+        })
+        .await;
+    assert!(scenario.names(POD).await.is_empty(), "{message:?}");
+    scenario
+        .apply("{apiVersion: v1, kind: Secret, metadata: {name: mine}, stringData: {pw: hidden}}")
+        .await;
+    until_running(&scenario, 1).await;
+    let pod = scenario.get(POD, "db-0").await.unwrap();
+    let reference = &pod.data["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"];
+    assert_eq!(*reference, json!({"name": "mine", "key": "pw"}));
+    assert!(scenario.get(SECRET, "db-root").await.is_none());
+}
+
+#[tokio::test]
+async fn the_last_update_stands_still_while_nothing_else_in_the_status_moves() {
+    let scenario = Scenario::new("mysql-clock").await;
+    let host = scenario.start(&format!("{CONTROLLER}  resync: 200ms\n"));
+    scenario.apply(&manifest(1, "")).await;
+    let db = until_running(&scenario, 1).await;
+    let passes = || host.log().matches("pass done").count();
+    let seen = passes();
+    // More than a second of passes, so that a clock reading would differ.
+    let enough = async {
+        while passes() < seen + 8 {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, enough).await.expect("more passes");
+    let after = scenario.get(MYSQL, "db").await.unwrap();
+    assert_eq!(after.metadata.resource_version, db.metadata.resource_version);
+    let writes: Vec<AuditEvent> = scenario.writes(cluster().await);
+    let status = writes
+        .iter()
+        .filter(|w| w.object_ref.as_ref().is_some_and(|o| o.subresource == "status"));
+    assert!(status.count() <= 4, "{writes:#?}");
+}
