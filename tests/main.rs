@@ -12,5 +12,5 @@ mod support;
 
 mod crds;
 mod echo;
-mod telemetry;
 mod mysql;
+mod telemetry;

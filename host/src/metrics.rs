@@ -6,6 +6,8 @@
 
 pub mod definitions;
 mod process;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +19,7 @@ use opentelemetry::metrics::{Counter, Histogram, Meter};
 
 use self::definitions as define;
 use self::definitions::Definition;
-use crate::plugin::contract::Kind;
+use crate::plugin::contract::{Description, Kind};
 use crate::plugin::{CallStats, Plugin};
 use crate::telemetry::losses::Losses;
 
@@ -286,15 +288,24 @@ impl ControllerMetrics {
 
     /// A version of the plugin answers from now on.
     pub fn plugin_live(&self, plugin: &Plugin) {
-        let description = plugin.description();
-        let compiled = milliseconds(plugin.compile_time());
+        let Description { name, version, .. } = plugin.description();
+        self.live(
+            name.clone(),
+            version.clone(),
+            plugin.digest().to_string(),
+            plugin.compile_time(),
+        );
+    }
+
+    fn live(&self, plugin: String, version: String, digest: String, compiled: Duration) {
+        let labels = std::slice::from_ref(&self.controller);
         self.metrics
             .plugin_compile_duration
-            .record(compiled, std::slice::from_ref(&self.controller));
+            .record(milliseconds(compiled), labels);
         let labels = [
-            KeyValue::new("plugin", description.name.clone()),
-            KeyValue::new("version", description.version.clone()),
-            KeyValue::new("digest", plugin.digest().to_string()),
+            KeyValue::new("plugin", plugin),
+            KeyValue::new("version", version),
+            KeyValue::new("digest", digest),
         ];
         lock(&self.metrics.observed.plugins).insert(Arc::clone(&self.name), labels);
     }

@@ -55,6 +55,23 @@ impl Definition {
         }
         name
     }
+
+    /// Its row in the documentation's table.
+    #[must_use]
+    pub fn row(&self) -> String {
+        let labels: Vec<_> = self.labels.iter().map(|label| format!("`{label}`")).collect();
+        let unit = self.unit.trim_matches(['{', '}']);
+        let (name, prometheus, kind, help) = (
+            self.name,
+            self.prometheus_name(),
+            self.instrument.as_str(),
+            self.help,
+        );
+        format!(
+            "| `{name}` | `{prometheus}` | {kind} | {unit} | {} | {help} |",
+            labels.join(", ")
+        )
+    }
 }
 
 const fn define(
@@ -109,7 +126,7 @@ definitions! {
         "Lines that plugins logged over their limit";
     PLUGIN_COMPILE_DURATION = Histogram, "operator.plugin_compile_duration", "ms", ["controller"],
         "Time to make machine code of a plugin";
-    PLUGIN_INFO = Gauge, "operator.plugin_info", "1", ["controller", "plugin", "version", "digest"],
+    PLUGIN_INFO = Gauge, "operator.plugin_info", "{version}", ["controller", "plugin", "version", "digest"],
         "1 for the version of each plugin that answers now";
     PLUGIN_RELOADS = Counter, "operator.plugin_reloads", "{reload}", ["controller", "result"],
         "Plugin files taken or refused, the first of each controller too";
@@ -127,7 +144,7 @@ definitions! {
         "Time until the API server began to answer";
     EVENTS_DROPPED = Counter, "operator.events_dropped", "{event}", [],
         "Kubernetes Events dropped because too many waited";
-    LEADER = Gauge, "operator.leader", "1", [],
+    LEADER = Gauge, "operator.leader", "{replica}", [],
         "1 when this replica acts, 0 when it stands by";
     TELEMETRY_DROPPED = Counter, "operator.telemetry_dropped", "{item}", ["signal", "reason"],
         "Spans, and exports of metrics, that the collector did not get";
