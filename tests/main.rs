@@ -21,3 +21,4 @@ mod outages;
 mod permissions;
 mod refused;
 mod successors;
+mod telemetry;

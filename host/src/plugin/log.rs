@@ -27,6 +27,18 @@ pub(super) enum Level {
     Error,
 }
 
+impl Level {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
 /// Whose words they are.
 #[derive(Debug)]
 pub(super) struct Speaker {
@@ -141,6 +153,7 @@ fn cut(text: &str, cap: usize) -> &str {
 }
 
 fn emit(level: Level, speaker: &Speaker, message: &str) {
+    crate::trace::note(level.as_str(), message);
     // The level of a tracing event is part of its static metadata, so each needs its own call site.
     macro_rules! event {
         ($level:ident) => {
