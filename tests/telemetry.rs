@@ -1,6 +1,9 @@
 //! What the host tells a collector, over the wire, and what its health port says.
 
 mod collector;
+mod faults;
+mod logs;
+mod prometheus;
 
 use std::time::Duration;
 
@@ -40,13 +43,24 @@ fn exporting(scenario: &Scenario, endpoint: &str, more: &[(&str, &str)]) -> Host
     scenario.start_in(&scenario.config(CONTROLLER), &[], &environment)
 }
 
-/// GET of a path on the host's health port: the status code and the body.
-async fn get(host: &Host, path: &str) -> (u16, String) {
+/// The host's health port.
+async fn port(host: &Host) -> u16 {
     let line = host.until_log(&["serving health and metrics"]).await;
     let address = line.split("127.0.0.1:").nth(1).expect("an address");
     let port: String = address.chars().take_while(char::is_ascii_digit).collect();
-    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    port.parse().unwrap()
+}
+
+/// GET of a path on the host's health port: the status code and the body.
+async fn get(host: &Host, path: &str) -> (u16, String) {
+    get_from(port(host).await, path).await
+}
+
+/// GET of a path on a port of this machine.
+async fn get_from(port: u16, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    // HTTP/1.0, so that the body comes in one piece and ends with the connection.
+    let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();

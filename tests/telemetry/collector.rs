@@ -1,6 +1,8 @@
 //! An OTLP receiver, over gRPC on the generated services and over HTTP: it keeps all that it is sent.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,13 +30,56 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tonic::transport::Server;
+use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Status, metadata::MetadataMap};
 
 use crate::support::LIMIT;
+
+/// An authority, and a certificate from it that is good for both ends, in files.
+pub struct Certificates {
+    pub authority: PathBuf,
+    pub leaf: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Certificates {
+    pub fn make(folder: &Path) -> Self {
+        std::fs::write(
+            folder.join("leaf.cnf"),
+            "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n",
+        )
+        .unwrap();
+        for arguments in [
+            "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=authority -keyout ca.key -out ca.crt",
+            "req -newkey rsa:2048 -nodes -subj /CN=leaf -keyout leaf.key -out leaf.csr",
+            "x509 -req -in leaf.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 1 -extfile leaf.cnf -out leaf.crt",
+        ] {
+            let output = Command::new("openssl")
+                .args(arguments.split(' '))
+                .current_dir(folder)
+                .output()
+                .unwrap();
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        let file = |name| folder.join(name);
+        Self {
+            authority: file("ca.crt"),
+            leaf: file("leaf.crt"),
+            key: file("leaf.key"),
+        }
+    }
+}
 
 #[derive(Default)]
 struct Kept {
@@ -80,11 +125,27 @@ impl Drop for Collector {
 
 impl Collector {
     pub async fn grpc() -> Self {
+        Self::grpc_with(None).await
+    }
+
+    /// With TLS, and only for clients with a certificate of the same authority.
+    pub async fn grpc_with(certificates: Option<&Certificates>) -> Self {
         let kept = Arc::new(Kept::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let service = Service(Arc::clone(&kept));
-        let router = Server::builder()
+        let mut server = Server::builder();
+        if let Some(certificates) = certificates {
+            let read = |file: &Path| std::fs::read(file).unwrap();
+            let tls = ServerTlsConfig::new()
+                .identity(Identity::from_pem(
+                    read(&certificates.leaf),
+                    read(&certificates.key),
+                ))
+                .client_ca_root(Certificate::from_pem(read(&certificates.authority)));
+            server = server.tls_config(tls).unwrap();
+        }
+        let router = server
             .add_service(TraceServiceServer::new(service.clone()))
             .add_service(MetricsServiceServer::new(service));
         let task = tokio::spawn(async move {
@@ -97,6 +158,25 @@ impl Collector {
     }
 
     pub async fn http() -> Self {
+        Self::http_with(None).await
+    }
+
+    /// As [`Collector::grpc_with`].
+    pub async fn http_with(certificates: Option<&Certificates>) -> Self {
+        let acceptor = certificates.map(|certificates| {
+            let parse = |file: &Path| CertificateDer::from_pem_file(file).unwrap();
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add(parse(&certificates.authority)).unwrap();
+            let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build().unwrap();
+            let config = rustls::ServerConfig::builder()
+                .with_client_cert_verifier(verifier)
+                .with_single_cert(
+                    vec![parse(&certificates.leaf)],
+                    PrivateKeyDer::from_pem_file(&certificates.key).unwrap(),
+                )
+                .unwrap();
+            TlsAcceptor::from(Arc::new(config))
+        });
         let kept = Arc::new(Kept::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -106,10 +186,18 @@ impl Collector {
                 let (stream, _) = listener.accept().await.unwrap();
                 let state = Arc::clone(&state);
                 let service = service_fn(move |request| receive(Arc::clone(&state), request));
-                tokio::spawn(
-                    hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service),
-                );
+                let server = hyper::server::conn::http1::Builder::new();
+                match acceptor.clone() {
+                    None => drop(tokio::spawn(
+                        server.serve_connection(TokioIo::new(stream), service),
+                    )),
+                    Some(acceptor) => drop(tokio::spawn(async move {
+                        let Ok(stream) = acceptor.accept(stream).await else {
+                            return;
+                        };
+                        let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                    })),
+                }
             }
         });
         Self { address, kept, task }

@@ -94,17 +94,19 @@ pub fn start(wanted: &str, format: Option<LogFormat>) -> Result<(), LogError> {
     tokio::spawn(async move {
         let mut debug = false;
         while toggles.recv().await.is_some() {
-            let next = if debug {
-                wanted.clone()
-            } else {
-                format!("{wanted},{DEBUG}")
-            };
+            let next = if debug { wanted.clone() } else { format!("{wanted},{DEBUG}") };
+            // Said while the log takes it: the wanted level may be above this one.
+            if debug {
+                info!(filter = next, "SIGUSR1: the log's level goes back");
+            }
             let reloaded = filter(&next).map(|filter| handle.reload(filter));
-            if let Ok(Ok(())) = reloaded {
-                debug = !debug;
-                info!(filter = next, "SIGUSR1: the log's level has changed");
-            } else {
+            if !matches!(reloaded, Ok(Ok(()))) {
                 warn!(filter = next, "SIGUSR1: the log's level cannot be changed");
+                continue;
+            }
+            debug = !debug;
+            if debug {
+                info!(filter = next, "SIGUSR1: debug lines are on; again to switch them off");
             }
         }
     });
