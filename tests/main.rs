@@ -31,4 +31,5 @@ mod process;
 mod refused;
 mod secrets;
 mod successors;
+mod telemetry;
 mod turns;

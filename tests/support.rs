@@ -123,7 +123,18 @@ impl Scenario {
 
     /// Starts a host with a configuration file and further arguments.
     pub fn start_with(&self, config: &Path, arguments: &[&str]) -> Host {
-        Host::start(config, &self.kubeconfig, arguments, self.folder.path())
+        self.start_in(config, arguments, &[])
+    }
+
+    /// Starts a host with a configuration file, further arguments, and further environment variables.
+    pub fn start_in(&self, config: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Host {
+        Host::start(
+            config,
+            &self.kubeconfig,
+            arguments,
+            environment,
+            self.folder.path(),
+        )
     }
 
     /// The API of a kind in this namespace; `kind` is as in [`resource`].
@@ -323,7 +334,13 @@ pub struct Host {
 }
 
 impl Host {
-    fn start(config: &Path, kubeconfig: &Path, arguments: &[&str], folder: &Path) -> Self {
+    fn start(
+        config: &Path,
+        kubeconfig: &Path,
+        arguments: &[&str],
+        more: &[(&str, &str)],
+        folder: &Path,
+    ) -> Self {
         let log = folder.join("host.log");
         let mut all = vec![
             "run".to_owned(),
@@ -332,10 +349,12 @@ impl Host {
         ];
         all.extend(arguments.iter().map(ToString::to_string));
         let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
-        let environment = [
+        let mut environment = vec![
             ("KUBECONFIG", kubeconfig),
             ("OPERATOR_HOST_LOG", Path::new("info,operator_host=debug")),
+            ("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")),
         ];
+        environment.extend(more.iter().map(|(name, value)| (*name, Path::new(*value))));
         let output = Output::File(log.clone());
         let process =
             Component::spawn("operator-host", program, &all, &environment, output).expect("the host starts");
