@@ -27,6 +27,7 @@ use super::kinds::{KindError, Kinds, Resource};
 use super::object::{
     CONTROLLER_LABEL, ObjectName, PARENT_ANNOTATION, annotation, controller_of, label, slim, version,
 };
+use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
 
 /// How a watch is doing.
@@ -87,17 +88,19 @@ pub struct Watches {
     client: Client,
     kinds: Arc<Kinds>,
     keep: Arc<KeepPolicy>,
+    metrics: Arc<Metrics>,
     running: Mutex<HashMap<Scope, Weak<Watch>>>,
 }
 
 impl Watches {
     /// Nothing is watched yet.
     #[must_use]
-    pub fn new(client: Client, kinds: Arc<Kinds>, keep: KeepPolicy) -> Self {
+    pub fn new(client: Client, kinds: Arc<Kinds>, keep: KeepPolicy, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
             kinds,
             keep: Arc::new(keep),
+            metrics,
             running: Mutex::default(),
         }
     }
@@ -115,6 +118,7 @@ impl Watches {
         let inner = Arc::new(Inner {
             scope: scope.clone(),
             keep: Arc::clone(&self.keep),
+            metrics: Arc::clone(&self.metrics),
             store: RwLock::default(),
             subscribers: Mutex::default(),
             state: watch::Sender::new(WatchState::Starting),
@@ -308,6 +312,7 @@ impl Store {
 struct Inner {
     scope: Scope,
     keep: Arc<KeepPolicy>,
+    metrics: Arc<Metrics>,
     store: RwLock<Store>,
     subscribers: Mutex<Vec<Subscriber>>,
     state: watch::Sender<WatchState>,
@@ -531,6 +536,7 @@ async fn follow(inner: &Inner, client: &Client, resource: &Resource, retry: &mut
                 retry.reset();
             }
             Err(error) => {
+                inner.metrics.watch_restarted(&inner.scope.kind);
                 // A watch that has been quiet for long was well: nothing tells of a resumed one but its changes.
                 if last_failure.elapsed() > QUIET {
                     retry.reset();
