@@ -8,17 +8,28 @@
 // A helper that fails is a test that fails.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod puppet;
 mod support;
 
+mod bad_answers;
+mod bad_calls;
+mod bad_files;
+mod cluster_scoped;
 mod crds;
 mod definitions;
 mod echo;
 mod echoes;
 mod killed;
+mod lifecycle;
 mod mysql;
 mod namespaces;
+mod needs;
 mod outages;
+mod ownership;
 mod permissions;
+mod process;
 mod refused;
+mod secrets;
 mod successors;
 mod telemetry;
+mod turns;

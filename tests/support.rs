@@ -37,7 +37,7 @@ pub fn plugin(name: &str) -> PathBuf {
     file
 }
 
-/// The control plane that scenarios share, with the sample kinds installed and an audit log.
+/// The control plane that scenarios share, with the kinds of samples and tests installed and an audit log.
 pub async fn cluster() -> &'static ControlPlane {
     static CLUSTER: OnceCell<ControlPlane> = OnceCell::const_new();
     CLUSTER
@@ -45,13 +45,12 @@ pub async fn cluster() -> &'static ControlPlane {
         .await
 }
 
-/// A control plane of a scenario's own, to be broken, with the sample kinds installed.
+/// A control plane of a scenario's own, to be broken, with the same kinds installed.
 pub async fn own_cluster(options: Options) -> ControlPlane {
     let mut cluster = ControlPlane::start(options).await.expect("a control plane");
-    cluster
-        .install(&root().join("manifests/crds"))
-        .await
-        .expect("the sample kinds");
+    for kinds in ["manifests/crds", "tests/fixtures/puppet/crds.yaml"] {
+        cluster.install(&root().join(kinds)).await.expect("the kinds");
+    }
     cluster
 }
 
@@ -89,6 +88,11 @@ impl Scenario {
     pub fn with_kubeconfig(mut self, kubeconfig: PathBuf) -> Self {
         self.kubeconfig = kubeconfig;
         self
+    }
+
+    /// The kubeconfig of the cluster.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
     }
 
     /// Writes a file into the scenario's folder.
@@ -240,21 +244,32 @@ impl Scenario {
 
     /// Waits until there is an Event about an object with this type and reason, and gives its note.
     pub async fn until_event(&self, name: &str, type_: &str, reason: &str) -> String {
+        self.until_event_saying(name, type_, reason, "").await
+    }
+
+    /// Waits for an Event whose note has these words, and gives it.
+    pub async fn until_event_saying(&self, name: &str, type_: &str, reason: &str, words: &str) -> String {
         let api = self.api("events.k8s.io/v1/Event");
+        let note = |event: &DynamicObject| event.data["note"].as_str().unwrap_or_default().to_owned();
         let matches = |event: &DynamicObject| {
             event.data["regarding"]["name"] == name
                 && event.data["type"] == type_
                 && event.data["reason"] == reason
+                && note(event).contains(words)
         };
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {
             let events = api.list(&ListParams::default()).await.expect("a list");
             if let Some(event) = events.iter().find(|event| matches(event)) {
-                return event.data["note"].as_str().unwrap_or_default().to_owned();
+                return note(event);
             }
+            let others: Vec<_> = events
+                .iter()
+                .map(|event| (&event.data["reason"], note(event)))
+                .collect();
             assert!(
                 tokio::time::Instant::now() < deadline,
-                "no {type_} Event {reason} about {name}"
+                "no {type_} Event {reason} about {name} says {words:?}; there are {others:#?}"
             );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -369,6 +384,11 @@ impl Host {
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// SIGTERM, and no wait.
+    pub fn terminate(&self) {
+        self.process.terminate();
     }
 
     /// SIGTERM; how it ended. SIGKILL follows after a while.

@@ -90,8 +90,10 @@ pub async fn supervise(
                 continue;
             }
             Err(KindError::Unknown(kind)) => {
-                let waits = Readiness::Waiting(kind.to_string());
-                shared.instruments.health.set(&config.name, waits);
+                shared
+                    .instruments
+                    .health
+                    .set(&config.name, Readiness::Waiting(kind.to_string()));
                 let text = format!("waiting for the CustomResourceDefinition of {kind}");
                 if said.as_ref() != Some(&text) {
                     info!(controller = config.name, "{text}");

@@ -239,8 +239,8 @@ impl<'a> Objects<'a> {
                 format!("no answer from the API server within {REQUEST_TIMEOUT:?}"),
             ),
         };
-        if let Fault::Refused(code) = &fault {
-            span.set("http.response.status_code", i64::from(*code));
+        if let Fault::Refused(code) = fault {
+            span.set("http.response.status_code", i64::from(code));
         }
         span.fail("api", &message, "");
         Err(ApiError {

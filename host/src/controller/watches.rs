@@ -254,10 +254,18 @@ fn references(object: &DynamicObject) -> impl Iterator<Item = Reference> {
     owner.into_iter().chain(annotation)
 }
 
+/// How long a deletion is remembered: longer than any answer to a write may be under way.
+const MEMORY_OF_DELETIONS: Duration = Duration::from_secs(60);
+
 #[derive(Default)]
 struct Store {
     objects: HashMap<ObjectName, Arc<DynamicObject>>,
     index: HashMap<Reference, BTreeSet<ObjectName>>,
+    /// The versions at which objects went, and when: the answer to a write may come later than the word that its
+    /// object is gone, and must not bring it back.
+    deletions: HashMap<ObjectName, (u128, Instant)>,
+    /// When old deletions were last forgotten.
+    forgotten: Option<Instant>,
 }
 
 impl Store {
@@ -268,6 +276,23 @@ impl Store {
         }
         self.objects.insert(name, object);
         old
+    }
+
+    fn remember_deletion(&mut self, name: ObjectName, object: &DynamicObject) {
+        let now = Instant::now();
+        if self.forgotten.is_none_or(|at| now - at > MEMORY_OF_DELETIONS) {
+            self.deletions
+                .retain(|_, (_, at)| now - *at <= MEMORY_OF_DELETIONS);
+            self.forgotten = Some(now);
+        }
+        if let Some(version) = version(object) {
+            self.deletions.insert(name, (version, now));
+        }
+    }
+
+    fn is_deleted(&self, name: &ObjectName, object: &DynamicObject) -> bool {
+        let deleted_at = self.deletions.get(name).map(|(version, _)| *version);
+        matches!((deleted_at, version(object)), (Some(deleted), Some(version)) if version <= deleted)
     }
 
     fn take(&mut self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
@@ -339,6 +364,7 @@ impl Inner {
             match store.objects.get(&name) {
                 // A write of our own was faster.
                 Some(known) if is_newer(known, object) || is_the_same(known, object) => return,
+                None if store.is_deleted(&name, object) => return,
                 _ => store.put(name, Arc::clone(object)),
             }
         };
@@ -356,7 +382,10 @@ impl Inner {
             match store.objects.get(&name) {
                 // It was made anew since.
                 Some(known) if is_newer(known, &object) => return,
-                _ => store.take(&name),
+                _ => {
+                    store.remember_deletion(name.clone(), &object);
+                    store.take(&name)
+                }
             }
         };
         // A write of our own may have taken it out already: the change is news all the same.
@@ -377,6 +406,7 @@ impl Inner {
                 .filter(|name| !names.contains(*name))
                 .cloned()
                 .collect();
+            // Not remembered as deletions: the watch may still tell of one that the list was too early for.
             gone.iter().filter_map(|name| store.take(name)).collect()
         };
         for old in &gone {
