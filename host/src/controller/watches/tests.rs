@@ -21,10 +21,6 @@ fn watch() -> Watch {
         store: RwLock::default(),
         subscribers: Mutex::default(),
         state: watch::Sender::new(WatchState::Synced),
-        metrics: Arc::new(Metrics::new(
-            &opentelemetry::global::meter("test"),
-            Arc::default(),
-        )),
     });
     Watch {
         inner,
