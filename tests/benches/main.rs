@@ -12,6 +12,7 @@ mod support;
 mod call;
 mod cluster;
 mod table;
+mod telemetry;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     runtime.block_on(async {
         call::run(&mut table).await;
         cluster::run(&mut table).await;
+        telemetry::run(&mut table).await;
     });
     table.print();
     ExitCode::SUCCESS

@@ -51,8 +51,7 @@ async fn the_level_changes_while_the_host_runs_and_plugins_are_heard_in_bounds()
     assert!(said(&host).is_empty());
 
     toggle(&host);
-    host.until_log(&["SIGUSR1: debug lines are on"])
-        .await;
+    host.until_log(&["SIGUSR1: debug lines are on"]).await;
     scenario.patch(ECHO, "e", json!({"spec": {"replicas": 2}})).await;
     host.until_log(&["\"target\":\"plugin\""]).await;
     scenario

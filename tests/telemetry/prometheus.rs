@@ -9,6 +9,7 @@ use std::time::Duration;
 use control_plane::{Component, Output};
 use operator_host::metrics::definitions::{ALL, Instrument};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
 use super::{ECHO, echo, get, get_from, is_ready, port};
 use crate::echo::CONTROLLER;
@@ -175,7 +176,7 @@ async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
     let (_prometheus, port) = prometheus(scenario.folder.path(), port(&host).await);
     let deadline = tokio::time::Instant::now() + LIMIT;
     let scraped = "count_over_time(operator_leader[1m]) > 4";
-    while !is_listening(port) || query(port, scraped).await["data"]["result"] == json!([]) {
+    while !is_ready_to_answer(port).await || query(port, scraped).await["data"]["result"] == json!([]) {
         assert!(
             tokio::time::Instant::now() < deadline,
             "Prometheus does not scrape the host"
@@ -224,6 +225,7 @@ async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
     }
 }
 
-fn is_listening(port: u16) -> bool {
-    std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+async fn is_ready_to_answer(port: u16) -> bool {
+    // It listens before it answers.
+    TcpStream::connect(("127.0.0.1", port)).await.is_ok() && get_from(port, "/-/ready").await.0 == 200
 }

@@ -161,6 +161,7 @@ async fn work(context: Arc<Context>) {
         let first = triggers.first().map_or("none", Trigger::as_str);
         let observer = &context.observer;
         let waited = since.elapsed();
+        let started = Instant::now();
         let trace = root_span(&context, &parent, &triggers, waited);
         let span = info_span!(
             "reconcile",
@@ -170,7 +171,6 @@ async fn work(context: Arc<Context>) {
             waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
         );
         // A task of its own, so that a panic ends one pass and not the worker.
-        let started = Instant::now();
         let pass = {
             let (context, parent) = (Arc::clone(&context), parent.clone());
             let trace = Arc::clone(&trace);

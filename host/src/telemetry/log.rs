@@ -43,7 +43,7 @@ pub enum LogError {
     Signal(#[from] std::io::Error),
 }
 
-/// What is said twice otherwise: kube logs each try of a watch that is refused, and the exporters each try to
+/// What is said twice otherwise: kube logs each try of a watch that is refused or cut off, and the exporters each try to
 /// reach a collector; this host says both once, in its own words.
 const QUIET: &str = "kube_runtime::watcher=error,kube_client::client=error,opentelemetry=off,opentelemetry_sdk=off,opentelemetry-otlp=off,opentelemetry_otlp=off,opentelemetry-prometheus=off";
 
@@ -94,7 +94,11 @@ pub fn start(wanted: &str, format: Option<LogFormat>) -> Result<(), LogError> {
     tokio::spawn(async move {
         let mut debug = false;
         while toggles.recv().await.is_some() {
-            let next = if debug { wanted.clone() } else { format!("{wanted},{DEBUG}") };
+            let next = if debug {
+                wanted.clone()
+            } else {
+                format!("{wanted},{DEBUG}")
+            };
             // Said while the log takes it: the wanted level may be above this one.
             if debug {
                 info!(filter = next, "SIGUSR1: the log's level goes back");
@@ -106,7 +110,10 @@ pub fn start(wanted: &str, format: Option<LogFormat>) -> Result<(), LogError> {
             }
             debug = !debug;
             if debug {
-                info!(filter = next, "SIGUSR1: debug lines are on; again to switch them off");
+                info!(
+                    filter = next,
+                    "SIGUSR1: debug lines are on; again to switch them off"
+                );
             }
         }
     });

@@ -17,13 +17,10 @@ fn watch() -> Watch {
             namespace: None,
         },
         keep: Arc::new(keep),
+        metrics: Arc::new(Metrics::unread()),
         store: RwLock::default(),
         subscribers: Mutex::default(),
         state: watch::Sender::new(WatchState::Synced),
-        metrics: Arc::new(Metrics::new(
-            &opentelemetry::global::meter("test"),
-            Arc::default(),
-        )),
     });
     Watch {
         inner,

@@ -1,0 +1,175 @@
+//! What telemetry costs: hosts that differ in nothing else, at the same time, over the same objects.
+//!
+//! Each looks at every object once a second, with nothing to do; its own instruments say how long that took.
+
+#[path = "../telemetry/collector.rs"]
+mod collector;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use control_plane::{ControlPlane, Options};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use self::collector::Collector;
+use super::support::{Host, Scenario, own_cluster};
+use super::table::Table;
+
+const OBJECTS: usize = 200;
+const WINDOWS: usize = 15;
+const WINDOW: Duration = Duration::from_secs(2);
+
+const CONTROLLER: &str = "\
+- name: echo
+  parent: {apiVersion: my-operator.dev/v1, kind: Echo}
+  plugin: echo.wasm
+  children: [{apiVersion: v1, kind: Pod}]
+  resync: 1s
+";
+
+/// Milliseconds of a no-op pass and of a plugin call, and of processor for each pass, in one window.
+#[derive(Clone, Copy)]
+struct Cost {
+    pass: f64,
+    call: f64,
+    processor: f64,
+}
+
+pub async fn run(table: &mut Table) {
+    let cluster = own_cluster(Options::default()).await;
+    measure(table, &cluster).await;
+    cluster.shutdown().await;
+}
+
+async fn measure(table: &mut Table, cluster: &ControlPlane) {
+    eprintln!("telemetry");
+    let scenario = Scenario::within(cluster, "bench-telemetry").await;
+    let collector = Collector::http().await;
+    let endpoint = collector.endpoint();
+    let config = scenario.config(CONTROLLER);
+    let start = |sampled: Option<&str>| {
+        let mut environment = vec![("OPERATOR_HOST_LOG", "warn,operator_host::health=info")];
+        if let Some(sampled) = sampled {
+            environment.push(("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint));
+            environment.push(("OTEL_TRACES_SAMPLER", "traceidratio"));
+            environment.push(("OTEL_TRACES_SAMPLER_ARG", sampled));
+            environment.push(("OTEL_BSP_MAX_QUEUE_SIZE", "65536"));
+        }
+        scenario.start_in(&config, &[], &environment)
+    };
+    let off = start(None);
+    for i in 0..OBJECTS {
+        let name = format!("e{i}");
+        let spec = "spec: {replicas: 3, image: 'echo:1'}";
+        let yaml = format!("apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: {name}}}\n{spec}");
+        scenario.apply(&yaml).await;
+    }
+    for i in 0..OBJECTS {
+        let ready = |echo: &kube::core::DynamicObject| echo.data["status"]["isReady"] == true;
+        scenario
+            .until("my-operator.dev/v1/Echo", &format!("e{i}"), "ready", ready)
+            .await;
+    }
+    // One log for all three: the ports are in it in the order of the starts.
+    let mut hosts = vec![off];
+    for sampled in ["0.01", "1"] {
+        hosts.push(start(Some(sampled)));
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+    let ports = ports(&hosts[0]);
+    assert_eq!(ports.len(), hosts.len());
+
+    let mut costs = vec![Vec::new(); hosts.len()];
+    for _ in 0..WINDOWS {
+        let mut before = Vec::new();
+        for port in &ports {
+            before.push(read(*port).await);
+        }
+        tokio::time::sleep(WINDOW).await;
+        for (i, port) in ports.iter().enumerate() {
+            costs[i].push(cost(&before[i], &read(*port).await));
+        }
+    }
+    let of = |i: usize, pick: fn(&Cost) -> f64| median(costs[i].iter().map(pick).collect());
+    for (what, pick) in [
+        ("a no-op pass", (|cost| cost.pass) as fn(&Cost) -> f64),
+        ("a plugin call", |cost| cost.call),
+        ("processor for a no-op pass, export included,", |cost| {
+            cost.processor
+        }),
+    ] {
+        let off = of(0, pick);
+        table.row(
+            &format!("{what} with telemetry off"),
+            "µs",
+            format!("{:.1}", off * 1e3),
+            "",
+        );
+        for (i, (sampled, target)) in [
+            (1, ("1 %", "at most 5 % more")),
+            (2, ("100 %", "at most 25 % more")),
+        ] {
+            let more = (of(i, pick) / off - 1.0) * 100.0;
+            table.row(
+                &format!("{what} with {sampled} traced"),
+                "% more",
+                format!("{more:.1}"),
+                target,
+            );
+        }
+    }
+    for host in hosts {
+        assert!(host.stop().await.success());
+    }
+}
+
+fn ports(host: &Host) -> Vec<u16> {
+    let log = host.log();
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("serving health and metrics"));
+    let port = |line: &str| {
+        line.split("127.0.0.1:")
+            .nth(1)?
+            .split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()
+    };
+    lines.filter_map(port).collect()
+}
+
+async fn read(port: u16) -> BTreeMap<String, f64> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))
+        .await
+        .expect("the health port");
+    stream
+        .write_all(b"GET /metrics HTTP/1.0\r\n\r\n")
+        .await
+        .expect("a request");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.expect("an answer");
+    let mut sums = BTreeMap::new();
+    for (series, value) in text.lines().filter_map(|line| line.rsplit_once(' ')) {
+        let name = series.split('{').next().unwrap_or(series);
+        *sums.entry(name.to_owned()).or_default() += value.parse().unwrap_or(0.0);
+    }
+    sums
+}
+
+fn cost(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> Cost {
+    let more = |name: &str| after[name] - before[name];
+    let mean = |name: &str| more(&format!("{name}_sum")) / more(&format!("{name}_count"));
+    Cost {
+        pass: mean("operator_reconcile_duration_milliseconds"),
+        call: mean("operator_plugin_call_duration_milliseconds"),
+        processor: more("process_cpu_time_seconds_total") * 1e3
+            / more("operator_reconcile_duration_milliseconds_count"),
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
