@@ -13,3 +13,4 @@ mod support;
 mod crds;
 mod echo;
 mod mysql;
+mod reload;

@@ -1,7 +1,7 @@
 //! The composition root: client, plugins, controllers, and the end of them all.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::config::{Config, ControllerConfig};
 use crate::controller::events::Events;
 use crate::controller::kinds::Kinds;
 use crate::controller::watches::{KeepPolicy, Watches};
-use crate::plugin::registry::Live;
-use crate::plugin::{EngineError, EngineOptions, Limits, LoadError, Plugin, Runtime};
+use crate::plugin::registry::{Expected, Live, Slot};
+use crate::plugin::{Cache, EngineError, EngineOptions, Limits, Runtime, reload};
 use crate::supervisor::{Shared, supervise, watch_definitions};
 
 /// How long passes under way may take after the signal to stop. A pod has 30 seconds by default.
@@ -33,12 +33,17 @@ pub enum OperatorError {
     Engine(#[from] EngineError),
 }
 
-/// Runs all controllers until `stop`, then waits for the passes under way.
+/// Runs all controllers until `stop`, then waits for the passes under way. Compiled code is kept in `cache_dir`.
 ///
 /// # Errors
 /// When nothing could be started.
-pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Result<(), OperatorError> {
-    let runtime = Runtime::new(EngineOptions::default())?;
+pub async fn run(
+    config: Config,
+    client: Client,
+    cache_dir: Option<&Path>,
+    stop: CancellationToken,
+) -> Result<(), OperatorError> {
+    let runtime = Runtime::with_cache(EngineOptions::default(), cache_dir.and_then(open_cache))?;
     let kinds = Arc::new(Kinds::new(client.clone()));
     let watches = Arc::new(Watches::new(
         client.clone(),
@@ -56,15 +61,14 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
         namespaces: config.namespaces.into_iter().collect(),
     };
     let tasks = TaskTracker::new();
+    let mut slots = Vec::new();
     for controller in config.controllers {
         let controller = Arc::new(controller);
-        let (sender, live) = watch::channel(Live::Loading);
-        let (runtime, loaded) = (runtime.clone(), Arc::clone(&controller));
-        tasks.spawn(async move {
-            sender.send_replace(load(&runtime, &loaded).await);
-        });
+        let (slot, live) = slot(&runtime, &controller);
+        slots.push(slot);
         tasks.spawn(supervise(shared.clone(), controller, live, stop.clone()));
     }
+    tasks.spawn(reload::run(slots, stop.clone()));
     tasks.close();
     stop.cancelled().await;
     info!("stopping: waiting for the passes under way");
@@ -97,67 +101,25 @@ fn keep_policy(config: &Config) -> KeepPolicy {
     }
 }
 
-/// Why a plugin does not become live.
-#[derive(Debug, Error)]
-enum PluginError {
-    #[error("cannot read it: {0}")]
-    Read(#[from] std::io::Error),
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    #[error(
-        "it reconciles {found}, but the controller {controller:?} is for {expected}: configure the plugin that belongs to it"
-    )]
-    OtherKind {
-        controller: String,
-        found: String,
-        expected: String,
-    },
-}
-
-async fn load(runtime: &Runtime, config: &ControllerConfig) -> Live {
-    match try_load(runtime, config).await {
-        Ok(plugin) => {
-            let description = plugin.description();
-            info!(
-                controller = config.name,
-                plugin = description.name,
-                version = description.version,
-                digest = %plugin.digest(),
-                form = plugin.form().as_str(),
-                bytes = plugin.size(),
-                compile_ms = u64::try_from(plugin.compile_time().as_millis()).unwrap_or(u64::MAX),
-                "plugin loaded"
-            );
-            Live::Plugin(plugin)
-        }
-        Err(reason) => {
-            let file: PathBuf = config
-                .plugin
-                .file_name()
-                .map_or_else(|| config.plugin.clone(), Into::into);
-            let message = format!("the plugin {} cannot be used: {reason}", file.display());
-            error!(controller = config.name, file = %config.plugin.display(), "{message}");
-            Live::Failed(message.into())
-        }
-    }
-}
-
-async fn try_load(runtime: &Runtime, config: &ControllerConfig) -> Result<Plugin, PluginError> {
-    let file = tokio::fs::read(&config.plugin).await?;
+fn slot(runtime: &Runtime, config: &ControllerConfig) -> (Slot, watch::Receiver<Live>) {
     let limits = Limits {
         memory: config.limits.memory,
         deadline: config.limits.deadline,
         response: config.limits.response,
         ..Limits::default()
     };
-    let plugin = runtime.load(file, limits).await?;
-    let found = &plugin.description().parent;
-    if *found != config.parent {
-        return Err(PluginError::OtherKind {
-            controller: config.name.clone(),
-            found: found.to_string(),
-            expected: config.parent.to_string(),
-        });
-    }
-    Ok(plugin)
+    let expected = Expected {
+        controller: config.name.clone(),
+        parent: config.parent.clone(),
+        file: config.plugin.clone(),
+        limits,
+    };
+    Slot::new(runtime.clone(), expected)
+}
+
+/// The compiled cache; without one that can be used the host starts as without any.
+fn open_cache(folder: &Path) -> Option<Cache> {
+    Cache::open(folder)
+        .inspect_err(|error| warn!("no compiled code is kept: {error}"))
+        .ok()
 }

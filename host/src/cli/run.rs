@@ -19,6 +19,9 @@ pub struct Args {
     /// The configuration file
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
     config: PathBuf,
+    /// Where to keep compiled plugins, so that the next start compiles nothing; left out: nowhere
+    #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
+    cache_dir: Option<PathBuf>,
     /// What to log: a level, or targets with levels as in `info,operator_host=debug,plugin=trace`
     #[arg(
         long,
@@ -55,7 +58,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         config = %args.config.display(),
         "operator-host starts"
     );
-    operator::run(config, client, stop).await?;
+    operator::run(config, client, args.cache_dir.as_deref(), stop).await?;
     info!("operator-host has stopped");
     Ok(())
 }

@@ -69,7 +69,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     }
     workers.close();
     tokio::select! {
-        () = keep_marking(&context) => {}
+        () = keep_marking(&context, plugin) => {}
         () = stop.cancelled() => {}
     }
     drop(subscriptions);
@@ -102,9 +102,9 @@ fn mark_all(context: &Context, trigger: &Trigger) {
 }
 
 /// Marks every parent when something concerns them all: time, a new plugin, a watch that works again.
-async fn keep_marking(context: &Context) {
-    let mut plugin = context.plugin.clone();
-    plugin.mark_unchanged();
+///
+/// `plugin` has seen the version that the first passes may run on: one that came since marks them again.
+async fn keep_marking(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
     let period = context.config.resync;
     let mut resync = interval_at(Instant::now() + period, period);
     let all = || {
