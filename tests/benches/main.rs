@@ -11,6 +11,7 @@ mod support;
 
 mod call;
 mod cluster;
+mod reload;
 mod table;
 
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let mut table = Table::new();
     runtime.block_on(async {
         call::run(&mut table).await;
+        reload::run(&mut table).await;
         cluster::run(&mut table).await;
     });
     table.print();
