@@ -33,3 +33,4 @@ mod secrets;
 mod successors;
 mod telemetry;
 mod turns;
+mod reload;
