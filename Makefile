@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test bench crds fmt lint clean prerequisites
+.PHONY: help run test bench crds schemas fmt lint clean prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -43,6 +43,11 @@ crds: ## Write manifests/crds anew, as the sample plugins print them
 	$(target)/debug/operator-host crd plugins/target/plugins/myapp.wasm > manifests/crds/myapps.example.com.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/mysql.wasm \
 	    > manifests/crds/mysqlclusters.database.example.com.yaml
+
+schemas: ## Write the JSON Schemas of the contract anew
+	cargo build --workspace --quiet
+	$(target)/debug/operator-host schema request > wit/request.schema.json
+	$(target)/debug/operator-host schema response > wit/response.schema.json
 
 bench: prerequisites ## Measure, and print the table that README shows
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \

@@ -12,4 +12,5 @@ mod support;
 
 mod crds;
 mod echo;
+mod kit;
 mod mysql;

@@ -10,9 +10,16 @@ async fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => cli::run::run(args).await,
         Command::Crd(args) => cli::crd::run(args).await,
+        Command::Render(args) => return exit(cli::render::run(args).await),
+        Command::Check(args) => return exit(cli::check::run(args).await),
+        Command::Schema(args) => cli::schema::run(&args),
     };
+    exit(result.map(|()| ExitCode::SUCCESS))
+}
+
+fn exit(result: Result<ExitCode, cli::Failure>) -> ExitCode {
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             let (cli::Failure::Usage(error) | cli::Failure::Other(error)) = &failure;
             eprintln!("operator-host: {error:#}");

@@ -24,7 +24,7 @@ use crate::plugin::registry::Live;
 use crate::plugin::{Call, CallError, Class, Plugin};
 
 /// How often a plugin may ask for other objects in one pass.
-const MAX_NEEDS: usize = 4;
+pub(crate) const MAX_NEEDS: usize = 4;
 /// How often a plugin is asked again in one pass because its children changed by it.
 const MAX_ROUNDS: usize = 4;
 
