@@ -11,6 +11,14 @@
 mod support;
 
 mod crds;
+mod definitions;
 mod echo;
 mod kit;
+mod echoes;
+mod killed;
 mod mysql;
+mod namespaces;
+mod outages;
+mod permissions;
+mod refused;
+mod successors;

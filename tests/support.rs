@@ -18,6 +18,9 @@ use tokio::sync::OnceCell;
 /// How long anything may take before a scenario fails. Generous: the machine is shared.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
+/// A user of the shared control plane who may do what a scenario gives them a role for.
+pub const LIMITED: &str = "limited";
+
 /// The repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -38,7 +41,7 @@ pub fn plugin(name: &str) -> PathBuf {
 pub async fn cluster() -> &'static ControlPlane {
     static CLUSTER: OnceCell<ControlPlane> = OnceCell::const_new();
     CLUSTER
-        .get_or_init(|| own_cluster(Options::default().with_audit()))
+        .get_or_init(|| own_cluster(Options::default().with_audit().with_user(LIMITED, &[])))
         .await
 }
 
@@ -131,7 +134,7 @@ impl Scenario {
         let (api_version, kind) = (types.api_version, types.kind);
         let resource = resource(&format!("{api_version}/{kind}"));
         let api: Api<DynamicObject> = match kind.as_str() {
-            "CustomResourceDefinition" | "Node" | "Namespace" => {
+            "CustomResourceDefinition" | "Node" | "Namespace" | "ClusterRole" | "ClusterRoleBinding" => {
                 Api::all_with(self.client.clone(), &resource)
             }
             _ => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
@@ -187,7 +190,7 @@ impl Scenario {
             Err(_) => panic!(
                 "{kind} {name} never came to this: {what}\nit is: {}\nthe host's log ends:\n{}",
                 serde_json::to_string_pretty(&self.get(kind, name).await).unwrap(),
-                tail(&self.folder.path().join("host.log")),
+                self.log_tail(),
             ),
         }
     }
@@ -244,6 +247,11 @@ impl Scenario {
             );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// The end of the log of this scenario's hosts.
+    pub fn log_tail(&self) -> String {
+        tail(&self.folder.path().join("host.log"))
     }
 
     /// The writes that hosts made in this namespace, Events left out.

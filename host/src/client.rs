@@ -1,11 +1,15 @@
 //! The connection to the API server.
 
+mod reach;
+
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
 use thiserror::Error;
 use tower::BoxError;
+
+pub(crate) use self::reach::chain;
 
 /// Why there is no client.
 #[derive(Debug, Error)]
@@ -42,6 +46,7 @@ pub async fn connect() -> Result<Client, ClientError> {
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
+        .map_result(reach::listen())
         .service(transport);
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }

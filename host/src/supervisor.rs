@@ -18,9 +18,15 @@ use crate::controller::watches::{Subscription, Watch, Watches};
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 
-/// How long to wait before discovery is asked again. A CustomResourceDefinition that comes wakes the wait; this
+/// The longest wait before discovery is asked again. A CustomResourceDefinition that comes wakes the wait; this
 /// is for hosts that may not watch those.
 const RETRY: Duration = Duration::from_secs(10);
+/// The wait after a failed discovery.
+const RETRY_AWAY: Duration = Duration::from_secs(1);
+/// The first wait after a change of a definition, doubled each time: discovery follows it a moment later.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Discovery has followed after this last wait.
+const SETTLED: Duration = Duration::from_secs(3);
 
 /// What all controllers share.
 #[derive(Clone)]
@@ -52,12 +58,14 @@ pub async fn supervise(
     stop: CancellationToken,
 ) {
     let mut changed = shared.kinds.subscribe();
-    let mut said = false;
+    let mut said = None;
+    let mut delay = SETTLE;
     while !stop.is_cancelled() {
         changed.mark_unchanged();
         match resolve(&shared.kinds, &config).await {
             Ok(resolved) => {
-                said = false;
+                said = None;
+                delay = SETTLE;
                 if !resolved.parent.has_status {
                     warn!(
                         controller = config.name,
@@ -76,19 +84,25 @@ pub async fn supervise(
                 }
                 continue;
             }
-            Err(KindError::Unknown(kind)) if !said => {
-                info!(
-                    controller = config.name,
-                    "waiting for the CustomResourceDefinition of {kind}"
-                );
-                said = true;
+            Err(KindError::Unknown(kind)) => {
+                let text = format!("waiting for the CustomResourceDefinition of {kind}");
+                if said.as_ref() != Some(&text) {
+                    info!(controller = config.name, "{text}");
+                    said = Some(text);
+                }
             }
-            Err(KindError::Unknown(_)) => {}
-            Err(error) => warn!(controller = config.name, "{error}"),
+            Err(error) => {
+                let text = error.to_string();
+                if said.as_ref() != Some(&text) {
+                    warn!(controller = config.name, "{text}");
+                    said = Some(text);
+                }
+                delay = delay.min(RETRY_AWAY);
+            }
         }
         tokio::select! {
-            _ = changed.changed() => {}
-            () = tokio::time::sleep(RETRY) => {}
+            _ = changed.changed() => delay = SETTLE,
+            () = tokio::time::sleep(delay) => delay = (delay * 2).min(RETRY),
             () = stop.cancelled() => {}
         }
     }
@@ -102,34 +116,49 @@ async fn until_changed(
     changed: &mut watch::Receiver<u64>,
     stop: &CancellationToken,
 ) {
+    let kinds = || {
+        std::iter::once(&config.parent)
+            .chain(config.children.keys())
+            .chain(&config.reads)
+    };
+    let changes = || shared.kinds.changes(kinds());
+    // Of what `resolve` saw it is not known whether discovery was behind.
+    let mut delay = SETTLE;
     loop {
+        let seen = changes();
         tokio::select! {
-            Ok(()) = changed.changed() => {}
+            () = tokio::time::sleep(delay), if delay <= SETTLED => {}
+            Ok(()) = changed.changed() => {
+                if changes() != seen {
+                    delay = SETTLE;
+                }
+                continue;
+            }
             () = stop.cancelled() => return,
         }
-        loop {
-            match resolve(&shared.kinds, config).await {
-                Ok(now) if now == *resolved => break,
-                Ok(_) => {
-                    info!(
-                        controller = config.name,
-                        "the kinds of this controller have changed: it starts anew"
-                    );
-                    return;
-                }
-                Err(KindError::Unknown(kind)) => {
-                    info!(
-                        controller = config.name,
-                        "{kind} is not served any more: the controller stops"
-                    );
-                    return;
-                }
-                // The server is away: what was known stays true until it says otherwise.
-                Err(KindError::Discovery { .. }) => tokio::select! {
-                    () = tokio::time::sleep(RETRY) => {}
-                    () = stop.cancelled() => return,
-                },
+        delay *= 2;
+        // Those of the core and of `apps` do not change.
+        for kind in kinds().filter(|kind| kind.group().contains('.')) {
+            shared.kinds.forget(kind);
+        }
+        match resolve(&shared.kinds, config).await {
+            Ok(now) if now == *resolved => {}
+            Ok(_) => {
+                info!(
+                    controller = config.name,
+                    "the kinds of this controller have changed: it starts anew"
+                );
+                return;
             }
+            Err(KindError::Unknown(kind)) => {
+                info!(
+                    controller = config.name,
+                    "{kind} is not served any more: the controller stops"
+                );
+                return;
+            }
+            // The server is away: what was known stays true until it says otherwise.
+            Err(KindError::Discovery { .. }) => delay = RETRY_AWAY,
         }
     }
 }

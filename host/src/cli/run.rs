@@ -61,9 +61,13 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn start_log(args: &Args) -> Result<(), Failure> {
-    // kube logs each try of a watch that is refused; this host says it once, in its own words.
-    let filter = EnvFilter::try_new(format!("{},kube_runtime::watcher=error", args.log))
-        .map_err(|error| Failure::Usage(anyhow::anyhow!("--log {:?}: {error}", args.log)))?;
+    // kube logs each try of a watch that is refused, and each watch that a server's end cuts off; this host says it
+    // once, in its own words.
+    let filter = EnvFilter::try_new(format!(
+        "{},kube_runtime::watcher=error,kube_client::client=error",
+        args.log
+    ))
+    .map_err(|error| Failure::Usage(anyhow::anyhow!("--log {:?}: {error}", args.log)))?;
     let terminal = std::io::stderr().is_terminal();
     let format = args.log_format.unwrap_or(if terminal {
         LogFormat::Human

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use super::kinds::Resource;
 use super::object::ObjectName;
+use crate::client::chain;
 
 /// How long one request may take. The API server gives up by itself after a minute; a connection that is cut
 /// never answers.
@@ -25,23 +26,58 @@ pub struct ApiError {
     pub kind: String,
     /// Its name.
     pub name: ObjectName,
-    /// The HTTP status code, when the API server answered.
-    pub code: Option<u16>,
+    /// Who failed, and how.
+    pub fault: Fault,
     /// What the API server said, with the fields at fault, and what to do about it.
     pub message: String,
+}
+
+/// Who failed, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The API server answered with this HTTP status.
+    Refused(u16),
+    /// The request did not come through to it; the client has said so in the log.
+    Unreachable,
+    /// It did not answer in time.
+    Silent,
+    /// The host itself, before it asked.
+    Host,
 }
 
 impl ApiError {
     /// The object is not there.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        self.code == Some(404)
+        self.fault == Fault::Refused(404)
+    }
+
+    /// The API server is there and has no time, or its store is away.
+    #[must_use]
+    pub fn is_overload(&self) -> bool {
+        match self.fault {
+            Fault::Silent | Fault::Unreachable | Fault::Refused(429 | 503 | 504) => true,
+            Fault::Refused(500) => self.message.contains("etcdserver"),
+            Fault::Refused(_) | Fault::Host => false,
+        }
+    }
+
+    /// Nothing can be made in the object's namespace any more: it is being deleted, and its objects with it.
+    #[must_use]
+    pub fn is_namespace_going(&self) -> bool {
+        self.fault == Fault::Refused(403) && self.message.contains("because it is being terminated")
+    }
+
+    /// The next object would fare no better.
+    #[must_use]
+    pub fn stops_the_pass(&self) -> bool {
+        self.is_overload() || self.is_namespace_going()
     }
 
     /// Somebody else was faster.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
-        self.code == Some(409)
+        self.fault == Fault::Refused(409)
     }
 }
 
@@ -180,15 +216,15 @@ impl<'a> Objects<'a> {
         name: &ObjectName,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
-        let (code, message) = match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+        let (fault, message) = match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(kube::Error::Api(status))) => (Some(status.code), refusal(&status)),
+            Ok(Err(kube::Error::Api(status))) => (Fault::Refused(status.code), refusal(&status)),
             Ok(Err(error)) => (
-                None,
+                Fault::Unreachable,
                 format!("the API server cannot be reached: {}", chain(&error)),
             ),
             Err(_elapsed) => (
-                None,
+                Fault::Silent,
                 format!("no answer from the API server within {REQUEST_TIMEOUT:?}"),
             ),
         };
@@ -196,7 +232,7 @@ impl<'a> Objects<'a> {
             verb,
             kind: self.resource.api.kind.clone(),
             name: name.clone(),
-            code,
+            fault,
             message,
         })
     }
@@ -214,18 +250,4 @@ fn refusal(status: &kube::core::Status) -> String {
         }
         _ => said.clone(),
     }
-}
-
-/// An error with its causes; kube's own message often leaves out the one that tells.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

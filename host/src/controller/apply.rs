@@ -42,13 +42,20 @@ pub async fn apply(context: &Context, parent: &ObjectName, desired: &[Desired]) 
             .iter()
             .map(|desired| apply_one(context, parent, desired))
             .collect();
-        let results: Vec<_> = stream::iter(requests).buffered(CONCURRENCY).collect().await;
-        for (desired, result) in group.iter().zip(results) {
-            match result {
-                Ok(Outcome::Created) => applied.created.push(desired.key.clone()),
-                Ok(Outcome::Updated) => applied.updated.push(desired.key.clone()),
-                Ok(Outcome::Unchanged) => {}
-                Err(error) => applied.failed.push(error),
+        let mut results = std::pin::pin!(stream::iter(requests).buffered(CONCURRENCY));
+        for desired in group {
+            match results.next().await {
+                Some(Ok(Outcome::Created)) => applied.created.push(desired.key.clone()),
+                Some(Ok(Outcome::Updated)) => applied.updated.push(desired.key.clone()),
+                Some(Ok(Outcome::Unchanged)) | None => {}
+                Some(Err(error)) => {
+                    let stops = error.stops_the_pass();
+                    applied.failed.push(error);
+                    if stops {
+                        // What is under way is given up: whether it was done shows in the next pass.
+                        return applied;
+                    }
+                }
             }
         }
     }
@@ -91,7 +98,10 @@ async fn apply_one(context: &Context, parent: &ObjectName, desired: &Desired) ->
         Some(_) => Outcome::Updated,
     };
     remember(context, parent, desired, &answer);
-    context.record_child(parent, &desired.key, answer);
+    // An answer that changed nothing is no write of ours: its version may be one that the plugin has not seen.
+    if !matches!(outcome, Outcome::Unchanged) {
+        context.record_child(parent, &desired.key, answer);
+    }
     Ok(outcome)
 }
 

@@ -116,6 +116,10 @@ pub enum Refusal {
     #[error("{which} exists and belongs to {owner}; delete or rename one of the two")]
     OwnedByOther { which: String, owner: String },
     #[error(
+        "{which} belongs to an earlier {parent}, which was deleted; it is made anew when the garbage collector has deleted it"
+    )]
+    OfPredecessor { which: String, parent: String },
+    #[error(
         "{which} exists and this host did not make it; delete or rename it, or set `adopt: true` for the controller {controller:?}"
     )]
     NotAdopted { which: String, controller: String },
@@ -339,6 +343,16 @@ impl Policy<'_> {
         if let Some(owner) = controller_of(&existing) {
             if Some(&owner.uid) == self.parent.metadata.uid.as_ref() {
                 return Ok(());
+            }
+            let parent = &self.config.parent;
+            if owner.api_version == parent.api_version
+                && owner.kind == parent.kind
+                && owner.name == self.parent.name_any()
+            {
+                return Err(Refusal::OfPredecessor {
+                    which,
+                    parent: format!("{} {}", parent.kind, self.name()),
+                });
             }
             return Err(Refusal::OwnedByOther {
                 which,

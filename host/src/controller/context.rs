@@ -79,6 +79,8 @@ impl KindWatches {
 pub struct Memory {
     /// How many passes failed in a row.
     pub failures: u32,
+    /// What the log last said about it, so that it is said once.
+    pub said: Option<String>,
     /// What the plugin last asked to read.
     pub needs: Vec<Need>,
     /// The resource version that the last own write gave to each child.
@@ -111,6 +113,22 @@ impl Memory {
             _ => false,
         }
     }
+}
+
+/// Whether two states of a parent differ in nothing but what a controller writes to it: status and finalizers.
+fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> bool {
+    let essence = |object: &DynamicObject| {
+        let mut metadata = object.metadata.clone();
+        metadata.resource_version = None;
+        metadata.managed_fields = None;
+        metadata.finalizers = None;
+        let mut data = object.data.clone();
+        if let Some(data) = data.as_object_mut() {
+            data.remove("status");
+        }
+        (metadata, data)
+    };
+    essence(known) == essence(answer)
 }
 
 /// See the module.
@@ -264,11 +282,24 @@ impl Context {
         }
     }
 
+    /// What this controller wrote of a child is of no more use once the child is gone.
+    pub fn forget_written(&self, parent: &ObjectName, key: &ChildKey) {
+        if let Some(memory) = self.memory().get_mut(parent) {
+            memory.written.remove(key);
+            memory.normalized.remove(key);
+        }
+    }
+
     /// Puts the answer to a write of the parent into the cache, and remembers that the watch will repeat it.
     pub fn record_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
         let name = ObjectName::of(&object);
+        // The answer also holds what others changed just before the write, and the watch will not tell of that
+        // any more: the cache is ahead of it. Then it is news, not an echo.
+        let echo = self
+            .parent(&name)
+            .is_some_and(|known| is_same_but_for_own_writes(&known, &object));
         self.memory_of(&name, |memory| {
-            memory.parent_written = super::object::version(&object);
+            memory.parent_written = super::object::version(&object).filter(|_| echo);
         });
         Some(self.parents.of(name.namespace.as_deref())?.record(object))
     }
@@ -334,5 +365,35 @@ impl Context {
 
     fn memory(&self) -> MutexGuard<'_, HashMap<ObjectName, Memory>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parent(generation: i64, replicas: u32, status: &str, deleted: Option<&str>) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "a/v1", "kind": "K",
+            "metadata": {
+                "name": "a", "generation": generation, "resourceVersion": format!("{generation}0"),
+                "deletionTimestamp": deleted, "finalizers": [status],
+            },
+            "spec": { "replicas": replicas }, "status": { "phase": status },
+        }))
+        .unwrap()
+    }
+
+    /// Regression: the answer to a status write that also held a change of the spec was taken for an echo, and the
+    /// change was not seen until the next resync.
+    #[test]
+    fn an_answer_with_a_change_of_somebody_else_is_no_echo() {
+        let known = parent(1, 1, "old", None);
+        assert!(is_same_but_for_own_writes(&known, &parent(1, 1, "new", None)));
+        assert!(!is_same_but_for_own_writes(&known, &parent(2, 2, "new", None)));
+        let deleted = parent(1, 1, "new", Some("2026-01-01T00:00:00Z"));
+        assert!(!is_same_but_for_own_writes(&known, &deleted));
     }
 }

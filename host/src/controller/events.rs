@@ -18,7 +18,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, timeout};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::plugin::contract::EventType;
 
@@ -169,6 +169,10 @@ async fn succeeded<T>(entry: &Entry, request: impl Future<Output = kube::Result<
         Ok(Ok(_)) => return true,
         // The namespace is going, or the Event is gone: nothing to say.
         Ok(Err(kube::Error::Api(status))) if status.code == 404 || status.is_forbidden_by_termination() => {}
+        // The client has said that the API server is away.
+        Ok(Err(error @ (kube::Error::Service(_) | kube::Error::HyperError(_)))) => {
+            debug!(reason = entry.reason, %error, "cannot write an Event");
+        }
         Ok(Err(error)) => warn!(reason = entry.reason, %error, "cannot write an Event"),
         Err(_elapsed) => warn!(
             reason = entry.reason,

@@ -43,6 +43,8 @@ pub struct Kinds {
     client: Client,
     known: Mutex<HashMap<Kind, Arc<Resource>>>,
     generation: watch::Sender<u64>,
+    /// How often the definitions of a group have changed.
+    groups: Mutex<HashMap<String, u64>>,
 }
 
 impl Kinds {
@@ -53,6 +55,7 @@ impl Kinds {
             client,
             known: Mutex::default(),
             generation: watch::Sender::new(0),
+            groups: Mutex::default(),
         }
     }
 
@@ -88,13 +91,29 @@ impl Kinds {
     /// whoever waits for a kind. Built-in kinds do not change while a server runs.
     pub fn changed(&self, group: &str) {
         self.lock().retain(|kind, _| gvk(kind).group != group);
+        *self.groups().entry(group.to_owned()).or_default() += 1;
         self.generation.send_modify(|generation| *generation += 1);
+    }
+
+    /// Forgets what discovery said of one kind: it may have been behind.
+    pub fn forget(&self, kind: &Kind) {
+        self.lock().remove(kind);
+    }
+
+    /// How often the definitions of these kinds' groups have changed.
+    pub fn changes<'a>(&self, kinds: impl Iterator<Item = &'a Kind>) -> u64 {
+        let groups = self.groups();
+        kinds.filter_map(|kind| groups.get(&gvk(kind).group)).sum()
     }
 
     /// Changes whenever [`Kinds::changed`] was called.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()
+    }
+
+    fn groups(&self) -> std::sync::MutexGuard<'_, HashMap<String, u64>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Kind, Arc<Resource>>> {

@@ -234,7 +234,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
         name: ObjectName::of(object),
     };
     let trigger = Trigger::Child {
-        child,
+        child: child.clone(),
         version: change.new.and_then(|object| version(object)),
     };
     // A child that loses its label or its owner concerns the parent that it had.
@@ -246,6 +246,9 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
         .collect();
     parents.dedup();
     for parent in parents {
+        if change.new.is_none() {
+            context.forget_written(&parent, &child);
+        }
         if !echo_of_nothing {
             mark(context, &parent, trigger.clone());
         }

@@ -10,7 +10,7 @@ use serde_json::json;
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
-use super::api::{ApiError, Objects};
+use super::api::{ApiError, Fault, Objects};
 use super::apply::apply;
 use super::children::{Plan, Policy, Refusal, plan};
 use super::context::Context;
@@ -56,12 +56,14 @@ enum PassError {
     Api(Vec<ApiError>),
 }
 
+/// The first few in full, the others by number: a condition's message has its limit.
 fn join<E: std::fmt::Display>(errors: &[E]) -> String {
-    errors
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("; ")
+    const SHOWN: usize = 10;
+    let mut texts: Vec<_> = errors.iter().take(SHOWN).map(ToString::to_string).collect();
+    if errors.len() > SHOWN {
+        texts.push(format!("and {} more", errors.len() - SHOWN));
+    }
+    texts.join("; ")
 }
 
 impl From<ApiError> for PassError {
@@ -104,7 +106,6 @@ pub async fn reconcile(context: &Context, name: &ObjectName) -> Next {
     match result {
         Ok(None) => Next::OnChange,
         Ok(Some(answer)) => {
-            context.memory_of(name, |memory| memory.failures = 0);
             for event in &answer.events {
                 context.events.publish(
                     &context.config.name,
@@ -115,12 +116,28 @@ pub async fn reconcile(context: &Context, name: &ObjectName) -> Next {
                 );
             }
             let next = answer.requeue.map_or(Next::OnChange, Next::After);
-            // The pass may have written the parent, such as its finalizer.
-            let parent = context.parent(name).unwrap_or(parent);
+            let Some(parent) = as_seen(context, &parent) else {
+                return Next::OnChange;
+            };
             finish(context, &parent, Some(&answer), Verdict::Reconciled, next).await
         }
-        Err(error) => fail(context, name, &error).await,
+        Err(error) => fail(context, &parent, &error).await,
     }
+}
+
+/// The parent as it is now, which the pass may have written itself, but with the generation that the pass saw:
+/// that is the one its status speaks of. `None` when it is gone or another one has its name.
+fn as_seen(context: &Context, seen: &DynamicObject) -> Option<Arc<DynamicObject>> {
+    let now = context.parent(&ObjectName::of(seen))?;
+    if now.metadata.uid != seen.metadata.uid {
+        return None;
+    }
+    if now.metadata.generation == seen.metadata.generation {
+        return Some(now);
+    }
+    let mut now = DynamicObject::clone(&now);
+    now.metadata.generation = seen.metadata.generation;
+    Some(Arc::new(now))
 }
 
 /// The pass itself; `None` when there is nothing to say about the parent any more.
@@ -386,40 +403,80 @@ async fn finish(
     let fields = answer.and_then(|answer| answer.status.as_ref());
     let conditions = answer.map(|answer| answer.conditions.as_slice());
     let desired = status::desired(parent, fields, conditions, &verdict, now());
+    let name = ObjectName::of(parent);
     match status::write(context, parent, desired).await {
-        Ok(_) => next,
+        Ok(_) => {
+            context.memory_of(&name, |memory| {
+                memory.failures = 0;
+                memory.said = None;
+            });
+            next
+        }
         Err(error) => {
-            warn!("{error}");
-            count_failure(context, &ObjectName::of(parent));
+            let error = PassError::from(error);
+            if is_passing(context, &name, &error) {
+                debug!("{error}");
+            } else {
+                say(context, &name, &error);
+            }
+            count_failure(context, &name);
             Next::Backoff
         }
     }
 }
 
-async fn fail(context: &Context, name: &ObjectName, error: &PassError) -> Next {
+/// How often a parent is tried again in silence while the API server has no time for it.
+const PATIENCE: u32 = 3;
+
+/// Whether a failure says nothing about the parent, so that its status shall not speak of it.
+fn is_passing(context: &Context, name: &ObjectName, error: &PassError) -> bool {
+    let PassError::Api(errors) = error else {
+        return false;
+    };
     // A pass that lost a race is simply run again on what is there now.
-    if let PassError::Api(errors) = error
-        && errors
-            .iter()
-            .all(|error| error.is_conflict() && error.verb == "patch")
-    {
+    let lost_race = |error: &ApiError| error.is_conflict() && error.verb == "patch";
+    let failures = context.memory_of(name, |memory| memory.failures);
+    errors.iter().all(lost_race)
+        || errors.iter().any(ApiError::is_namespace_going)
+        || errors.iter().any(|error| error.fault == Fault::Unreachable)
+        || (failures < PATIENCE && errors.iter().any(ApiError::is_overload))
+}
+
+/// Says in the log what is wrong with a parent: once, however often it is tried again.
+fn say(context: &Context, name: &ObjectName, error: &dyn std::fmt::Display) {
+    let text = error.to_string();
+    let news = context.memory_of(name, |memory| {
+        let news = memory.said.as_ref() != Some(&text);
+        memory.said = Some(text.clone());
+        news
+    });
+    if news {
+        warn!("{text}");
+    } else {
+        debug!("{text}");
+    }
+}
+
+async fn fail(context: &Context, parent: &DynamicObject, error: &PassError) -> Next {
+    let name = &ObjectName::of(parent);
+    if is_passing(context, name, error) {
         debug!("{error}");
         count_failure(context, name);
         return Next::Backoff;
     }
-    let Some(parent) = context.parent(name) else {
-        context.forget(name);
+    let Some(parent) = as_seen(context, parent) else {
+        // The parent that has its name now, if any, has a mark of its own in the queue.
         return Next::OnChange;
     };
     let (verdict, next) = judge(error);
-    warn!("{error}");
+    say(context, name, error);
     let desired = status::desired(&parent, None, None, &verdict, now());
     let news = match &verdict {
         Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
         Verdict::Reconciled | Verdict::Paused => None,
     };
     // Waiting is no fault that deserves a Warning.
-    let waits = matches!(error, PassError::Call(CallError::Retry { .. }));
+    let waits = matches!(error, PassError::Call(CallError::Retry { .. })) || is_waiting_for_deletion(error);
     if let Some(reason) =
         news.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
     {
@@ -438,7 +495,7 @@ async fn fail(context: &Context, name: &ObjectName, error: &PassError) -> Next {
     match status::write(context, &parent, desired).await {
         Ok(_) => next,
         Err(error) => {
-            warn!("{error}");
+            debug!("{error}");
             Next::Backoff
         }
     }
@@ -467,11 +524,20 @@ fn judge(error: &PassError) -> (Verdict, Next) {
         }
         PassError::Call(error) => (stalled(fault(error.class())), Next::Backoff),
         PassError::Need(_) => (stalled("NeedRefused"), Next::Backoff),
+        PassError::Refused(_) if is_waiting_for_deletion(error) => {
+            (reconciling("WaitingForDeletion"), Next::Backoff)
+        }
         PassError::Refused(_) => (stalled("ChildRefused"), Next::Backoff),
         PassError::NoPlugin(_) => (stalled("PluginNotLoaded"), Next::OnChange),
         PassError::Watch(_) => (reconciling("WatchFailed"), Next::Backoff),
         PassError::Api(_) => (reconciling("ApplyFailed"), Next::Backoff),
     }
+}
+
+/// Whether nothing stands in the way but children of a parent that had this name before.
+fn is_waiting_for_deletion(error: &PassError) -> bool {
+    matches!(error, PassError::Refused(refusals)
+        if refusals.iter().all(|refusal| matches!(refusal, Refusal::OfPredecessor { .. })))
 }
 
 /// The condition's reason for a fault of the plugin.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
-use super::api::{ApiError, Objects};
+use super::api::{ApiError, Fault, Objects};
 use super::children::DesiredSecret;
 use super::context::Context;
 use super::object::ObjectName;
@@ -30,7 +30,7 @@ pub async fn generate(
         verb: "generate",
         kind: "Secret".into(),
         name: key.name.clone(),
-        code: None,
+        fault: Fault::Host,
         message,
     };
     let live = context.existing(key);

@@ -20,6 +20,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::kinds::{KindError, Kinds, Resource};
@@ -221,22 +222,16 @@ impl Watch {
         picked.into_iter().map(|(_, object)| Arc::clone(object)).collect()
     }
 
-    /// Puts in what the API server answered to a write, unless the watch was faster. Nobody is told.
+    /// Puts in what the API server answered to a write, unless the watch was faster. The subscribers are told now,
+    /// and not again when the watch repeats it: whoever wrote knows its own by the resource version, the others
+    /// must hear of it, since one controller's child may be another's parent.
     pub fn record(&self, object: DynamicObject) -> Arc<DynamicObject> {
         let object = self.inner.prepare(object);
-        let name = ObjectName::of(&object);
-        let mut store = self.inner.write();
-        if !store
-            .objects
-            .get(&name)
-            .is_some_and(|known| is_newer(known, &object))
-        {
-            store.put(name, Arc::clone(&object));
-        }
+        self.inner.put(&object);
         object
     }
 
-    /// Takes out what the API server says is gone. Nobody is told.
+    /// Takes out what the API server says is gone. The subscribers are told by the watch.
     pub fn forget(&self, name: &ObjectName) {
         self.inner.write().take(name);
     }
@@ -298,6 +293,11 @@ fn is_newer(a: &DynamicObject, b: &DynamicObject) -> bool {
     matches!((version(a), version(b)), (Some(a), Some(b)) if a > b)
 }
 
+/// Whether two are one object at one version.
+fn is_the_same(a: &DynamicObject, b: &DynamicObject) -> bool {
+    a.metadata.resource_version == b.metadata.resource_version && a.metadata.uid == b.metadata.uid
+}
+
 impl Inner {
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Store> {
         self.store.read().unwrap_or_else(PoisonError::into_inner)
@@ -326,31 +326,20 @@ impl Inner {
         Arc::new(object)
     }
 
-    fn applied(&self, object: DynamicObject, listed: bool) {
-        let object = self.prepare(object);
-        let name = ObjectName::of(&object);
+    /// Stores an object and tells the subscribers, unless the same or a newer one is known.
+    fn put(&self, object: &Arc<DynamicObject>) {
+        let name = ObjectName::of(object);
         let old = {
             let mut store = self.write();
             match store.objects.get(&name) {
                 // A write of our own was faster.
-                Some(known) if is_newer(known, &object) => return,
-                Some(known)
-                    if known.metadata.resource_version == object.metadata.resource_version
-                        && known.metadata.uid == object.metadata.uid =>
-                {
-                    // A re-list repeats it. A watch event is the echo of a write that was put in already,
-                    // and others may wait for it.
-                    if listed {
-                        return;
-                    }
-                    Some(Arc::clone(known))
-                }
-                _ => store.put(name, Arc::clone(&object)),
+                Some(known) if is_newer(known, object) || is_the_same(known, object) => return,
+                _ => store.put(name, Arc::clone(object)),
             }
         };
         self.tell(Change {
             old: old.as_ref(),
-            new: Some(&object),
+            new: Some(object),
         });
     }
 
@@ -416,31 +405,68 @@ impl Inner {
     }
 }
 
-/// Delays between tries of a failing watch.
+/// The first delay between tries of a failing watch; doubled each time.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
-const LAST_DELAY: Duration = Duration::from_secs(20);
+/// The longest while the API server does not answer: it comes back without a word, and a try costs one connection.
+const LAST_DELAY_AWAY: Duration = Duration::from_secs(1);
+/// The longest while it refuses: a permission that is given back is noticed after this time at the latest.
+const LAST_DELAY_REFUSED: Duration = Duration::from_secs(5);
+/// After how many failures in a row a fault that is neither 403 nor 404 is no passing one any more.
+const LASTING: u32 = 6;
+/// After so long without a failure the next one is the first again.
+const QUIET: Duration = Duration::from_secs(30);
 
-async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Kinds>) {
-    let mut changed = kinds.subscribe();
-    let mut delay = FIRST_DELAY;
-    loop {
-        changed.mark_unchanged();
-        match kinds.resolve(&inner.scope.kind).await {
-            Ok(resource) => follow(&inner, &client, &resource, &mut delay).await,
-            Err(error @ KindError::Unknown(_)) => inner.fail(error.to_string()),
-            Err(error) => debug!(kind = %inner.scope.kind, %error, "discovery failed"),
-        }
-        // A CustomResourceDefinition that comes or changes is worth a try at once.
-        tokio::select! {
-            () = tokio::time::sleep(delay) => {}
-            _ = changed.changed() => {}
-        }
-        delay = (delay * 2).min(LAST_DELAY);
+/// The failures of one watch in a row, and how long to wait after them.
+#[derive(Default)]
+struct Retry {
+    failures: u32,
+}
+
+impl Retry {
+    fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Counts a failure; how long to wait after it, at most `last`.
+    fn delay(&mut self, last: Duration) -> Duration {
+        let delay = FIRST_DELAY.saturating_mul(1 << self.failures.min(16)).min(last);
+        self.failures = self.failures.saturating_add(1);
+        delay
     }
 }
 
-/// Follows one watch until the API server says that there is no such resource.
-async fn follow(inner: &Inner, client: &Client, resource: &Resource, delay: &mut Duration) {
+async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Kinds>) {
+    let mut changed = kinds.subscribe();
+    let mut retry = Retry::default();
+    loop {
+        changed.mark_unchanged();
+        let last = match kinds.resolve(&inner.scope.kind).await {
+            Ok(resource) => {
+                follow(&inner, &client, &resource, &mut retry).await;
+                // The definition may have gone, or come back with another plural.
+                kinds.forget(&inner.scope.kind);
+                LAST_DELAY_REFUSED
+            }
+            Err(error @ KindError::Unknown(_)) => {
+                inner.fail(error.to_string());
+                LAST_DELAY_REFUSED
+            }
+            Err(error) => {
+                debug!(kind = %inner.scope.kind, %error, "discovery failed");
+                LAST_DELAY_AWAY
+            }
+        };
+        // A CustomResourceDefinition that comes or changes is worth a try soon.
+        tokio::select! {
+            () = tokio::time::sleep(retry.delay(last)) => {}
+            _ = changed.changed() => retry.reset(),
+        }
+    }
+}
+
+/// Follows one watch until the API server refuses it. What comes after starts with a list: only that says that
+/// the cache is whole again.
+async fn follow(inner: &Inner, client: &Client, resource: &Resource, retry: &mut Retry) {
     let api: Api<DynamicObject> = match &inner.scope.namespace {
         Some(namespace) if resource.namespaced => {
             Api::namespaced_with(client.clone(), namespace, &resource.api)
@@ -449,12 +475,13 @@ async fn follow(inner: &Inner, client: &Client, resource: &Resource, delay: &mut
     };
     let mut stream = pin!(watcher(api, watcher::Config::default()));
     let mut listed = HashSet::new();
+    let mut last_failure = Instant::now();
     while let Some(event) = stream.next().await {
         match event {
             Ok(watcher::Event::Init) => listed.clear(),
             Ok(watcher::Event::InitApply(object)) => {
                 listed.insert(ObjectName::of(&object));
-                inner.applied(object, true);
+                inner.put(&inner.prepare(object));
             }
             Ok(watcher::Event::InitDone) => {
                 inner.listed(&listed);
@@ -463,27 +490,35 @@ async fn follow(inner: &Inner, client: &Client, resource: &Resource, delay: &mut
                     info!(kind = %inner.scope.kind, namespace = inner.scope.namespace, "watching again");
                 }
                 inner.set_state(WatchState::Synced);
-                *delay = FIRST_DELAY;
+                retry.reset();
             }
             Ok(watcher::Event::Apply(object)) => {
-                inner.applied(object, false);
-                *delay = FIRST_DELAY;
+                inner.put(&inner.prepare(object));
+                retry.reset();
             }
-            Ok(watcher::Event::Delete(object)) => inner.deleted(object),
+            Ok(watcher::Event::Delete(object)) => {
+                inner.deleted(object);
+                retry.reset();
+            }
             Err(error) => {
-                if refused(inner, &error) == Some(404) {
+                // A watch that has been quiet for long was well: nothing tells of a resumed one but its changes.
+                if last_failure.elapsed() > QUIET {
+                    retry.reset();
+                }
+                last_failure = Instant::now();
+                if let Some(message) = refusal(inner, &error, retry.failures) {
+                    inner.fail(message);
                     return;
                 }
-                tokio::time::sleep(*delay).await;
-                *delay = (*delay * 2).min(LAST_DELAY);
+                tokio::time::sleep(retry.delay(LAST_DELAY_AWAY)).await;
             }
         }
     }
 }
 
-/// Says what is wrong when the API server refuses, and returns its code. A server that is away is no refusal:
-/// the cache stays as good as it was.
-fn refused(inner: &Inner, error: &watcher::Error) -> Option<u16> {
+/// What is wrong when the API server refuses, and what to do. A server that is away is no refusal: the cache
+/// stays as good as it was.
+fn refusal(inner: &Inner, error: &watcher::Error, failures: u32) -> Option<String> {
     use watcher::Error;
     let status = match error {
         Error::InitialListFailed(kube::Error::Api(status))
@@ -495,15 +530,21 @@ fn refused(inner: &Inner, error: &watcher::Error) -> Option<u16> {
             return None;
         }
     };
+    let said = status.message.trim_end_matches('.');
     match status.code {
-        403 => inner.fail(format!(
-            "{}; give the host's role the verbs get, list and watch on it",
-            status.message.trim_end_matches('.')
+        403 => Some(format!(
+            "{said}; give the host's role the verbs get, list and watch on it"
         )),
-        404 => inner.fail(KindError::Unknown(inner.scope.kind.clone()).to_string()),
-        _ => {
-            debug!(kind = %inner.scope.kind, code = status.code, message = status.message, "watch interrupted");
+        404 => Some(KindError::Unknown(inner.scope.kind.clone()).to_string()),
+        // The resource version is too old after a gap: kube lists anew.
+        410 => None,
+        code if failures >= LASTING => Some(format!("the API server answers {code}: {said}")),
+        code => {
+            debug!(kind = %inner.scope.kind, code, message = said, "watch interrupted");
+            None
         }
     }
-    Some(status.code)
 }
+
+#[cfg(test)]
+mod tests;

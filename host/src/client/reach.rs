@@ -1,0 +1,89 @@
+//! Whether requests come through to the API server, said in one place for all of them: once when it goes away and
+//! once when it is back.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+/// A server that ends serves the connections it has and takes no new ones: it is back when no request has failed
+/// for so long.
+const SETTLED: Duration = Duration::from_millis(1000);
+
+/// A time without the API server.
+struct Away {
+    since: Instant,
+    last_failure: Instant,
+    /// The first answer after the last failure.
+    answered: Option<Instant>,
+}
+
+type Reach = Arc<Mutex<Option<Away>>>;
+
+/// Listens to the outcome of every request; they are made within a tokio runtime.
+pub(super) fn listen<T, E: Error>() -> impl FnOnce(Result<T, E>) -> Result<T, E> + Clone {
+    let reach = Reach::default();
+    move |outcome| {
+        heard(&reach, outcome.as_ref().err());
+        outcome
+    }
+}
+
+fn heard<E: Error>(reach: &Reach, failure: Option<&E>) {
+    let mut away = reach.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Instant::now();
+    match (failure, away.as_mut()) {
+        (None, None) => {}
+        (None, Some(away)) => {
+            away.answered.get_or_insert(now);
+        }
+        (Some(_), Some(away)) => {
+            away.last_failure = now;
+            away.answered = None;
+        }
+        (Some(error), None) => {
+            *away = Some(Away {
+                since: now,
+                last_failure: now,
+                answered: None,
+            });
+            drop(away);
+            warn!(
+                "the API server cannot be reached: {}; everything is tried again until it answers",
+                chain(error)
+            );
+            tokio::spawn(say_when_back(Arc::clone(reach)));
+        }
+    }
+}
+
+async fn say_when_back(reach: Reach) {
+    loop {
+        tokio::time::sleep(SETTLED / 4).await;
+        let mut state = reach.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(away) = state.as_ref() else { return };
+        if let Some(answered) = away.answered
+            && away.last_failure.elapsed() >= SETTLED
+        {
+            let away_ms = u64::try_from((answered - away.since).as_millis()).unwrap_or(u64::MAX);
+            *state = None;
+            info!(away_ms, "the API server answers again");
+            return;
+        }
+    }
+}
+
+/// An error with its causes; the outermost often leaves out the one that tells.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

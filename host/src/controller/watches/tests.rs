@@ -1,0 +1,108 @@
+use serde_json::json;
+
+use super::*;
+
+fn watch() -> Watch {
+    let kind = Kind {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+    };
+    let keep = KeepPolicy {
+        whole: HashSet::from([kind.clone()]),
+        ..KeepPolicy::default()
+    };
+    let inner = Arc::new(Inner {
+        scope: Scope {
+            kind,
+            namespace: None,
+        },
+        keep: Arc::new(keep),
+        store: RwLock::default(),
+        subscribers: Mutex::default(),
+        state: watch::Sender::new(WatchState::Synced),
+    });
+    Watch {
+        inner,
+        task: tokio::spawn(async {}),
+    }
+}
+
+fn object(version: u32, value: &str) -> DynamicObject {
+    serde_json::from_value(json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "a", "namespace": "n", "uid": "u", "resourceVersion": version.to_string() },
+        "data": { "key": value },
+    }))
+    .unwrap()
+}
+
+/// What a subscriber heard: the value before and the value after.
+type Heard = Arc<Mutex<Vec<(Option<String>, Option<String>)>>>;
+
+fn listen(watch: &Watch) -> (Heard, Subscription) {
+    let heard = Heard::default();
+    let value = |object: Option<&Arc<DynamicObject>>| {
+        object.map(|object| object.data["data"]["key"].as_str().unwrap_or_default().to_owned())
+    };
+    let subscriber = Arc::clone(&heard);
+    let subscription = watch.subscribe(Arc::new(move |_, change| {
+        let change = (value(change.old), value(change.new));
+        subscriber.lock().unwrap().push(change);
+    }));
+    (heard, subscription)
+}
+
+fn heard(heard: &Heard) -> Vec<(Option<String>, Option<String>)> {
+    std::mem::take(&mut *heard.lock().unwrap())
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+/// Regression: the answer to a write was stored without a word, and its echo from the watch then looked like no
+/// change to everybody, so that a controller never learnt of the resources that another one makes for it.
+#[tokio::test]
+async fn what_one_controller_writes_is_heard_by_the_others_and_heard_once() {
+    let watch = watch();
+    let (log, _subscription) = listen(&watch);
+    watch.inner.put(&watch.inner.prepare(object(1, "one")));
+    assert_eq!(heard(&log), [(None, some("one"))]);
+    watch.record(object(2, "two"));
+    assert_eq!(heard(&log), [(some("one"), some("two"))]);
+    watch.inner.put(&watch.inner.prepare(object(2, "two")));
+    assert_eq!(heard(&log), [], "the echo is nothing new");
+}
+
+#[tokio::test]
+async fn an_older_state_never_replaces_a_newer_one() {
+    let watch = watch();
+    let (log, _subscription) = listen(&watch);
+    watch.record(object(5, "five"));
+    heard(&log);
+    watch.inner.put(&watch.inner.prepare(object(4, "four")));
+    watch.record(object(3, "three"));
+    watch.inner.deleted(object(4, "four"));
+    assert_eq!(heard(&log), []);
+    let name = ObjectName::of(&object(5, ""));
+    assert_eq!(watch.get(&name).unwrap().data["data"]["key"], "five");
+}
+
+#[tokio::test]
+async fn what_a_list_after_a_gap_does_not_name_is_gone() {
+    let watch = watch();
+    watch.record(object(5, "five"));
+    let (log, _subscription) = listen(&watch);
+    watch.inner.listed(&HashSet::new());
+    assert_eq!(heard(&log), [(some("five"), None)]);
+}
+
+#[test]
+fn a_server_that_is_away_is_tried_every_second_however_long_it_takes() {
+    let mut retry = Retry::default();
+    let delays: Vec<_> = (0..50)
+        .map(|_| retry.delay(LAST_DELAY_AWAY).as_millis())
+        .collect();
+    assert_eq!(delays[..5], [100, 200, 400, 800, 1000]);
+    assert_eq!(delays[49], 1000);
+}

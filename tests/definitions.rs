@@ -1,0 +1,155 @@
+//! CustomResourceDefinitions come, change and go while the host runs.
+
+use std::time::Instant;
+
+use control_plane::{ControlPlane, Options};
+use kube::Api;
+use kube::api::DeleteParams;
+use kube::core::DynamicObject;
+
+use crate::echo::CONTROLLER;
+use crate::echoes::{ECHO, POD, apply, complaints, until_pods};
+use crate::support::{Host, Scenario, condition, install, resource, root};
+
+const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
+
+/// A kind that the first controller may make and nobody has installed.
+fn widgets(served: &str) -> String {
+    format!(
+        "apiVersion: apiextensions.k8s.io/v1\n\
+         kind: CustomResourceDefinition\n\
+         metadata: {{name: widgets.stable.example.com}}\n\
+         spec:\n  group: stable.example.com\n  scope: Namespaced\n  names: {{plural: widgets, kind: Widget}}\n  versions:\n  \
+         - {{name: v1, served: {served}, storage: true, schema: {{openAPIV3Schema: {{type: object}}}}}}\n  \
+         - {{name: v2, served: true, storage: false, schema: {{openAPIV3Schema: {{type: object}}}}}}\n"
+    )
+}
+
+async fn echoes(scenario: &Scenario) {
+    let file = root().join("manifests/crds/echoes.my-operator.dev.yaml");
+    let yaml = std::fs::read_to_string(file).unwrap();
+    install(&scenario.client, scenario.folder.path(), &yaml).await;
+}
+
+fn definitions(scenario: &Scenario) -> Api<DynamicObject> {
+    Api::all_with(scenario.client.clone(), &resource(DEFINITION))
+}
+
+/// How often the log says it.
+fn said(host: &Host, words: &str) -> usize {
+    host.log().lines().filter(|line| line.contains(words)).count()
+}
+
+async fn until_said(host: &Host, words: &str, times: usize) {
+    let wait = async {
+        while said(host, words) < times {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(crate::support::LIMIT, wait).await;
+    assert!(
+        in_time.is_ok(),
+        "{words:?} was said {} times, not {times}",
+        said(host, words)
+    );
+}
+
+#[tokio::test]
+async fn a_controller_follows_its_definition_and_the_others_go_on() {
+    let cluster = ControlPlane::start(Options {
+        controller_manager: false,
+        ..Options::default()
+    })
+    .await
+    .expect("a control plane");
+    let scenario = Scenario::within(&cluster, "definitions").await;
+    let file = root().join("manifests/crds/myapps.example.com.yaml");
+    let yaml = std::fs::read_to_string(file).unwrap();
+    install(&scenario.client, scenario.folder.path(), &yaml).await;
+    let mut host = scenario.start(&format!(
+        "{CONTROLLER}- name: myapp\n  parent: {{apiVersion: example.com/v1, kind: MyApp}}\n  plugin: myapp.wasm\n  \
+         children: [{{apiVersion: apps/v1, kind: Deployment}}, {{apiVersion: v1, kind: Service}}]\n"
+    ));
+    let waiting = "waiting for the CustomResourceDefinition of my-operator.dev/v1";
+    until_said(&host, waiting, 1).await;
+
+    for round in 1..=2 {
+        echoes(&scenario).await;
+        let installed = Instant::now();
+        until_said(&host, "controller started\",\"controller\":\"echo", round).await;
+        eprintln!(
+            "round {round}: started {:?} after the definition was there",
+            installed.elapsed()
+        );
+        assert!(installed.elapsed().as_secs() < 5, "{:?}", installed.elapsed());
+        apply(&scenario, "e", 2).await;
+        until_pods(&scenario, 2).await;
+        scenario
+            .until(ECHO, "e", "counted", |e| e.data["status"]["currentReplicas"] == 2)
+            .await;
+
+        definitions(&scenario)
+            .delete("echoes.my-operator.dev", &DeleteParams::default())
+            .await
+            .expect("deleted");
+        let deleted = Instant::now();
+        until_said(&host, "not served any more: the controller stops", round).await;
+        until_said(&host, waiting, round + 1).await;
+        eprintln!(
+            "round {round}: stopped {:?} after the definition was deleted",
+            deleted.elapsed()
+        );
+        for i in 0..2 {
+            // Nothing collects garbage here.
+            scenario.delete(POD, &format!("e-pod-{i}")).await;
+            scenario.until_gone(POD, &format!("e-pod-{i}")).await;
+        }
+    }
+    scenario
+        .apply("{apiVersion: example.com/v1, kind: MyApp, metadata: {name: app}, spec: {image: 'nginx:1', port: 80}}")
+        .await;
+    scenario
+        .until("apps/v1/Deployment", "app", "there", |_| true)
+        .await;
+    assert_eq!(
+        said(&host, "controller stopped"),
+        2,
+        "only the one whose kind went"
+    );
+    let complaints = complaints(&host);
+    assert!(complaints.len() <= 4, "{complaints:#?}");
+    assert!(host.is_alive());
+    drop(host);
+
+    a_child_kind_without_definition(&scenario).await;
+}
+
+/// The controller runs, says on the parent which definition is missing, and goes on when it is there.
+async fn a_child_kind_without_definition(scenario: &Scenario) {
+    echoes(scenario).await;
+    install(&scenario.client, scenario.folder.path(), &widgets("false")).await;
+    let children =
+        "children: [{apiVersion: v1, kind: Pod}, {apiVersion: stable.example.com/v1, kind: Widget}]";
+    let controller = CONTROLLER.replace("children: [{apiVersion: v1, kind: Pod}]", children);
+    let _host = scenario.start(&controller);
+    apply(scenario, "w", 1).await;
+    let message = scenario
+        .until_condition(ECHO, "w", "Reconciling", "True", "WatchFailed")
+        .await;
+    // The definition is there, and its version v1 is not served.
+    assert!(
+        message.contains("Widget") && message.contains("stable.example.com/v1"),
+        "{message}"
+    );
+    scenario.apply(&widgets("true")).await;
+    let installed = Instant::now();
+    scenario
+        .until(ECHO, "w", "reconciled", |e| {
+            e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
+        })
+        .await;
+    eprintln!(
+        "reconciled {:?} after the child's version was served",
+        installed.elapsed()
+    );
+}

@@ -1,0 +1,142 @@
+//! Many Echo resources at once, and the proof that each has exactly what it should.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use control_plane::AuditEvent;
+use futures::StreamExt;
+use kube::ResourceExt;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use crate::support::{Host, LIMIT, Scenario, condition};
+
+pub const ECHO: &str = "my-operator.dev/v1/Echo";
+pub const POD: &str = "v1/Pod";
+
+/// One resource; made or changed.
+pub async fn apply(scenario: &Scenario, name: &str, replicas: usize) {
+    let body = json!({
+        "apiVersion": "my-operator.dev/v1", "kind": "Echo", "metadata": { "name": name },
+        "spec": { "replicas": replicas, "image": "echo:1" },
+    });
+    let params = PatchParams::apply("user").force();
+    let api = scenario.api(ECHO);
+    api.patch(name, &params, &Patch::Apply(&body))
+        .await
+        .expect("an Echo");
+}
+
+/// The resources `<prefix>0` and so on, ten at a time.
+pub async fn apply_many(scenario: &Scenario, prefix: &str, count: usize, replicas: usize) {
+    let names: Vec<_> = (0..count).map(|i| format!("{prefix}{i}")).collect();
+    futures::stream::iter(&names)
+        .for_each_concurrent(10, |name| apply(scenario, name, replicas))
+        .await;
+}
+
+/// Waits until there are at least so many pods.
+pub async fn until_pods(scenario: &Scenario, count: usize) {
+    wait(scenario, &format!("{count} pods"), async || {
+        let found = scenario.names(POD).await.len();
+        (found < count).then(|| format!("{found} pods"))
+    })
+    .await;
+}
+
+/// Waits until every Echo has exactly the pods that its spec asks for, owned by it, and a status that says so,
+/// and nothing else is there. None may have had a Warning on the way.
+pub async fn until_exact(scenario: &Scenario) {
+    wait(scenario, "every Echo has exactly its pods", async || {
+        first_fault(scenario).await
+    })
+    .await;
+    let events = scenario.api("events.k8s.io/v1/Event");
+    let events = events.list(&ListParams::default()).await.expect("Events");
+    let warnings: Vec<_> = events
+        .iter()
+        .filter(|event| event.data["type"] == "Warning")
+        .map(|event| &event.data["note"])
+        .collect();
+    assert!(warnings.is_empty(), "{warnings:#?}");
+}
+
+async fn wait(scenario: &Scenario, what: &str, fault: impl AsyncFn() -> Option<String>) {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while let Some(fault) = fault().await {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "{}: not {what}: {fault}\nthe host's log ends:\n{}",
+            scenario.namespace,
+            scenario.log_tail()
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn first_fault(scenario: &Scenario) -> Option<String> {
+    let all = ListParams::default();
+    let echoes = scenario.api(ECHO).list(&all).await.expect("the Echos");
+    let pods = scenario.api(POD).list(&all).await.expect("the pods");
+    let mut pods: BTreeMap<_, _> = pods.iter().map(|pod| (pod.name_any(), pod)).collect();
+    for echo in &echoes {
+        let name = echo.name_any();
+        let replicas = echo.data["spec"]["replicas"].as_u64().unwrap();
+        for i in 0..replicas {
+            let pod = format!("{name}-pod-{i}");
+            match pods.remove(&pod) {
+                None => return Some(format!("{pod} is missing")),
+                Some(found)
+                    if found.owner_references().first().map(|o| &o.uid) != echo.metadata.uid.as_ref() =>
+                {
+                    return Some(format!("{pod} belongs to somebody else"));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some(fault) = status_fault(echo, replicas) {
+            return Some(format!("{name}: {fault}: {}", echo.data["status"]));
+        }
+    }
+    pods.keys().next().map(|pod| format!("{pod} is left over"))
+}
+
+fn status_fault(echo: &DynamicObject, replicas: u64) -> Option<&'static str> {
+    let status = &echo.data["status"];
+    if status["currentReplicas"] != replicas || status["isReady"] != true {
+        Some("not ready")
+    } else if status["observedGeneration"] != echo.metadata.generation.unwrap() {
+        Some("the status is of an older generation")
+    } else if condition(echo, "Ready").is_none_or(|ready| ready["status"] != "True") {
+        Some("the condition is not true")
+    } else if condition(echo, "Stalled")
+        .or(condition(echo, "Reconciling"))
+        .is_some()
+    {
+        Some("it has a complaint")
+    } else {
+        None
+    }
+}
+
+/// How often each pod was made, by the audit log: more than once is a pod too many on the way.
+pub fn creations(writes: &[AuditEvent]) -> BTreeMap<String, usize> {
+    let mut created = BTreeMap::new();
+    for write in writes {
+        let object = write.object_ref.clone().unwrap_or_default();
+        if object.resource == "pods" && write.response_status.as_ref().is_some_and(|s| s.code == 201) {
+            *created.entry(object.name).or_default() += 1;
+        }
+    }
+    created
+}
+
+/// The lines of a host's log that are worse than information.
+pub fn complaints(host: &Host) -> Vec<String> {
+    let log = host.log();
+    log.lines()
+        .filter(|line| line.contains("\"level\":\"WARN\"") || line.contains("\"level\":\"ERROR\""))
+        .map(str::to_owned)
+        .collect()
+}

@@ -1,0 +1,99 @@
+//! The API server goes away, etcd goes away, and a host that is cut off misses what happens meanwhile.
+
+use std::time::{Duration, Instant};
+
+use control_plane::{ControlPlane, Options};
+
+use crate::echo::CONTROLLER;
+use crate::echoes::{ECHO, POD, apply_many, complaints, creations, until_exact, until_pods};
+use crate::support::{Host, Scenario, own_cluster};
+
+/// One control plane for all of them, broken in one way after the other: each costs seconds of two cores.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_outlives_every_outage_and_everything_is_there_once() {
+    let options = Options {
+        controller_manager: false,
+        ..Options::default().with_audit()
+    };
+    let mut cluster = own_cluster(options).await;
+    let scenario = Scenario::within(&cluster, "outages").await;
+    let mut host = scenario.start(CONTROLLER);
+    the_api_server_restarts_under_load(&mut cluster, &scenario, &host).await;
+    etcd_is_away_under_load(&cluster, &scenario, &host).await;
+    deletions_are_missed(&mut cluster, &scenario, &host).await;
+    assert!(host.is_alive());
+}
+
+async fn the_api_server_restarts_under_load(cluster: &mut ControlPlane, scenario: &Scenario, host: &Host) {
+    apply_many(scenario, "a", 60, 3).await;
+    until_pods(scenario, 20).await;
+    cluster.stop_apiserver().await;
+    host.until_log(&["the API server cannot be reached"]).await;
+    let away = Instant::now();
+    cluster.start_apiserver().await.expect("the API server");
+    let back = Instant::now();
+    until_exact(scenario).await;
+    eprintln!(
+        "API server away for {:?}; all 60 right {:?} after it was ready",
+        back - away,
+        back.elapsed()
+    );
+    // Far below the delay of a watch that doubles its delay without bound, far above what it takes.
+    assert!(back.elapsed() < Duration::from_secs(15), "{:?}", back.elapsed());
+    // The last writes before the end may have been lost to the audit log.
+    let created = creations(&scenario.writes(cluster));
+    assert!(created.len() > 100, "{}", created.len());
+    assert!(created.values().all(|&times| times == 1), "{created:?}");
+    let complaints = complaints(host);
+    assert!(complaints.len() <= 5, "{complaints:#?}");
+    // It works on: this needs the watch of the parents.
+    apply_many(scenario, "b", 1, 1).await;
+    until_exact(scenario).await;
+}
+
+async fn etcd_is_away_under_load(cluster: &ControlPlane, scenario: &Scenario, host: &Host) {
+    let before = complaints(host).len();
+    apply_many(scenario, "c", 30, 3).await;
+    until_pods(scenario, 190).await;
+    cluster.pause_etcd();
+    // What is waited for is the outage itself.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    cluster.resume_etcd();
+    let back = Instant::now();
+    until_exact(scenario).await;
+    eprintln!(
+        "etcd away for 10 s; all right {:?} after it was back",
+        back.elapsed()
+    );
+    let complaints = &complaints(host)[before..];
+    assert!(complaints.len() <= 5, "{complaints:#?}");
+}
+
+/// The host is cut off, and the API server that it comes back to does not know what happened before its own
+/// start: only a list says what is gone.
+async fn deletions_are_missed(cluster: &mut ControlPlane, scenario: &Scenario, host: &Host) {
+    let first = scenario.get(POD, "a0-pod-1").await.expect("a pod");
+    // Its connections end, and it is not there to make new ones.
+    cluster.stop_apiserver().await;
+    host.process().pause();
+    cluster.start_apiserver().await.expect("the API server");
+    scenario.delete(POD, "a0-pod-1").await;
+    scenario.delete(ECHO, "b0").await;
+    // Nothing collects garbage in this control plane.
+    scenario.delete(POD, "b0-pod-0").await;
+    scenario.until_gone(POD, "a0-pod-1").await;
+    scenario.until_gone(POD, "b0-pod-0").await;
+    cluster.restart_apiserver().await.expect("the API server");
+    host.process().resume();
+    let back = Instant::now();
+    scenario
+        .until(POD, "a0-pod-1", "made anew", |pod| {
+            pod.metadata.uid != first.metadata.uid
+        })
+        .await;
+    eprintln!(
+        "a pod deleted in a watch gap is back {:?} after the host",
+        back.elapsed()
+    );
+    until_exact(scenario).await;
+}

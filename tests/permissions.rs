@@ -1,0 +1,137 @@
+//! The host runs as a user who lacks a permission: who needs it says so and waits, the others go on.
+
+use serde_json::json;
+
+use crate::echo::CONTROLLER;
+use crate::echoes::{ECHO, POD, apply, complaints};
+use crate::support::{LIMITED, Scenario, cluster, condition};
+
+const MYAPP: &str = "example.com/v1/MyApp";
+const OTHER: &str = "\
+- name: myapp
+  parent: {apiVersion: example.com/v1, kind: MyApp}
+  plugin: myapp.wasm
+  children: [{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: Service}]
+";
+
+/// Gives the limited user these verbs on pods, beside all that both controllers need but pods.
+async fn grant(scenario: &Scenario, pods: &[&str]) {
+    let namespace = &scenario.namespace;
+    let rules = json!([
+        { "apiGroups": ["my-operator.dev", "example.com"], "resources": ["*"],
+          "verbs": ["get", "list", "watch", "patch"] },
+        { "apiGroups": ["apps"], "resources": ["deployments"],
+          "verbs": ["get", "list", "watch", "patch", "create", "delete"] },
+        { "apiGroups": [""], "resources": ["services"],
+          "verbs": ["get", "list", "watch", "patch", "create", "delete"] },
+        { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
+        { "apiGroups": [""], "resources": ["pods"], "verbs": pods },
+    ]);
+    let (role, binding) = ("rbac.authorization.k8s.io/v1", "host");
+    let text = json!({ "apiVersion": role, "kind": "Role",
+        "metadata": { "name": binding, "namespace": namespace }, "rules": rules });
+    scenario.apply(&text.to_string()).await;
+    let text = json!({ "apiVersion": role, "kind": "RoleBinding",
+        "metadata": { "name": binding, "namespace": namespace },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": binding },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED }] });
+    scenario.apply(&text.to_string()).await;
+}
+
+async fn limited(name: &str) -> Scenario {
+    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+    Scenario::new(name).await.with_kubeconfig(kubeconfig)
+}
+
+async fn the_other_controller_works(scenario: &Scenario) {
+    scenario
+        .apply("{apiVersion: example.com/v1, kind: MyApp, metadata: {name: app}, spec: {image: 'nginx:1', port: 80}}")
+        .await;
+    scenario
+        .until(MYAPP, "app", "ready", |app| {
+            condition(app, "Ready").is_some_and(|ready| ready["status"] == "True")
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_says_what_is_missing() {
+    let scenario = limited("no-list").await;
+    grant(&scenario, &["get", "patch", "create", "delete"]).await;
+    let host = scenario.start(&format!("{CONTROLLER}{OTHER}"));
+    apply(&scenario, "e", 2).await;
+    let message = scenario
+        .until_condition(ECHO, "e", "Reconciling", "True", "WatchFailed")
+        .await;
+    assert!(message.contains("cannot list resource \"pods\""), "{message}");
+    assert!(
+        message.contains("give the host's role the verbs get, list and watch"),
+        "{message}"
+    );
+    let line = host
+        .until_log(&["WARN", "cannot watch", "pods is forbidden"])
+        .await;
+    assert!(line.contains("list and watch"), "{line}");
+    the_other_controller_works(&scenario).await;
+
+    grant(&scenario, &["get", "list", "watch", "patch", "create", "delete"]).await;
+    let given = std::time::Instant::now();
+    scenario.until(POD, "e-pod-1", "there", |_| true).await;
+    eprintln!("a pod {:?} after the right to list was given", given.elapsed());
+    scenario
+        .until(ECHO, "e", "no complaint", |e| {
+            e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
+        })
+        .await;
+    // The definitions, the pods; as often as it was tried.
+    let complaints = complaints(&host);
+    assert!(complaints.len() <= 4, "{complaints:#?}");
+}
+
+#[tokio::test]
+async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_itself() {
+    let scenario = limited("no-patch").await;
+    grant(&scenario, &["get", "list", "watch"]).await;
+    let host = scenario.start(&format!("{CONTROLLER}{OTHER}"));
+    apply(&scenario, "e", 2).await;
+    let message = scenario
+        .until_condition(ECHO, "e", "Reconciling", "True", "ApplyFailed")
+        .await;
+    for words in [
+        "Pod no-patch/e-pod-0",
+        "Pod no-patch/e-pod-1",
+        "cannot patch resource \"pods\"",
+        "give the host's role",
+    ] {
+        assert!(message.contains(words), "{words:?} is not in: {message}");
+    }
+    scenario.until_event("e", "Warning", "ApplyFailed").await;
+    the_other_controller_works(&scenario).await;
+    // Tried again and again, said once.
+    host.until_log(&["DEBUG", "cannot apply Pod no-patch/e-pod-0"])
+        .await;
+    let said = complaints(&host);
+    let said: Vec<_> = said.iter().filter(|line| line.contains("cannot apply")).collect();
+    assert_eq!(said.len(), 1, "{said:#?}");
+
+    grant(&scenario, &["get", "list", "watch", "patch", "create", "delete"]).await;
+    let given = std::time::Instant::now();
+    scenario
+        .until(ECHO, "e", "no complaint", |e| {
+            e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
+        })
+        .await;
+    eprintln!(
+        "recovered {:?} after the right to patch was given",
+        given.elapsed()
+    );
+    assert_eq!(
+        scenario
+            .names(POD)
+            .await
+            .iter()
+            .filter(|pod| pod.starts_with("e-"))
+            .count(),
+        2
+    );
+}
