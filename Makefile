@@ -26,6 +26,7 @@ test: prerequisites ## Check format and lints, run every test
 	$(MAKE) --no-print-directory lint; \
 	cargo test --workspace; \
 	cd plugins && cargo test --workspace
+	@cd plugins/hello && GOTOOLCHAIN=local "$$(../go.sh)" vet . && GOTOOLCHAIN=local "$$(../go.sh)" test .
 
 fmt: ## Format the sources
 	cargo fmt --all
@@ -40,6 +41,7 @@ crds: ## Write manifests/crds anew, as the sample plugins print them
 	cargo build --workspace --quiet
 	plugins/build.sh
 	$(target)/debug/operator-host crd plugins/target/plugins/echo.wasm > manifests/crds/echoes.my-operator.dev.yaml
+	$(target)/debug/operator-host crd plugins/target/plugins/hello.wasm > manifests/crds/helloes.fraim.co.jp.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/myapp.wasm > manifests/crds/myapps.example.com.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/mysql.wasm \
 	    > manifests/crds/mysqlclusters.database.example.com.yaml

@@ -106,15 +106,7 @@ pub async fn reconcile(context: &Context, name: &ObjectName) -> Next {
     match result {
         Ok(None) => Next::OnChange,
         Ok(Some(answer)) => {
-            for event in &answer.events {
-                context.events.publish(
-                    &context.config.name,
-                    &parent,
-                    event.type_,
-                    &event.reason,
-                    &event.message,
-                );
-            }
+            answer.publish(context, &parent);
             let next = answer.requeue.map_or(Next::OnChange, Next::After);
             let Some(parent) = as_seen(context, &parent) else {
                 return Next::OnChange;
@@ -175,6 +167,8 @@ async fn pass(
                 .cloned()
                 .collect();
             set_finalizers(context, parent, rest).await?;
+            // There is no status to come, but the last word of the cleanup is to be seen.
+            answer.publish(context, parent);
             return Ok(None);
         }
         return Ok(Some(answer));
@@ -565,6 +559,20 @@ impl Answer {
         Self {
             done: true,
             ..Self::default()
+        }
+    }
+
+    /// The plugin's Events.
+    fn publish(&self, context: &Context, parent: &DynamicObject) {
+        for event in &self.events {
+            let Event {
+                type_,
+                reason,
+                message,
+            } = event;
+            context
+                .events
+                .publish(&context.config.name, parent, *type_, reason, message);
         }
     }
 }
