@@ -23,6 +23,7 @@ test: prerequisites ## Check format and lints, run every test
 	@cargo fmt --all --check
 	@cd plugins && cargo fmt --all --check
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
+	plugins/build.sh tests/fixtures/puppet tests/fixtures/cluster-puppet >&2; \
 	$(MAKE) --no-print-directory lint; \
 	cargo test --workspace; \
 	cd plugins && cargo test --workspace

@@ -13,10 +13,10 @@ pub const CONTROLLER: &str = "\
   backoff: {initial: 100ms, max: 1s}
 ";
 
-const ECHO: &str = "my-operator.dev/v1/Echo";
+pub const ECHO: &str = "my-operator.dev/v1/Echo";
 const POD: &str = "v1/Pod";
 
-fn echo(replicas: u32) -> String {
+pub fn echo(replicas: u32) -> String {
     format!(
         "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: e}}\n\
          spec: {{replicas: {replicas}, image: 'echo:1'}}"

@@ -8,8 +8,13 @@
 // A helper that fails is a test that fails.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod puppet;
 mod support;
 
+mod bad_answers;
+mod bad_calls;
+mod bad_files;
+mod cluster_scoped;
 mod crds;
 mod definitions;
 mod echo;
@@ -17,9 +22,16 @@ mod echoes;
 mod hello;
 mod killed;
 mod kit;
+mod lifecycle;
 mod mysql;
 mod namespaces;
+mod needs;
 mod outages;
+mod ownership;
 mod permissions;
+mod process;
 mod refused;
+mod secrets;
 mod successors;
+mod telemetry;
+mod turns;

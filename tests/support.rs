@@ -37,7 +37,7 @@ pub fn plugin(name: &str) -> PathBuf {
     file
 }
 
-/// The control plane that scenarios share, with the sample kinds installed and an audit log.
+/// The control plane that scenarios share, with the kinds of samples and tests installed and an audit log.
 pub async fn cluster() -> &'static ControlPlane {
     static CLUSTER: OnceCell<ControlPlane> = OnceCell::const_new();
     CLUSTER
@@ -45,13 +45,12 @@ pub async fn cluster() -> &'static ControlPlane {
         .await
 }
 
-/// A control plane of a scenario's own, to be broken, with the sample kinds installed.
+/// A control plane of a scenario's own, to be broken, with the same kinds installed.
 pub async fn own_cluster(options: Options) -> ControlPlane {
     let mut cluster = ControlPlane::start(options).await.expect("a control plane");
-    cluster
-        .install(&root().join("manifests/crds"))
-        .await
-        .expect("the sample kinds");
+    for kinds in ["manifests/crds", "tests/fixtures/puppet/crds.yaml"] {
+        cluster.install(&root().join(kinds)).await.expect("the kinds");
+    }
     cluster
 }
 
@@ -91,6 +90,11 @@ impl Scenario {
         self
     }
 
+    /// The kubeconfig of the cluster.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
     /// Writes a file into the scenario's folder.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let file = self.folder.path().join(name);
@@ -119,7 +123,18 @@ impl Scenario {
 
     /// Starts a host with a configuration file and further arguments.
     pub fn start_with(&self, config: &Path, arguments: &[&str]) -> Host {
-        Host::start(config, &self.kubeconfig, arguments, self.folder.path())
+        self.start_in(config, arguments, &[])
+    }
+
+    /// Starts a host with a configuration file, further arguments, and further environment variables.
+    pub fn start_in(&self, config: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Host {
+        Host::start(
+            config,
+            &self.kubeconfig,
+            arguments,
+            environment,
+            self.folder.path(),
+        )
     }
 
     /// The API of a kind in this namespace; `kind` is as in [`resource`].
@@ -229,21 +244,32 @@ impl Scenario {
 
     /// Waits until there is an Event about an object with this type and reason, and gives its note.
     pub async fn until_event(&self, name: &str, type_: &str, reason: &str) -> String {
+        self.until_event_saying(name, type_, reason, "").await
+    }
+
+    /// Waits for an Event whose note has these words, and gives it.
+    pub async fn until_event_saying(&self, name: &str, type_: &str, reason: &str, words: &str) -> String {
         let api = self.api("events.k8s.io/v1/Event");
+        let note = |event: &DynamicObject| event.data["note"].as_str().unwrap_or_default().to_owned();
         let matches = |event: &DynamicObject| {
             event.data["regarding"]["name"] == name
                 && event.data["type"] == type_
                 && event.data["reason"] == reason
+                && note(event).contains(words)
         };
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {
             let events = api.list(&ListParams::default()).await.expect("a list");
             if let Some(event) = events.iter().find(|event| matches(event)) {
-                return event.data["note"].as_str().unwrap_or_default().to_owned();
+                return note(event);
             }
+            let others: Vec<_> = events
+                .iter()
+                .map(|event| (&event.data["reason"], note(event)))
+                .collect();
             assert!(
                 tokio::time::Instant::now() < deadline,
-                "no {type_} Event {reason} about {name}"
+                "no {type_} Event {reason} about {name} says {words:?}; there are {others:#?}"
             );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -308,7 +334,13 @@ pub struct Host {
 }
 
 impl Host {
-    fn start(config: &Path, kubeconfig: &Path, arguments: &[&str], folder: &Path) -> Self {
+    fn start(
+        config: &Path,
+        kubeconfig: &Path,
+        arguments: &[&str],
+        more: &[(&str, &str)],
+        folder: &Path,
+    ) -> Self {
         let log = folder.join("host.log");
         let mut all = vec![
             "run".to_owned(),
@@ -317,10 +349,12 @@ impl Host {
         ];
         all.extend(arguments.iter().map(ToString::to_string));
         let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
-        let environment = [
+        let mut environment = vec![
             ("KUBECONFIG", kubeconfig),
             ("OPERATOR_HOST_LOG", Path::new("info,operator_host=debug")),
+            ("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")),
         ];
+        environment.extend(more.iter().map(|(name, value)| (*name, Path::new(*value))));
         let output = Output::File(log.clone());
         let process =
             Component::spawn("operator-host", program, &all, &environment, output).expect("the host starts");
@@ -350,6 +384,11 @@ impl Host {
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// SIGTERM, and no wait.
+    pub fn terminate(&self) {
+        self.process.terminate();
     }
 
     /// SIGTERM; how it ended. SIGKILL follows after a while.

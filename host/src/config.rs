@@ -148,17 +148,17 @@ impl Config {
             invalid(
                 file,
                 error.location().unwrap_or(Location::UNKNOWN),
-                strip_location(&message),
+                in_plain_words(&message),
             )
         })?;
         raw.validate(file)
     }
 }
 
-/// serde-saphyr ends its messages with the location, which [`ConfigError`] puts first.
-fn strip_location(message: &str) -> String {
+/// serde-saphyr ends its messages with the location, which [`ConfigError`] puts first, and names Rust's types.
+fn in_plain_words(message: &str) -> String {
     let end = message.find(" at line ").unwrap_or(message.len());
-    message[..end].to_owned()
+    message[..end].replace("invalid u64", "expected a whole number")
 }
 
 fn invalid(file: &Path, at: Location, message: impl Into<String>) -> ConfigError {

@@ -17,6 +17,11 @@
 pub mod cli;
 pub mod config;
 
+pub mod health;
+pub mod metrics;
+pub mod telemetry;
+pub mod trace;
+
 pub mod client;
 pub mod operator;
 pub mod supervisor;

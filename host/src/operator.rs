@@ -19,6 +19,7 @@ use crate::controller::watches::{KeepPolicy, Watches};
 use crate::plugin::registry::Live;
 use crate::plugin::{EngineError, EngineOptions, Limits, LoadError, Plugin, Runtime};
 use crate::supervisor::{Shared, supervise, watch_definitions};
+use crate::telemetry::Instruments;
 
 /// How long passes under way may take after the signal to stop. A pod has 30 seconds by default.
 const DRAIN: Duration = Duration::from_secs(25);
@@ -37,36 +38,54 @@ pub enum OperatorError {
 ///
 /// # Errors
 /// When nothing could be started.
-pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Result<(), OperatorError> {
+pub async fn run(
+    config: Config,
+    client: Client,
+    instruments: Instruments,
+    stop: CancellationToken,
+) -> Result<(), OperatorError> {
     let runtime = Runtime::new(EngineOptions::default())?;
-    let kinds = Arc::new(Kinds::new(client.clone()));
+    let kinds = Arc::new(Kinds::new(client.clone(), Arc::clone(&instruments.metrics)));
     let watches = Arc::new(Watches::new(
         client.clone(),
         Arc::clone(&kinds),
         keep_policy(&config),
+        Arc::clone(&instruments.metrics),
     ));
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host".to_owned());
-    let (events, writer) = Events::start(client.clone(), instance);
+    let (events, writer) = Events::start(client.clone(), instance, Arc::clone(&instruments.metrics));
     let definitions = watch_definitions(&kinds, &watches);
     let shared = Shared {
         client,
         kinds,
         watches,
         events,
+        instruments: instruments.clone(),
         namespaces: config.namespaces.into_iter().collect(),
     };
     let tasks = TaskTracker::new();
     for controller in config.controllers {
         let controller = Arc::new(controller);
         let (sender, live) = watch::channel(Live::Loading);
+        instruments.health.expect(&controller.name, live.clone());
         let (runtime, loaded) = (runtime.clone(), Arc::clone(&controller));
+        let metrics = instruments.metrics.of(&controller.name, &controller.parent);
         tasks.spawn(async move {
-            sender.send_replace(load(&runtime, &loaded).await);
+            let live = load(&runtime, &loaded).await;
+            match &live {
+                Live::Plugin(plugin) => {
+                    metrics.plugin_live(plugin);
+                    metrics.reloaded("loaded");
+                }
+                Live::Loading | Live::Failed(_) => metrics.reloaded("refused"),
+            }
+            sender.send_replace(live);
         });
         tasks.spawn(supervise(shared.clone(), controller, live, stop.clone()));
     }
     tasks.close();
     stop.cancelled().await;
+    instruments.health.stopping();
     info!("stopping: waiting for the passes under way");
     if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {
         warn!(

@@ -14,9 +14,12 @@ use crate::controller;
 use crate::controller::context::{Context, KindWatches, Parts};
 use crate::controller::events::Events;
 use crate::controller::kinds::{KindError, Kinds, Resource};
+use crate::controller::observer::Observer;
 use crate::controller::watches::{Subscription, Watch, Watches};
+use crate::health::Readiness;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
+use crate::telemetry::Instruments;
 
 /// The longest wait before discovery is asked again. A CustomResourceDefinition that comes wakes the wait; this
 /// is for hosts that may not watch those.
@@ -39,6 +42,8 @@ pub struct Shared {
     pub watches: Arc<Watches>,
     /// Where Events go.
     pub events: Events,
+    /// Metrics, spans and health.
+    pub instruments: Instruments,
     /// The namespaces to watch; empty: all of them.
     pub namespaces: Arc<[String]>,
 }
@@ -76,7 +81,7 @@ pub async fn supervise(
                 }
                 let stop_one = stop.child_token();
                 let context = Arc::new(context(&shared, &config, &resolved, plugin.clone()));
-                let running = tokio::spawn(controller::run(context, stop_one.clone()));
+                let running = tokio::spawn(controller::run(Arc::clone(&context), stop_one.clone()));
                 until_changed(&shared, &config, &resolved, &mut changed, &stop).await;
                 stop_one.cancel();
                 if let Err(panic) = running.await {
@@ -85,6 +90,10 @@ pub async fn supervise(
                 continue;
             }
             Err(KindError::Unknown(kind)) => {
+                shared
+                    .instruments
+                    .health
+                    .set(&config.name, Readiness::Waiting(kind.to_string()));
                 let text = format!("waiting for the CustomResourceDefinition of {kind}");
                 if said.as_ref() != Some(&text) {
                     info!(controller = config.name, "{text}");
@@ -209,6 +218,7 @@ fn context(
         reads: config.reads.iter().map(others).collect(),
         plugin,
         events: shared.events.clone(),
+        observer: Observer::new(config, &shared.instruments),
         config: Arc::clone(config),
     })
 }

@@ -287,7 +287,12 @@ async fn follow(scenario: &Scenario, kind: &str) -> mpsc::UnboundedReceiver<(Ins
         while let Ok(Some(event)) = events.try_next().await {
             match event {
                 watcher::Event::InitDone => drop(ready.take().map(|ready| ready.send(()))),
-                watcher::Event::Apply(object) if sender.send((Instant::now(), object)).is_err() => return,
+                watcher::Event::Apply(object) => {
+                    let seen = (Instant::now(), object);
+                    if sender.send(seen).is_err() {
+                        return;
+                    }
+                }
                 _ => {}
             }
         }

@@ -1,16 +1,18 @@
 //! `operator-host run`.
 
-use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
-use tracing_subscriber::EnvFilter;
 
 use super::Failure;
 use crate::config::Config;
+use crate::health::server;
+use crate::telemetry::Telemetry;
+use crate::telemetry::log::{self, LogFormat};
 use crate::{client, operator};
 
 /// The options of `run`.
@@ -30,14 +32,14 @@ pub struct Args {
     /// How to log; the default is `human` on a terminal and `json` elsewhere
     #[arg(long, env = "OPERATOR_HOST_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<LogFormat>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    /// For people
-    Human,
-    /// One JSON object a line
-    Json,
+    /// Where to serve /livez, /readyz, /healthz and /metrics; port 0 takes a free one and logs it
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_HEALTH_ADDR",
+        default_value = "0.0.0.0:8080",
+        value_name = "ADDRESS"
+    )]
+    health_addr: SocketAddr,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -46,43 +48,26 @@ enum LogFormat {
 /// Wrong configuration, no cluster, no engine.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
-    start_log(&args)?;
+    log::start(&args.log, args.log_format).map_err(|error| Failure::Usage(error.into()))?;
+    let telemetry = Telemetry::start().map_err(|error| Failure::Usage(error.into()))?;
+    let instruments = telemetry.instruments();
     let stop = stop_on_signal()?;
-    let client = client::connect().await?;
+    let client = client::connect(Arc::clone(&instruments.metrics)).await?;
     info!(
         version = env!("CARGO_PKG_VERSION"),
         controllers = config.controllers.len(),
         config = %args.config.display(),
         "operator-host starts"
     );
-    operator::run(config, client, stop).await?;
+    server::start(
+        args.health_addr,
+        Arc::clone(&instruments.health),
+        telemetry.registry(),
+    )
+    .await?;
+    operator::run(config, client, instruments, stop).await?;
+    telemetry.shut_down().await;
     info!("operator-host has stopped");
-    Ok(())
-}
-
-fn start_log(args: &Args) -> Result<(), Failure> {
-    // kube logs each try of a watch that is refused, and each watch that a server's end cuts off; this host says it
-    // once, in its own words.
-    let filter = EnvFilter::try_new(format!(
-        "{},kube_runtime::watcher=error,kube_client::client=error",
-        args.log
-    ))
-    .map_err(|error| Failure::Usage(anyhow::anyhow!("--log {:?}: {error}", args.log)))?;
-    let terminal = std::io::stderr().is_terminal();
-    let format = args.log_format.unwrap_or(if terminal {
-        LogFormat::Human
-    } else {
-        LogFormat::Json
-    });
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    match format {
-        LogFormat::Human => log
-            .with_ansi(terminal && std::env::var_os("NO_COLOR").is_none())
-            .init(),
-        LogFormat::Json => log.json().flatten_event(true).with_span_list(false).init(),
-    }
     Ok(())
 }
 

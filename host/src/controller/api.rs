@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::kinds::Resource;
 use super::object::ObjectName;
 use crate::client::chain;
+use crate::trace::Span;
 
 /// How long one request may take. The API server gives up by itself after a minute; a connection that is cut
 /// never answers.
@@ -216,7 +217,17 @@ impl<'a> Objects<'a> {
         name: &ObjectName,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
-        let (fault, message) = match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+        let span = Span::request(span_name(verb));
+        if span.is_recording() {
+            span.set("k8s.object.kind", self.resource.api.kind.clone());
+            span.set("k8s.object.api_version", self.resource.api.api_version.clone());
+            span.set("k8s.object.name", name.name.clone());
+            if let Some(namespace) = &name.namespace {
+                span.set("k8s.namespace.name", namespace.clone());
+            }
+        }
+        let answer = span.around(tokio::time::timeout(REQUEST_TIMEOUT, request)).await;
+        let (fault, message) = match answer {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(kube::Error::Api(status))) => (Fault::Refused(status.code), refusal(&status)),
             Ok(Err(error)) => (
@@ -228,6 +239,10 @@ impl<'a> Objects<'a> {
                 format!("no answer from the API server within {REQUEST_TIMEOUT:?}"),
             ),
         };
+        if let Fault::Refused(code) = fault {
+            span.set("http.response.status_code", i64::from(code));
+        }
+        span.fail("api", &message, "");
         Err(ApiError {
             verb,
             kind: self.resource.api.kind.clone(),
@@ -235,6 +250,14 @@ impl<'a> Objects<'a> {
             fault,
             message,
         })
+    }
+}
+
+/// One word for the span of a request.
+const fn span_name(verb: &'static str) -> &'static str {
+    match verb.as_bytes() {
+        b"apply the status of" => "status",
+        _ => verb,
     }
 }
 

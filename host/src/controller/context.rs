@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
 use kube::core::{DynamicObject, Selector};
+use opentelemetry::trace::SpanContext;
 use tokio::sync::watch;
 
 use super::children::{owns, retains};
 use super::events::Events;
 use super::kinds::Resource;
 use super::object::{ChildKey, ObjectName};
+use super::observer::Observer;
 use super::queue::{Queue, Trigger};
 use super::watches::{Watch, WatchState};
 use crate::config::ControllerConfig;
@@ -92,6 +94,8 @@ pub struct Memory {
     pub normalized: HashMap<ChildKey, (String, String)>,
     /// The same for the status.
     pub status_normalized: Option<(String, String)>,
+    /// The span of the last pass, when it was sampled.
+    pub last_span: Option<SpanContext>,
 }
 
 impl Memory {
@@ -151,6 +155,8 @@ pub struct Context {
     pub plugin: watch::Receiver<Live>,
     /// Where Events go.
     pub events: Events,
+    /// Where it is said what this controller does.
+    pub observer: Observer,
     /// Which parents to reconcile.
     pub queue: Arc<Queue>,
     memory: Mutex<HashMap<ObjectName, Memory>>,
@@ -176,6 +182,8 @@ pub struct Parts {
     pub plugin: watch::Receiver<Live>,
     /// See [`Context::events`].
     pub events: Events,
+    /// See [`Context::observer`].
+    pub observer: Observer,
 }
 
 impl Context {
@@ -192,8 +200,13 @@ impl Context {
             reads,
             plugin,
             events,
+            observer,
         } = parts;
-        let queue = Arc::default();
+        let queue = Arc::<Queue>::default();
+        let gauge = Arc::downgrade(&queue);
+        observer
+            .metrics
+            .queue(move || gauge.upgrade().map(|queue| queue.backlog()));
         let memory = Mutex::default();
         Self {
             config,
@@ -205,6 +218,7 @@ impl Context {
             reads,
             plugin,
             events,
+            observer,
             queue,
             memory,
         }

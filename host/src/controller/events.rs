@@ -3,9 +3,8 @@
 //! They are written by a task of their own, off the path of a reconcile, at a bounded rate; when too many wait
 //! they are dropped and counted. An Event that repeats is counted up as a series instead of written anew.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,12 +14,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
+use opentelemetry::trace::TraceId;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, timeout};
 use tracing::{debug, warn};
 
+use crate::metrics::Metrics;
 use crate::plugin::contract::EventType;
+use crate::trace;
 
 /// How many Events may wait to be written.
 const CAPACITY: usize = 1024;
@@ -50,26 +52,23 @@ struct Reference {
     uid: String,
 }
 
+/// The trace is no part of what makes two Events the same.
+type Message = (Entry, Option<TraceId>);
+
 /// Takes Events; cheap to clone. The task ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Events {
-    sender: mpsc::Sender<Entry>,
-    dropped: Arc<AtomicU64>,
+    sender: mpsc::Sender<Message>,
+    metrics: Arc<Metrics>,
 }
 
 impl Events {
     /// Starts the task that writes them. `instance` tells replicas apart, such as the pod's name.
     #[must_use]
-    pub fn start(client: Client, instance: String) -> (Self, JoinHandle<()>) {
+    pub fn start(client: Client, instance: String, metrics: Arc<Metrics>) -> (Self, JoinHandle<()>) {
         let (sender, receiver) = mpsc::channel(CAPACITY);
         let task = tokio::spawn(write(client, instance, receiver));
-        (
-            Self {
-                sender,
-                dropped: Arc::default(),
-            },
-            task,
-        )
+        (Self { sender, metrics }, task)
     }
 
     /// Puts an Event in line. Never waits.
@@ -98,16 +97,18 @@ impl Events {
             reason: reason.to_owned(),
             note: shorten(note),
         };
-        if self.sender.try_send(entry).is_err() && self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
+        let trace = trace::current().map(|span| span.trace_id());
+        if self.sender.try_send((entry, trace)).is_err() && self.metrics.event_dropped() == 0 {
             warn!("too many Events wait for the API server: some are dropped from now on");
         }
     }
+}
 
-    /// How many were dropped because too many waited.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
+/// The annotation of an Event that names the trace of the pass that it is from, when that is sampled.
+pub const TRACE_ANNOTATION: &str = "operator-host.dev/trace-id";
+
+fn annotations(trace: Option<TraceId>) -> Option<BTreeMap<String, String>> {
+    trace.map(|trace| BTreeMap::from([(TRACE_ANNOTATION.to_owned(), trace.to_string())]))
 }
 
 fn shorten(note: &str) -> String {
@@ -124,10 +125,10 @@ struct Written {
     last: Instant,
 }
 
-async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Entry>) {
+async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Message>) {
     let mut written: HashMap<Entry, Written> = HashMap::new();
     let mut pace = interval(PACE);
-    while let Some(entry) = entries.recv().await {
+    while let Some((entry, trace)) = entries.recv().await {
         pace.tick().await;
         written.retain(|_, event| event.last.elapsed() < SERIES);
         // Events of cluster-scoped objects are kept in `default`, as Kubernetes' own recorder does.
@@ -141,7 +142,8 @@ async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Ent
                 count: event.count,
                 last_observed_time: MicroTime(now),
             };
-            let patch = Patch::Merge(serde_json::json!({ "series": series }));
+            let metadata = serde_json::json!({ "annotations": annotations(trace) });
+            let patch = Patch::Merge(serde_json::json!({ "series": series, "metadata": metadata }));
             let params = PatchParams::default();
             if succeeded(&entry, api.patch(&event.name, &params, &patch)).await {
                 continue;
@@ -150,7 +152,7 @@ async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Ent
             written.remove(&entry);
         }
         let name = format!("{}.{:x}", entry.regarding.name, now.as_nanosecond());
-        let event = event(&entry, &instance, &name, now);
+        let event = event(&entry, trace, &instance, &name, now);
         if succeeded(&entry, api.create(&PostParams::default(), &event)).await {
             written.insert(
                 entry,
@@ -192,11 +194,12 @@ impl ByTermination for kube::core::Status {
     }
 }
 
-fn event(entry: &Entry, instance: &str, name: &str, now: Timestamp) -> Event {
+fn event(entry: &Entry, trace: Option<TraceId>, instance: &str, name: &str, now: Timestamp) -> Event {
     let regarding = entry.regarding.clone();
     Event {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
+            annotations: annotations(trace),
             namespace: Some(
                 regarding
                     .namespace

@@ -9,6 +9,7 @@ use kube::{Client, discovery};
 use thiserror::Error;
 use tokio::sync::watch;
 
+use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
 
 /// How to address the objects of one kind.
@@ -41,6 +42,7 @@ pub enum KindError {
 /// Remembers what discovery said until [`Kinds::changed`] is called.
 pub struct Kinds {
     client: Client,
+    metrics: Arc<Metrics>,
     known: Mutex<HashMap<Kind, Arc<Resource>>>,
     generation: watch::Sender<u64>,
     /// How often the definitions of a group have changed.
@@ -50,9 +52,10 @@ pub struct Kinds {
 impl Kinds {
     /// Nothing is asked yet.
     #[must_use]
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
+            metrics,
             known: Mutex::default(),
             generation: watch::Sender::new(0),
             groups: Mutex::default(),
@@ -83,6 +86,8 @@ impl Kinds {
                 message: error.to_string(),
             }),
         }?;
+        self.metrics
+            .know_kind(&found.api.group, &found.api.plural, &found.api.kind);
         self.lock().insert(kind.clone(), Arc::clone(&found));
         Ok(found)
     }

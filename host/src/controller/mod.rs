@@ -10,6 +10,7 @@ pub mod watches;
 pub mod queue;
 
 pub mod context;
+pub mod observer;
 pub mod reconcile;
 
 pub mod needs;
@@ -29,10 +30,11 @@ pub mod status;
 pub mod backoff;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::{join_all, select_all};
 use kube::core::DynamicObject;
-use tokio::time::{Instant, interval_at};
+use tokio::time::{Instant, interval, interval_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, error, info, info_span};
@@ -46,6 +48,7 @@ use self::reconcile::{Next, reconcile};
 use self::watches::{Change, Subscription, WatchState};
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
+use crate::trace::Span;
 
 /// Runs one controller until it is told to stop, then waits for the passes under way.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
@@ -61,6 +64,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         () = ready => {}
         () = stop.cancelled() => return,
     }
+    context.observer.started();
     info!(controller = context.config.name, parent = %context.config.parent, "controller started");
     mark_all(&context, &Trigger::Resync);
     let workers = TaskTracker::new();
@@ -105,6 +109,8 @@ fn mark_all(context: &Context, trigger: &Trigger) {
 async fn keep_marking(context: &Context) {
     let mut plugin = context.plugin.clone();
     plugin.mark_unchanged();
+    let pulse = &context.observer.marking;
+    let mut beat = interval(pulse.period());
     let period = context.config.resync;
     let mut resync = interval_at(Instant::now() + period, period);
     let all = || {
@@ -126,7 +132,9 @@ async fn keep_marking(context: &Context) {
             let changes = states.iter_mut().map(|state| Box::pin(state.changed()));
             let _ = select_all(changes).await;
         };
+        pulse.beat();
         let trigger = tokio::select! {
+            _ = beat.tick() => continue,
             _ = resync.tick() => Trigger::Resync,
             Ok(()) = plugin.changed() => Trigger::Reload,
             () = state_changed => Trigger::Resync,
@@ -136,35 +144,53 @@ async fn keep_marking(context: &Context) {
 }
 
 async fn work(context: Arc<Context>) {
-    while let Some(work) = context.queue.next().await {
+    let pulse = &context.observer.working;
+    let mut beat = interval(pulse.period());
+    loop {
+        pulse.beat();
+        let work = tokio::select! {
+            _ = beat.tick() => continue,
+            work = context.queue.next() => work,
+        };
+        let Some(work) = work else { return };
         let Work {
             parent,
             triggers,
             since,
         } = work;
         let first = triggers.first().map_or("none", Trigger::as_str);
+        let observer = &context.observer;
+        let waited = since.elapsed();
+        let trace = root_span(&context, &parent, &triggers, waited);
         let span = info_span!(
             "reconcile",
             controller = context.config.name,
             parent = %parent,
             trigger = first,
-            waited_us = since.elapsed().as_micros() as u64,
+            waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
         );
         // A task of its own, so that a panic ends one pass and not the worker.
+        let started = Instant::now();
         let pass = {
             let (context, parent) = (Arc::clone(&context), parent.clone());
-            tokio::spawn(async move { reconcile(&context, &parent).await }.instrument(span))
+            let trace = Arc::clone(&trace);
+            tokio::spawn(
+                async move { trace.around(reconcile(&context, &parent, &trace)).await }.instrument(span),
+            )
         };
         let next = match pass.await {
             Ok(next) => next,
             Err(panic) => {
                 error!(controller = context.config.name, %parent, %panic, "a pass panicked: this is a bug of the host");
+                observer.metrics.failed("panic");
+                trace.fail("panic", &panic.to_string(), "");
                 context.memory_of(&parent, |memory| {
                     memory.failures = memory.failures.saturating_add(1);
                 });
                 Next::Backoff
             }
         };
+        observer.metrics.reconciled(first, waited, started.elapsed());
         let delay = match next {
             Next::OnChange => None,
             Next::After(delay) => Some(delay),
@@ -181,6 +207,39 @@ async fn work(context: Arc<Context>) {
             .queue
             .done(&parent, |trigger| context.is_echo(&parent, trigger));
     }
+}
+
+/// The root of the trace of one pass. It links to the pass that asked for this one, or whose writes this one
+/// comes back to.
+fn root_span(context: &Context, parent: &ObjectName, triggers: &[Trigger], waited: Duration) -> Arc<Span> {
+    let follows = triggers
+        .iter()
+        .any(|trigger| matches!(trigger, Trigger::Timer | Trigger::Child { .. }));
+    let cause = follows.then(|| context.memory_of(parent, |memory| memory.last_span.clone()));
+    let span = context.observer.tracer.root("reconcile", cause.flatten());
+    if span.is_recording() {
+        span.set("operator.controller", context.config.name.clone());
+        span.set(
+            "operator.trigger",
+            triggers.first().map_or("none", Trigger::as_str),
+        );
+        span.set(
+            "operator.triggers",
+            i64::try_from(triggers.len()).unwrap_or(i64::MAX),
+        );
+        span.set("operator.queue_ms", waited.as_secs_f64() * 1e3);
+        span.set(
+            "k8s.object.api_version",
+            context.config.parent.api_version.clone(),
+        );
+        span.set("k8s.object.kind", context.config.parent.kind.clone());
+        span.set("k8s.object.name", parent.name.clone());
+        if let Some(namespace) = &parent.namespace {
+            span.set("k8s.namespace.name", namespace.clone());
+        }
+        context.memory_of(parent, |memory| memory.last_span = span.context());
+    }
+    Arc::new(span)
 }
 
 /// Turns changes in the cluster into marks in the queue.

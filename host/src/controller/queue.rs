@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -168,10 +169,15 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// How many parents wait for a worker.
+    /// How many parents wait for a worker, and for how long the first of them has.
     #[must_use]
-    pub fn depth(&self) -> usize {
-        self.lock().ready.len()
+    pub fn backlog(&self) -> (usize, Duration) {
+        let state = self.lock();
+        let first = state.ready.front().and_then(|parent| state.marks.get(parent));
+        (
+            state.ready.len(),
+            first.map_or(Duration::ZERO, |marks| marks.since.elapsed()),
+        )
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -343,7 +349,7 @@ mod tests {
                     while let Some(work) = queue.next().await {
                         queue.done(&work.parent, |_| false);
                         seen += 1;
-                        if queue.depth() == 0 {
+                        if queue.backlog().0 == 0 {
                             queue.close();
                         }
                     }

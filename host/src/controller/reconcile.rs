@@ -22,6 +22,7 @@ use super::status::{self, Reason, Verdict};
 use crate::plugin::contract::{CleanupResponse, Condition, Event, EventType, Kind, Need, Request, Response};
 use crate::plugin::registry::Live;
 use crate::plugin::{Call, CallError, Class, Plugin};
+use crate::trace::Span;
 
 /// How often a plugin may ask for other objects in one pass.
 pub(crate) const MAX_NEEDS: usize = 4;
@@ -66,6 +67,20 @@ fn join<E: std::fmt::Display>(errors: &[E]) -> String {
     texts.join("; ")
 }
 
+impl PassError {
+    /// One word, for a label.
+    const fn class(&self) -> &'static str {
+        match self {
+            Self::NoPlugin(_) => "no_plugin",
+            Self::Watch(_) => "watch",
+            Self::Call(error) => error.class().as_str(),
+            Self::Need(_) => "need",
+            Self::Refused(_) => "refused",
+            Self::Api(_) => "api",
+        }
+    }
+}
+
 impl From<ApiError> for PassError {
     fn from(error: ApiError) -> Self {
         Self::Api(vec![error])
@@ -92,11 +107,20 @@ struct Changes {
 }
 
 /// Reconciles one parent. Never fails: what goes wrong ends in the parent's conditions, an Event and the log.
-pub async fn reconcile(context: &Context, name: &ObjectName) -> Next {
+///
+/// `trace` is the span around the pass.
+pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Next {
     let Some(parent) = context.parent(name) else {
         context.forget(name);
         return Next::OnChange;
     };
+    if trace.is_recording() {
+        trace.set("k8s.object.uid", parent.metadata.uid.clone().unwrap_or_default());
+        trace.set(
+            "k8s.object.generation",
+            parent.metadata.generation.unwrap_or_default(),
+        );
+    }
     if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
         return finish(context, &parent, None, Verdict::Paused, Next::OnChange).await;
     }
@@ -113,7 +137,14 @@ pub async fn reconcile(context: &Context, name: &ObjectName) -> Next {
             };
             finish(context, &parent, Some(&answer), Verdict::Reconciled, next).await
         }
-        Err(error) => fail(context, &parent, &error).await,
+        Err(error) => {
+            let class = error.class();
+            context.observer.metrics.failed(class);
+            if trace.is_recording() {
+                trace.fail(class, &error.to_string(), "");
+            }
+            fail(context, &parent, &error).await
+        }
     }
 }
 
@@ -308,14 +339,19 @@ async fn ask<T: Question>(
             // The next pass asks anew: the plugin or its configuration may be another one by then.
             context.memory_of(&name, |memory| memory.needs.clear());
         })?;
+        let span = Span::child("plugin");
         let request = Request {
             parent: Arc::clone(parent),
             children: observed.to_vec(),
             related,
             now: now(),
-            traceparent: None,
+            traceparent: span.traceparent(),
         };
-        let response = T::ask(plugin, &request).await.outcome?;
+        let call = T::ask(plugin, &request);
+        let response = context
+            .observer
+            .call(plugin, T::EXPORT, &span, call, T::children)
+            .await?;
         let settled = response.needs() == needs || response.needs().iter().all(|need| needs.contains(need));
         needs = response.needs().to_vec();
         context.memory_of(&name, |memory| memory.needs.clone_from(&needs));
@@ -328,11 +364,16 @@ async fn ask<T: Question>(
 
 /// The two questions: to reconcile, and to clean up.
 trait Question: Sized {
+    /// Its name in the contract.
+    const EXPORT: &'static str;
     fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
     fn needs(&self) -> &[Need];
+    fn children(&self) -> usize;
 }
 
 impl Question for Response {
+    const EXPORT: &'static str = "reconcile";
+
     fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.reconcile(request)
     }
@@ -340,15 +381,25 @@ impl Question for Response {
     fn needs(&self) -> &[Need] {
         &self.needs
     }
+
+    fn children(&self) -> usize {
+        self.children.len()
+    }
 }
 
 impl Question for CleanupResponse {
+    const EXPORT: &'static str = "cleanup";
+
     fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.cleanup(request)
     }
 
     fn needs(&self) -> &[Need] {
         &self.needs
+    }
+
+    fn children(&self) -> usize {
+        self.children.len()
     }
 }
 
@@ -407,6 +458,7 @@ async fn finish(
             next
         }
         Err(error) => {
+            context.observer.metrics.failed("status");
             let error = PassError::from(error);
             if is_passing(context, &name, &error) {
                 debug!("{error}");
@@ -489,6 +541,7 @@ async fn fail(context: &Context, parent: &DynamicObject, error: &PassError) -> N
     match status::write(context, &parent, desired).await {
         Ok(_) => next,
         Err(error) => {
+            context.observer.metrics.failed("status");
             debug!("{error}");
             Next::Backoff
         }
@@ -580,6 +633,10 @@ impl Answer {
 impl Changes {
     /// One Event for all of them.
     fn publish(&self, context: &Context, parent: &DynamicObject) {
+        let metrics = &context.observer.metrics;
+        self.created.iter().for_each(|child| metrics.created(&child.kind));
+        self.updated.iter().for_each(|child| metrics.updated(&child.kind));
+        self.deleted.iter().for_each(|child| metrics.deleted(&child.kind));
         let parts: Vec<String> = [
             ("created", &self.created),
             ("updated", &self.updated),

@@ -27,6 +27,7 @@ use super::kinds::{KindError, Kinds, Resource};
 use super::object::{
     CONTROLLER_LABEL, ObjectName, PARENT_ANNOTATION, annotation, controller_of, label, slim, version,
 };
+use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
 
 /// How a watch is doing.
@@ -87,17 +88,19 @@ pub struct Watches {
     client: Client,
     kinds: Arc<Kinds>,
     keep: Arc<KeepPolicy>,
+    metrics: Arc<Metrics>,
     running: Mutex<HashMap<Scope, Weak<Watch>>>,
 }
 
 impl Watches {
     /// Nothing is watched yet.
     #[must_use]
-    pub fn new(client: Client, kinds: Arc<Kinds>, keep: KeepPolicy) -> Self {
+    pub fn new(client: Client, kinds: Arc<Kinds>, keep: KeepPolicy, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
             kinds,
             keep: Arc::new(keep),
+            metrics,
             running: Mutex::default(),
         }
     }
@@ -115,6 +118,7 @@ impl Watches {
         let inner = Arc::new(Inner {
             scope: scope.clone(),
             keep: Arc::clone(&self.keep),
+            metrics: Arc::clone(&self.metrics),
             store: RwLock::default(),
             subscribers: Mutex::default(),
             state: watch::Sender::new(WatchState::Starting),
@@ -250,10 +254,18 @@ fn references(object: &DynamicObject) -> impl Iterator<Item = Reference> {
     owner.into_iter().chain(annotation)
 }
 
+/// How long a deletion is remembered: longer than any answer to a write may be under way.
+const MEMORY_OF_DELETIONS: Duration = Duration::from_secs(60);
+
 #[derive(Default)]
 struct Store {
     objects: HashMap<ObjectName, Arc<DynamicObject>>,
     index: HashMap<Reference, BTreeSet<ObjectName>>,
+    /// The versions at which objects went, and when: the answer to a write may come later than the word that its
+    /// object is gone, and must not bring it back.
+    deletions: HashMap<ObjectName, (u128, Instant)>,
+    /// When old deletions were last forgotten.
+    forgotten: Option<Instant>,
 }
 
 impl Store {
@@ -264,6 +276,23 @@ impl Store {
         }
         self.objects.insert(name, object);
         old
+    }
+
+    fn remember_deletion(&mut self, name: ObjectName, object: &DynamicObject) {
+        let now = Instant::now();
+        if self.forgotten.is_none_or(|at| now - at > MEMORY_OF_DELETIONS) {
+            self.deletions
+                .retain(|_, (_, at)| now - *at <= MEMORY_OF_DELETIONS);
+            self.forgotten = Some(now);
+        }
+        if let Some(version) = version(object) {
+            self.deletions.insert(name, (version, now));
+        }
+    }
+
+    fn is_deleted(&self, name: &ObjectName, object: &DynamicObject) -> bool {
+        let deleted_at = self.deletions.get(name).map(|(version, _)| *version);
+        matches!((deleted_at, version(object)), (Some(deleted), Some(version)) if version <= deleted)
     }
 
     fn take(&mut self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
@@ -283,6 +312,7 @@ impl Store {
 struct Inner {
     scope: Scope,
     keep: Arc<KeepPolicy>,
+    metrics: Arc<Metrics>,
     store: RwLock<Store>,
     subscribers: Mutex<Vec<Subscriber>>,
     state: watch::Sender<WatchState>,
@@ -334,6 +364,7 @@ impl Inner {
             match store.objects.get(&name) {
                 // A write of our own was faster.
                 Some(known) if is_newer(known, object) || is_the_same(known, object) => return,
+                None if store.is_deleted(&name, object) => return,
                 _ => store.put(name, Arc::clone(object)),
             }
         };
@@ -351,7 +382,10 @@ impl Inner {
             match store.objects.get(&name) {
                 // It was made anew since.
                 Some(known) if is_newer(known, &object) => return,
-                _ => store.take(&name),
+                _ => {
+                    store.remember_deletion(name.clone(), &object);
+                    store.take(&name)
+                }
             }
         };
         // A write of our own may have taken it out already: the change is news all the same.
@@ -372,6 +406,7 @@ impl Inner {
                 .filter(|name| !names.contains(*name))
                 .cloned()
                 .collect();
+            // Not remembered as deletions: the watch may still tell of one that the list was too early for.
             gone.iter().filter_map(|name| store.take(name)).collect()
         };
         for old in &gone {
@@ -501,6 +536,7 @@ async fn follow(inner: &Inner, client: &Client, resource: &Resource, retry: &mut
                 retry.reset();
             }
             Err(error) => {
+                inner.metrics.watch_restarted(&inner.scope.kind);
                 // A watch that has been quiet for long was well: nothing tells of a resumed one but its changes.
                 if last_failure.elapsed() > QUIET {
                     retry.reset();

@@ -109,6 +109,9 @@ impl CommandForm {
             .build_p1();
         let sandbox = Sandbox::new(wasi, limits, log);
         let mut store = call::store(self.pre.module().engine(), limits, sandbox);
+        // For WASI this bounds one buffer that the guest reads or writes; a guest that has a larger one is told
+        // that memory is out. What it writes in all is bounded by `Output`.
+        store.set_hostcall_fuel(limits.memory);
         let (result, guest_time) = call::within(limits.deadline, async {
             let instance = self.pre.instantiate_async(&mut store).await?;
             let start = instance.get_typed_func::<(), ()>(&mut store, "_start")?;

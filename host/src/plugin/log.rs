@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::io::AsyncWrite;
@@ -27,11 +28,53 @@ pub(super) enum Level {
     Error,
 }
 
+impl Level {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
 /// Whose words they are.
 #[derive(Debug)]
 pub(super) struct Speaker {
     pub(super) name: String,
     pub(super) digest: Digest,
+    pub(super) rate: Rate,
+}
+
+/// How many lines a plugin may write in a second, over all of its calls, and how many at once after a silence.
+const LINES_PER_SECOND: u32 = 500;
+const LINES_AT_ONCE: u32 = 2000;
+
+/// Keeps a plugin that is called often from flooding the log, though each call keeps to its cap.
+#[derive(Debug)]
+pub(super) struct Rate(Mutex<(Instant, f64)>);
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self(Mutex::new((Instant::now(), f64::from(LINES_AT_ONCE))))
+    }
+}
+
+impl Rate {
+    fn take(&self, now: Instant) -> bool {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, left) = &mut *state;
+        let earned = now.saturating_duration_since(*last).as_secs_f64() * f64::from(LINES_PER_SECOND);
+        *left = (*left + earned).min(f64::from(LINES_AT_ONCE));
+        *last = now;
+        let may = *left >= 1.0;
+        if may {
+            *left -= 1.0;
+        }
+        may
+    }
 }
 
 /// The log of one call. Clones share it.
@@ -125,7 +168,7 @@ impl State {
     }
 
     fn line(&mut self, level: Level, text: &str) {
-        if self.lines_left == 0 {
+        if self.lines_left == 0 || !self.speaker.rate.take(Instant::now()) {
             self.dropped = self.dropped.saturating_add(1);
             return;
         }
@@ -141,6 +184,7 @@ fn cut(text: &str, cap: usize) -> &str {
 }
 
 fn emit(level: Level, speaker: &Speaker, message: &str) {
+    crate::trace::note(level.as_str(), message);
     // The level of a tracing event is part of its static metadata, so each needs its own call site.
     macro_rules! event {
         ($level:ident) => {
@@ -198,4 +242,21 @@ impl OutputStream for CallLog {
 #[async_trait::async_trait]
 impl Pollable for CallLog {
     async fn ready(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_plugin_may_write_a_burst_and_then_so_much_a_second() {
+        let rate = Rate::default();
+        let start = Instant::now() + Duration::from_secs(1);
+        let taken = |at| (0..10_000).filter(|_| rate.take(at)).count();
+        assert_eq!(taken(start), LINES_AT_ONCE as usize);
+        assert_eq!(taken(start + Duration::from_secs(1)), LINES_PER_SECOND as usize);
+        assert_eq!(taken(start + Duration::from_secs(3600)), LINES_AT_ONCE as usize);
+    }
 }

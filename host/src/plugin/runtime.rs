@@ -11,7 +11,7 @@ use super::digest::Digest;
 use super::engine::{Engine, EngineError};
 use super::limits::{EngineOptions, Limits};
 use super::load::{self, Linkers, LoadError, Prepared};
-use super::log::Speaker;
+use super::log::{Rate, Speaker};
 
 /// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.
 #[derive(Clone)]
@@ -62,6 +62,7 @@ impl Runtime {
         let nameless = Arc::new(Speaker {
             name: String::new(),
             digest,
+            rate: Rate::default(),
         });
         let turn = self.0.engine.turn().await;
         let described = match &prepared {
@@ -74,6 +75,7 @@ impl Runtime {
         let speaker = Arc::new(Speaker {
             name: description.name.clone(),
             digest,
+            rate: Rate::default(),
         });
         let runtime = self.clone();
         Ok(Plugin(Arc::new(Loaded {

@@ -129,9 +129,14 @@ impl Component {
         }
     }
 
+    /// SIGTERM, and no wait for what it does with it.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
     /// SIGTERM, then SIGKILL when it has not ended after `grace`. Says how it ended.
     pub async fn stop(&mut self, grace: Duration) -> Option<ExitStatus> {
-        self.signal(Signal::TERM);
+        self.terminate();
         if let Some(status) = self.wait(grace).await {
             return Some(status);
         }

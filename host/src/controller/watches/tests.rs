@@ -20,6 +20,10 @@ fn watch() -> Watch {
         store: RwLock::default(),
         subscribers: Mutex::default(),
         state: watch::Sender::new(WatchState::Synced),
+        metrics: Arc::new(Metrics::new(
+            &opentelemetry::global::meter("test"),
+            Arc::default(),
+        )),
     });
     Watch {
         inner,
@@ -88,6 +92,20 @@ async fn an_older_state_never_replaces_a_newer_one() {
     assert_eq!(watch.get(&name).unwrap().data["data"]["key"], "five");
 }
 
+/// Regression: the answer to the deletion of a pod came after the word that the pod is gone, and put it back into
+/// the cache for good: the status counted it, and one that was wanted again was never made.
+#[tokio::test]
+async fn an_answer_that_comes_after_the_word_that_its_object_is_gone_does_not_bring_it_back() {
+    let watch = watch();
+    let name = ObjectName::of(&object(1, ""));
+    watch.record(object(5, "five"));
+    watch.inner.deleted(object(7, "seven"));
+    watch.record(object(6, "terminating"));
+    assert!(watch.get(&name).is_none());
+    watch.record(object(8, "made anew"));
+    assert!(watch.get(&name).is_some());
+}
+
 #[tokio::test]
 async fn what_a_list_after_a_gap_does_not_name_is_gone() {
     let watch = watch();
@@ -95,6 +113,9 @@ async fn what_a_list_after_a_gap_does_not_name_is_gone() {
     let (log, _subscription) = listen(&watch);
     watch.inner.listed(&HashSet::new());
     assert_eq!(heard(&log), [(some("five"), None)]);
+    // It was made while the list was under way, and the watch tells of it after.
+    watch.inner.put(&watch.inner.prepare(object(5, "five")));
+    assert_eq!(heard(&log), [(None, some("five"))]);
 }
 
 #[test]

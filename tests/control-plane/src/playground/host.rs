@@ -44,7 +44,11 @@ impl Host {
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let (reader, writer) = std::io::pipe()?;
         let config = arguments.config.display().to_string();
-        let environment: Vec<_> = kubeconfig.iter().map(|path| ("KUBECONFIG", *path)).collect();
+        let mut environment: Vec<_> = kubeconfig.iter().map(|path| ("KUBECONFIG", *path)).collect();
+        // Whatever else listens on this machine; the port is in the log.
+        if std::env::var_os("OPERATOR_HOST_HEALTH_ADDR").is_none() {
+            environment.push(("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")));
+        }
         let arguments_of_host = ["run".to_owned(), "--config".to_owned(), config];
         let component = Component::spawn(
             "operator-host",

@@ -1,0 +1,105 @@
+//! Where one controller says what it does: instruments, spans, health.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::config::ControllerConfig;
+use crate::health::{Health, Pulse, Readiness};
+use crate::metrics::ControllerMetrics;
+use crate::plugin::{Call, CallError, Plugin};
+use crate::telemetry::Instruments;
+use crate::trace::{Span, Tracer};
+
+/// How long the loop that turns time and reloads into work may be silent. It wakes up by itself.
+const MARKING: Duration = Duration::from_secs(60);
+/// How long all workers together may be silent. One pass may wait for many requests, each of which may take half
+/// a minute.
+const WORKING: Duration = Duration::from_secs(900);
+
+/// See the module.
+pub struct Observer {
+    /// The instruments.
+    pub metrics: ControllerMetrics,
+    /// Starts the span of each pass.
+    pub tracer: Tracer,
+    /// The pulse of the loop that turns time and reloads into work.
+    pub marking: Pulse,
+    /// The pulse that all workers share.
+    pub working: Pulse,
+    health: Arc<Health>,
+    name: String,
+}
+
+impl Observer {
+    /// For one controller that starts now.
+    #[must_use]
+    pub fn new(config: &ControllerConfig, instruments: &Instruments) -> Self {
+        let Instruments {
+            metrics,
+            tracer,
+            health,
+        } = instruments;
+        let name = config.name.clone();
+        health.set(&name, Readiness::Starting);
+        Self {
+            metrics: metrics.of(&name, &config.parent),
+            tracer: tracer.clone(),
+            marking: health.pulse(format!("loop/{name}"), MARKING),
+            working: health.pulse(format!("workers/{name}"), WORKING),
+            health: Arc::clone(health),
+            name,
+        }
+    }
+
+    /// Makes a plugin call inside its span, and says what it took and how it ended. `children` counts what a
+    /// response asks for.
+    pub async fn call<T>(
+        &self,
+        plugin: &Plugin,
+        export: &'static str,
+        span: &Span,
+        call: impl Future<Output = Call<T>>,
+        children: impl FnOnce(&T) -> usize,
+    ) -> Result<T, CallError> {
+        let start = Instant::now();
+        let Call { outcome, stats } = span.around(call).await;
+        let class = outcome
+            .as_ref()
+            .map_or_else(|error| error.class().as_str(), |_| "ok");
+        self.metrics.called(export, class, start.elapsed(), &stats);
+        if span.is_recording() {
+            let description = plugin.description();
+            span.set("plugin.name", description.name.clone());
+            span.set("plugin.version", description.version.clone());
+            span.set("plugin.digest", plugin.digest().to_string());
+            span.set("plugin.export", export);
+            span.set("plugin.outcome", class);
+            span.set("plugin.request.size", count(stats.request_bytes));
+            span.set("plugin.response.size", count(stats.response_bytes));
+            span.set("plugin.memory.peak", count(stats.peak_memory));
+            span.set("plugin.guest_time_ms", stats.guest_time.as_secs_f64() * 1e3);
+            span.set("plugin.log_lines.written", i64::from(stats.log_lines));
+            span.set("plugin.log_lines.dropped", i64::from(stats.log_lines_dropped));
+            match &outcome {
+                Ok(response) => span.set("plugin.children", count(children(response))),
+                Err(error) => {
+                    let backtrace = match error {
+                        CallError::Trap { backtrace, .. } => backtrace,
+                        _ => "",
+                    };
+                    span.fail(class, &error.to_string(), backtrace);
+                }
+            }
+        }
+        outcome
+    }
+
+    /// The first lists are there and the plugin is loaded.
+    pub fn started(&self) {
+        self.health.set(&self.name, Readiness::Ready);
+    }
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

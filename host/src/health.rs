@@ -1,0 +1,248 @@
+//! Whether the host is ready and alive, and the server that says so: `/livez`, `/readyz`, `/healthz` as
+//! Kubernetes' own servers answer them, and `/metrics`.
+//!
+//! Ready means that every controller has its first lists, or waits for its CustomResourceDefinition and says
+//! so, and that every plugin is loaded. Alive means that the loops of each controller make progress.
+
+pub mod server;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::plugin::registry::Live;
+
+/// How one controller is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Kinds are looked up, or first lists are under way.
+    Starting,
+    /// It reconciles.
+    Ready,
+    /// Its kind is not in the cluster, which is no fault of the host's.
+    Waiting(String),
+}
+
+/// What came of one check: a remark for people, or why it failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Such as `controller/echo`.
+    pub name: String,
+    /// A remark, often empty, or why it failed.
+    pub result: Result<String, String>,
+}
+
+/// What the checks look at. One for a process.
+#[derive(Default)]
+pub struct Health {
+    controllers: Mutex<BTreeMap<String, (Readiness, watch::Receiver<Live>)>>,
+    pulses: Mutex<Vec<Weak<Beats>>>,
+    stopping: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Health {
+    /// A controller of the configuration, which is not ready yet, and its plugin.
+    pub fn expect(&self, controller: &str, plugin: watch::Receiver<Live>) {
+        lock(&self.controllers).insert(controller.to_owned(), (Readiness::Starting, plugin));
+    }
+
+    /// How a controller is doing now.
+    pub fn set(&self, controller: &str, readiness: Readiness) {
+        if let Some((current, _)) = lock(&self.controllers).get_mut(controller) {
+            *current = readiness;
+        }
+    }
+
+    /// The process ends: it is not ready from now on.
+    pub fn stopping(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// The pulse of a loop that must beat at least once in `limit`. It is looked at for as long as a clone of it
+    /// is held, so whoever watches over the loop holds one too: else a loop that dies would not be missed.
+    #[must_use]
+    pub fn pulse(&self, name: String, limit: Duration) -> Pulse {
+        let beats = Arc::new(Beats {
+            name,
+            limit,
+            start: Instant::now(),
+            last: AtomicU64::new(0),
+        });
+        let mut pulses = lock(&self.pulses);
+        pulses.retain(|pulse| pulse.strong_count() > 0);
+        pulses.push(Arc::downgrade(&beats));
+        Pulse(beats)
+    }
+
+    /// The checks of `/livez`.
+    #[must_use]
+    pub fn live(&self) -> Vec<Check> {
+        // That the server answers at all shows that the runtime is alive.
+        let ping = Check {
+            name: "ping".to_owned(),
+            result: Ok(String::new()),
+        };
+        let pulses: Vec<Arc<Beats>> = lock(&self.pulses).iter().filter_map(Weak::upgrade).collect();
+        std::iter::once(ping)
+            .chain(pulses.iter().map(|beats| beats.check()))
+            .collect()
+    }
+
+    /// The checks of `/readyz`.
+    #[must_use]
+    pub fn ready(&self) -> Vec<Check> {
+        let mut checks = vec![Check {
+            name: "ping".to_owned(),
+            result: Ok(String::new()),
+        }];
+        for (name, (readiness, plugin)) in &*lock(&self.controllers) {
+            let result = match readiness {
+                Readiness::Starting => Err("its first lists are under way".to_owned()),
+                Readiness::Ready => Ok(String::new()),
+                Readiness::Waiting(kind) => Ok(format!("waits for the CustomResourceDefinition of {kind}")),
+            };
+            checks.push(Check {
+                name: format!("controller/{name}"),
+                result,
+            });
+            let result = match &*plugin.borrow() {
+                Live::Loading => Err("it is loading".to_owned()),
+                Live::Plugin(plugin) => Ok(plugin.digest().to_string()),
+                Live::Failed(why) => Err(why.to_string()),
+            };
+            checks.push(Check {
+                name: format!("plugin/{name}"),
+                result,
+            });
+        }
+        if self.stopping.load(Ordering::Relaxed) {
+            checks.push(Check {
+                name: "shutdown".to_owned(),
+                result: Err("the process is stopping".to_owned()),
+            });
+        }
+        checks
+    }
+}
+
+/// How a loop shows that it makes progress. Clones are the same pulse.
+#[derive(Clone, Debug)]
+pub struct Pulse(Arc<Beats>);
+
+#[derive(Debug)]
+struct Beats {
+    name: String,
+    limit: Duration,
+    start: Instant,
+    /// Milliseconds after the start.
+    last: AtomicU64,
+}
+
+impl Pulse {
+    /// The loop has come round.
+    pub fn beat(&self) {
+        let now = u64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.last.store(now, Ordering::Relaxed);
+    }
+
+    /// How often a loop that has nothing to do should beat.
+    #[must_use]
+    pub fn period(&self) -> Duration {
+        self.0.limit / 4
+    }
+}
+
+impl Beats {
+    fn check(&self) -> Check {
+        let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+        let silence = self.start.elapsed().saturating_sub(last);
+        let result = if silence <= self.limit {
+            Ok(String::new())
+        } else {
+            Err(format!(
+                "no progress for {} s; the limit is {} s",
+                silence.as_secs(),
+                self.limit.as_secs()
+            ))
+        };
+        Check {
+            name: self.name.clone(),
+            result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    fn failing(checks: &[Check]) -> Vec<&str> {
+        checks
+            .iter()
+            .filter(|check| check.result.is_err())
+            .map(|check| check.name.as_str())
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_stops_makes_the_host_not_live() {
+        let health = Health::default();
+        let pulse = health.pulse("loop/a".into(), LIMIT);
+        let beating = pulse.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                beating.beat();
+                tokio::time::sleep(beating.period()).await;
+            }
+        });
+        tokio::time::sleep(LIMIT * 2).await;
+        assert!(failing(&health.live()).is_empty(), "the loop runs");
+        task.abort();
+        tokio::time::sleep(LIMIT * 2).await;
+        assert_eq!(failing(&health.live()), ["loop/a"]);
+        drop(pulse);
+        assert!(
+            failing(&health.live()).is_empty(),
+            "nobody expects the loop to run any more"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_controller_is_ready_with_its_lists_and_its_plugin() {
+        let health = Health::default();
+        let (plugin, live) = watch::channel(Live::Loading);
+        health.expect("a", live);
+        assert_eq!(failing(&health.ready()), ["controller/a", "plugin/a"]);
+        health.set("a", Readiness::Ready);
+        assert_eq!(failing(&health.ready()), ["plugin/a"]);
+        plugin.send_replace(Live::Failed("it is no plugin".into()));
+        assert_eq!(failing(&health.ready()), ["plugin/a"]);
+    }
+
+    #[tokio::test]
+    async fn waiting_for_a_definition_is_ready_and_says_so() {
+        let health = Health::default();
+        let (_plugin, live) = watch::channel(Live::Loading);
+        health.expect("a", live);
+        health.set("a", Readiness::Waiting("example.com/v1 Thing".into()));
+        let ready = health.ready();
+        let check = ready.iter().find(|check| check.name == "controller/a").unwrap();
+        assert!(check.result.as_ref().unwrap().contains("example.com/v1 Thing"));
+    }
+
+    #[test]
+    fn a_process_that_stops_is_not_ready() {
+        let health = Health::default();
+        health.stopping();
+        assert_eq!(failing(&health.ready()), ["shutdown"]);
+    }
+}

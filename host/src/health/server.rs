@@ -1,0 +1,229 @@
+//! The HTTP server of the health port.
+//!
+//! `/livez`, `/readyz` and `/healthz` (the same as `/livez`) answer `ok`, or 500 with the list of checks;
+//! `?verbose` lists them always, `?exclude=name` leaves one out, `/livez/name` asks for one. Source:
+//! <https://kubernetes.io/docs/reference/using-api/health-checks/>.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus::{Encoder, Registry, TextEncoder};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tracing::{debug, info, warn};
+
+use super::{Check, Health};
+
+/// How long a client may take to send a request.
+const HEADERS: Duration = Duration::from_secs(10);
+
+/// The port cannot be listened to.
+#[derive(Debug, Error)]
+#[error("cannot listen on {address} for health and metrics: {error}; choose another with --health-addr")]
+pub struct ServerError {
+    /// As configured.
+    address: SocketAddr,
+    /// What the system said.
+    error: std::io::Error,
+}
+
+/// Listens from now on, and serves until the process ends. The port, when it was 0, is in the log.
+///
+/// # Errors
+/// When the address cannot be listened to.
+pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry) -> Result<(), ServerError> {
+    let failed = |error| ServerError { address, error };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    info!(address = %listener.local_addr().map_err(failed)?, "serving health and metrics");
+    tokio::spawn(async move {
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Such as too many open files: others end meanwhile.
+                    warn!(%error, "cannot take a connection for health and metrics");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let (health, registry) = (Arc::clone(&health), registry.clone());
+            tokio::spawn(async move {
+                let service = service_fn(|request: Request<Incoming>| {
+                    let response = answer(request.method(), request.uri(), &health, &registry);
+                    async move { Ok::<_, Infallible>(response) }
+                });
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(HEADERS)
+                    .serve_connection(TokioIo::new(stream), service);
+                if let Err(error) = connection.await {
+                    debug!(%error, "a connection for health and metrics ended early");
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+fn answer(method: &Method, uri: &hyper::Uri, health: &Health, registry: &Registry) -> Response<Full<Bytes>> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
+    }
+    let query = uri.query().unwrap_or_default();
+    let path = uri.path().trim_start_matches('/').trim_end_matches('/');
+    let (endpoint, one) = path
+        .split_once('/')
+        .map_or((path, None), |(endpoint, one)| (endpoint, Some(one)));
+    let checks = match endpoint {
+        "livez" | "healthz" => health.live(),
+        "readyz" => health.ready(),
+        "metrics" if one.is_none() => return metrics(registry),
+        _ => {
+            return text(
+                StatusCode::NOT_FOUND,
+                "try /livez, /readyz, /healthz or /metrics\n".into(),
+            );
+        }
+    };
+    let (status, body) = match one {
+        None => list(endpoint, &checks, query),
+        Some(name) => match checks.iter().find(|check| check.name == name) {
+            None => (StatusCode::NOT_FOUND, format!("there is no check {name}\n")),
+            Some(Check { result: Ok(_), .. }) => (StatusCode::OK, "ok".to_owned()),
+            Some(Check { result: Err(why), .. }) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, format!("failed: {why}\n"))
+            }
+        },
+    };
+    text(status, body)
+}
+
+fn list(endpoint: &str, checks: &[Check], query: &str) -> (StatusCode, String) {
+    let parameters = || {
+        query
+            .split('&')
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+    };
+    let excluded = |name: &str| parameters().any(|(key, value)| key == "exclude" && value == name);
+    let mut body = String::new();
+    let mut passed = true;
+    for Check { name, result } in checks {
+        // Writing to a string cannot fail.
+        let _ = match result {
+            _ if excluded(name) => writeln!(body, "[+]{name} excluded: ok"),
+            Ok(remark) if remark.is_empty() => writeln!(body, "[+]{name} ok"),
+            Ok(remark) => writeln!(body, "[+]{name} ok: {remark}"),
+            Err(why) => {
+                passed = false;
+                writeln!(body, "[-]{name} failed: {why}")
+            }
+        };
+    }
+    if passed && !parameters().any(|(key, _)| key == "verbose") {
+        return (StatusCode::OK, "ok".to_owned());
+    }
+    let (status, verdict) = if passed {
+        (StatusCode::OK, "passed")
+    } else {
+        (StatusCode::INTERNAL_SERVER_ERROR, "failed")
+    };
+    (status, format!("{body}{endpoint} check {verdict}\n"))
+}
+
+fn metrics(registry: &Registry) -> Response<Full<Bytes>> {
+    let (encoder, mut body) = (TextEncoder::new(), Vec::new());
+    match encoder.encode(&registry.gather(), &mut body) {
+        Ok(()) => respond(StatusCode::OK, encoder.format_type(), body),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    respond(status, "text/plain; charset=utf-8", body.into())
+}
+
+fn respond(status: StatusCode, type_: &str, body: Vec<u8>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    if let Ok(type_) = type_.parse() {
+        headers.insert(CONTENT_TYPE, type_);
+    }
+    headers.insert(
+        CACHE_CONTROL,
+        hyper::header::HeaderValue::from_static("no-cache, private"),
+    );
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checks() -> Vec<Check> {
+        let check = |name: &str, result: Result<&str, &str>| Check {
+            name: name.to_owned(),
+            result: result.map(str::to_owned).map_err(str::to_owned),
+        };
+        vec![
+            check("ping", Ok("")),
+            check("controller/a", Ok("waits")),
+            check("plugin/a", Err("it is loading")),
+        ]
+    }
+
+    #[test]
+    fn a_failed_check_lists_them_all() {
+        let (status, body) = list("readyz", &checks(), "");
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(
+            body,
+            "[+]ping ok\n[+]controller/a ok: waits\n[-]plugin/a failed: it is loading\nreadyz check failed\n"
+        );
+    }
+
+    #[test]
+    fn an_excluded_check_does_not_count() {
+        assert_eq!(
+            list("readyz", &checks(), "exclude=plugin/a"),
+            (StatusCode::OK, "ok".to_owned())
+        );
+    }
+
+    #[test]
+    fn verbose_lists_checks_that_passed() {
+        let (status, body) = list("livez", &checks()[..1], "verbose");
+        assert_eq!(
+            (status, body.as_str()),
+            (StatusCode::OK, "[+]ping ok\nlivez check passed\n")
+        );
+    }
+
+    #[test]
+    fn one_check_can_be_asked_for() {
+        let answer = |uri: &str| {
+            answer(
+                &Method::GET,
+                &uri.parse().unwrap(),
+                &Health::default(),
+                &Registry::new(),
+            )
+            .status()
+        };
+        assert_eq!(answer("/livez/ping"), StatusCode::OK);
+        assert_eq!(answer("/livez/nothing"), StatusCode::NOT_FOUND);
+        assert_eq!(answer("/healthz"), StatusCode::OK);
+        assert_eq!(answer("/metrics"), StatusCode::OK);
+        assert_eq!(answer("/"), StatusCode::NOT_FOUND);
+    }
+}

@@ -1,0 +1,188 @@
+//! The instruments, read as Prometheus reads them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use opentelemetry::metrics::MeterProvider;
+use opentelemetry_sdk::metrics::SdkMeterProvider;
+use prometheus::Registry;
+use prometheus::proto::MetricFamily;
+
+use super::*;
+use crate::plugin::Class;
+
+struct Read {
+    metrics: Arc<Metrics>,
+    registry: Registry,
+    _provider: SdkMeterProvider,
+}
+
+impl Read {
+    fn new() -> Self {
+        let registry = Registry::new();
+        let exporter = opentelemetry_prometheus::exporter()
+            .with_registry(registry.clone())
+            .scope_info_enabled(false)
+            .build()
+            .unwrap();
+        let provider = SdkMeterProvider::builder().with_reader(exporter).build();
+        let metrics = Arc::new(Metrics::new(&provider.meter("test"), Arc::default()));
+        Self {
+            metrics,
+            registry,
+            _provider: provider,
+        }
+    }
+
+    fn families(&self) -> BTreeMap<String, MetricFamily> {
+        let families = self.registry.gather().into_iter();
+        families
+            .map(|family| (family.name().to_owned(), family))
+            .collect()
+    }
+}
+
+fn kind(kind: &str) -> Kind {
+    Kind {
+        api_version: "example.com/v1".into(),
+        kind: kind.into(),
+    }
+}
+
+/// Everything that a host does, once.
+fn use_all(metrics: &Arc<Metrics>) {
+    let controller = metrics.of("things", &kind("Thing"));
+    let time = Duration::from_millis(3);
+    controller.reconciled("parent", time, time);
+    controller.failed("api");
+    controller.created(&kind("Pod"));
+    controller.updated(&kind("Pod"));
+    controller.deleted(&kind("Pod"));
+    let stats = CallStats {
+        log_lines_dropped: 1,
+        ..CallStats::default()
+    };
+    controller.called("reconcile", "ok", time, &stats);
+    controller.reloaded("loaded");
+    controller.live(
+        "thing".into(),
+        "0.1.0".into(),
+        "sha256:0".into(),
+        Duration::from_millis(70),
+    );
+    controller.queue(|| Some((1, Duration::from_secs(1))));
+    metrics.watch_restarted(&kind("Pod"));
+    metrics.api_request("patch", "", "pods", Some(200), time);
+}
+
+#[test]
+fn every_metric_is_exported_as_it_is_defined() {
+    let read = Read::new();
+    use_all(&read.metrics);
+    let families = read.families();
+    for definition in define::ALL {
+        let name = definition.prometheus_name();
+        let family = families
+            .get(&name)
+            .unwrap_or_else(|| panic!("{name} is not exported"));
+        assert_eq!(
+            format!("{:?}", family.get_field_type()).to_lowercase(),
+            definition.instrument.as_str(),
+            "{name}"
+        );
+        let labels = family.get_metric()[0]
+            .get_label()
+            .iter()
+            .map(|label| label.name());
+        let defined: BTreeSet<_> = definition.labels.iter().copied().collect();
+        assert_eq!(labels.collect::<BTreeSet<_>>(), defined, "{name}");
+        assert_eq!(family.help(), definition.help, "{name}");
+    }
+    let defined: BTreeSet<_> = define::ALL.iter().map(Definition::prometheus_name).collect();
+    let more: Vec<_> = families
+        .keys()
+        .filter(|name| !defined.contains(*name) && *name != "target_info")
+        .collect();
+    assert!(more.is_empty(), "{more:?} is exported and not defined");
+}
+
+/// A thousand objects, each with an error of its own, leave as many series as one object with each class of
+/// error.
+#[test]
+fn labels_do_not_grow_with_objects_or_errors() {
+    let classes = [
+        Class::Invalid,
+        Class::Retry,
+        Class::Trap,
+        Class::Timeout,
+        Class::Memory,
+        Class::Output,
+        Class::Protocol,
+        Class::Host,
+    ];
+    let series = |objects: usize| {
+        let read = Read::new();
+        let controller = read.metrics.of("things", &kind("Thing"));
+        read.metrics.know_kind("", "pods", "Pod");
+        for object in 0..objects {
+            let class = classes[object % classes.len()].as_str();
+            controller.reconciled("parent", Duration::ZERO, Duration::from_millis(object as u64));
+            controller.failed(class);
+            controller.created(&kind("Pod"));
+            let stats = CallStats {
+                peak_memory: object << 16,
+                ..CallStats::default()
+            };
+            controller.called("reconcile", class, Duration::from_micros(object as u64), &stats);
+            // A path is made of what an object is called: none of it may become a label.
+            let plural = format!("thing-{object}");
+            read.metrics
+                .api_request("get", "example.com", &plural, Some(404), Duration::ZERO);
+            read.metrics
+                .api_request("patch", "", "pods", Some(200), Duration::ZERO);
+        }
+        read.families()
+            .values()
+            .map(|family| family.get_metric().len())
+            .sum::<usize>()
+    };
+    assert_eq!(series(1000), series(classes.len()));
+}
+
+#[test]
+fn a_plugin_version_that_is_replaced_is_not_shown_any_more() {
+    let read = Read::new();
+    let controller = read.metrics.of("things", &kind("Thing"));
+    for digest in ["sha256:1", "sha256:2"] {
+        controller.live("thing".into(), "0.1.0".into(), digest.into(), Duration::ZERO);
+        let families = read.families();
+        let shown: Vec<_> = families["operator_plugin_info"]
+            .get_metric()
+            .iter()
+            .flat_map(|metric| metric.get_label())
+            .filter(|label| label.name() == "digest")
+            .map(|label| label.value().to_owned())
+            .collect();
+        assert_eq!(shown, [digest]);
+    }
+}
+
+#[test]
+fn the_table_of_the_documentation_is_true() {
+    let documentation = include_str!("../../docs/telemetry.md");
+    for definition in define::ALL {
+        let row = definition.row();
+        assert!(
+            documentation.contains(&row),
+            "host/docs/telemetry.md lacks this row:\n{row}"
+        );
+    }
+    let rows = documentation
+        .lines()
+        .filter(|line| line.starts_with("| `operator.") || line.starts_with("| `process."));
+    assert_eq!(
+        rows.count(),
+        define::ALL.len(),
+        "a row in host/docs/telemetry.md is of no metric"
+    );
+}

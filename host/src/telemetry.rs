@@ -1,0 +1,169 @@
+//! Export of spans and metrics, and the log: started once, before anything else, and shut down last.
+
+pub mod settings;
+
+pub mod export;
+mod http;
+pub mod losses;
+
+pub mod log;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::MeterProvider;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use thiserror::Error;
+use tracing::{info, warn};
+
+use self::export::{ExportError, Reported, Spans};
+use self::losses::Losses;
+use self::settings::Signal;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::trace::Tracer;
+
+/// How long the last spans and metrics may take to reach the collector when the process ends.
+const FLUSH: Duration = Duration::from_secs(3);
+
+/// Why telemetry does not start.
+#[derive(Debug, Error)]
+pub enum TelemetryError {
+    /// The environment names a collector that cannot be used.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// The instruments cannot be read for `/metrics`.
+    #[error("cannot prepare /metrics: {0}")]
+    Prometheus(#[from] opentelemetry_sdk::error::OTelSdkError),
+}
+
+/// What the rest of the program holds of all this. Cheap to clone.
+#[derive(Clone)]
+pub struct Instruments {
+    /// What is measured.
+    pub metrics: Arc<Metrics>,
+    /// Starts spans: makes none when no collector is named.
+    pub tracer: Tracer,
+    /// What the health port says.
+    pub health: Arc<Health>,
+}
+
+impl Instruments {
+    /// Nobody reads them.
+    #[must_use]
+    pub fn unread() -> Self {
+        Self {
+            metrics: Arc::new(Metrics::unread()),
+            tracer: Tracer::default(),
+            health: Arc::default(),
+        }
+    }
+}
+
+/// What is exported, and to where.
+pub struct Telemetry {
+    traces: Option<SdkTracerProvider>,
+    meters: SdkMeterProvider,
+    registry: prometheus::Registry,
+    instruments: Instruments,
+}
+
+impl Telemetry {
+    /// As the process's environment says. Needs a tokio runtime around it; nothing is sent yet.
+    ///
+    /// # Errors
+    /// When the environment names a collector that cannot be used, such as a certificate that is not there.
+    pub fn start() -> Result<Self, TelemetryError> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let resource = resource();
+        let losses = Arc::new(Losses::default());
+
+        let traces = match settings::read(Signal::Traces, variable) {
+            None => None,
+            Some(export) => {
+                let spans = Spans::start(&export, export::spans(&export)?, Arc::clone(&losses));
+                info!(endpoint = export.endpoint, protocol = ?export.protocol, "exporting traces");
+                let builder = SdkTracerProvider::builder().with_resource(resource.clone());
+                Some(builder.with_span_processor(spans).build())
+            }
+        };
+
+        let registry = prometheus::Registry::new();
+        let scrape = opentelemetry_prometheus::exporter()
+            .with_registry(registry.clone())
+            .scope_info_enabled(false)
+            .build()?;
+        let mut meters = SdkMeterProvider::builder()
+            .with_resource(resource)
+            .with_reader(scrape);
+        if let Some(export) = settings::read(Signal::Metrics, variable) {
+            let exporter = Reported::new(&export, export::metrics(&export)?, Arc::clone(&losses));
+            info!(endpoint = export.endpoint, protocol = ?export.protocol, "exporting metrics");
+            meters = meters.with_reader(PeriodicReader::builder(exporter).build());
+        }
+        let meters = meters.build();
+        let metrics = Arc::new(Metrics::new(&meters.meter("operator-host"), losses));
+        let tracer = traces.as_ref().map_or_else(Tracer::default, Tracer::new);
+        let instruments = Instruments {
+            metrics,
+            tracer,
+            health: Arc::default(),
+        };
+        Ok(Self {
+            traces,
+            meters,
+            registry,
+            instruments,
+        })
+    }
+
+    /// What the rest of the program holds.
+    #[must_use]
+    pub fn instruments(&self) -> Instruments {
+        self.instruments.clone()
+    }
+
+    /// What `/metrics` shows.
+    #[must_use]
+    pub fn registry(&self) -> prometheus::Registry {
+        self.registry.clone()
+    }
+
+    /// Sends what is left, for three seconds at most.
+    pub async fn shut_down(self) {
+        let (done, wait) = tokio::sync::oneshot::channel();
+        // Not a task: the runtime would wait for it when it ends, however long the collector takes.
+        let flush = std::thread::Builder::new()
+            .name("telemetry-flush".into())
+            .spawn(move || {
+                // What went wrong was said when it went wrong.
+                let _ = self.meters.shutdown();
+                let _ = self.traces.map(|traces| traces.shutdown_with_timeout(FLUSH));
+                let _ = done.send(());
+            });
+        if flush.is_ok() && tokio::time::timeout(FLUSH, wait).await.is_err() {
+            warn!("the collector did not take the last telemetry within {FLUSH:?}");
+        }
+    }
+}
+
+/// Who sends: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, and what is known where they are silent.
+fn resource() -> Resource {
+    let given = Resource::builder().build();
+    let mut builder = Resource::builder();
+    let known = |key: &'static str| given.get(&key.into()).map(|value| value.to_string());
+    if known("service.name").is_none_or(|name| name.starts_with("unknown_service")) {
+        builder = builder.with_service_name("operator-host");
+    }
+    if known("service.version").is_none() {
+        builder = builder.with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    }
+    // In a pod this is the pod's name.
+    if let (None, Ok(instance)) = (known("service.instance.id"), std::env::var("HOSTNAME")) {
+        builder = builder.with_attribute(KeyValue::new("service.instance.id", instance));
+    }
+    builder.build()
+}

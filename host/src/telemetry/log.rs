@@ -1,0 +1,160 @@
+//! The log: one line an event on standard error, for people or as JSON, with the identity of the span that it
+//! belongs to, at a level that can be changed while the process runs.
+
+use std::fmt;
+use std::io::IsTerminal;
+
+use opentelemetry::trace::SpanContext;
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{Event, Subscriber, info, warn};
+use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::fmt::format::{Format, Full, Json, JsonFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
+
+use crate::trace;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    Human,
+    /// One JSON object a line
+    Json,
+}
+
+/// Why the log does not start.
+#[derive(Debug, Error)]
+pub enum LogError {
+    /// The filter is not one.
+    #[error("--log {filter:?}: {error}")]
+    Filter {
+        /// As given.
+        filter: String,
+        /// What is wrong with it.
+        error: ParseError,
+    },
+    /// The signal that changes the level cannot be listened to.
+    #[error("cannot listen to SIGUSR1: {0}")]
+    Signal(#[from] std::io::Error),
+}
+
+/// What is said twice otherwise: kube logs each try of a watch that is refused, and the exporters each try to
+/// reach a collector; this host says both once, in its own words.
+const QUIET: &str = "kube_runtime::watcher=error,kube_client::client=error,opentelemetry=off,opentelemetry_sdk=off,opentelemetry-otlp=off,opentelemetry_otlp=off,opentelemetry-prometheus=off";
+
+/// What SIGUSR1 adds.
+const DEBUG: &str = "operator_host=debug,plugin=debug";
+
+fn filter(filter: &str) -> Result<EnvFilter, LogError> {
+    EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| LogError::Filter {
+        filter: filter.to_owned(),
+        error,
+    })
+}
+
+/// Starts the log, and listens to SIGUSR1, which turns debug lines on, and off again. `format` is by default for
+/// people on a terminal and JSON elsewhere.
+///
+/// # Errors
+/// When the filter is not one.
+pub fn start(wanted: &str, format: Option<LogFormat>) -> Result<(), LogError> {
+    let terminal = std::io::stderr().is_terminal();
+    let format = format.unwrap_or(if terminal {
+        LogFormat::Human
+    } else {
+        LogFormat::Json
+    });
+    let (level, handle) = reload::Layer::new(filter(wanted)?);
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
+        LogFormat::Human => {
+            let ansi = terminal && std::env::var_os("NO_COLOR").is_none();
+            let lines = Traced::Human(Format::default().with_ansi(ansi));
+            Box::new(layer.with_ansi(ansi).event_format(lines).with_filter(level))
+        }
+        LogFormat::Json => {
+            let lines = Traced::Json(Format::default().json().flatten_event(true).with_span_list(false));
+            Box::new(
+                layer
+                    .fmt_fields(JsonFields::new())
+                    .event_format(lines)
+                    .with_filter(level),
+            )
+        }
+    };
+    tracing_subscriber::registry().with(lines).init();
+
+    let mut toggles = signal(SignalKind::user_defined1())?;
+    let wanted = wanted.to_owned();
+    tokio::spawn(async move {
+        let mut debug = false;
+        while toggles.recv().await.is_some() {
+            let next = if debug { wanted.clone() } else { format!("{wanted},{DEBUG}") };
+            // Said while the log takes it: the wanted level may be above this one.
+            if debug {
+                info!(filter = next, "SIGUSR1: the log's level goes back");
+            }
+            let reloaded = filter(&next).map(|filter| handle.reload(filter));
+            if !matches!(reloaded, Ok(Ok(()))) {
+                warn!(filter = next, "SIGUSR1: the log's level cannot be changed");
+                continue;
+            }
+            debug = !debug;
+            if debug {
+                info!(filter = next, "SIGUSR1: debug lines are on; again to switch them off");
+            }
+        }
+    });
+    Ok(())
+}
+
+/// A line as tracing's own formatters make it, with the current span's identity at its end.
+enum Traced {
+    Human(Format<Full>),
+    Json(Format<Json>),
+}
+
+impl<S, N> FormatEvent<S, N> for Traced
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut out: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let Some(span) = trace::current() else {
+            return match self {
+                Self::Human(format) => format.format_event(context, out, event),
+                Self::Json(format) => format.format_event(context, out, event),
+            };
+        };
+        let mut line = String::new();
+        match self {
+            Self::Human(format) => format.format_event(context, Writer::new(&mut line), event)?,
+            Self::Json(format) => format.format_event(context, Writer::new(&mut line), event)?,
+        }
+        out.write_str(&self.with(&span, line.trim_end()))
+    }
+}
+
+impl Traced {
+    fn with(&self, span: &SpanContext, line: &str) -> String {
+        let (trace, span) = (span.trace_id(), span.span_id());
+        match self {
+            Self::Human(_) => format!("{line} trace_id={trace} span_id={span}\n"),
+            // The object is not empty: it has a time and a level.
+            Self::Json(_) => {
+                let open = line.strip_suffix('}').unwrap_or(line);
+                format!("{open},\"trace_id\":\"{trace}\",\"span_id\":\"{span}\"}}\n")
+            }
+        }
+    }
+}

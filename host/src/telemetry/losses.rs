@@ -1,0 +1,52 @@
+//! How much telemetry was dropped, counted where it is dropped and exported as a metric like any other.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::settings::Signal;
+
+/// Why telemetry was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// More was made than the collector took.
+    QueueFull,
+    /// The collector was away, too slow, or refused it.
+    Refused,
+}
+
+impl Reason {
+    /// One word, for a label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// Counts of what was dropped: spans for traces, exports for metrics.
+#[derive(Debug, Default)]
+pub struct Losses([[AtomicU64; 2]; 2]);
+
+impl Losses {
+    pub(super) fn add(&self, signal: Signal, reason: Reason, items: usize) {
+        self.0[signal as usize][reason as usize].fetch_add(items as u64, Ordering::Relaxed);
+    }
+
+    /// The count of each signal and reason, those of nothing too.
+    pub fn all(&self) -> impl Iterator<Item = (Signal, Reason, u64)> {
+        [Signal::Traces, Signal::Metrics]
+            .into_iter()
+            .flat_map(move |signal| {
+                [Reason::QueueFull, Reason::Refused]
+                    .into_iter()
+                    .map(move |reason| {
+                        (
+                            signal,
+                            reason,
+                            self.0[signal as usize][reason as usize].load(Ordering::Relaxed),
+                        )
+                    })
+            })
+    }
+}

@@ -1,0 +1,182 @@
+//! What the environment says about export: the standard `OTEL_*` variables.
+//!
+//! The OpenTelemetry crates read most of them by themselves. Read here is what decides whether anything is
+//! exported at all, and what the crates leave to the program: certificates, and which protocol to speak when
+//! the environment does not say.
+
+use std::path::PathBuf;
+
+/// How to speak to the collector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// OTLP over gRPC.
+    Grpc,
+    /// OTLP over HTTP with protobuf bodies.
+    Http,
+}
+
+/// One of the two things that are exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Spans.
+    Traces,
+    /// Metrics.
+    Metrics,
+}
+
+impl Signal {
+    /// In lower case.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Traces => "traces",
+            Self::Metrics => "metrics",
+        }
+    }
+
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Traces => "OTEL_EXPORTER_OTLP_TRACES_",
+            Self::Metrics => "OTEL_EXPORTER_OTLP_METRICS_",
+        }
+    }
+
+    const fn exporter(self) -> &'static str {
+        match self {
+            Self::Traces => "OTEL_TRACES_EXPORTER",
+            Self::Metrics => "OTEL_METRICS_EXPORTER",
+        }
+    }
+}
+
+/// Where one signal goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// As the environment gives it, for the log.
+    pub endpoint: String,
+    /// How to speak there.
+    pub protocol: Protocol,
+    /// Certificate authorities to trust besides the system's.
+    pub certificate: Option<PathBuf>,
+    /// The client's own certificate and its key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// Reads where a signal goes; `None`: nowhere, since no endpoint is named or export is switched off.
+///
+/// `variable` is the environment, as [`std::env::var`] gives it.
+#[must_use]
+pub fn read(signal: Signal, variable: impl Fn(&str) -> Option<String>) -> Option<Export> {
+    let get = |name: &str| {
+        variable(name)
+            .map(|value| value.trim().to_owned())
+            .filter(|value| !value.is_empty())
+    };
+    let either = |name: &str| {
+        get(&format!("{}{name}", signal.prefix())).or_else(|| get(&format!("OTEL_EXPORTER_OTLP_{name}")))
+    };
+    if get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+        return None;
+    }
+    if get(signal.exporter()).is_some_and(|value| value.eq_ignore_ascii_case("none")) {
+        return None;
+    }
+    let endpoint = either("ENDPOINT")?;
+    let protocol = match either("PROTOCOL").as_deref() {
+        Some("grpc") => Protocol::Grpc,
+        Some(_) => Protocol::Http,
+        // The standard's default is HTTP; a collector listens for gRPC on the port registered for it, and
+        // whoever names that port means gRPC.
+        None if port(&endpoint) == Some(4317) => Protocol::Grpc,
+        None => Protocol::Http,
+    };
+    let certificate = either("CERTIFICATE").map(PathBuf::from);
+    let client = either("CLIENT_CERTIFICATE")
+        .zip(either("CLIENT_KEY"))
+        .map(|(c, k)| (c.into(), k.into()));
+    Some(Export {
+        endpoint,
+        protocol,
+        certificate,
+        client,
+    })
+}
+
+fn port(endpoint: &str) -> Option<u16> {
+    let authority = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
+    let authority = authority.split('/').next()?;
+    authority.rsplit_once(':')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_from(variables: &[(&str, &str)]) -> Option<Export> {
+        read(Signal::Traces, |name| {
+            variables
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn nothing_is_exported_unless_an_endpoint_is_named() {
+        assert_eq!(read_from(&[]), None);
+        assert_eq!(read_from(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]), None);
+        assert_eq!(
+            read_from(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://a:4318")]),
+            None
+        );
+    }
+
+    #[test]
+    fn export_can_be_switched_off() {
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4318");
+        assert_eq!(read_from(&[endpoint, ("OTEL_SDK_DISABLED", "true")]), None);
+        assert_eq!(read_from(&[endpoint, ("OTEL_TRACES_EXPORTER", "none")]), None);
+        assert!(read_from(&[endpoint, ("OTEL_METRICS_EXPORTER", "none")]).is_some());
+    }
+
+    #[test]
+    fn the_protocol_follows_the_variable_and_else_the_port() {
+        let of = |variables: &[(&str, &str)]| read_from(variables).unwrap().protocol;
+        assert_eq!(
+            of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4318")]),
+            Protocol::Http
+        );
+        assert_eq!(
+            of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4317")]),
+            Protocol::Grpc
+        );
+        assert_eq!(
+            of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4317/")]),
+            Protocol::Grpc
+        );
+        let http = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
+        assert_eq!(
+            of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4317"), http]),
+            Protocol::Http
+        );
+        let grpc = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc");
+        assert_eq!(
+            of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:1"), http, grpc]),
+            Protocol::Grpc
+        );
+    }
+
+    #[test]
+    fn a_variable_of_the_signal_goes_before_the_general_one() {
+        let export = read_from(&[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4318"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://b:4318"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca.crt"),
+        ])
+        .unwrap();
+        assert_eq!(
+            (export.endpoint.as_str(), export.certificate),
+            ("http://b:4318", Some("/ca.crt".into()))
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! Plugins that break a rule while they are called, in both binary forms: nothing that is there changes, and
+//! the resource says why.
+
+use std::collections::BTreeMap;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use crate::echo;
+use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_says, config_map, controller, is_true};
+use crate::support::{Scenario, condition};
+
+struct Case {
+    how: &'static str,
+    reason: &'static str,
+    /// What the message must say, which is also what to do where that is not plain.
+    says: &'static [&'static str],
+}
+
+const CASES: &[Case] = &[
+    Case {
+        how: "trap",
+        reason: "PluginTrapped",
+        says: &["the plugin stopped", "unreachable"],
+    },
+    Case {
+        how: "panic",
+        reason: "PluginTrapped",
+        says: &["the puppet was told to panic"],
+    },
+    Case {
+        how: "loop",
+        reason: "PluginTimedOut",
+        says: &["within 300ms", "limits.deadline"],
+    },
+    Case {
+        how: "memory",
+        reason: "PluginOutOfMemory",
+        says: &["the limit is 16 MiB", "limits.memory"],
+    },
+    Case {
+        how: "recursion",
+        reason: "PluginTrapped",
+        says: &["the plugin stopped"],
+    },
+    Case {
+        how: "exit",
+        reason: "PluginTrapped",
+        says: &["the puppet was told to leave", "exited with code"],
+    },
+    Case {
+        how: "file",
+        reason: "PluginTrapped",
+        says: &["a file: Err("],
+    },
+    Case {
+        how: "socket",
+        reason: "PluginTrapped",
+        says: &["a socket: Err("],
+    },
+    Case {
+        how: "flood",
+        reason: "PluginAnswerTooLarge",
+        says: &["more than 0.3 MiB", "limits.response"],
+    },
+    Case {
+        how: "not-utf8",
+        reason: "PluginAnswerInvalid",
+        says: &["not UTF-8"],
+    },
+    Case {
+        how: "not-json",
+        reason: "PluginAnswerInvalid",
+        says: &["line 1"],
+    },
+    Case {
+        how: "deep-json",
+        reason: "PluginAnswerInvalid",
+        says: &["recursion limit exceeded"],
+    },
+];
+
+fn good(how: &str, text: &str) -> Value {
+    json!({"response": {
+        "children": [config_map(&format!("{how}-1"), text), config_map(&format!("{how}-2"), text)],
+        "status": {"note": "as it was"},
+    }})
+}
+
+async fn versions(scenario: &Scenario, how: &str) -> BTreeMap<String, String> {
+    let mut versions = BTreeMap::new();
+    for name in [format!("{how}-1"), format!("{how}-2")] {
+        versions.insert(name.clone(), scenario.version(CONFIG_MAP, &name).await);
+    }
+    versions
+}
+
+/// The resource is good, goes bad, and is put right.
+async fn run(scenario: &Scenario, case: &Case) {
+    let how = case.how;
+    scenario.puppet(how, good(how, "before")).await;
+    scenario.until_ready(how).await;
+    let before = versions(scenario, how).await;
+
+    scenario
+        .puppet(how, json!({"misbehave": how, "response": {}}))
+        .await;
+    let message = scenario.until_stalled(how, case.reason).await;
+    assert_says(&message, case.says);
+    let note = scenario.until_event(how, "Warning", case.reason).await;
+    assert_says(&note, case.says);
+    let puppet = scenario.get(PUPPET, how).await.unwrap();
+    assert_eq!(puppet.data["status"]["note"], "as it was", "{how}");
+    assert_eq!(condition(&puppet, "Ready").unwrap()["status"], "False", "{how}");
+    assert_eq!(versions(scenario, how).await, before, "{how}");
+
+    scenario.puppet(how, good(how, "after")).await;
+    let puppet = scenario.until_ready(how).await;
+    assert!(!is_true(&puppet, "Stalled"), "{how}");
+    let child = scenario.get(CONFIG_MAP, &format!("{how}-1")).await.unwrap();
+    assert_eq!(child.data["data"]["text"], "after", "{how}");
+}
+
+async fn a_form_that_misbehaves(form: &str, file: &str) {
+    let scenario = Scenario::new(&format!("bad-calls-{form}")).await;
+    let limits = "limits: {deadline: 300ms, memory: 16Mi, response: 256Ki}";
+    let controllers = format!("{}{}", controller(file, limits), echo::CONTROLLER);
+    let mut host = scenario.start(&controllers);
+    // Kept bad for as long as the others run, so that there is something to stand in the way.
+    scenario.puppet("bad", json!({"misbehave": "loop"})).await;
+    let others = async {
+        scenario.until_stalled("bad", "PluginTimedOut").await;
+        scenario.apply(&echo::echo(1)).await;
+        scenario.until("v1/Pod", "e-pod-0", "there", |_| true).await;
+        scenario
+            .patch(echo::ECHO, "e", json!({"spec": {"replicas": 2}}))
+            .await;
+        scenario.until("v1/Pod", "e-pod-1", "there", |_| true).await;
+    };
+    let cases = join_all(CASES.iter().map(|case| run(&scenario, case)));
+    futures::future::join(others, cases).await;
+    assert!(host.is_alive());
+    assert!(!host.log().contains("bug of the host"), "{}", host.log());
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_component_that_misbehaves_changes_nothing_and_says_why() {
+    let (form, file) = FORMS[0];
+    a_form_that_misbehaves(form, file).await;
+}
+
+#[tokio::test]
+async fn a_command_that_misbehaves_changes_nothing_and_says_why() {
+    let (form, file) = FORMS[1];
+    a_form_that_misbehaves(form, file).await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_floods_the_log_answers_and_the_log_is_cut() {
+    for (form, file) in FORMS {
+        let scenario = Scenario::new(&format!("log-flood-{form}")).await;
+        let host = scenario.start(&controller(file, ""));
+        let mut spec = good("flood", "a");
+        spec["misbehave"] = "log-flood".into();
+        scenario.puppet("flood", spec).await;
+        scenario.until_ready("flood").await;
+        // Two calls: the second sees the children that the first made.
+        let lines = host.log().matches("flood ").count();
+        assert!((100..=1000).contains(&lines), "{lines} lines");
+    }
+}

@@ -1,0 +1,87 @@
+//! Parents in no namespace, with children in those that the configuration lists.
+
+use serde_json::{Value, json};
+
+use crate::puppet::{CONFIG_MAP, config_map};
+use crate::support::{Scenario, condition};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::core::DynamicObject;
+use kube::runtime::wait::await_condition;
+
+const CONTROLLER: &str = "\
+- name: cluster-puppet
+  parent: {apiVersion: test.operator-host.dev/v1, kind: ClusterPuppet}
+  plugin: cluster-puppet.wasm
+  children: [{apiVersion: v1, kind: ConfigMap}]
+  otherNamespaces: [cluster-scoped-2]
+  backoff: {initial: 50ms, max: 500ms}
+";
+
+/// The only scenario with cluster-scoped parents in the shared cluster, since hosts see those of each other.
+#[tokio::test]
+async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_and_in_no_other() {
+    let scenario = Scenario::new("cluster-scoped").await;
+    let second = Scenario::new("cluster-scoped-2").await;
+    let host = scenario.start(CONTROLLER);
+    let parents: Api<DynamicObject> = Api::all_with(
+        scenario.client.clone(),
+        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let apply = async |children: &[Value]| {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
+            "spec": {"response": {"children": children}},
+        });
+        parents
+            .patch("cp", &PatchParams::apply("user").force(), &Patch::Apply(&puppet))
+            .await
+            .unwrap()
+    };
+    let within = |namespace: &str| {
+        let mut child = config_map("a", "1");
+        child["metadata"]["namespace"] = namespace.into();
+        child
+    };
+    let parent = apply(&[within("cluster-scoped-2")]).await;
+    let child = second.until(CONFIG_MAP, "a", "there", |_| true).await;
+    assert_eq!(
+        Some(&child.metadata.owner_references.unwrap()[0].uid),
+        parent.metadata.uid.as_ref()
+    );
+    // A change of a child finds its parent, though the child is in a namespace and the parent in none.
+    second.delete(CONFIG_MAP, "a").await;
+    second
+        .until(CONFIG_MAP, "a", "again", |a| a.metadata.uid != child.metadata.uid)
+        .await;
+
+    // This kind has no status subresource: what went wrong is said by an Event and in the log.
+    apply(&[within("cluster-scoped-2"), within("kube-system")]).await;
+    host.until_log(&["kube-system", "is not allowed", "`otherNamespaces`"])
+        .await;
+    apply(&[within("cluster-scoped-2"), config_map("a", "1")]).await;
+    host.until_log(&["must name a namespace"]).await;
+    apply(&[]).await;
+    second.until_gone(CONFIG_MAP, "a").await;
+    let parent = parents.get("cp").await.unwrap();
+    assert!(condition(&parent, "Ready").is_none(), "{parent:?}");
+
+    parents.delete("cp", &DeleteParams::default()).await.unwrap();
+    let gone = await_condition(parents.clone(), "cp", |o: Option<&DynamicObject>| o.is_none());
+    tokio::time::timeout(crate::support::LIMIT, gone)
+        .await
+        .expect("it goes")
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_host_sees_only_the_namespaces_of_its_configuration() {
+    let inside = Scenario::new("watched").await;
+    let outside = Scenario::new("not-watched").await;
+    let host = inside.start(&crate::puppet::controller("puppet.wasm", ""));
+    let spec = json!({"response": {"children": [config_map("a", "")]}});
+    outside.puppet("p", spec.clone()).await;
+    inside.puppet("p", spec).await;
+    inside.until_ready("p").await;
+    assert!(outside.names(CONFIG_MAP).await.iter().all(|name| name != "a"));
+    assert!(!host.log().contains("not-watched"), "{}", host.log());
+}

@@ -1,0 +1,214 @@
+//! Whose an object is: what is pruned, kept, retained, adopted, and what a user may add to a child.
+
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::support::{Scenario, plugin};
+
+const CLAIM: &str = "v1/PersistentVolumeClaim";
+
+fn children(children: &[Value]) -> Value {
+    json!({"response": {"children": children, "status": {"names": "$names"}}})
+}
+
+fn claim(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    })
+}
+
+fn sees(names: &[&str]) -> impl Fn(&DynamicObject) -> bool + use<> {
+    let names = json!(names);
+    move |puppet| puppet.data["status"]["names"] == names
+}
+
+#[tokio::test]
+async fn only_what_a_parent_owns_is_pruned_and_a_copy_of_its_labels_is_not() {
+    let scenario = Scenario::new("prune-proof").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet("p", children(&[config_map("a", ""), config_map("b", "")]))
+        .await;
+    scenario.until_ready("p").await;
+    // Somebody takes a child as a template for an object of their own, with or without another owner.
+    let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    let keeps = json!({"response": {"keep": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "others"}]}});
+    let other = scenario.puppet("other", keeps).await;
+    let owner = json!([{
+        "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "name": "other",
+        "uid": other.metadata.uid, "controller": true,
+    }]);
+    for (name, owners) in [("copy", json!([])), ("others", owner)] {
+        let metadata = json!({
+            "name": name, "labels": child.metadata.labels, "annotations": child.metadata.annotations,
+            "ownerReferences": owners,
+        });
+        let copy = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
+        scenario.apply(&copy.to_string()).await;
+    }
+    scenario.puppet("p", children(&[config_map("c", "")])).await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+    scenario.until_gone(CONFIG_MAP, "b").await;
+    scenario.until_ready("p").await;
+    let names = scenario.names(CONFIG_MAP).await;
+    for name in ["copy", "others", "c"] {
+        assert!(names.iter().any(|n| n == name), "{name} is not among {names:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_child_that_is_kept_is_neither_applied_nor_deleted() {
+    let scenario = Scenario::new("keep").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet("p", children(&[config_map("a", "plugin"), config_map("b", "")]))
+        .await;
+    scenario.until_ready("p").await;
+    let mut spec = children(&[config_map("b", "")]);
+    spec["response"]["keep"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "a"}]);
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    let changed = scenario
+        .patch(CONFIG_MAP, "a", json!({"data": {"text": "user"}}))
+        .await;
+    // Drift of the other one is put right, which shows that the host has seen the first by then.
+    scenario
+        .patch(CONFIG_MAP, "b", json!({"data": {"text": "user"}}))
+        .await;
+    scenario
+        .until(CONFIG_MAP, "b", "put right", |b| b.data["data"]["text"] == "")
+        .await;
+    assert_eq!(
+        Some(scenario.version(CONFIG_MAP, "a").await),
+        changed.metadata.resource_version
+    );
+    scenario.puppet("p", children(&[config_map("b", "")])).await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+}
+
+#[tokio::test]
+async fn claims_outlive_scale_down_and_parent_and_are_taken_up_again() {
+    let scenario = Scenario::new("retain").await;
+    let kinds =
+        "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: PersistentVolumeClaim}]";
+    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    scenario
+        .puppet("p", children(&[claim("c-0"), claim("c-1"), config_map("a", "")]))
+        .await;
+    scenario.until_ready("p").await;
+    let uid = |claim: DynamicObject| claim.metadata.uid.unwrap();
+    let first = uid(scenario.get(CLAIM, "c-1").await.unwrap());
+    scenario.puppet("p", children(&[claim("c-0")])).await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+    scenario.until_ready("p").await;
+    assert_eq!(uid(scenario.get(CLAIM, "c-1").await.unwrap()), first);
+
+    // The garbage collector takes the parent's other children, and these are not among them.
+    scenario
+        .puppet("p", children(&[claim("c-0"), config_map("b", "")]))
+        .await;
+    scenario.until(CONFIG_MAP, "b", "there", |_| true).await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    scenario.until_gone(CONFIG_MAP, "b").await;
+    assert_eq!(scenario.names(CLAIM).await, ["c-0", "c-1"]);
+
+    // Another parent does not get them; one of the same name does.
+    scenario.puppet("q", children(&[claim("c-1")])).await;
+    assert_says(
+        &scenario.until_stalled("q", "ChildRefused").await,
+        &["c-1", "belongs to retain/p"],
+    );
+    scenario
+        .puppet("p", children(&[claim("c-0"), claim("c-1")]))
+        .await;
+    scenario
+        .until(PUPPET, "p", "both claims seen", sees(&["c-0", "c-1"]))
+        .await;
+    assert_eq!(uid(scenario.get(CLAIM, "c-1").await.unwrap()), first);
+}
+
+#[tokio::test]
+async fn claims_are_deleted_where_the_configuration_says_so() {
+    let scenario = Scenario::new("claims-deleted").await;
+    let kinds = "children: [{apiVersion: v1, kind: PersistentVolumeClaim, onRemoval: delete}]";
+    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    scenario
+        .puppet("p", children(&[claim("c-0"), claim("c-1")]))
+        .await;
+    scenario.until_ready("p").await;
+    scenario.puppet("p", children(&[claim("c-0")])).await;
+    scenario.until_gone(CLAIM, "c-1").await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(CLAIM, "c-0").await;
+}
+
+#[tokio::test]
+async fn an_object_without_an_owner_is_adopted_only_where_that_is_switched_on() {
+    let scenario = Scenario::new("adopt").await;
+    scenario.apply(&config_map("a", "user").to_string()).await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    scenario.puppet("p", children(&[config_map("a", "plugin")])).await;
+    scenario.until_stalled("p", "ChildRefused").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let _host = scenario.start(&controller("puppet.wasm", "adopt: true"));
+    let puppet = scenario.until_ready("p").await;
+    let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    assert_eq!(child.data["data"]["text"], "plugin");
+    assert_eq!(
+        Some(&child.metadata.owner_references.unwrap()[0].uid),
+        puppet.metadata.uid.as_ref()
+    );
+}
+
+#[tokio::test]
+async fn a_users_own_labels_and_fields_on_a_child_stay_and_are_no_drift() {
+    let scenario = Scenario::new("own-labels").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario.puppet("p", children(&[config_map("a", "1")])).await;
+    scenario.until_ready("p").await;
+    let mine = json!({"metadata": {"labels": {"team": "blue"}, "annotations": {"note": "mine"}}, "data": {"more": "x"}});
+    scenario.patch(CONFIG_MAP, "a", mine).await;
+    scenario.puppet("p", children(&[config_map("a", "2")])).await;
+    scenario.until_ready("p").await;
+    let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    assert_eq!(child.data["data"], json!({"text": "2", "more": "x"}));
+    assert_eq!(child.metadata.labels.unwrap()["team"], "blue");
+    assert_eq!(child.metadata.annotations.unwrap()["note"], "mine");
+}
+
+#[tokio::test]
+async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
+    let scenario = Scenario::new("same-answers").await;
+    let mut bytes = std::fs::read(plugin("puppet")).unwrap();
+    let file = scenario.file("puppet.wasm", &bytes);
+    let controllers = controller(&file.display().to_string(), "");
+    let host = scenario.start(&controllers);
+    scenario.puppet("p", children(&[config_map("a", "1")])).await;
+    scenario.until_ready("p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let (child, parent) = (
+        scenario.version(CONFIG_MAP, "a").await,
+        scenario.version(PUPPET, "p").await,
+    );
+    let digest = |child: &DynamicObject| {
+        child.metadata.annotations.clone().unwrap()["operator-host.dev/plugin-digest"].clone()
+    };
+    let first = digest(&scenario.get(CONFIG_MAP, "a").await.unwrap());
+
+    // A custom section: the same code, another file.
+    bytes.extend([0, 2, 1, b'x']);
+    scenario.file("puppet.wasm", &bytes);
+    let host = scenario.start(&controllers);
+    host.until_log(&["pass done", "same-answers/p"]).await;
+    assert_eq!(scenario.version(CONFIG_MAP, "a").await, child);
+    assert_eq!(scenario.version(PUPPET, "p").await, parent);
+    // The next change carries the digest of the version that made it.
+    scenario.puppet("p", children(&[config_map("a", "2")])).await;
+    let changed = scenario
+        .until(CONFIG_MAP, "a", "changed", |a| a.data["data"]["text"] == "2")
+        .await;
+    assert_ne!(digest(&changed), first);
+}

@@ -1,0 +1,85 @@
+//! Ways to pull the puppet's strings: the plugin in `tests/fixtures/puppet` does what its resource says.
+
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::support::{Scenario, condition};
+
+pub const PUPPET: &str = "test.operator-host.dev/v1/Puppet";
+pub const CONFIG_MAP: &str = "v1/ConfigMap";
+
+/// The puppet's files in both binary forms, by the name of the form.
+pub const FORMS: [(&str, &str); 2] = [("component", "puppet.wasm"), ("command", "puppet-command.wasm")];
+
+/// A controller for puppets with a plugin file; `more` are further lines of its configuration.
+pub fn controller(file: &str, more: &str) -> String {
+    let mut text = format!(
+        "- name: puppet\n  parent: {{apiVersion: test.operator-host.dev/v1, kind: Puppet}}\n  plugin: {file}\n"
+    );
+    if !more.contains("children:") {
+        text.push_str("  children: [{apiVersion: v1, kind: ConfigMap}]\n");
+    }
+    if !more.contains("backoff:") {
+        text.push_str("  backoff: {initial: 50ms, max: 500ms}\n");
+    }
+    for line in more.lines() {
+        text.push_str(&format!("  {line}\n"));
+    }
+    text
+}
+
+/// A ConfigMap as a child.
+pub fn config_map(name: &str, text: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"text": text}})
+}
+
+impl Scenario {
+    /// Makes a puppet, or gives it another spec in place of the one it has.
+    pub async fn puppet(&self, name: &str, spec: Value) -> DynamicObject {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": name}, "spec": spec,
+        });
+        self.apply(&puppet.to_string()).await
+    }
+
+    /// Waits until the puppet is reconciled as it is now, and well.
+    pub async fn until_ready(&self, name: &str) -> DynamicObject {
+        let generation = self
+            .get(PUPPET, name)
+            .await
+            .expect("a puppet")
+            .metadata
+            .generation;
+        self.until(PUPPET, name, "Ready as it is now", |puppet| {
+            is_true(puppet, "Ready") && puppet.data["status"]["observedGeneration"].as_i64() >= generation
+        })
+        .await
+    }
+
+    /// Waits until the puppet is stalled for this reason, and gives the message.
+    pub async fn until_stalled(&self, name: &str, reason: &str) -> String {
+        self.until_condition(PUPPET, name, "Stalled", "True", reason)
+            .await
+    }
+
+    /// The resource version of an object that must be there.
+    pub async fn version(&self, kind: &str, name: &str) -> String {
+        let object = self.get(kind, name).await;
+        object
+            .and_then(|object| object.metadata.resource_version)
+            .unwrap_or_else(|| panic!("{kind} {name} is not there"))
+    }
+}
+
+/// Whether a condition is there and true.
+pub fn is_true(object: &DynamicObject, type_: &str) -> bool {
+    condition(object, type_).is_some_and(|condition| condition["status"] == "True")
+}
+
+/// Fails unless `text` holds all of `words`.
+#[track_caller]
+pub fn assert_says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{text:?} does not say {word:?}");
+    }
+}

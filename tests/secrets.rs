@@ -1,0 +1,113 @@
+//! Secrets whose values the host generates: once, never changed, seen by nobody.
+
+use std::collections::BTreeMap;
+
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::puppet::{PUPPET, controller};
+use crate::support::Scenario;
+
+const SECRET: &str = "v1/Secret";
+
+fn spec(entries: &[Value]) -> Value {
+    json!({"response": {
+        "generate": [{"name": "s", "entries": entries}],
+        "status": {"seen": "$children"},
+    }})
+}
+
+fn password() -> Value {
+    json!({"key": "password", "length": 24})
+}
+
+fn pin() -> Value {
+    json!({"key": "pin", "length": 9, "alphabet": "01"})
+}
+
+fn values(secret: &DynamicObject) -> BTreeMap<String, String> {
+    let data = secret.data["data"].as_object().cloned().unwrap_or_default();
+    data.into_iter()
+        .map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned()))
+        .collect()
+}
+
+/// The API gives the values in base64; the alphabets here make them printable.
+fn decoded(text: &str) -> String {
+    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bits = String::new();
+    for byte in text.bytes().filter(|byte| *byte != b'=') {
+        let value = alphabet.iter().position(|c| *c == byte).unwrap();
+        bits.push_str(&format!("{value:06b}"));
+    }
+    let bytes = bits.as_bytes().chunks_exact(8);
+    bytes
+        .map(|byte| char::from(u8::from_str_radix(std::str::from_utf8(byte).unwrap(), 2).unwrap()))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to() {
+    let scenario = Scenario::new("generated").await;
+    let kinds = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
+    let host = scenario.start(&controller("puppet.wasm", kinds));
+    scenario.puppet("p", spec(&[password()])).await;
+    let puppet = scenario
+        .until(PUPPET, "p", "the Secret seen", |p| {
+            p.data["status"]["seen"][0].is_object()
+        })
+        .await;
+    let first = values(&scenario.get(SECRET, "s").await.unwrap());
+    assert_eq!(decoded(&first["password"]).len(), 24);
+    // The plugin sees the key and no value.
+    assert_eq!(puppet.data["status"]["seen"][0]["data"], json!({"password": ""}));
+    let log = host.log();
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    let host = scenario.start(&controller("puppet.wasm", kinds));
+    scenario.puppet("p", spec(&[password(), pin()])).await;
+    let secret = scenario
+        .until(SECRET, "s", "both keys", |s| s.data["data"]["pin"].is_string())
+        .await;
+    let both = values(&secret);
+    assert_eq!(both["password"], first["password"]);
+    let pin_value = decoded(&both["pin"]);
+    assert!(
+        pin_value.len() == 9 && pin_value.chars().all(|c| "01".contains(c)),
+        "{pin_value}"
+    );
+
+    // Another length is no reason to draw again, and a key that is not named any more stays.
+    scenario
+        .puppet("p", spec(&[json!({"key": "password", "length": 30})]))
+        .await;
+    scenario.until_ready("p").await;
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), both);
+    // A user may set a value of their own.
+    scenario
+        .patch(SECRET, "s", json!({"stringData": {"password": "my own"}}))
+        .await;
+    scenario
+        .puppet("p", spec(&[password(), json!({"key": "third", "length": 8})]))
+        .await;
+    let secret = scenario
+        .until(SECRET, "s", "a third key", |s| {
+            s.data["data"]["third"].is_string()
+        })
+        .await;
+    let all = values(&secret);
+    assert_eq!(decoded(&all["password"]), "my own");
+    let log = log + &host.log();
+    for value in both.values().chain(all.values()) {
+        assert!(
+            !log.contains(value.as_str()) && !log.contains(&decoded(value)),
+            "the log holds {value}"
+        );
+    }
+    // Data is not thrown away: the Secret outlives its parent and serves the next of that name.
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    scenario.puppet("p", spec(&[password()])).await;
+    scenario.until_ready("p").await;
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), all);
+}

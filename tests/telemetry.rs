@@ -1,0 +1,321 @@
+//! What the host tells a collector, over the wire, and what its health port says.
+
+mod collector;
+mod faults;
+mod logs;
+mod prometheus;
+
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use self::collector::{Collector, hex, sum, text};
+use crate::echo::CONTROLLER;
+use crate::support::{Host, Scenario, cluster};
+
+const ECHO: &str = "my-operator.dev/v1/Echo";
+
+fn echo(name: &str, replicas: u32) -> String {
+    format!(
+        "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: {name}}}\n\
+         spec: {{replicas: {replicas}, image: 'echo:1'}}"
+    )
+}
+
+fn is_ready(object: &DynamicObject) -> bool {
+    object.data["status"]["isReady"] == true
+}
+
+/// A host that exports to `endpoint`, often.
+fn exporting(scenario: &Scenario, endpoint: &str, more: &[(&str, &str)]) -> Host {
+    let mut environment = vec![
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
+        ("OTEL_BSP_SCHEDULE_DELAY", "100"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "200"),
+        ("OPERATOR_HOST_LOG_FORMAT", "json"),
+    ];
+    environment.extend_from_slice(more);
+    scenario.start_in(&scenario.config(CONTROLLER), &[], &environment)
+}
+
+/// The host's health port.
+async fn port(host: &Host) -> u16 {
+    let line = host.until_log(&["serving health and metrics"]).await;
+    let address = line.split("127.0.0.1:").nth(1).expect("an address");
+    let port: String = address.chars().take_while(char::is_ascii_digit).collect();
+    port.parse().unwrap()
+}
+
+/// GET of a path on the host's health port: the status code and the body.
+async fn get(host: &Host, path: &str) -> (u16, String) {
+    get_from(port(host).await, path).await
+}
+
+/// GET of a path on a port of this machine.
+async fn get_from(port: u16, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    // HTTP/1.0, so that the body comes in one piece and ends with the connection.
+    let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn attribute(span: &Span, key: &str) -> String {
+    text(&span.attributes, key).unwrap_or_else(|| panic!("{} has no {key}: {:?}", span.name, span.attributes))
+}
+
+fn children<'a>(spans: &'a [Span], parent: &Span, name: &str) -> Vec<&'a Span> {
+    let below = |span: &&Span| span.parent_span_id == parent.span_id && span.trace_id == parent.trace_id;
+    spans
+        .iter()
+        .filter(below)
+        .filter(|span| span.name == name)
+        .collect()
+}
+
+async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&str, &str)]) {
+    let scenario = Scenario::new(name).await;
+    let host = exporting(&scenario, &collector.endpoint(), more);
+    let created = scenario.apply(&echo("e", 2)).await;
+    scenario.until(ECHO, "e", "ready", is_ready).await;
+
+    // The pass that made the pods.
+    let (root, spans) = collector
+        .until_spans("a pass with two applies and a status", |spans| {
+            let root = spans.iter().find(|span| {
+                span.name == "reconcile"
+                    && children(spans, span, "apply").len() == 2
+                    && !children(spans, span, "status").is_empty()
+            })?;
+            Some((root.clone(), spans.to_vec()))
+        })
+        .await;
+    assert!(root.parent_span_id.is_empty());
+    assert_eq!(attribute(&root, "operator.controller"), "echo");
+    assert_eq!(attribute(&root, "k8s.object.kind"), "Echo");
+    assert_eq!(attribute(&root, "k8s.object.name"), "e");
+    assert_eq!(attribute(&root, "k8s.object.uid"), created.metadata.uid.unwrap());
+    assert_eq!(attribute(&root, "k8s.object.generation"), "1");
+    assert_eq!(attribute(&root, "k8s.namespace.name"), name);
+    assert_eq!(attribute(&root, "operator.trigger"), "parent");
+    assert_eq!(root.status.clone().unwrap_or_default().code(), StatusCode::Unset);
+
+    let mut pods: Vec<_> = children(&spans, &root, "apply")
+        .into_iter()
+        .map(|span| {
+            (
+                attribute(span, "k8s.object.kind"),
+                attribute(span, "k8s.object.name"),
+            )
+        })
+        .collect();
+    pods.sort();
+    assert_eq!(
+        pods,
+        [("Pod".into(), "e-pod-0".into()), ("Pod".into(), "e-pod-1".into())]
+    );
+
+    // Once to learn what is wanted, once to see what came of it.
+    let calls = children(&spans, &root, "plugin");
+    assert_eq!(calls.len(), 2, "{calls:?}");
+    for call in calls {
+        assert_eq!(attribute(call, "plugin.name"), "echo");
+        assert!(attribute(call, "plugin.digest").starts_with("sha256:"));
+        assert_eq!(attribute(call, "plugin.export"), "reconcile");
+        assert_eq!(attribute(call, "plugin.outcome"), "ok");
+        assert_eq!(attribute(call, "plugin.children"), "2");
+        for size in [
+            "plugin.request.size",
+            "plugin.response.size",
+            "plugin.memory.peak",
+        ] {
+            assert!(attribute(call, size).parse::<u64>().unwrap() > 0, "{size}");
+        }
+    }
+
+    // A pod's change leads to a pass of its own, which points back.
+    collector
+        .until_spans("a later pass that links to the first", |spans| {
+            spans
+                .iter()
+                .find(|span| span.links.iter().any(|link| link.span_id == root.span_id))
+                .map(|span| assert_eq!(attribute(span, "operator.trigger"), "child"))
+        })
+        .await;
+
+    // The log of the pass, and the Event about it, name the same trace.
+    let trace = hex(&root.trace_id);
+    let line: Value = serde_json::from_str(&host.until_log(&[&trace, "created Pod"]).await).unwrap();
+    assert_eq!(line["trace_id"], trace);
+    assert_eq!(line["span_id"], hex(&root.span_id));
+    let events = scenario
+        .api("events.k8s.io/v1/Event")
+        .list(&Default::default())
+        .await
+        .unwrap();
+    let annotated = events.iter().filter_map(|event| {
+        event
+            .metadata
+            .annotations
+            .as_ref()?
+            .get("operator-host.dev/trace-id")
+    });
+    assert!(annotated.into_iter().any(|id| *id == trace), "{:?}", events.items);
+
+    let resource = collector.resource();
+    assert_eq!(text(&resource, "service.name").as_deref(), Some("operator-host"));
+    assert_eq!(text(&resource, "team").as_deref(), Some("blue"));
+    assert!(
+        collector
+            .teams()
+            .iter()
+            .all(|team| team.as_deref() == Some("blue"))
+    );
+
+    // What was counted is what the API server saw.
+    let labels = [("controller", "echo"), ("kind", "Pod")];
+    assert_eq!(
+        collector
+            .until_counted("operator.resource_created", &labels, 2.0)
+            .await,
+        2.0
+    );
+    let passes = collector
+        .until_counted("operator.reconcile_count", &[("controller", "echo")], 2.0)
+        .await;
+    assert!(passes >= 2.0);
+    assert_eq!(host.stop().await.code(), Some(0));
+    let metrics = collector.metrics();
+    let counted = sum(
+        &metrics,
+        "operator.api_requests",
+        &[("verb", "patch"), ("kind", "Pod"), ("code", "201")],
+    );
+    let writes = scenario.writes(cluster().await);
+    let applied = writes.iter().filter(|event| {
+        event.verb == "patch"
+            && event
+                .object_ref
+                .as_ref()
+                .is_some_and(|object| object.resource == "pods")
+    });
+    assert_eq!(counted, applied.count() as f64);
+}
+
+const RESOURCE: (&str, &str) = ("OTEL_RESOURCE_ATTRIBUTES", "team=blue");
+const HEADERS: (&str, &str) = ("OTEL_EXPORTER_OTLP_HEADERS", "x-team=blue");
+
+#[tokio::test]
+async fn one_reconcile_is_one_trace_over_grpc() {
+    let protocol = ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
+    one_reconcile_is_one_trace(
+        "trace-grpc",
+        Collector::grpc().await,
+        &[RESOURCE, HEADERS, protocol],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn one_reconcile_is_one_trace_over_http() {
+    one_reconcile_is_one_trace("trace-http", Collector::http().await, &[RESOURCE, HEADERS]).await;
+}
+
+#[tokio::test]
+async fn a_collector_that_refuses_costs_no_reconcile_and_is_said_once() {
+    let scenario = Scenario::new("trace-refused").await;
+    let collector = Collector::grpc().await;
+    collector.refuse(true);
+    let more = [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "8"),
+    ];
+    let host = exporting(&scenario, &collector.endpoint(), &more);
+    scenario.apply(&echo("e", 2)).await;
+    scenario.until(ECHO, "e", "ready", is_ready).await;
+    host.until_log(&["the collector does not take telemetry", "traces"])
+        .await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let said = host
+        .log()
+        .lines()
+        .filter(|line| line.contains("does not take") && line.contains("traces"))
+        .count();
+    assert_eq!(said, 1);
+    let (_, metrics) = get(&host, "/metrics").await;
+    let dropped = metrics
+        .lines()
+        .filter(|line| line.starts_with("operator_telemetry_dropped_total{") && line.contains("traces"))
+        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
+        .sum::<f64>();
+    assert!(dropped > 0.0, "{metrics}");
+    collector.refuse(false);
+    host.until_log(&["the collector takes telemetry again"]).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_collector_that_is_away_or_silent_does_not_hold_up_the_end() {
+    let scenario = Scenario::new("trace-away").await;
+    // It takes connections and never answers.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", silent.local_addr().unwrap());
+    let host = exporting(&scenario, &endpoint, &[]);
+    scenario.apply(&echo("e", 1)).await;
+    scenario.until(ECHO, "e", "ready", is_ready).await;
+    let start = std::time::Instant::now();
+    assert_eq!(host.stop().await.code(), Some(0));
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "it took {:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn the_health_port_says_what_is_ready_and_why_not() {
+    let scenario = Scenario::new("health").await;
+    let waiting = "\
+- name: later
+  parent: {apiVersion: nothing.example.com/v1, kind: Nothing}
+  plugin: echo.wasm
+";
+    let host = scenario.start(&format!("{CONTROLLER}{waiting}"));
+    host.until_log(&["controller started"]).await;
+    host.until_log(&["waiting for the CustomResourceDefinition"])
+        .await;
+    assert_eq!(get(&host, "/livez").await, (200, "ok".into()));
+    let (status, body) = get(&host, "/livez?verbose").await;
+    assert_eq!(status, 200);
+    for check in [
+        "[+]ping ok\n",
+        "[+]loop/echo ok\n",
+        "[+]workers/echo ok\n",
+        "livez check passed\n",
+    ] {
+        assert!(body.contains(check), "{check:?} is not in {body}");
+    }
+    // The plugin of the second controller is made for another kind.
+    let (status, body) = get(&host, "/readyz").await;
+    assert_eq!(status, 500, "{body}");
+    assert!(body.contains("[+]controller/echo ok\n"), "{body}");
+    assert!(
+        body.contains("[+]controller/later ok: waits for the CustomResourceDefinition"),
+        "{body}"
+    );
+    assert!(body.contains("[-]plugin/later failed: "), "{body}");
+    assert_eq!(
+        get(&host, "/readyz?exclude=plugin/later").await,
+        (200, "ok".into())
+    );
+    assert_eq!(get(&host, "/readyz/controller/echo").await, (200, "ok".into()));
+    assert_eq!(get(&host, "/nowhere").await.0, 404);
+}

@@ -1,0 +1,374 @@
+//! An OTLP receiver, over gRPC on the generated services and over HTTP: it keeps all that it is sent.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
+    MetricsService, MetricsServiceServer,
+};
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
+use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point};
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::{Status, metadata::MetadataMap};
+
+use crate::support::LIMIT;
+
+/// An authority, and a certificate from it that is good for both ends, in files.
+pub struct Certificates {
+    pub authority: PathBuf,
+    pub leaf: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Certificates {
+    pub fn make(folder: &Path) -> Self {
+        std::fs::write(
+            folder.join("leaf.cnf"),
+            "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n",
+        )
+        .unwrap();
+        for arguments in [
+            "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=authority -keyout ca.key -out ca.crt",
+            "req -newkey rsa:2048 -nodes -subj /CN=leaf -keyout leaf.key -out leaf.csr",
+            "x509 -req -in leaf.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 1 -extfile leaf.cnf -out leaf.crt",
+        ] {
+            let output = Command::new("openssl")
+                .args(arguments.split(' '))
+                .current_dir(folder)
+                .output()
+                .unwrap();
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        let file = |name| folder.join(name);
+        Self {
+            authority: file("ca.crt"),
+            leaf: file("leaf.crt"),
+            key: file("leaf.key"),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Kept {
+    spans: Mutex<Vec<Span>>,
+    metrics: Mutex<Vec<Metric>>,
+    resource: Mutex<Vec<KeyValue>>,
+    /// The value of the header `x-team` of each request.
+    teams: Mutex<Vec<Option<String>>>,
+    refuses: AtomicBool,
+}
+
+impl Kept {
+    fn spans(&self, request: ExportTraceServiceRequest) {
+        for resource in request.resource_spans {
+            *self.resource.lock().unwrap() = resource.resource.unwrap_or_default().attributes;
+            let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
+            self.spans.lock().unwrap().extend(spans);
+        }
+    }
+
+    fn metrics(&self, request: ExportMetricsServiceRequest) {
+        let metrics = request.resource_metrics.into_iter();
+        // Each export has them all, cumulative.
+        *self.metrics.lock().unwrap() = metrics
+            .flat_map(|resource| resource.scope_metrics)
+            .flat_map(|scope| scope.metrics)
+            .collect();
+    }
+}
+
+/// The receiver; it ends when it is dropped.
+pub struct Collector {
+    pub address: SocketAddr,
+    kept: Arc<Kept>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Collector {
+    pub async fn grpc() -> Self {
+        Self::grpc_with(None).await
+    }
+
+    /// With TLS, and only for clients with a certificate of the same authority.
+    pub async fn grpc_with(certificates: Option<&Certificates>) -> Self {
+        let kept = Arc::new(Kept::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = Service(Arc::clone(&kept));
+        let mut server = Server::builder();
+        if let Some(certificates) = certificates {
+            let read = |file: &Path| std::fs::read(file).unwrap();
+            let tls = ServerTlsConfig::new()
+                .identity(Identity::from_pem(
+                    read(&certificates.leaf),
+                    read(&certificates.key),
+                ))
+                .client_ca_root(Certificate::from_pem(read(&certificates.authority)));
+            server = server.tls_config(tls).unwrap();
+        }
+        let router = server
+            .add_service(TraceServiceServer::new(service.clone()))
+            .add_service(MetricsServiceServer::new(service));
+        let task = tokio::spawn(async move {
+            router
+                .serve_with_incoming(TcpIncoming::from(listener))
+                .await
+                .unwrap();
+        });
+        Self { address, kept, task }
+    }
+
+    pub async fn http() -> Self {
+        Self::http_with(None).await
+    }
+
+    /// As [`Collector::grpc_with`].
+    pub async fn http_with(certificates: Option<&Certificates>) -> Self {
+        let acceptor = certificates.map(|certificates| {
+            let parse = |file: &Path| CertificateDer::from_pem_file(file).unwrap();
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add(parse(&certificates.authority)).unwrap();
+            let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build().unwrap();
+            let config = rustls::ServerConfig::builder()
+                .with_client_cert_verifier(verifier)
+                .with_single_cert(
+                    vec![parse(&certificates.leaf)],
+                    PrivateKeyDer::from_pem_file(&certificates.key).unwrap(),
+                )
+                .unwrap();
+            TlsAcceptor::from(Arc::new(config))
+        });
+        let kept = Arc::new(Kept::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::clone(&kept);
+        let task = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let state = Arc::clone(&state);
+                let service = service_fn(move |request| receive(Arc::clone(&state), request));
+                let server = hyper::server::conn::http1::Builder::new();
+                match acceptor.clone() {
+                    None => drop(tokio::spawn(
+                        server.serve_connection(TokioIo::new(stream), service),
+                    )),
+                    Some(acceptor) => drop(tokio::spawn(async move {
+                        let Ok(stream) = acceptor.accept(stream).await else {
+                            return;
+                        };
+                        let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                    })),
+                }
+            }
+        });
+        Self { address, kept, task }
+    }
+
+    /// Refuses everything from now on, or takes it again.
+    pub fn refuse(&self, refuses: bool) {
+        self.kept.refuses.store(refuses, Ordering::Relaxed);
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn spans(&self) -> Vec<Span> {
+        self.kept.spans.lock().unwrap().clone()
+    }
+
+    pub fn metrics(&self) -> Vec<Metric> {
+        self.kept.metrics.lock().unwrap().clone()
+    }
+
+    pub fn resource(&self) -> Vec<KeyValue> {
+        self.kept.resource.lock().unwrap().clone()
+    }
+
+    pub fn teams(&self) -> Vec<Option<String>> {
+        self.kept.teams.lock().unwrap().clone()
+    }
+
+    /// Waits until the spans are as `look` wants them, and gives what it found.
+    pub async fn until_spans<T>(&self, what: &str, look: impl Fn(&[Span]) -> Option<T>) -> T {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let spans = self.spans();
+            if let Some(found) = look(&spans) {
+                return found;
+            }
+            let names: Vec<_> = spans
+                .iter()
+                .map(|span| (&span.name, text(&span.attributes, "k8s.object.name")))
+                .collect();
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "no {what} among {names:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until the sum of a counter over all points with these attributes is at least so much.
+    pub async fn until_counted(&self, name: &str, labels: &[(&str, &str)], least: f64) -> f64 {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let metrics = self.metrics();
+            let count = sum(&metrics, name, labels);
+            if count >= least {
+                return count;
+            }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{name} {labels:?} is {count}"
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// The sum of a counter over all points with these attributes.
+pub fn sum(metrics: &[Metric], name: &str, labels: &[(&str, &str)]) -> f64 {
+    let points = metrics
+        .iter()
+        .filter(|metric| metric.name == name)
+        .filter_map(|metric| match &metric.data {
+            Some(metric::Data::Sum(sum)) => Some(&sum.data_points),
+            Some(metric::Data::Gauge(gauge)) => Some(&gauge.data_points),
+            _ => None,
+        });
+    points
+        .flatten()
+        .filter(|point| {
+            labels
+                .iter()
+                .all(|(key, value)| text(&point.attributes, key).as_deref() == Some(*value))
+        })
+        .map(|point| match point.value {
+            Some(number_data_point::Value::AsDouble(value)) => value,
+            Some(number_data_point::Value::AsInt(value)) => value as f64,
+            None => 0.0,
+        })
+        .sum()
+}
+
+/// An attribute as text, whatever its type.
+pub fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
+    let attribute = attributes.iter().find(|attribute| attribute.key == key)?;
+    match attribute.value.as_ref()? {
+        AnyValue {
+            value: Some(Value::StringValue(text)),
+        } => Some(text.clone()),
+        AnyValue {
+            value: Some(Value::IntValue(number)),
+        } => Some(number.to_string()),
+        AnyValue {
+            value: Some(Value::DoubleValue(number)),
+        } => Some(number.to_string()),
+        AnyValue {
+            value: Some(Value::BoolValue(truth)),
+        } => Some(truth.to_string()),
+        _ => None,
+    }
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[derive(Clone)]
+struct Service(Arc<Kept>);
+
+impl Service {
+    fn check(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        let team = metadata
+            .get("x-team")
+            .map(|value| value.to_str().unwrap().to_owned());
+        self.0.teams.lock().unwrap().push(team);
+        if self.0.refuses.load(Ordering::Relaxed) {
+            return Err(Status::permission_denied("this collector refuses"));
+        }
+        Ok(())
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for Service {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportTraceServiceRequest>,
+    ) -> Result<tonic::Response<ExportTraceServiceResponse>, Status> {
+        self.check(request.metadata())?;
+        self.0.spans(request.into_inner());
+        Ok(tonic::Response::new(Default::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl MetricsService for Service {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportMetricsServiceRequest>,
+    ) -> Result<tonic::Response<ExportMetricsServiceResponse>, Status> {
+        self.check(request.metadata())?;
+        self.0.metrics(request.into_inner());
+        Ok(tonic::Response::new(Default::default()))
+    }
+}
+
+async fn receive(kept: Arc<Kept>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let team = request
+        .headers()
+        .get("x-team")
+        .map(|value| value.to_str().unwrap().to_owned());
+    kept.teams.lock().unwrap().push(team);
+    let path = request.uri().path().to_owned();
+    let body = request.into_body().collect().await?.to_bytes();
+    let mut response = Response::new(Full::default());
+    match path.as_str() {
+        _ if kept.refuses.load(Ordering::Relaxed) => *response.status_mut() = StatusCode::FORBIDDEN,
+        "/v1/traces" => kept.spans(ExportTraceServiceRequest::decode(body).unwrap()),
+        "/v1/metrics" => kept.metrics(ExportMetricsServiceRequest::decode(body).unwrap()),
+        _ => *response.status_mut() = StatusCode::NOT_FOUND,
+    }
+    Ok(response)
+}

@@ -1,0 +1,146 @@
+//! What a collector learns when something goes wrong, and that only the right collector learns it.
+
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use plugin_fixtures::{Fixture, Form, cases};
+
+use super::collector::{Certificates, Collector, text};
+use super::{ECHO, attribute, children, echo, exporting, is_ready};
+use crate::echo::CONTROLLER;
+use crate::support::Scenario;
+
+#[tokio::test]
+async fn a_plugin_that_traps_leaves_its_backtrace_in_its_span() {
+    let scenario = Scenario::new("trace-trap").await;
+    let collector = Collector::http().await;
+    let plugin = Fixture::new(cases::TRAP)
+        .parent("my-operator.dev/v1", "Echo")
+        .build(Form::Component);
+    let plugin = scenario.file("trap.wasm", plugin);
+    let controller = CONTROLLER.replace("echo.wasm", plugin.to_str().unwrap());
+    let environment = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "100"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "200"),
+    ];
+    let _host = scenario.start_in(&scenario.config(&controller), &[], &environment);
+    scenario.apply(&echo("e", 1)).await;
+
+    let (root, call) = collector
+        .until_spans("a failed call", |spans| {
+            let call = spans.iter().find(|span| span.name == "plugin")?;
+            let root = spans.iter().find(|span| span.span_id == call.parent_span_id)?;
+            assert_eq!(children(spans, root, "plugin").len(), 1);
+            Some((root.clone(), call.clone()))
+        })
+        .await;
+    assert_eq!(attribute(&call, "plugin.outcome"), "trap");
+    assert_eq!(attribute(&call, "error.type"), "trap");
+    assert_eq!(call.status.as_ref().unwrap().code(), StatusCode::Error);
+    let exception = call
+        .events
+        .iter()
+        .find(|event| event.name == "exception")
+        .expect("an exception event");
+    assert_eq!(
+        text(&exception.attributes, "exception.type").as_deref(),
+        Some("trap")
+    );
+    assert!(text(&exception.attributes, "exception.message").is_some_and(|message| !message.is_empty()));
+    let backtrace = text(&exception.attributes, "exception.stacktrace").unwrap_or_default();
+    assert!(backtrace.lines().count() >= 2, "{backtrace:?}");
+    assert_eq!(root.status.as_ref().unwrap().code(), StatusCode::Error);
+    assert_eq!(attribute(&root, "error.type"), "trap");
+
+    let labels = [("controller", "echo"), ("kind", "Echo"), ("class", "trap")];
+    collector
+        .until_counted("operator.reconcile_errors", &labels, 1.0)
+        .await;
+    assert_eq!(
+        collector
+            .until_counted("operator.reconcile_errors", &[("class", "api")], 0.0)
+            .await,
+        0.0
+    );
+}
+
+async fn over_tls(name: &str, collector: impl AsyncFnOnce(&Certificates) -> Collector, protocol: &str) {
+    let scenario = Scenario::new(name).await;
+    let certificates = Certificates::make(scenario.folder.path());
+    let collector = collector(&certificates).await;
+    let endpoint = collector.endpoint().replace("http:", "https:");
+    let path = |file: &std::path::Path| file.to_str().unwrap().to_owned();
+    let (authority, leaf, key) = (
+        path(&certificates.authority),
+        path(&certificates.leaf),
+        path(&certificates.key),
+    );
+    let trusted = [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", &*authority),
+        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &*leaf),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", &*key),
+    ];
+
+    // Without the authority the collector may be anybody.
+    let host = exporting(&scenario, &endpoint, &trusted[..1]);
+    scenario.apply(&echo("e", 1)).await;
+    scenario.until(ECHO, "e", "ready", is_ready).await;
+    host.until_log(&["the collector does not take telemetry", "traces"])
+        .await;
+    host.stop().await;
+    assert!(collector.spans().is_empty());
+
+    let host = exporting(&scenario, &endpoint, &trusted);
+    collector
+        .until_spans("any span", |spans| spans.first().cloned())
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn traces_go_over_tls_with_a_client_certificate_over_grpc() {
+    over_tls(
+        "trace-tls-grpc",
+        async |it| Collector::grpc_with(Some(it)).await,
+        "grpc",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn traces_go_over_tls_with_a_client_certificate_over_http() {
+    over_tls(
+        "trace-tls-http",
+        async |it| Collector::http_with(Some(it)).await,
+        "http/protobuf",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_there_is_named_at_the_start() {
+    let scenario = Scenario::new("trace-no-certificate").await;
+    let missing = ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere/ca.crt");
+    let host = exporting(&scenario, "https://127.0.0.1:1", &[missing]);
+    host.until_log(&["/nowhere/ca.crt"]).await;
+    assert_eq!(host.ended().await.code(), Some(2));
+}
+
+#[tokio::test]
+async fn only_the_passes_that_are_sampled_are_exported() {
+    let scenario = Scenario::new("trace-sampled").await;
+    let collector = Collector::http().await;
+    let sampler = [
+        ("OTEL_TRACES_SAMPLER", "traceidratio"),
+        ("OTEL_TRACES_SAMPLER_ARG", "0"),
+    ];
+    let host = exporting(&scenario, &collector.endpoint(), &sampler);
+    scenario.apply(&echo("e", 1)).await;
+    scenario.until(ECHO, "e", "ready", is_ready).await;
+    // Metrics do not depend on it.
+    collector
+        .until_counted("operator.reconcile_count", &[], 1.0)
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    assert!(collector.spans().is_empty(), "{:?}", collector.spans());
+}

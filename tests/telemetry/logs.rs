@@ -1,0 +1,97 @@
+//! The log while the host runs: its level, and what plugins say.
+
+use std::process::Command;
+
+use plugin_fixtures::{Fixture, Form, cases};
+use serde_json::{Value, json};
+
+use super::{ECHO, echo, get};
+use crate::echo::CONTROLLER;
+use crate::support::{Host, Scenario};
+
+fn toggle(host: &Host) {
+    let status = Command::new("kill")
+        .args(["-USR1", &host.process().id().to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+fn said(host: &Host) -> Vec<Value> {
+    let lines = host.log();
+    let lines = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line["target"] == "plugin").collect()
+}
+
+#[tokio::test]
+async fn the_level_changes_while_the_host_runs_and_plugins_are_heard_in_bounds() {
+    let scenario = Scenario::new("log-level").await;
+    let plugin = Fixture::new(cases::LOG_FLOOD)
+        .parent("my-operator.dev/v1", "Echo")
+        .build(Form::Component);
+    let plugin = scenario.file("flood.wasm", plugin);
+    let controller = CONTROLLER
+        .replace("echo.wasm", plugin.to_str().unwrap())
+        .replace("Pod", "ConfigMap");
+    let environment = [
+        ("OPERATOR_HOST_LOG", "warn"),
+        ("OPERATOR_HOST_LOG_FORMAT", "json"),
+    ];
+    // The level of the line that says where the port is.
+    let environment = [
+        environment[0],
+        environment[1],
+        ("OPERATOR_HOST_LOG", "warn,operator_host::health=info"),
+    ];
+    let host = scenario.start_in(&scenario.config(&controller), &[], &environment);
+    scenario.apply(&echo("e", 1)).await;
+    scenario.until("v1/ConfigMap", "answer", "made", |_| true).await;
+    assert!(said(&host).is_empty());
+
+    toggle(&host);
+    host.until_log(&["SIGUSR1: debug lines are on"])
+        .await;
+    scenario.patch(ECHO, "e", json!({"spec": {"replicas": 2}})).await;
+    host.until_log(&["\"target\":\"plugin\""]).await;
+    scenario
+        .until(ECHO, "e", "seen", |e| e.data["status"]["observedGeneration"] == 2)
+        .await;
+    let lines = said(&host);
+    assert!(lines.len() >= 100, "{}", lines.len());
+    assert_eq!(lines[0]["span"]["parent"], format!("{}/e", scenario.namespace));
+    assert_eq!(lines[0]["span"]["controller"], "echo");
+    assert_eq!(lines[0]["plugin"], "fixture");
+    assert!(lines[0]["trace_id"].is_null(), "nothing is exported");
+
+    toggle(&host);
+    host.until_log(&[
+        "SIGUSR1: the log's level goes back",
+        "\"filter\":\"warn,operator_host::health=info\"",
+    ])
+    .await;
+    let before = said(&host).len();
+    scenario.patch(ECHO, "e", json!({"spec": {"replicas": 3}})).await;
+    scenario
+        .until(ECHO, "e", "seen", |e| e.data["status"]["observedGeneration"] == 3)
+        .await;
+    assert_eq!(said(&host).len(), before);
+
+    let (_, metrics) = get(&host, "/metrics").await;
+    let dropped = metrics
+        .lines()
+        .find(|line| line.starts_with("operator_plugin_log_lines_dropped_total{"));
+    let dropped: f64 = dropped.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap();
+    assert!(dropped >= 3.0 * 9900.0, "{dropped}");
+}
+
+#[tokio::test]
+async fn lines_for_people_are_no_json() {
+    let scenario = Scenario::new("log-human").await;
+    let environment = [("OPERATOR_HOST_LOG_FORMAT", "human")];
+    let host = scenario.start_in(&scenario.config(CONTROLLER), &[], &environment);
+    let line = host.until_log(&["controller started"]).await;
+    assert!(line.contains("INFO") && !line.starts_with('{'), "{line}");
+    assert!(!line.contains('\u{1b}'), "a file gets no colours: {line}");
+}

@@ -1,0 +1,229 @@
+//! The dashboard and the alert rules, against the metrics that a host really exports and a real Prometheus.
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use control_plane::{Component, Output};
+use operator_host::metrics::definitions::{ALL, Instrument};
+use serde_json::{Value, json};
+
+use super::{ECHO, echo, get, get_from, is_ready, port};
+use crate::echo::CONTROLLER;
+use crate::support::{LIMIT, Scenario, root};
+
+fn monitoring() -> PathBuf {
+    root().join("manifests/monitoring")
+}
+
+fn dashboard() -> Value {
+    serde_json::from_slice(&std::fs::read(monitoring().join("dashboard.json")).unwrap()).unwrap()
+}
+
+/// Every query of the dashboard, with the title of its panel.
+fn queries() -> Vec<(String, String)> {
+    let dashboard = dashboard();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| {
+        let title = panel["title"].as_str().unwrap().to_owned();
+        let targets = panel["targets"].as_array().into_iter().flatten();
+        targets.map(move |target| (title.clone(), target["expr"].as_str().unwrap().to_owned()))
+    });
+    targets.collect()
+}
+
+/// The names of metrics in a text.
+fn names(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words
+        .filter(|word| word.starts_with("operator_") || word.starts_with("process_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_dashboard_and_the_rules_name_only_metrics_that_exist() {
+    let mut exported = BTreeSet::new();
+    for metric in ALL {
+        let name = metric.prometheus_name();
+        if metric.instrument == Instrument::Histogram {
+            exported.extend(["bucket", "sum", "count"].map(|part| format!("{name}_{part}")));
+        } else {
+            exported.insert(name);
+        }
+    }
+    let queries = queries();
+    assert!(queries.len() > 20);
+    let mut shown = BTreeSet::new();
+    for (title, query) in &queries {
+        let names = names(query);
+        let unknown: Vec<_> = names.difference(&exported).collect();
+        assert!(
+            unknown.is_empty() && !names.is_empty(),
+            "{title}: {query}: {unknown:?}"
+        );
+        shown.extend(names);
+    }
+    let rules: Value =
+        serde_saphyr::from_str(&std::fs::read_to_string(monitoring().join("alerts.yaml")).unwrap()).unwrap();
+    for rule in rules["groups"][0]["rules"].as_array().unwrap() {
+        let names = names(rule["expr"].as_str().unwrap());
+        let unknown: Vec<_> = names.difference(&exported).collect();
+        assert!(
+            unknown.is_empty() && !names.is_empty(),
+            "{}: {unknown:?}",
+            rule["alert"]
+        );
+        assert!(
+            rule["annotations"]["runbook"]
+                .as_str()
+                .is_some_and(|text| !text.is_empty()),
+            "{rule}"
+        );
+    }
+    // Each metric is worth a place.
+    for metric in ALL {
+        let name = metric.prometheus_name();
+        assert!(
+            shown.iter().any(|shown| shown.starts_with(&name)),
+            "{name} is on no panel"
+        );
+    }
+}
+
+/// Times in milliseconds are what OpenTelemetry has for these; promtool would rather see seconds.
+const REMARK: &str = "use base unit \"seconds\" instead of \"milliseconds\"";
+
+fn promtool(arguments: &[&str], input: Option<&Path>) {
+    let mut command = Command::new("promtool");
+    command.args(arguments).current_dir(monitoring());
+    if let Some(input) = input {
+        command.stdin(std::fs::File::open(input).unwrap());
+    }
+    let output = command
+        .output()
+        .expect("promtool, of Debian's package prometheus: run tests/prerequisites.sh");
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let only_remarks = input.is_some() && said.lines().all(|line| line.is_empty() || line.ends_with(REMARK));
+    assert!(
+        output.status.success() || only_remarks,
+        "promtool {arguments:?}:\n{said}"
+    );
+}
+
+#[test]
+fn the_alert_rules_are_valid_and_pass_their_tests() {
+    promtool(&["check", "rules", "alerts.yaml"], None);
+    promtool(&["test", "rules", "alerts_test.yaml"], None);
+}
+
+/// A Prometheus that scrapes one host; the port that it listens on.
+fn prometheus(folder: &Path, target: u16) -> (Component, u16) {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let config = json!({
+        "global": { "scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "1s" },
+        "rule_files": [monitoring().join("alerts.yaml")],
+        "scrape_configs": [{
+            "job_name": "operator-host",
+            "static_configs": [{ "targets": [format!("127.0.0.1:{target}")] }],
+        }],
+    });
+    let file = folder.join("prometheus.json");
+    std::fs::write(&file, config.to_string()).unwrap();
+    let arguments = [
+        format!("--config.file={}", file.display()),
+        format!("--storage.tsdb.path={}", folder.join("prometheus").display()),
+        format!("--web.listen-address=127.0.0.1:{port}"),
+    ];
+    let output = Output::File(folder.join("prometheus.log"));
+    let process = Component::spawn("prometheus", Path::new("prometheus"), &arguments, &[], output);
+    (
+        process.expect("Prometheus, of Debian's package of that name"),
+        port,
+    )
+}
+
+async fn query(port: u16, query: &str) -> Value {
+    let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let (_, body) = get_from(port, &format!("/api/v1/query?query={encoded}")).await;
+    serde_json::from_str(&body).unwrap_or_else(|error| panic!("{query}: {error}: {body}"))
+}
+
+#[tokio::test]
+async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
+    let scenario = Scenario::new("prometheus").await;
+    let host = scenario.start(CONTROLLER);
+    scenario.apply(&echo("e", 2)).await;
+    scenario.until(ECHO, "e", "ready", is_ready).await;
+    let (status, metrics) = get(&host, "/metrics").await;
+    assert_eq!(status, 200);
+    promtool(
+        &["check", "metrics"],
+        Some(&scenario.file("metrics.txt", &metrics)),
+    );
+
+    let (_prometheus, port) = prometheus(scenario.folder.path(), port(&host).await);
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    let scraped = "count_over_time(operator_leader[1m]) > 4";
+    while !is_listening(port) || query(port, scraped).await["data"]["result"] == json!([]) {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "Prometheus does not scrape the host"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // While it scrapes: create, change, delete.
+    scenario.patch(ECHO, "e", json!({"spec": {"replicas": 3}})).await;
+    scenario
+        .until(ECHO, "e", "three", |e| {
+            is_ready(e) && e.data["status"]["currentReplicas"] == 3
+        })
+        .await;
+    scenario.patch(ECHO, "e", json!({"spec": {"replicas": 1}})).await;
+    scenario
+        .until(ECHO, "e", "one", |e| {
+            is_ready(e) && e.data["status"]["currentReplicas"] == 1
+        })
+        .await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    let (_, metrics) = get(&host, "/metrics").await;
+    for (title, text) in queries() {
+        let text = text
+            .replace("$controller", ".*")
+            .replace("$__rate_interval", "1m");
+        let answer = query(port, &text).await;
+        assert_eq!(answer["status"], "success", "{title}: {text}: {answer}");
+        // What never happened in this host has no series: no failure, no watch that broke.
+        let exported = names(&text)
+            .iter()
+            .all(|name| metrics.contains(&format!("\n{name}")));
+        let failures = text.contains("code!~") || text.contains("class!=");
+        if exported && !failures {
+            assert_ne!(answer["data"]["result"], json!([]), "{title}: {text} is empty");
+        }
+    }
+    let created = query(port, "sum(operator_resource_created_total)").await;
+    assert_eq!(created["data"]["result"][0]["value"][1], "3", "{created}");
+    let firing = query(port, "ALERTS").await;
+    assert_eq!(firing["data"]["result"], json!([]));
+    let (_, rules) = get_from(port, "/api/v1/rules").await;
+    let rules: Value = serde_json::from_str(&rules).unwrap();
+    for rule in rules["data"]["groups"][0]["rules"].as_array().unwrap() {
+        assert_eq!(rule["health"], "ok", "{rule}");
+    }
+}
+
+fn is_listening(port: u16) -> bool {
+    std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+}

@@ -1,0 +1,214 @@
+//! When a resource is looked at again: pause, requeue, failures that wait for a change and failures that are
+//! tried again.
+
+use std::time::{Duration, Instant};
+
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true};
+use crate::support::{Host, LIMIT, Scenario, condition};
+
+/// Waits until this parent had `count` passes, and gives how long the wait was.
+async fn until_passes(host: &Host, parent: &str, count: usize) -> Duration {
+    let start = Instant::now();
+    while passes(host, parent) < count {
+        assert!(
+            start.elapsed() < LIMIT,
+            "{} of {count} passes",
+            passes(host, parent)
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    start.elapsed()
+}
+
+fn passes(host: &Host, parent: &str) -> usize {
+    let parent = format!("\"{parent}\"");
+    let log = host.log();
+    log.lines()
+        .filter(|line| line.contains("pass done") && line.contains(&parent))
+        .count()
+}
+
+#[tokio::test]
+async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_goes() {
+    let scenario = Scenario::new("pause").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let spec =
+        |text: &str| json!({"response": {"children": [config_map("a", text)], "status": {"note": text}}});
+    scenario.puppet("p", spec("1")).await;
+    scenario.until_ready("p").await;
+    let pause = |value| json!({"metadata": {"annotations": {"operator-host.dev/paused": value}}});
+    scenario.patch(PUPPET, "p", pause(json!("true"))).await;
+    let puppet = scenario
+        .until(PUPPET, "p", "Paused", |p| is_true(p, "Paused"))
+        .await;
+    assert!(is_true(&puppet, "Ready"), "what it was stays");
+
+    scenario.puppet("p", spec("2")).await;
+    let drifted = scenario
+        .patch(CONFIG_MAP, "a", json!({"data": {"text": "user"}}))
+        .await;
+    // The new generation has been looked at when it stands in the status.
+    let seen = |p: &DynamicObject| p.data["status"]["observedGeneration"] == json!(p.metadata.generation);
+    let puppet = scenario.until(PUPPET, "p", "looked at", seen).await;
+    assert_eq!(puppet.data["status"]["note"], "1");
+    assert_eq!(
+        Some(scenario.version(CONFIG_MAP, "a").await),
+        drifted.metadata.resource_version
+    );
+
+    scenario.patch(PUPPET, "p", pause(json!(null))).await;
+    scenario
+        .until(CONFIG_MAP, "a", "the plugin's text", |a| {
+            a.data["data"]["text"] == "2"
+        })
+        .await;
+    let puppet = scenario
+        .until(PUPPET, "p", "not paused", |p| condition(p, "Paused").is_none())
+        .await;
+    assert_eq!(puppet.data["status"]["note"], "2");
+}
+
+#[tokio::test]
+async fn a_requeue_comes_after_its_time_and_again_and_again() {
+    let scenario = Scenario::new("requeue").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet(
+            "p",
+            json!({"response": {"requeueAfterMs": 300, "status": {"note": "n"}}}),
+        )
+        .await;
+    until_passes(&host, "requeue/p", 1).await;
+    let took = until_passes(&host, "requeue/p", 5).await;
+    // At least three whole waits lie between the first and the fifth pass.
+    assert!(took >= Duration::from_millis(800), "{took:?}");
+}
+
+#[tokio::test]
+async fn an_invalid_spec_is_not_tried_again_until_it_changes() {
+    let scenario = Scenario::new("invalid").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet(
+            "p",
+            json!({"failure": {"invalid": {"reason": "TooSmall", "message": "size: 3 is under 5"}}}),
+        )
+        .await;
+    assert_eq!(
+        scenario.until_stalled("p", "TooSmall").await,
+        "size: 3 is under 5"
+    );
+    assert_eq!(
+        scenario.until_event("p", "Warning", "TooSmall").await,
+        "size: 3 is under 5"
+    );
+    scenario
+        .puppet("no-reason", json!({"failure": {"invalid": {"message": "m"}}}))
+        .await;
+    scenario.until_stalled("no-reason", "InvalidSpec").await;
+    let before = passes(&host, "invalid/p");
+    // Another resource is tried again and again meanwhile; by then this one would have been too.
+    scenario
+        .puppet("other", json!({"failure": {"retry": {"message": "not yet"}}}))
+        .await;
+    until_passes(&host, "invalid/other", 6).await;
+    assert_eq!(passes(&host, "invalid/p"), before);
+    scenario.puppet("p", json!({"response": {}})).await;
+    scenario.until_ready("p").await;
+}
+
+#[tokio::test]
+async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one() {
+    let scenario = Scenario::new("retry").await;
+    let more = "backoff: {initial: 100ms, max: 10s}";
+    let host = scenario.start(&controller("puppet.wasm", more));
+    scenario
+        .puppet("p", json!({"failure": {"retry": {"message": "no leader yet"}}}))
+        .await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "Retrying")
+        .await;
+    assert_eq!(message, "no leader yet");
+    until_passes(&host, "retry/p", 2).await;
+    let early = until_passes(&host, "retry/p", 3).await;
+    until_passes(&host, "retry/p", 4).await;
+    // 800 ms, less a quarter at the most.
+    let late = until_passes(&host, "retry/p", 5).await;
+    assert!(
+        late > early && late >= Duration::from_millis(500),
+        "{early:?}, {late:?}"
+    );
+    scenario.puppet("p", json!({"response": {}})).await;
+    let puppet = scenario.until_ready("p").await;
+    assert!(condition(&puppet, "Reconciling").is_none());
+
+    // After a success it starts from the beginning; here the plugin says when.
+    scenario
+        .puppet(
+            "q",
+            json!({"failure": {"retry": {"message": "m", "afterMs": 50}}}),
+        )
+        .await;
+    let took = until_passes(&host, "retry/q", 8).await;
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let events = scenario
+        .api("events.k8s.io/v1/Event")
+        .list(&Default::default())
+        .await
+        .unwrap();
+    assert!(events.iter().all(|event| event.data["type"] != "Warning"));
+}
+
+#[tokio::test]
+async fn a_pass_is_one_event_and_the_plugin_adds_its_own_events_and_conditions() {
+    let scenario = Scenario::new("events").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = |children: &[serde_json::Value]| {
+        json!({"response": {
+            "children": children,
+            "events": [{"type": "Warning", "reason": "Tight", "message": "little room is left"}],
+            "conditions": [
+                {"type": "Ready", "status": "False", "reason": "RollingOut", "message": "1 of 3"},
+                {"type": "Backed", "status": "Unknown", "reason": "NeverTried", "message": "no backup yet"},
+                {"type": "Stalled", "status": "True", "reason": "Forged", "message": "the host's to say"},
+            ],
+        }})
+    };
+    scenario
+        .puppet("p", spec(&[config_map("a", "1"), config_map("b", "1")]))
+        .await;
+    scenario
+        .until_condition(PUPPET, "p", "Ready", "False", "RollingOut")
+        .await;
+    scenario
+        .until_condition(PUPPET, "p", "Backed", "Unknown", "NeverTried")
+        .await;
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    assert!(condition(&puppet, "Stalled").is_none(), "{puppet:?}");
+    assert_eq!(
+        scenario.until_event("p", "Warning", "Tight").await,
+        "little room is left"
+    );
+    let changed = async |note: &str| {
+        scenario
+            .until_event_saying("p", "Normal", "ChildrenChanged", note)
+            .await
+    };
+    changed("created ConfigMap a, ConfigMap b").await;
+    scenario
+        .puppet("p", spec(&[config_map("b", "2"), config_map("c", "1")]))
+        .await;
+    changed("created ConfigMap c; updated ConfigMap b; deleted ConfigMap a").await;
+    let events = scenario
+        .api("events.k8s.io/v1/Event")
+        .list(&Default::default())
+        .await
+        .unwrap();
+    let of_changes = events
+        .iter()
+        .filter(|event| event.data["reason"] == "ChildrenChanged");
+    assert_eq!(of_changes.count(), 2);
+}
