@@ -131,7 +131,8 @@ fn kind_of(need: &Need) -> Kind {
     }
 }
 
-fn selector(need: &Need) -> Result<Selector, String> {
+/// The label selector of a need, or what is wrong with it.
+pub(crate) fn selector(need: &Need) -> Result<Selector, String> {
     need.label_selector
         .as_deref()
         .map_or_else(|| Ok(Selector::default()), parse_selector)

@@ -25,7 +25,7 @@ use crate::plugin::{Call, CallError, Class, Plugin};
 use crate::trace::Span;
 
 /// How often a plugin may ask for other objects in one pass.
-const MAX_NEEDS: usize = 4;
+pub(crate) const MAX_NEEDS: usize = 4;
 /// How often a plugin is asked again in one pass because its children changed by it.
 const MAX_ROUNDS: usize = 4;
 /// How many Events of a plugin a pass publishes; more are dropped.
@@ -143,15 +143,7 @@ pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Ne
     match result {
         Ok(None) => Next::OnChange,
         Ok(Some(answer)) => {
-            for event in &answer.events {
-                context.events.publish(
-                    &context.config.name,
-                    &parent,
-                    event.type_,
-                    &event.reason,
-                    &event.message,
-                );
-            }
+            answer.publish(context, &parent);
             let next = answer.requeue.map_or(Next::OnChange, Next::After);
             let Some(parent) = as_seen(context, &parent) else {
                 return Next::OnChange;
@@ -219,6 +211,8 @@ async fn pass(
                 .cloned()
                 .collect();
             set_finalizers(context, parent, rest).await?;
+            // There is no status to come, but the last word of the cleanup is to be seen.
+            answer.publish(context, parent);
             return Ok(None);
         }
         return Ok(Some(answer));
@@ -646,6 +640,20 @@ impl Answer {
         Self {
             done: true,
             ..Self::default()
+        }
+    }
+
+    /// The plugin's Events.
+    fn publish(&self, context: &Context, parent: &DynamicObject) {
+        for event in &self.events {
+            let Event {
+                type_,
+                reason,
+                message,
+            } = event;
+            context
+                .events
+                .publish(&context.config.name, parent, *type_, reason, message);
         }
     }
 }
