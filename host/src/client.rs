@@ -29,7 +29,9 @@ pub enum ClientError {
     #[error("no cluster to connect to: {0}; set KUBECONFIG, or run inside a cluster with a service account")]
     Config(#[from] kube::config::InferConfigError),
     /// The configuration wants a proxy, which this host does not speak to.
-    #[error("the cluster's configuration asks for the proxy {0}, which operator-host does not support; leave `proxy-url` out")]
+    #[error(
+        "the cluster's configuration asks for the proxy {0}, which operator-host does not support; leave `proxy-url` out"
+    )]
     Proxy(String),
     /// The configuration names a cluster, but cannot be used.
     #[error("cannot use the cluster's configuration: {0}")]

@@ -118,7 +118,11 @@ fn keep_policy(config: &Config) -> KeepPolicy {
 
 /// As many calls at a time as all controllers together may make, so that none waits for the plugin of another.
 fn turns(config: &Config) -> u32 {
-    let wanted: usize = config.controllers.iter().map(|controller| controller.concurrency).sum();
+    let wanted: usize = config
+        .controllers
+        .iter()
+        .map(|controller| controller.concurrency)
+        .sum();
     u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, MAX_TURNS)
 }
 

@@ -3,8 +3,10 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
+use operator_host::metrics::Metrics;
 use operator_host::plugin::contract::Kind;
 use operator_host::plugin::registry::{Expected, Live, Slot};
 use operator_host::plugin::{EngineOptions, Limits, Runtime, reload};
@@ -32,7 +34,9 @@ pub async fn run(table: &mut Table) {
         limits: Limits::default(),
     };
     let runtime = Runtime::new(EngineOptions::default()).expect("an engine");
-    let (slot, mut live) = Slot::new(runtime, expected);
+    let meter = opentelemetry::global::meter("bench");
+    let metrics = Arc::new(Metrics::new(&meter, Arc::default())).of("echo", &expected.parent);
+    let (slot, mut live) = Slot::new(runtime, expected, metrics);
     let stop = CancellationToken::new();
     let reloading = tokio::spawn(reload::run(vec![slot], stop.clone()));
     let _ = live.wait_for(|live| matches!(live, Live::Plugin(_))).await;
@@ -52,7 +56,10 @@ pub async fn run(table: &mut Table) {
     }
     stop.cancel();
     reloading.await.expect("the end");
-    let what = format!("from a ConfigMap's swap to the first call, Echo ({} KB)", echo.len() / 1000);
+    let what = format!(
+        "from a ConfigMap's swap to the first call, Echo ({} KB)",
+        echo.len() / 1000
+    );
     table.row(&what, "ms", Spread::of(samples, millis), "at most 250");
 }
 

@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATED_LABEL, ObjectName, PARENT_ANNOTATION,
-    annotation, controller_of, fingerprint, label,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATED_LABEL, ObjectName,
+    PARENT_ANNOTATION, annotation, controller_of, fingerprint, label,
 };
 use crate::config::{ControllerConfig, Removal};
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
@@ -262,7 +262,8 @@ impl Policy<'_> {
             return Err(self.kind_not_allowed(which, key.kind));
         }
         if key.name.namespace.is_none() {
-            let problem = "it would be in its parent's namespace, and a cluster-scoped parent has none".into();
+            let problem =
+                "it would be in its parent's namespace, and a cluster-scoped parent has none".into();
             return Err(Refusal::BadSecret { which, problem });
         }
         if let Some(problem) = secret_problem(secret) {
@@ -271,9 +272,10 @@ impl Policy<'_> {
         self.check_existing(&key)?;
         // Values that somebody else chose are never drawn over, adoption or not.
         if (self.existing)(&key).is_some_and(|existing| label(&existing, GENERATED_LABEL).is_none()) {
-            let problem = "it exists and the host did not generate it; delete or rename it, or let the plugin use it \
+            let problem =
+                "it exists and the host did not generate it; delete or rename it, or let the plugin use it \
                            as it is"
-                .into();
+                    .into();
             return Err(Refusal::BadSecret { which, problem });
         }
         let mut metadata = Map::new();

@@ -20,8 +20,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, timeout};
 use tracing::{debug, warn};
 
-use crate::metrics::Metrics;
 use super::object::shorten;
+use crate::metrics::Metrics;
 use crate::plugin::contract::EventType;
 use crate::trace;
 

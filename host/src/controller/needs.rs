@@ -42,7 +42,9 @@ pub enum NeedError {
     Unsettled { rounds: usize },
     #[error("need {id:?}: {kind} is namespaced and the parent is not: the plugin must name a namespace")]
     NoNamespace { id: String, kind: Kind },
-    #[error("the plugin has {count} needs; it may have {MAX_NEEDS}: use a label selector for many objects of a kind")]
+    #[error(
+        "the plugin has {count} needs; it may have {MAX_NEEDS}: use a label selector for many objects of a kind"
+    )]
     TooMany { count: usize },
 }
 

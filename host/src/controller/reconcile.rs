@@ -539,7 +539,10 @@ async fn fail(context: &Context, parent: &DynamicObject, error: &PassError) -> N
     if let PassError::Call(CallError::Trap { backtrace, .. }) = error
         && !backtrace.is_empty()
     {
-        debug!("the plugin's backtrace, innermost first:\n{}", shorten(backtrace, MAX_LINE));
+        debug!(
+            "the plugin's backtrace, innermost first:\n{}",
+            shorten(backtrace, MAX_LINE)
+        );
     }
     let desired = status::desired(&parent, None, None, &verdict, now());
     let news = match &verdict {
