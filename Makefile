@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test bench crds fmt lint clean prerequisites
+.PHONY: help run test bench crds schemas fmt lint clean prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -27,6 +27,7 @@ test: prerequisites ## Check format and lints, run every test
 	$(MAKE) --no-print-directory lint; \
 	cargo test --workspace; \
 	cd plugins && cargo test --workspace
+	@cd plugins/hello && GOTOOLCHAIN=local "$$(../go.sh)" vet . && GOTOOLCHAIN=local "$$(../go.sh)" test .
 
 fmt: ## Format the sources
 	cargo fmt --all
@@ -41,9 +42,15 @@ crds: ## Write manifests/crds anew, as the sample plugins print them
 	cargo build --workspace --quiet
 	plugins/build.sh
 	$(target)/debug/operator-host crd plugins/target/plugins/echo.wasm > manifests/crds/echoes.my-operator.dev.yaml
+	$(target)/debug/operator-host crd plugins/target/plugins/hello.wasm > manifests/crds/helloes.fraim.co.jp.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/myapp.wasm > manifests/crds/myapps.example.com.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/mysql.wasm \
 	    > manifests/crds/mysqlclusters.database.example.com.yaml
+
+schemas: ## Write the JSON Schemas of the contract anew
+	cargo build --workspace --quiet
+	$(target)/debug/operator-host schema request > wit/request.schema.json
+	$(target)/debug/operator-host schema response > wit/response.schema.json
 
 bench: prerequisites ## Measure, and print the table that README shows
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \

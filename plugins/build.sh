@@ -6,6 +6,8 @@
 # a line; progress goes to standard error. What a plugin offers as a plain WASI command (a cargo feature
 # `command` and a binary NAME-command) is built too, to target/plugins/NAME-command.wasm.
 #
+# A folder with a go.mod is a plugin in Go, a plain WASI command; go.sh beside this script says with which Go.
+#
 # The Rust target wasm32-wasip1 comes from rustup. Where rustup is not there or cannot download, it is put
 # together from Debian's packages, in the user's cache folder. WASM_TOOLCHAIN=rustup or debian forces one.
 set -euo pipefail
@@ -87,18 +89,38 @@ make_sysroot() {
     : >"$sysroot/complete"
 }
 
-# Prints the folders of the plugins beside this script: those with a library for WebAssembly.
+# Prints the folders of the plugins beside this script: those with a library for WebAssembly, and those in Go.
 all_plugins() {
     local manifest
     for manifest in "$plugins"/*/Cargo.toml; do
         if grep -q cdylib "$manifest"; then echo "${manifest%/Cargo.toml}"; fi
     done
+    for manifest in "$plugins"/*/go.mod; do
+        if [[ -f $manifest ]]; then echo "${manifest%/go.mod}"; fi
+    done
+}
+
+build_go() {
+    local folder=$1 name go
+    name=$(sed -n 's/^module  *\(.*\)/\1/p' "$folder/go.mod" | head -n 1)
+    name=${name##*/}
+    go=$("$plugins/go.sh")
+    say "building $name"
+    mkdir -p "$work/go"
+    (cd "$folder" && GOTOOLCHAIN=local GOOS=wasip1 GOARCH=wasm "$go" build -trimpath -ldflags='-s -w' \
+        -o "$work/go/$name.wasm" . >&2)
+    install_file "$work/go/$name.wasm" "$name"
 }
 
 build() {
     local folder=$1 name
     local manifest=$folder/Cargo.toml
-    [[ -f $manifest ]] || die "$folder holds no plugin: there is no Cargo.toml"
+    if [[ -f $folder/go.mod ]]; then
+        build_go "$folder"
+        return
+    fi
+    [[ -f $manifest ]] || die "$folder holds no plugin: there is no Cargo.toml and no go.mod"
+    [[ -n $prepared ]] || prepare_rust
     name=$(sed -n 's/^name *= *"\(.*\)"/\1/p' "$manifest" | head -n 1)
     if [[ ! -f $folder/crd.json ]]; then
         say "writing $folder/crd.json from the plugin's types"
@@ -123,7 +145,11 @@ cargo_build() {
 # Moved into place, so that a host which watches the folder never reads half a file; left alone when it is the
 # same, so that it does not reload.
 install_result() {
-    local built=$work/$target/release/$1.wasm result=$results/$2.wasm
+    install_file "$work/$target/release/$1.wasm" "$2"
+}
+
+install_file() {
+    local built=$1 result=$results/$2.wasm
     if ! cmp -s "$built" "$result"; then
         cp "$built" "$result.new"
         mv "$result.new" "$result"
@@ -133,18 +159,24 @@ install_result() {
 
 cargo_options=(--quiet)
 work=${CARGO_TARGET_DIR:-$plugins/target}
-case ${WASM_TOOLCHAIN:-} in
-    '') use_rustup || use_debian ;;
-    rustup) use_rustup || die "rustup cannot add the target $target" ;;
-    debian) use_debian ;;
-    *) die "WASM_TOOLCHAIN is rustup or debian" ;;
-esac
+prepared=''
 
-# What makes a plugin small, said here too for plugins in other workspaces; and no path of this machine in it.
-export CARGO_PROFILE_RELEASE_{OPT_LEVEL=z,LTO=true,CODEGEN_UNITS=1,PANIC=abort,STRIP=true}
-cargo_home=${CARGO_HOME:-$HOME/.cargo}
-sources=$("${RUSTC:-rustc}" --print sysroot)/lib/rustlib/src
-export CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS="--remap-path-prefix=$cargo_home/registry/src/= --remap-path-prefix=$plugins/= --remap-path-prefix=$sources/="
+# A tool-chain for Rust plugins, found or installed before the first of them.
+prepare_rust() {
+    case ${WASM_TOOLCHAIN:-} in
+        '') use_rustup || use_debian ;;
+        rustup) use_rustup || die "rustup cannot add the target $target" ;;
+        debian) use_debian ;;
+        *) die "WASM_TOOLCHAIN is rustup or debian" ;;
+    esac
+
+    # What makes a plugin small, said here too for plugins in other workspaces; and no path of this machine in it.
+    export CARGO_PROFILE_RELEASE_{OPT_LEVEL=z,LTO=true,CODEGEN_UNITS=1,PANIC=abort,STRIP=true}
+    local cargo_home=${CARGO_HOME:-$HOME/.cargo} sources
+    sources=$("${RUSTC:-rustc}" --print sysroot)/lib/rustlib/src
+    export CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS="--remap-path-prefix=$cargo_home/registry/src/= --remap-path-prefix=$plugins/= --remap-path-prefix=$sources/="
+    prepared=yes
+}
 
 mkdir -p "$results"
 (($#)) || mapfile -t folders < <(all_plugins)

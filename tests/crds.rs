@@ -10,6 +10,7 @@ fn the_committed_definitions_are_what_the_plugins_print() {
     for (name, file) in [
         ("echo", "echoes.my-operator.dev"),
         ("echo-command", "echoes.my-operator.dev"),
+        ("hello", "helloes.fraim.co.jp"),
         ("mysql", "mysqlclusters.database.example.com"),
         ("myapp", "myapps.example.com"),
     ] {

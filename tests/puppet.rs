@@ -1,9 +1,11 @@
 //! Ways to pull the puppet's strings: the plugin in `tests/fixtures/puppet` does what its resource says.
 
+use std::time::{Duration, Instant};
+
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::support::{Scenario, condition};
+use crate::support::{Host, LIMIT, Scenario, condition};
 
 pub const PUPPET: &str = "test.operator-host.dev/v1/Puppet";
 pub const CONFIG_MAP: &str = "v1/ConfigMap";
@@ -68,6 +70,31 @@ impl Scenario {
         object
             .and_then(|object| object.metadata.resource_version)
             .unwrap_or_else(|| panic!("{kind} {name} is not there"))
+    }
+}
+
+impl Host {
+    /// How many passes a parent, as `namespace/name`, had so far. Hosts of one scenario write one log.
+    pub fn passes(&self, parent: &str) -> usize {
+        let parent = format!("\"{parent}\"");
+        let log = self.log();
+        log.lines()
+            .filter(|line| line.contains("pass done") && line.contains(&parent))
+            .count()
+    }
+
+    /// Waits until a parent had so many passes, and gives how long that took.
+    pub async fn until_passes(&self, parent: &str, count: usize) -> Duration {
+        let start = Instant::now();
+        while self.passes(parent) < count {
+            assert!(
+                start.elapsed() < LIMIT,
+                "{} of {count} passes",
+                self.passes(parent)
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        start.elapsed()
     }
 }
 

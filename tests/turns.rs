@@ -1,35 +1,13 @@
 //! When a resource is looked at again: pause, requeue, failures that wait for a change and failures that are
 //! tried again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kube::core::DynamicObject;
 use serde_json::json;
 
 use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true};
-use crate::support::{Host, LIMIT, Scenario, condition};
-
-/// Waits until this parent had `count` passes, and gives how long the wait was.
-async fn until_passes(host: &Host, parent: &str, count: usize) -> Duration {
-    let start = Instant::now();
-    while passes(host, parent) < count {
-        assert!(
-            start.elapsed() < LIMIT,
-            "{} of {count} passes",
-            passes(host, parent)
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    start.elapsed()
-}
-
-fn passes(host: &Host, parent: &str) -> usize {
-    let parent = format!("\"{parent}\"");
-    let log = host.log();
-    log.lines()
-        .filter(|line| line.contains("pass done") && line.contains(&parent))
-        .count()
-}
+use crate::support::{Scenario, condition};
 
 #[tokio::test]
 async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_goes() {
@@ -81,8 +59,8 @@ async fn a_requeue_comes_after_its_time_and_again_and_again() {
             json!({"response": {"requeueAfterMs": 300, "status": {"note": "n"}}}),
         )
         .await;
-    until_passes(&host, "requeue/p", 1).await;
-    let took = until_passes(&host, "requeue/p", 5).await;
+    host.until_passes("requeue/p", 1).await;
+    let took = host.until_passes("requeue/p", 5).await;
     // At least three whole waits lie between the first and the fifth pass.
     assert!(took >= Duration::from_millis(800), "{took:?}");
 }
@@ -109,13 +87,13 @@ async fn an_invalid_spec_is_not_tried_again_until_it_changes() {
         .puppet("no-reason", json!({"failure": {"invalid": {"message": "m"}}}))
         .await;
     scenario.until_stalled("no-reason", "InvalidSpec").await;
-    let before = passes(&host, "invalid/p");
+    let before = host.passes("invalid/p");
     // Another resource is tried again and again meanwhile; by then this one would have been too.
     scenario
         .puppet("other", json!({"failure": {"retry": {"message": "not yet"}}}))
         .await;
-    until_passes(&host, "invalid/other", 6).await;
-    assert_eq!(passes(&host, "invalid/p"), before);
+    host.until_passes("invalid/other", 6).await;
+    assert_eq!(host.passes("invalid/p"), before);
     scenario.puppet("p", json!({"response": {}})).await;
     scenario.until_ready("p").await;
 }
@@ -132,11 +110,11 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
         .until_condition(PUPPET, "p", "Reconciling", "True", "Retrying")
         .await;
     assert_eq!(message, "no leader yet");
-    until_passes(&host, "retry/p", 2).await;
-    let early = until_passes(&host, "retry/p", 3).await;
-    until_passes(&host, "retry/p", 4).await;
+    host.until_passes("retry/p", 2).await;
+    let early = host.until_passes("retry/p", 3).await;
+    host.until_passes("retry/p", 4).await;
     // 800 ms, less a quarter at the most.
-    let late = until_passes(&host, "retry/p", 5).await;
+    let late = host.until_passes("retry/p", 5).await;
     assert!(
         late > early && late >= Duration::from_millis(500),
         "{early:?}, {late:?}"
@@ -152,7 +130,7 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
             json!({"failure": {"retry": {"message": "m", "afterMs": 50}}}),
         )
         .await;
-    let took = until_passes(&host, "retry/q", 8).await;
+    let took = host.until_passes("retry/q", 8).await;
     assert!(took < Duration::from_secs(5), "{took:?}");
     let events = scenario
         .api("events.k8s.io/v1/Event")

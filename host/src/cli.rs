@@ -1,7 +1,13 @@
 //! The command line. Every option can also be given as an environment variable.
 
+pub mod check;
 pub mod crd;
+pub mod render;
 pub mod run;
+pub mod schema;
+
+mod plugin_file;
+mod rendering;
 
 use clap::{Parser, Subcommand};
 
@@ -22,6 +28,12 @@ pub enum Command {
     Run(run::Args),
     /// Print the CustomResourceDefinition of a plugin, made from its types
     Crd(crd::Args),
+    /// Print the children and the status that a plugin makes of resources in files, without a cluster
+    Render(render::Args),
+    /// Say all that is wrong with a plugin
+    Check(check::Args),
+    /// Print the JSON Schema of what a WASI command reads or writes
+    Schema(schema::Args),
 }
 
 /// How a command failed.

@@ -28,4 +28,6 @@ pub mod supervisor;
 
 pub mod controller;
 
+pub mod author;
+
 pub mod plugin;

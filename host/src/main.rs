@@ -5,14 +5,28 @@ use std::process::ExitCode;
 use clap::Parser;
 use operator_host::cli::{self, Cli, Command};
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Run(args) => cli::run::run(args).await,
-        Command::Crd(args) => cli::crd::run(args).await,
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("operator-host: cannot start its threads: {error}");
+            return ExitCode::FAILURE;
+        }
     };
+    let result = runtime.block_on(async {
+        match command {
+            Command::Run(args) => cli::run::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Crd(args) => cli::crd::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Render(args) => cli::render::run(args).await,
+            Command::Check(args) => cli::check::run(args).await,
+            Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
+        }
+    });
+    // A plugin that is still being compiled is nobody's any more: the process does not wait for it.
+    runtime.shutdown_background();
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             let (cli::Failure::Usage(error) | cli::Failure::Other(error)) = &failure;
             eprintln!("operator-host: {error:#}");

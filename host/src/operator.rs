@@ -1,7 +1,7 @@
 //! The composition root: client, plugins, controllers, and the end of them all.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,14 +10,15 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::config::{Config, ControllerConfig};
 use crate::controller::events::Events;
 use crate::controller::kinds::Kinds;
 use crate::controller::watches::{KeepPolicy, Watches};
-use crate::plugin::registry::Live;
-use crate::plugin::{EngineError, EngineOptions, Limits, LoadError, Plugin, Runtime};
+use crate::metrics::ControllerMetrics;
+use crate::plugin::registry::{Expected, Live, Slot};
+use crate::plugin::{Cache, EngineError, EngineOptions, Limits, Runtime, reload};
 use crate::supervisor::{Shared, supervise, watch_definitions};
 use crate::telemetry::Instruments;
 
@@ -25,6 +26,9 @@ use crate::telemetry::Instruments;
 const DRAIN: Duration = Duration::from_secs(25);
 /// How long Events that wait may take after that.
 const FLUSH: Duration = Duration::from_secs(2);
+
+/// The most plugin calls at a time in one process: each reserves address space.
+const MAX_TURNS: u32 = 512;
 
 /// Why the operator cannot start.
 #[derive(Debug, Error)]
@@ -34,7 +38,7 @@ pub enum OperatorError {
     Engine(#[from] EngineError),
 }
 
-/// Runs all controllers until `stop`, then waits for the passes under way.
+/// Runs all controllers until `stop`, then waits for the passes under way. Compiled code is kept in `cache_dir`.
 ///
 /// # Errors
 /// When nothing could be started.
@@ -42,9 +46,14 @@ pub async fn run(
     config: Config,
     client: Client,
     instruments: Instruments,
+    cache_dir: Option<&Path>,
     stop: CancellationToken,
 ) -> Result<(), OperatorError> {
-    let runtime = Runtime::new(EngineOptions::default())?;
+    let options = EngineOptions {
+        concurrency: turns(&config),
+        ..EngineOptions::default()
+    };
+    let runtime = Runtime::with_cache(options, cache_dir.and_then(open_cache))?;
     let kinds = Arc::new(Kinds::new(client.clone(), Arc::clone(&instruments.metrics)));
     let watches = Arc::new(Watches::new(
         client.clone(),
@@ -64,25 +73,16 @@ pub async fn run(
         namespaces: config.namespaces.into_iter().collect(),
     };
     let tasks = TaskTracker::new();
+    let mut slots = Vec::new();
     for controller in config.controllers {
         let controller = Arc::new(controller);
-        let (sender, live) = watch::channel(Live::Loading);
-        instruments.health.expect(&controller.name, live.clone());
-        let (runtime, loaded) = (runtime.clone(), Arc::clone(&controller));
         let metrics = instruments.metrics.of(&controller.name, &controller.parent);
-        tasks.spawn(async move {
-            let live = load(&runtime, &loaded).await;
-            match &live {
-                Live::Plugin(plugin) => {
-                    metrics.plugin_live(plugin);
-                    metrics.reloaded("loaded");
-                }
-                Live::Loading | Live::Failed(_) => metrics.reloaded("refused"),
-            }
-            sender.send_replace(live);
-        });
+        let (slot, live) = slot(&runtime, &controller, metrics);
+        instruments.health.expect(&controller.name, live.clone());
+        slots.push(slot);
         tasks.spawn(supervise(shared.clone(), controller, live, stop.clone()));
     }
+    tasks.spawn(reload::run(slots, stop.clone()));
     tasks.close();
     stop.cancelled().await;
     instruments.health.stopping();
@@ -116,67 +116,35 @@ fn keep_policy(config: &Config) -> KeepPolicy {
     }
 }
 
-/// Why a plugin does not become live.
-#[derive(Debug, Error)]
-enum PluginError {
-    #[error("cannot read it: {0}")]
-    Read(#[from] std::io::Error),
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    #[error(
-        "it reconciles {found}, but the controller {controller:?} is for {expected}: configure the plugin that belongs to it"
-    )]
-    OtherKind {
-        controller: String,
-        found: String,
-        expected: String,
-    },
+/// As many calls at a time as all controllers together may make, so that none waits for the plugin of another.
+fn turns(config: &Config) -> u32 {
+    let wanted: usize = config.controllers.iter().map(|controller| controller.concurrency).sum();
+    u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, MAX_TURNS)
 }
 
-async fn load(runtime: &Runtime, config: &ControllerConfig) -> Live {
-    match try_load(runtime, config).await {
-        Ok(plugin) => {
-            let description = plugin.description();
-            info!(
-                controller = config.name,
-                plugin = description.name,
-                version = description.version,
-                digest = %plugin.digest(),
-                form = plugin.form().as_str(),
-                bytes = plugin.size(),
-                compile_ms = u64::try_from(plugin.compile_time().as_millis()).unwrap_or(u64::MAX),
-                "plugin loaded"
-            );
-            Live::Plugin(plugin)
-        }
-        Err(reason) => {
-            let file: PathBuf = config
-                .plugin
-                .file_name()
-                .map_or_else(|| config.plugin.clone(), Into::into);
-            let message = format!("the plugin {} cannot be used: {reason}", file.display());
-            error!(controller = config.name, file = %config.plugin.display(), "{message}");
-            Live::Failed(message.into())
-        }
-    }
-}
-
-async fn try_load(runtime: &Runtime, config: &ControllerConfig) -> Result<Plugin, PluginError> {
-    let file = tokio::fs::read(&config.plugin).await?;
+fn slot(
+    runtime: &Runtime,
+    config: &ControllerConfig,
+    metrics: ControllerMetrics,
+) -> (Slot, watch::Receiver<Live>) {
     let limits = Limits {
         memory: config.limits.memory,
         deadline: config.limits.deadline,
         response: config.limits.response,
         ..Limits::default()
     };
-    let plugin = runtime.load(file, limits).await?;
-    let found = &plugin.description().parent;
-    if *found != config.parent {
-        return Err(PluginError::OtherKind {
-            controller: config.name.clone(),
-            found: found.to_string(),
-            expected: config.parent.to_string(),
-        });
-    }
-    Ok(plugin)
+    let expected = Expected {
+        controller: config.name.clone(),
+        parent: config.parent.clone(),
+        file: config.plugin.clone(),
+        limits,
+    };
+    Slot::new(runtime.clone(), expected, metrics)
+}
+
+/// The compiled cache; without one that can be used the host starts as without any.
+fn open_cache(folder: &Path) -> Option<Cache> {
+    Cache::open(folder)
+        .inspect_err(|error| warn!("no compiled code is kept: {error}"))
+        .ok()
 }

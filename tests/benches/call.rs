@@ -13,7 +13,7 @@ use super::table::{Spread, Table, micros};
 const CALLS: usize = 3000;
 
 /// An Echo with three pods, as large as an API server makes them.
-fn request() -> Request {
+pub fn request() -> Request {
     let pods: Vec<Value> = (0..3).map(pod).collect();
     serde_json::from_value(json!({
         "parent": {

@@ -11,6 +11,7 @@ mod support;
 
 mod call;
 mod cluster;
+mod reload;
 mod table;
 mod telemetry;
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let mut table = Table::new();
     runtime.block_on(async {
         call::run(&mut table).await;
+        reload::run(&mut table).await;
         cluster::run(&mut table).await;
         telemetry::run(&mut table).await;
     });

@@ -21,6 +21,9 @@ pub struct Args {
     /// The configuration file
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
     config: PathBuf,
+    /// Where to keep compiled plugins, so that the next start compiles nothing; left out: nowhere
+    #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
+    cache_dir: Option<PathBuf>,
     /// What to log: a level, or targets with levels as in `info,operator_host=debug,plugin=trace`
     #[arg(
         long,
@@ -65,7 +68,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         telemetry.registry(),
     )
     .await?;
-    operator::run(config, client, instruments, stop).await?;
+    operator::run(config, client, instruments, args.cache_dir.as_deref(), stop).await?;
     telemetry.shut_down().await;
     info!("operator-host has stopped");
     Ok(())

@@ -69,12 +69,6 @@ impl ApiError {
         self.fault == Fault::Refused(403) && self.message.contains("because it is being terminated")
     }
 
-    /// The next object would fare no better.
-    #[must_use]
-    pub fn stops_the_pass(&self) -> bool {
-        self.is_overload() || self.is_namespace_going()
-    }
-
     /// Somebody else was faster.
     #[must_use]
     pub fn is_conflict(&self) -> bool {

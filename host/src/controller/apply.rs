@@ -6,7 +6,7 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::api::{ApiError, Objects};
-use super::children::Desired;
+use super::children::{Desired, owns, retains};
 use super::context::Context;
 use super::drift::says;
 use super::object::{APPLIED_ANNOTATION, ChildKey, ObjectName, annotation, fingerprint, is_terminating};
@@ -34,7 +34,7 @@ impl Applied {
 }
 
 /// Applies what differs. One child that fails does not keep the others from being applied.
-pub async fn apply(context: &Context, parent: &ObjectName, desired: &[Desired]) -> Applied {
+pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired]) -> Applied {
     let mut applied = Applied::default();
     // One kind after the other, since a pod may need the claim before it.
     for group in desired.chunk_by(|a, b| a.key.kind == b.key.kind) {
@@ -49,7 +49,10 @@ pub async fn apply(context: &Context, parent: &ObjectName, desired: &[Desired]) 
                 Some(Ok(Outcome::Updated)) => applied.updated.push(desired.key.clone()),
                 Some(Ok(Outcome::Unchanged)) | None => {}
                 Some(Err(error)) => {
-                    let stops = error.stops_the_pass();
+                    // The next child would fare no better; but a namespace that goes is not the whole world of a
+                    // cluster-scoped parent.
+                    let stops = error.is_overload()
+                        || (error.is_namespace_going() && parent.metadata.namespace.is_some());
                     applied.failed.push(error);
                     if stops {
                         // What is under way is given up: whether it was done shows in the next pass.
@@ -68,7 +71,12 @@ enum Outcome {
     Unchanged,
 }
 
-async fn apply_one(context: &Context, parent: &ObjectName, desired: &Desired) -> Result<Outcome, ApiError> {
+async fn apply_one(
+    context: &Context,
+    parent_object: &DynamicObject,
+    desired: &Desired,
+) -> Result<Outcome, ApiError> {
+    let parent = &ObjectName::of(parent_object);
     let live = context.existing(&desired.key);
     if live
         .as_deref()
@@ -82,9 +90,9 @@ async fn apply_one(context: &Context, parent: &ObjectName, desired: &Desired) ->
     };
     // Fields are taken over only in objects that are known to be ours. An object that nobody told us of yet
     // must not be overwritten: there a field of another manager is a conflict.
-    let force = live
-        .as_deref()
-        .is_some_and(|live| annotation(live, APPLIED_ANNOTATION).is_some());
+    let force = live.as_deref().is_some_and(|live| {
+        owns(&context.config, parent_object, live) || retains(&context.config, parent_object, live)
+    });
     let manager = context.config.field_manager();
     let answer = Objects::new(&context.client, resource)
         .apply(&desired.key.name, &desired.body, &manager, force)

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, ObjectName, PARENT_ANNOTATION,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATED_LABEL, ObjectName, PARENT_ANNOTATION,
     annotation, controller_of, fingerprint, label,
 };
 use crate::config::{ControllerConfig, Removal};
@@ -228,6 +228,10 @@ impl Policy<'_> {
                 return Err(Refusal::OwnerGiven { which });
             }
             self.complete(metadata, &key, *removal);
+            // It marks what the host generated, and nothing else.
+            if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+                labels.remove(GENERATED_LABEL);
+            }
         }
         if let Some(body) = body.as_object_mut() {
             body.remove("status");
@@ -258,14 +262,22 @@ impl Policy<'_> {
             return Err(self.kind_not_allowed(which, key.kind));
         }
         if key.name.namespace.is_none() {
-            return Err(Refusal::NoNamespace { which });
+            let problem = "it would be in its parent's namespace, and a cluster-scoped parent has none".into();
+            return Err(Refusal::BadSecret { which, problem });
         }
         if let Some(problem) = secret_problem(secret) {
             return Err(Refusal::BadSecret { which, problem });
         }
         self.check_existing(&key)?;
+        // Values that somebody else chose are never drawn over, adoption or not.
+        if (self.existing)(&key).is_some_and(|existing| label(&existing, GENERATED_LABEL).is_none()) {
+            let problem = "it exists and the host did not generate it; delete or rename it, or let the plugin use it \
+                           as it is"
+                .into();
+            return Err(Refusal::BadSecret { which, problem });
+        }
         let mut metadata = Map::new();
-        metadata.insert("labels".into(), json!({ super::object::GENERATED_LABEL: "true" }));
+        metadata.insert("labels".into(), json!({ GENERATED_LABEL: "true" }));
         self.complete(&mut metadata, &key, self.config.generated);
         metadata["annotations"][DIGEST_ANNOTATION] = self.digest.into();
         metadata.insert("name".into(), secret.name.clone().into());
@@ -359,16 +371,18 @@ impl Policy<'_> {
                 owner: format!("{} {}", owner.kind, owner.name),
             });
         }
-        if retains(self.config, self.parent, &existing) || self.config.adopt {
+        if retains(self.config, self.parent, &existing) {
             return Ok(());
         }
         match annotation(&existing, PARENT_ANNOTATION) {
+            // What another parent retains is not free to be adopted.
             Some(owner) if label(&existing, CONTROLLER_LABEL).is_some() && *owner != *self.name() => {
                 Err(Refusal::OwnedByOther {
                     which,
                     owner: owner.to_owned(),
                 })
             }
+            _ if self.config.adopt => Ok(()),
             _ => Err(Refusal::NotAdopted {
                 which,
                 controller: self.config.name.clone(),
@@ -433,9 +447,12 @@ impl Policy<'_> {
     }
 }
 
+/// How many keys a generated Secret may have.
+const MAX_ENTRIES: usize = 64;
+
 fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
-    if secret.entries.is_empty() {
-        return Some("it must have at least one entry".into());
+    if !(1..=MAX_ENTRIES).contains(&secret.entries.len()) {
+        return Some(format!("it must have from 1 to {MAX_ENTRIES} entries"));
     }
     let mut keys = HashSet::new();
     secret.entries.iter().find_map(|entry| {

@@ -69,11 +69,6 @@ impl KindWatches {
             WatchState::Starting | WatchState::Synced => None,
         })
     }
-
-    fn is_starting(&self) -> bool {
-        self.iter()
-            .any(|watch| *watch.state().borrow() == WatchState::Starting)
-    }
 }
 
 /// What is remembered of one parent between passes. Losing it costs a few needless requests, nothing else.
@@ -325,17 +320,6 @@ impl Context {
             .values()
             .chain(self.reads.values())
             .find_map(KindWatches::failure)
-    }
-
-    /// Whether a first list is still under way.
-    #[must_use]
-    pub fn is_starting(&self) -> bool {
-        self.parents.is_starting()
-            || self
-                .children
-                .values()
-                .chain(self.reads.values())
-                .any(KindWatches::is_starting)
     }
 
     /// Looks at what is remembered of a parent, and may change it.

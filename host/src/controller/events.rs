@@ -21,6 +21,7 @@ use tokio::time::{Instant, interval, timeout};
 use tracing::{debug, warn};
 
 use crate::metrics::Metrics;
+use super::object::shorten;
 use crate::plugin::contract::EventType;
 use crate::trace;
 
@@ -95,7 +96,7 @@ impl Events {
                 EventType::Warning => "Warning",
             },
             reason: reason.to_owned(),
-            note: shorten(note),
+            note: shorten(note, MAX_NOTE),
         };
         let trace = trace::current().map(|span| span.trace_id());
         if self.sender.try_send((entry, trace)).is_err() && self.metrics.event_dropped() == 0 {
@@ -109,14 +110,6 @@ pub const TRACE_ANNOTATION: &str = "operator-host.dev/trace-id";
 
 fn annotations(trace: Option<TraceId>) -> Option<BTreeMap<String, String>> {
     trace.map(|trace| BTreeMap::from([(TRACE_ANNOTATION.to_owned(), trace.to_string())]))
-}
-
-fn shorten(note: &str) -> String {
-    if note.len() <= MAX_NOTE {
-        return note.to_owned();
-    }
-    let end = note.floor_char_boundary(MAX_NOTE - '…'.len_utf8());
-    format!("{}…", &note[..end])
 }
 
 struct Written {

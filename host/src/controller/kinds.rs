@@ -23,6 +23,9 @@ pub struct Resource {
     pub has_status: bool,
 }
 
+/// How long the API server may take to say what it serves.
+const DISCOVERY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// Why a kind has no resource.
 #[derive(Clone, Debug, Error)]
 pub enum KindError {
@@ -71,7 +74,14 @@ impl Kinds {
             return Ok(Arc::clone(resource));
         }
         let gvk = gvk(kind);
-        let found = match discovery::pinned_kind(&self.client, &gvk).await {
+        let asked = tokio::time::timeout(DISCOVERY_TIMEOUT, discovery::pinned_kind(&self.client, &gvk)).await;
+        let Ok(asked) = asked else {
+            return Err(KindError::Discovery {
+                kind: kind.clone(),
+                message: format!("no answer within {DISCOVERY_TIMEOUT:?}"),
+            });
+        };
+        let found = match asked {
             Ok((api, capabilities)) => Ok(Arc::new(Resource {
                 api,
                 namespaced: capabilities.scope == Scope::Namespaced,

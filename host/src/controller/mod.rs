@@ -73,7 +73,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     }
     workers.close();
     tokio::select! {
-        () = keep_marking(&context) => {}
+        () = keep_marking(&context, plugin) => {}
         () = stop.cancelled() => {}
     }
     drop(subscriptions);
@@ -106,9 +106,9 @@ fn mark_all(context: &Context, trigger: &Trigger) {
 }
 
 /// Marks every parent when something concerns them all: time, a new plugin, a watch that works again.
-async fn keep_marking(context: &Context) {
-    let mut plugin = context.plugin.clone();
-    plugin.mark_unchanged();
+///
+/// `plugin` has seen the version that the first passes may run on: one that came since marks them again.
+async fn keep_marking(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
     let pulse = &context.observer.marking;
     let mut beat = interval(pulse.period());
     let period = context.config.resync;

@@ -40,13 +40,23 @@ pub enum NeedError {
         "the plugin asked for other objects {rounds} times in one pass; its needs must not depend on each other for ever"
     )]
     Unsettled { rounds: usize },
+    #[error("need {id:?}: {kind} is namespaced and the parent is not: the plugin must name a namespace")]
+    NoNamespace { id: String, kind: Kind },
+    #[error("the plugin has {count} needs; it may have {MAX_NEEDS}: use a label selector for many objects of a kind")]
+    TooMany { count: usize },
 }
+
+/// How many needs a response may have: each may bring all objects of a kind into the request.
+const MAX_NEEDS: usize = 32;
 
 /// Reads what the needs select, as it is in the caches now.
 ///
 /// # Errors
 /// The first need that the configuration does not allow or that makes no sense.
 pub fn answer(context: &Context, parent: &DynamicObject, needs: &[Need]) -> Result<Vec<Related>, NeedError> {
+    if needs.len() > MAX_NEEDS {
+        return Err(NeedError::TooMany { count: needs.len() });
+    }
     let mut related: Vec<Related> = Vec::with_capacity(needs.len());
     for need in needs {
         let id = need.id.clone();
@@ -71,6 +81,9 @@ pub fn answer(context: &Context, parent: &DynamicObject, needs: &[Need]) -> Resu
         } else {
             None
         };
+        if namespaced && namespace.is_none() {
+            return Err(NeedError::NoNamespace { id, kind });
+        }
         if let Some(namespace) = &namespace
             && own.as_ref() != Some(namespace)
             && !context.config.other_namespaces.contains(namespace)
@@ -118,7 +131,8 @@ fn kind_of(need: &Need) -> Kind {
     }
 }
 
-fn selector(need: &Need) -> Result<Selector, String> {
+/// The label selector of a need, or what is wrong with it.
+pub(crate) fn selector(need: &Need) -> Result<Selector, String> {
     need.label_selector
         .as_deref()
         .map_or_else(|| Ok(Selector::default()), parse_selector)

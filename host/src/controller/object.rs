@@ -123,12 +123,24 @@ pub fn version(object: &DynamicObject) -> Option<u128> {
 /// Drops what no reader needs and, of a generated Secret, the values.
 pub fn slim(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
-    if label(object, GENERATED_LABEL).is_some()
+    let is_secret = object.types.as_ref().is_none_or(|types| types.kind == "Secret");
+    if is_secret
+        && label(object, GENERATED_LABEL).is_some()
         && let Some(Value::Object(data)) = object.data.get_mut("data")
     {
         data.values_mut()
             .for_each(|value| *value = Value::String(String::new()));
     }
+}
+
+/// The text, cut to at most `max` bytes (at least 3) at a character's boundary, with `…` where it was cut.
+#[must_use]
+pub fn shorten(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(max - '…'.len_utf8());
+    format!("{}…", &text[..end])
 }
 
 /// A short SHA-256 of the value's JSON text: 16 hexadecimal digits.

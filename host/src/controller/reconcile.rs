@@ -15,7 +15,7 @@ use super::apply::apply;
 use super::children::{Plan, Policy, Refusal, plan};
 use super::context::Context;
 use super::needs::{self, NeedError};
-use super::object::{ChildKey, ObjectName, PAUSED_ANNOTATION, annotation, is_terminating};
+use super::object::{ChildKey, ObjectName, PAUSED_ANNOTATION, annotation, is_terminating, shorten};
 use super::prune::prune;
 use super::secrets::generate;
 use super::status::{self, Reason, Verdict};
@@ -25,9 +25,13 @@ use crate::plugin::{Call, CallError, Class, Plugin};
 use crate::trace::Span;
 
 /// How often a plugin may ask for other objects in one pass.
-const MAX_NEEDS: usize = 4;
+pub(crate) const MAX_NEEDS: usize = 4;
 /// How often a plugin is asked again in one pass because its children changed by it.
 const MAX_ROUNDS: usize = 4;
+/// How many Events of a plugin a pass publishes; more are dropped.
+const MAX_EVENTS: usize = 32;
+/// The shortest time that a plugin can ask for, so that none can keep a worker busy by itself.
+const MIN_DELAY: Duration = Duration::from_millis(100);
 
 /// When to look at the parent again, though nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +59,13 @@ enum PassError {
     Refused(Vec<Refusal>),
     #[error("{}", join(.0))]
     Api(Vec<ApiError>),
+    #[error("the API server does not take the status that the plugin gave: {0}")]
+    Status(ApiError),
+    #[error(
+        "the plugin wanted something else {MAX_ROUNDS} times in a row, each time after it was done; what it asks for must \
+         not change by being done, such as one child that copies the resource version of another"
+    )]
+    Unsettled,
 }
 
 /// The first few in full, the others by number: a condition's message has its limit.
@@ -77,6 +88,8 @@ impl PassError {
             Self::Need(_) => "need",
             Self::Refused(_) => "refused",
             Self::Api(_) => "api",
+            Self::Status(_) => "status",
+            Self::Unsettled => "unsettled",
         }
     }
 }
@@ -130,15 +143,7 @@ pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Ne
     match result {
         Ok(None) => Next::OnChange,
         Ok(Some(answer)) => {
-            for event in &answer.events {
-                context.events.publish(
-                    &context.config.name,
-                    &parent,
-                    event.type_,
-                    &event.reason,
-                    &event.message,
-                );
-            }
+            answer.publish(context, &parent);
             let next = answer.requeue.map_or(Next::OnChange, Next::After);
             let Some(parent) = as_seen(context, &parent) else {
                 return Next::OnChange;
@@ -206,6 +211,8 @@ async fn pass(
                 .cloned()
                 .collect();
             set_finalizers(context, parent, rest).await?;
+            // There is no status to come, but the last word of the cleanup is to be seen.
+            answer.publish(context, parent);
             return Ok(None);
         }
         return Ok(Some(answer));
@@ -242,7 +249,7 @@ async fn rounds(
                 changed = true;
             }
         }
-        let applied = apply(context, &name, &plan.desired).await;
+        let applied = apply(context, parent, &plan.desired).await;
         changed |= applied.changed();
         changes.created.extend(applied.created);
         changes.updated.extend(applied.updated);
@@ -262,31 +269,23 @@ async fn rounds(
             requeue_after_ms,
             ..
         } = response;
-        // Each round may have its say, but not the same twice.
-        events.extend(
-            new.into_iter()
-                .filter(|event| !events.contains(event))
-                .collect::<Vec<_>>(),
-        );
-        let requeue = requeue_after_ms.map(Duration::from_millis);
-        let answer = Answer {
-            status,
-            conditions,
-            events: Vec::new(),
-            requeue,
-            done: false,
-        };
+        // Each round may have its say, but not the same twice, and not without end.
+        for event in new {
+            if events.len() < MAX_EVENTS && !events.contains(&event) {
+                events.push(event);
+            }
+        }
         if !changed {
-            return Ok(Answer { events, ..answer });
+            return Ok(Answer {
+                status,
+                conditions,
+                events,
+                requeue: requeue_after_ms.map(after),
+                done: false,
+            });
         }
     }
-    // It goes on wanting something else; the others shall have their turn.
-    debug!("the plugin's answer still changes after {MAX_ROUNDS} rounds");
-    Ok(Answer {
-        events,
-        requeue: Some(Duration::ZERO),
-        ..Answer::default()
-    })
+    Err(PassError::Unsettled)
 }
 
 /// The plugin's last words for a parent that is being deleted. Children that it does not name stay.
@@ -296,39 +295,46 @@ async fn cleanup(
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<Answer, PassError> {
-    let observed = context.observed(parent);
-    let response: CleanupResponse = ask(context, plugin, parent, &observed).await?;
-    let CleanupResponse {
-        done,
-        children,
-        status,
-        conditions,
-        events,
-        requeue_after_ms,
-        ..
-    } = response;
-    let plan = make_plan(
-        context,
-        plugin,
-        parent,
-        &Response {
+    for _ in 0..MAX_ROUNDS {
+        let observed = context.observed(parent);
+        let CleanupResponse {
+            done,
+            children,
+            status,
+            conditions,
+            mut events,
+            requeue_after_ms,
+            ..
+        } = ask(context, plugin, parent, &observed).await?;
+        let response = Response {
             children,
             ..Response::default()
-        },
-    )?;
-    let applied = apply(context, &ObjectName::of(parent), &plan.desired).await;
-    changes.created.extend(applied.created);
-    changes.updated.extend(applied.updated);
-    if !applied.failed.is_empty() {
-        return Err(PassError::Api(applied.failed));
+        };
+        let plan = make_plan(context, plugin, parent, &response)?;
+        let applied = apply(context, parent, &plan.desired).await;
+        let changed = applied.changed();
+        changes.created.extend(applied.created);
+        changes.updated.extend(applied.updated);
+        if !applied.failed.is_empty() {
+            return Err(PassError::Api(applied.failed));
+        }
+        if done || !changed {
+            events.truncate(MAX_EVENTS);
+            return Ok(Answer {
+                status,
+                conditions,
+                events,
+                requeue: requeue_after_ms.map(after),
+                done,
+            });
+        }
     }
-    Ok(Answer {
-        status,
-        conditions,
-        events,
-        requeue: requeue_after_ms.map(Duration::from_millis),
-        done,
-    })
+    Err(PassError::Unsettled)
+}
+
+/// What a plugin asked for, but not less than the shortest.
+fn after(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds).max(MIN_DELAY)
 }
 
 /// One question to the plugin: called again with what it needs until it needs nothing more.
@@ -463,6 +469,11 @@ async fn finish(
             });
             next
         }
+        // The plugin's own part of it is at fault: the host's part goes without it.
+        Err(error) if answer.is_some() && error.fault == Fault::Refused(422) => {
+            context.observer.metrics.failed("status");
+            fail(context, parent, &PassError::Status(error)).await
+        }
         Err(error) => {
             context.observer.metrics.failed("status");
             let error = PassError::from(error);
@@ -486,17 +497,20 @@ fn is_passing(context: &Context, name: &ObjectName, error: &PassError) -> bool {
         return false;
     };
     // A pass that lost a race is simply run again on what is there now.
-    let lost_race = |error: &ApiError| error.is_conflict() && error.verb == "patch";
+    let lost_race = |error: &ApiError| error.is_conflict() && matches!(error.verb, "patch" | "create");
     let failures = context.memory_of(name, |memory| memory.failures);
     errors.iter().all(lost_race)
-        || errors.iter().any(ApiError::is_namespace_going)
+        || (name.namespace.is_some() && errors.iter().any(ApiError::is_namespace_going))
         || errors.iter().any(|error| error.fault == Fault::Unreachable)
         || (failures < PATIENCE && errors.iter().any(ApiError::is_overload))
 }
 
+/// How much of an error goes into the log, in bytes: a plugin may choose its text.
+const MAX_LINE: usize = 4096;
+
 /// Says in the log what is wrong with a parent: once, however often it is tried again.
 fn say(context: &Context, name: &ObjectName, error: &dyn std::fmt::Display) {
-    let text = error.to_string();
+    let text = shorten(&error.to_string(), MAX_LINE);
     let news = context.memory_of(name, |memory| {
         let news = memory.said.as_ref() != Some(&text);
         memory.said = Some(text.clone());
@@ -522,6 +536,11 @@ async fn fail(context: &Context, parent: &DynamicObject, error: &PassError) -> N
     };
     let (verdict, next) = judge(error);
     say(context, name, error);
+    if let PassError::Call(CallError::Trap { backtrace, .. }) = error
+        && !backtrace.is_empty()
+    {
+        debug!("the plugin's backtrace, innermost first:\n{}", shorten(backtrace, MAX_LINE));
+    }
     let desired = status::desired(&parent, None, None, &verdict, now());
     let news = match &verdict {
         Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
@@ -573,7 +592,8 @@ fn judge(error: &PassError) -> (Verdict, Next) {
         }
         PassError::Call(CallError::Retry { after, message }) => {
             let verdict = Verdict::Reconciling(Reason::new("Retrying", message.clone()));
-            (verdict, after.map_or(Next::Backoff, Next::After))
+            let next = after.map_or(Next::Backoff, |delay| Next::After(delay.max(MIN_DELAY)));
+            (verdict, next)
         }
         PassError::Call(error) => (stalled(fault(error.class())), Next::Backoff),
         PassError::Need(_) => (stalled("NeedRefused"), Next::Backoff),
@@ -584,6 +604,8 @@ fn judge(error: &PassError) -> (Verdict, Next) {
         PassError::NoPlugin(_) => (stalled("PluginNotLoaded"), Next::OnChange),
         PassError::Watch(_) => (reconciling("WatchFailed"), Next::Backoff),
         PassError::Api(_) => (reconciling("ApplyFailed"), Next::Backoff),
+        PassError::Status(_) => (stalled("StatusRefused"), Next::Backoff),
+        PassError::Unsettled => (stalled("PluginUnsettled"), Next::Backoff),
     }
 }
 
@@ -618,6 +640,20 @@ impl Answer {
         Self {
             done: true,
             ..Self::default()
+        }
+    }
+
+    /// The plugin's Events.
+    fn publish(&self, context: &Context, parent: &DynamicObject) {
+        for event in &self.events {
+            let Event {
+                type_,
+                reason,
+                message,
+            } = event;
+            context
+                .events
+                .publish(&context.config.name, parent, *type_, reason, message);
         }
     }
 }

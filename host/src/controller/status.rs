@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::api::{ApiError, Objects};
 use super::context::Context;
-use super::object::{ObjectName, fingerprint};
+use super::object::{ObjectName, fingerprint, shorten};
 use crate::plugin::contract::{Condition, ConditionStatus};
 
 /// The condition that tells whether the resource is as the user wants it.
@@ -46,13 +46,18 @@ pub struct Reason {
     pub message: String,
 }
 
+/// Longer ones are cut, since the API server refuses them whole. Source: `metav1.Condition`; the message is cut well
+/// before its limit, as it is for people.
+const MAX_REASON: usize = 1024;
+const MAX_MESSAGE: usize = 4096;
+
 impl Reason {
-    /// Puts the two together.
+    /// Puts the two together; overlong ones are cut.
     #[must_use]
     pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
-            reason: reason.into(),
-            message: message.into(),
+            reason: shorten(&reason.into(), MAX_REASON),
+            message: shorten(&message.into(), MAX_MESSAGE),
         }
     }
 }
@@ -70,6 +75,9 @@ pub fn desired(
     now: Timestamp,
 ) -> Map<String, Value> {
     let current = current(parent);
+    if *verdict == Verdict::Paused {
+        return paused(parent, now);
+    }
     let mut status = fields.unwrap_or(current).clone();
     let mut wanted: Vec<Condition> = match conditions {
         Some(conditions) => conditions
@@ -104,18 +112,8 @@ pub fn desired(
             };
             wanted.push(host(type_, ConditionStatus::True, reason));
         }
-        Verdict::Paused => {
-            wanted.splice(0..0, existing(current).filter(|c| c.type_ == READY));
-            let message = format!(
-                "nothing is done while the annotation {} is true",
-                super::object::PAUSED_ANNOTATION
-            );
-            wanted.push(host(
-                PAUSED,
-                ConditionStatus::True,
-                &Reason::new("Annotated", message),
-            ));
-        }
+        // Said above.
+        Verdict::Paused => {}
     }
     let generation = parent.metadata.generation;
     let rendered = wanted
@@ -126,6 +124,28 @@ pub fn desired(
     if let Some(generation) = generation {
         status.insert("observedGeneration".into(), generation.into());
     }
+    status
+}
+
+/// The status as it is, with the word that nothing is done: what was observed of an earlier generation stays said of
+/// that one.
+fn paused(parent: &DynamicObject, now: Timestamp) -> Map<String, Value> {
+    let current = current(parent);
+    let message = format!(
+        "nothing is done while the annotation {} is true",
+        super::object::PAUSED_ANNOTATION
+    );
+    let condition = Condition {
+        type_: PAUSED.to_owned(),
+        status: ConditionStatus::True,
+        reason: "Annotated".to_owned(),
+        message,
+    };
+    let others = raw_conditions(current).filter(|condition| condition["type"] != PAUSED);
+    let said = render(&condition, current, parent.metadata.generation, now);
+    let conditions = others.cloned().chain([said]).collect();
+    let mut status = current.clone();
+    status.insert("conditions".into(), Value::Array(conditions));
     status
 }
 
@@ -202,7 +222,8 @@ pub async fn write(
     }
     let name = ObjectName::of(parent);
     let before = fingerprint(current(parent));
-    let body_fingerprint = fingerprint(&status);
+    // Without the times: a server that drops the conditions would make them new in each pass.
+    let body_fingerprint = fingerprint(&without_times(&status));
     // Others may have fields in the status too, and the server may drop what its schema does not know.
     let known = (body_fingerprint.clone(), before);
     if context.memory_of(&name, |memory| memory.status_normalized.as_ref() == Some(&known)) {
@@ -234,6 +255,21 @@ pub async fn write(
         Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+fn without_times(status: &Map<String, Value>) -> Map<String, Value> {
+    let mut status = status.clone();
+    for condition in status
+        .get_mut("conditions")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        if let Some(condition) = condition.as_object_mut() {
+            condition.remove("lastTransitionTime");
+        }
+    }
+    status
 }
 
 #[cfg(test)]

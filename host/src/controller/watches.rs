@@ -164,12 +164,6 @@ impl Drop for Subscription {
 }
 
 impl Watch {
-    /// The kind that is watched.
-    #[must_use]
-    pub fn kind(&self) -> &Kind {
-        &self.inner.scope.kind
-    }
-
     /// How it is doing now and from now on.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<WatchState> {

@@ -3,6 +3,7 @@
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
+use super::cache::{self, Cache, Deserialize};
 use super::call::CallError;
 use super::command::CommandForm;
 use super::component::ComponentForm;
@@ -150,43 +151,105 @@ pub(super) enum Prepared {
     Command(CommandForm),
 }
 
+/// Where machine code came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// It was compiled for this load.
+    Compiled,
+    /// It was kept from an earlier one.
+    Restored,
+}
+
+/// What makes machine code.
+#[derive(Clone, Copy)]
+pub(super) struct Compiler<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) cache: Option<&'a Cache>,
+}
+
 /// Compiles for as long as it takes: not for a thread that serves others.
 pub(super) fn prepare(
-    engine: &Engine,
+    compiler: Compiler<'_>,
     linkers: &Linkers,
     bytes: &[u8],
     limits: &Limits,
-) -> Result<Prepared, LoadError> {
+) -> Result<(Prepared, Made), LoadError> {
     if bytes.len() > limits.module {
         return Err(LoadError::TooLarge {
             size: bytes.len(),
             limit: limits.module,
         });
     }
-    Ok(match inspect(bytes)? {
-        Shape::Component => component(engine, linkers, bytes)?,
-        Shape::Bindings => component(engine, linkers, &super::component::encode(bytes)?)?,
-        Shape::Command => Prepared::Command(CommandForm::new(
-            &linkers.command,
-            &compile(|| Module::new(engine, bytes))?,
-        )?),
-    })
+    match inspect(bytes)? {
+        Shape::Component => component(compiler, linkers, bytes),
+        Shape::Bindings => component(compiler, linkers, &super::component::encode(bytes)?),
+        Shape::Command => {
+            let (module, made) = compile::<Module>(compiler, bytes)?;
+            let form = CommandForm::new(&linkers.command, &module)?;
+            Ok((Prepared::Command(form), made))
+        }
+    }
 }
 
-fn component(engine: &Engine, linkers: &Linkers, bytes: &[u8]) -> Result<Prepared, LoadError> {
-    let component = compile(|| Component::new(engine, bytes))?;
-    Ok(Prepared::Component(ComponentForm::new(
-        engine,
-        &linkers.component,
-        &component,
-    )?))
+fn component(compiler: Compiler<'_>, linkers: &Linkers, bytes: &[u8]) -> Result<(Prepared, Made), LoadError> {
+    let (component, made) = compile::<Component>(compiler, bytes)?;
+    let form = ComponentForm::new(compiler.engine, &linkers.component, &component)?;
+    Ok((Prepared::Component(form), made))
 }
 
-/// The one place where machine code is made.
-fn compile<T>(compiler: impl FnOnce() -> wasmtime::Result<T>) -> Result<T, LoadError> {
-    compiler().map_err(|error| LoadError::Malformed {
+/// What wasmtime compiles, alike for both forms.
+trait Code: Sized {
+    const FORM: &str;
+    const DESERIALIZE: Deserialize<Self>;
+    fn compile(engine: &Engine, bytes: &[u8]) -> wasmtime::Result<Self>;
+    fn serialize(&self) -> wasmtime::Result<Vec<u8>>;
+}
+
+impl Code for Component {
+    const FORM: &str = "component";
+    const DESERIALIZE: Deserialize<Self> = Component::deserialize;
+
+    fn compile(engine: &Engine, bytes: &[u8]) -> wasmtime::Result<Self> {
+        Component::new(engine, bytes)
+    }
+
+    fn serialize(&self) -> wasmtime::Result<Vec<u8>> {
+        Component::serialize(self)
+    }
+}
+
+impl Code for Module {
+    const FORM: &str = "module";
+    const DESERIALIZE: Deserialize<Self> = Module::deserialize;
+
+    fn compile(engine: &Engine, bytes: &[u8]) -> wasmtime::Result<Self> {
+        Module::new(engine, bytes)
+    }
+
+    fn serialize(&self) -> wasmtime::Result<Vec<u8>> {
+        Module::serialize(self)
+    }
+}
+
+/// The one place where machine code is made, or taken from the cache: by what the compiler would be given, so that
+/// nothing that comes before it can be out of date.
+fn compile<T: Code>(compiler: Compiler<'_>, bytes: &[u8]) -> Result<(T, Made), LoadError> {
+    let Compiler { engine, cache } = compiler;
+    let kept = cache.map(|cache| (cache, cache::name(engine, bytes, T::FORM)));
+    if let Some((cache, name)) = &kept
+        && let Some(code) = cache.get(engine, name, T::DESERIALIZE)
+    {
+        return Ok((code, Made::Restored));
+    }
+    let code = T::compile(engine, bytes).map_err(|error| LoadError::Malformed {
         message: format!("{error:#}"),
-    })
+    })?;
+    if let Some((cache, name)) = &kept
+        && let Ok(bytes) = code.serialize()
+    {
+        cache.put(name, &bytes);
+    }
+    Ok((code, Made::Compiled))
 }
 
 /// Whether a description is one that the host can work with.

@@ -7,12 +7,16 @@
 pub mod contract;
 pub mod limits;
 pub mod registry;
+pub mod reload;
+
+mod source;
 
 mod runtime;
 
 mod engine;
 mod ticker;
 
+mod cache;
 mod inspect;
 mod load;
 
@@ -28,11 +32,12 @@ mod sandbox;
 mod bindings;
 mod digest;
 
+pub use cache::{Cache, CacheError};
 pub use call::{Call, CallError, CallStats, Class};
 pub use digest::Digest;
 pub use engine::EngineError;
 pub use limits::{EngineOptions, Limits};
-pub use load::LoadError;
+pub use load::{LoadError, Made};
 pub use log::TARGET as LOG_TARGET;
 pub use runtime::{Form, Plugin, Runtime};
 

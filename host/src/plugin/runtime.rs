@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::cache::Cache;
 use super::call::Call;
 use super::contract::{CleanupResponse, Description, Request, Response};
 use super::digest::Digest;
 use super::engine::{Engine, EngineError};
 use super::limits::{EngineOptions, Limits};
-use super::load::{self, Linkers, LoadError, Prepared};
+use super::load::{self, Compiler, Linkers, LoadError, Made, Prepared};
 use super::log::{Rate, Speaker};
 
 /// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.
@@ -20,6 +21,7 @@ pub struct Runtime(Arc<Shared>);
 struct Shared {
     engine: Engine,
     linkers: Linkers,
+    cache: Option<Cache>,
 }
 
 impl Runtime {
@@ -28,12 +30,24 @@ impl Runtime {
     /// # Errors
     /// When the machine cannot run it.
     pub fn new(options: EngineOptions) -> Result<Self, EngineError> {
-        let engine = Engine::new(options)?;
-        let linkers = Linkers::new(engine.wasm()).map_err(EngineError::Engine)?;
-        Ok(Self(Arc::new(Shared { engine, linkers })))
+        Self::with_cache(options, None)
     }
 
-    /// Compiles a plugin and asks it for its description. Nothing is read from disk. Compilation has a
+    /// As [`Runtime::new`]; compiled code is kept in `cache` and taken from there.
+    ///
+    /// # Errors
+    /// As [`Runtime::new`].
+    pub fn with_cache(options: EngineOptions, cache: Option<Cache>) -> Result<Self, EngineError> {
+        let engine = Engine::new(options)?;
+        let linkers = Linkers::new(engine.wasm()).map_err(EngineError::Engine)?;
+        Ok(Self(Arc::new(Shared {
+            engine,
+            linkers,
+            cache,
+        })))
+    }
+
+    /// Compiles a plugin and asks it for its description. Compilation has a
     /// thread of its own, so that other calls go on.
     ///
     /// # Errors
@@ -44,10 +58,14 @@ impl Runtime {
         let shared = Arc::clone(&self.0);
         let work = tokio::task::spawn_blocking(move || {
             let start = Instant::now();
-            let prepared = load::prepare(shared.engine.wasm(), &shared.linkers, &file, &limits)?;
-            Ok::<_, LoadError>((prepared, Digest::of(&file), start.elapsed()))
+            let compiler = Compiler {
+                engine: shared.engine.wasm(),
+                cache: shared.cache.as_ref(),
+            };
+            let (prepared, made) = load::prepare(compiler, &shared.linkers, &file, &limits)?;
+            Ok::<_, LoadError>((prepared, made, Digest::of(&file), start.elapsed()))
         });
-        let (prepared, digest, compile_time) = match tokio::time::timeout(limits.compile, work).await {
+        let (prepared, made, digest, compile_time) = match tokio::time::timeout(limits.compile, work).await {
             Ok(Ok(result)) => result?,
             // The compiler panicked, or the process is shutting down.
             Ok(Err(error)) => {
@@ -85,6 +103,7 @@ impl Runtime {
             description,
             limits,
             size,
+            made,
             compile_time,
         })))
     }
@@ -122,6 +141,7 @@ struct Loaded {
     description: Description,
     limits: Limits,
     size: usize,
+    made: Made,
     compile_time: Duration,
 }
 
@@ -157,6 +177,19 @@ impl Plugin {
     #[must_use]
     pub fn size(&self) -> usize {
         self.0.size
+    }
+
+    /// Where its machine code came from.
+    #[must_use]
+    pub fn made(&self) -> Made {
+        self.0.made
+    }
+
+    /// Tells, later, whether nobody holds this version any more.
+    #[cfg(test)]
+    pub(super) fn ended(&self) -> impl Fn() -> bool + use<> {
+        let version = Arc::downgrade(&self.0);
+        move || version.strong_count() == 0
     }
 
     /// How long it took to make machine code of the file.

@@ -20,6 +20,9 @@ use super::log::CallLog;
 /// Bytes that a guest may write to a stream in one step. A stream may be asked for as many zeroes at once.
 pub(super) const WRITE_CHUNK: usize = 64 << 10;
 
+/// Random bytes that a guest may ask for in one step.
+const MAX_RANDOM: u64 = 64 << 10;
+
 /// Handles to the host's streams, errors and pollables that a component may hold at once. A guest that made
 /// them in a loop would fill the host's memory, not its own.
 const MAX_RESOURCES: usize = 1_000;
@@ -33,7 +36,9 @@ pub(super) fn wasi(origin: &Origin, log: &CallLog) -> WasiCtxBuilder {
         .monotonic_clock(MonotonicClock::default())
         .secure_random(origin.random())
         .insecure_random(origin.insecure_random())
-        .insecure_random_seed(origin.insecure_seed());
+        .insecure_random_seed(origin.insecure_seed())
+        // The bytes are made in the host, all at once, before they are copied into the guest.
+        .max_random_size(MAX_RANDOM);
     wasi
 }
 

@@ -2,8 +2,10 @@
 
 mod bad_calls;
 mod bad_files;
+mod cache;
 mod good_plugins;
 mod log;
+mod swaps;
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,0 +1,173 @@
+//! A whole CustomResourceDefinition: the rules of the API server, and what this host needs beside them.
+
+use serde_json::Value;
+
+use super::structural;
+use super::{Problem, field};
+use crate::plugin::contract::Kind;
+
+/// The schema of one version.
+#[must_use]
+pub fn schema<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
+    version(crd, parent)?.pointer("/schema/openAPIV3Schema")
+}
+
+/// Whether the kind is in namespaces; without a definition it is taken to be.
+#[must_use]
+pub fn is_namespaced(crd: Option<&Value>) -> bool {
+    crd.is_none_or(|crd| crd["spec"]["scope"] != "Cluster")
+}
+
+fn version<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
+    let name = parent.api_version.rsplit('/').next()?;
+    let versions = crd["spec"]["versions"].as_array()?;
+    versions.iter().find(|version| version["name"] == name)
+}
+
+/// Everything that is wrong with the definition of a plugin whose parent kind is `parent`.
+#[must_use]
+pub fn problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut expect = |pointer: &str, expected: &str| {
+        let found = &crd.pointer(pointer).cloned().unwrap_or_default();
+        if found != expected {
+            let path = pointer.trim_start_matches('/').replace('/', ".");
+            problems.push(Problem::new(path, format!("is {found}; it must be {expected:?}")));
+        }
+    };
+    expect("/apiVersion", "apiextensions.k8s.io/v1");
+    expect("/kind", "CustomResourceDefinition");
+    expect("/spec/group", parent.group());
+    expect("/spec/names/kind", &parent.kind);
+    let plural = crd["spec"]["names"]["plural"].as_str().unwrap_or_default();
+    expect("/metadata/name", &format!("{plural}.{}", parent.group()));
+    names(crd, &mut problems);
+    let versions = crd["spec"]["versions"].as_array().map_or(&[][..], Vec::as_slice);
+    let storage = versions.iter().filter(|v| v["storage"] == true).count();
+    if storage != 1 {
+        let message = format!("{storage} versions have `storage: true`; exactly one must");
+        problems.push(Problem::new("spec.versions", message));
+    }
+    for (index, version) in versions.iter().enumerate() {
+        let path = format!("spec.versions[{index}]");
+        let at = format!("{path}.schema.openAPIV3Schema");
+        match version.pointer("/schema/openAPIV3Schema") {
+            None => problems.push(Problem::new(&at, "is missing")),
+            Some(schema) => {
+                problems.extend(structural::problems(schema, &at));
+                columns(version, schema, &path, &mut problems);
+            }
+        }
+    }
+    match version(crd, parent) {
+        None => problems.push(Problem::new(
+            "spec.versions",
+            format!("the version of {} is not there", parent.api_version),
+        )),
+        Some(version) => status(version, &mut problems),
+    }
+    problems
+}
+
+fn names(crd: &Value, problems: &mut Vec<Problem>) {
+    let names = &crd["spec"]["names"];
+    let plain = |name: &str| {
+        !name.is_empty()
+            && name.len() <= 63
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    };
+    for name in ["plural", "singular"] {
+        let given = names[name].as_str();
+        if !given.map_or(name == "singular", plain) {
+            let message = format!("is {}; it must be in lower case, as a DNS label", names[name]);
+            problems.push(Problem::new(format!("spec.names.{name}"), message));
+        }
+    }
+    if names["plural"].is_string() && names["plural"] == names["singular"] {
+        problems.push(Problem::new(
+            "spec.names.plural",
+            "is the singular; kubectl would not tell them apart",
+        ));
+    }
+    let scope = &crd["spec"]["scope"];
+    if scope != "Namespaced" && scope != "Cluster" {
+        let message = format!("is {scope}; it must be Namespaced or Cluster");
+        problems.push(Problem::new("spec.scope", message));
+    }
+}
+
+fn status(version: &Value, problems: &mut Vec<Problem>) {
+    if version["served"] != true {
+        problems.push(Problem::new(
+            "spec.versions",
+            "the parent's version is not served",
+        ));
+    }
+    if !version["subresources"]["status"].is_object() {
+        problems.push(Problem::new(
+            "spec.versions.subresources.status",
+            "is missing: without it the host can write no status; add `status: {}`",
+        ));
+    }
+    let status = &version["schema"]["openAPIV3Schema"]["properties"]["status"];
+    if status["x-kubernetes-preserve-unknown-fields"] == true {
+        return;
+    }
+    for (name, type_) in [("conditions", "array"), ("observedGeneration", "integer")] {
+        if status["properties"][name]["type"] != type_ {
+            problems.push(Problem::new(
+                format!("status.{name}"),
+                format!(
+                    "must be in the schema, of type {type_}: the host writes it and the API server drops what it does not know"
+                ),
+            ));
+        }
+    }
+}
+
+fn columns(version: &Value, schema: &Value, path: &str, problems: &mut Vec<Problem>) {
+    let columns = version["additionalPrinterColumns"].as_array();
+    for (index, column) in columns.into_iter().flatten().enumerate() {
+        let at = format!("{path}.additionalPrinterColumns[{index}]");
+        let mut wrong = |name: &str, message: String| problems.push(Problem::new(field(&at, name), message));
+        if column["name"].as_str().is_none_or(str::is_empty) {
+            wrong("name", "is missing".into());
+        }
+        let types = ["integer", "number", "string", "boolean", "date"];
+        if !types.iter().any(|type_| column["type"] == *type_) {
+            let message = format!("is {}; it must be one of {}", column["type"], types.join(", "));
+            wrong("type", message);
+        }
+        let json_path = column["jsonPath"].as_str().unwrap_or_default();
+        if !json_path.starts_with('.') {
+            wrong("jsonPath", format!("is {json_path:?}; it must begin with a dot"));
+        } else if let Some(unknown) = unknown_field(json_path, schema) {
+            wrong(
+                "jsonPath",
+                format!("is {json_path:?}; the schema has no {unknown:?}"),
+            );
+        }
+    }
+}
+
+/// The first field of a plain path that the schema does not have. Paths with filters are believed.
+fn unknown_field<'a>(json_path: &'a str, schema: &Value) -> Option<&'a str> {
+    let mut schema = schema;
+    for name in json_path[1..].split('.') {
+        if name == "metadata" || name.contains(['[', '\\']) || name.is_empty() {
+            return None;
+        }
+        if schema["x-kubernetes-preserve-unknown-fields"] == true
+            || schema.get("additionalProperties").is_some()
+        {
+            return None;
+        }
+        match schema["properties"].get(name) {
+            Some(inner) => schema = inner,
+            None => return Some(name),
+        }
+    }
+    None
+}

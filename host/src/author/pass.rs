@@ -1,0 +1,357 @@
+//! One pass over one parent without a cluster: the plugin is asked as in `controller::reconcile`, its needs are
+//! answered from objects at hand, and its answer is checked by the same [`plan`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use super::definition;
+use crate::config::{
+    ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_LIMITS, DEFAULT_RESYNC, Removal,
+};
+use crate::controller::children::{Policy, Refusal, plan};
+use crate::controller::needs::{self, NeedError};
+use crate::controller::object::{
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, ObjectName, PARENT_ANNOTATION,
+    is_terminating,
+};
+use crate::controller::reconcile::MAX_NEEDS;
+use crate::controller::status::{self, Verdict};
+use crate::plugin::contract::{
+    Description, Event, GeneratedSecret, Kind, Need, ObjectRef, Related, Request, Response,
+};
+use crate::plugin::{CallError, Plugin};
+
+/// Why a pass gave no rendering.
+#[derive(Debug, Error)]
+pub enum PassError {
+    /// The call failed, or the plugin said so.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// A need makes no sense.
+    #[error(transparent)]
+    Need(#[from] NeedError),
+    /// A need is of a kind that the plugin did not announce.
+    #[error("need {id:?}: `describe` does not list the kind {kind} under `reads`")]
+    ReadsOther {
+        /// The need.
+        id: String,
+        /// Its kind.
+        kind: Kind,
+    },
+    /// The plugin asked for children that it must not have; one line each.
+    #[error("the plugin's answer is refused:\n  {}", .0.join("\n  "))]
+    Refused(Vec<String>),
+}
+
+/// What exists, as far as one parent is concerned.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    /// The custom resource, as [`admit`] gives it.
+    pub parent: Arc<DynamicObject>,
+    /// The children that are there, as [`own`] gives them.
+    pub children: Vec<Arc<DynamicObject>>,
+    /// All that a need may find.
+    pub related: Vec<Arc<DynamicObject>>,
+    /// The host's clock.
+    pub now: Timestamp,
+}
+
+/// What would be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rendering {
+    /// The children in the order in which they would be applied: as the plugin asks for them, with their namespace,
+    /// without the marks by which the host knows its own.
+    pub children: Vec<Value>,
+    /// The children that would stay as they are.
+    pub keep: Vec<ChildKey>,
+    /// Secrets whose values the host would make.
+    pub generate: Vec<GeneratedSecret>,
+    /// The parent's whole status.
+    pub status: Map<String, Value>,
+    /// Events on the parent.
+    pub events: Vec<Event>,
+    /// When the parent would be reconciled again.
+    pub requeue_after_ms: Option<u64>,
+    /// Of a parent that is being deleted and has a cleanup: whether it may go.
+    pub cleaned_up: Option<bool>,
+}
+
+/// Gives a new parent what the API server would give it: a namespace, a UID, a generation and a time.
+#[must_use]
+pub fn admit(mut parent: DynamicObject, crd: Option<&Value>, now: Timestamp) -> DynamicObject {
+    if definition::is_namespaced(crd) {
+        parent
+            .metadata
+            .namespace
+            .get_or_insert_with(|| "default".to_owned());
+    } else {
+        parent.metadata.namespace = None;
+    }
+    let name = ObjectName::of(&parent).to_string();
+    let hash = crate::controller::object::fingerprint(&name);
+    let meta = &mut parent.metadata;
+    meta.uid
+        .get_or_insert_with(|| format!("00000000-0000-4000-{}-{}", &hash[..4], &hash[4..]));
+    meta.generation.get_or_insert(1);
+    meta.creation_timestamp
+        .get_or_insert(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+    meta.managed_fields = None;
+    parent
+}
+
+/// The children of one parent among objects that are there, each marked as its own and sorted as the host does.
+/// An object without a controlling owner is taken for the parent's, if it is of a kind that the plugin makes and in
+/// the parent's namespace.
+#[must_use]
+pub fn own(
+    objects: &[Arc<DynamicObject>],
+    parent: &DynamicObject,
+    description: &Description,
+) -> Vec<Arc<DynamicObject>> {
+    let own_namespace = parent.namespace();
+    let mut children: Vec<DynamicObject> = Vec::new();
+    for object in objects {
+        let mut child = DynamicObject::clone(object);
+        let kind = kind(&child);
+        if !description.makes.contains(&kind) {
+            continue;
+        }
+        if child.metadata.namespace.is_none() && is_namespaced(&kind) {
+            child.metadata.namespace.clone_from(&own_namespace);
+        }
+        let mut owner = crate::controller::object::controller_of(&child).cloned();
+        if owner.as_ref().is_some_and(|owner| {
+            owner.kind != description.parent.kind || Some(&owner.name) != parent.metadata.name.as_ref()
+        }) || (own_namespace.is_some() && child.metadata.namespace != own_namespace)
+        {
+            continue;
+        }
+        // A rendering says no owner, and a manifest may have another UID than the parent in the file.
+        let owner = owner.get_or_insert_default();
+        owner.api_version.clone_from(&description.parent.api_version);
+        owner.kind.clone_from(&description.parent.kind);
+        owner.name = parent.name_any();
+        owner.uid = parent.metadata.uid.clone().unwrap_or_default();
+        owner.controller = Some(true);
+        child.metadata.owner_references = Some(vec![owner.clone()]);
+        let labels = child.metadata.labels.get_or_insert_default();
+        labels.insert(CONTROLLER_LABEL.into(), description.name.clone());
+        crate::controller::object::slim(&mut child);
+        children.push(child);
+    }
+    children.sort_by_cached_key(|child| (kind(child), ObjectName::of(child)));
+    children.into_iter().map(Arc::new).collect()
+}
+
+/// Asks the plugin once, and again while it needs other objects.
+///
+/// # Errors
+/// When the call fails, a need makes no sense, or the answer is refused.
+pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError> {
+    let (response, cleaned_up) = ask(plugin, scene).await?;
+    let description = plugin.description();
+    let config = controller(description);
+    let parent = &*scene.parent;
+    let existing = |key: &ChildKey| {
+        scene
+            .children
+            .iter()
+            .find(|child| kind(child) == key.kind && ObjectName::of(child) == key.name)
+            .cloned()
+    };
+    let policy = Policy {
+        config: &config,
+        parent,
+        digest: &plugin.digest().to_string(),
+        namespaced: &|kind: &Kind| Some(is_namespaced(kind)),
+        existing: &existing,
+    };
+    let plan = plan(&policy, &response.children, &response.keep, &response.generate)
+        .map_err(|refusals| PassError::Refused(refusals.iter().map(refusal).collect()))?;
+    let mut keep: Vec<ChildKey> = plan.keep.into_iter().collect();
+    keep.sort();
+    let (fields, conditions) = (response.status.as_ref(), Some(response.conditions.as_slice()));
+    Ok(Rendering {
+        children: plan
+            .desired
+            .into_iter()
+            .map(|child| without_marks(child.body))
+            .collect(),
+        keep,
+        generate: plan.secrets.into_iter().map(|secret| secret.secret).collect(),
+        status: status::desired(parent, fields, conditions, &Verdict::Reconciled, scene.now),
+        events: response.events,
+        requeue_after_ms: response.requeue_after_ms,
+        cleaned_up,
+    })
+}
+
+async fn ask(plugin: &Plugin, scene: &Scene) -> Result<(Response, Option<bool>), PassError> {
+    let cleanup = plugin.description().finalizer && is_terminating(&scene.parent);
+    let mut needs: Vec<Need> = Vec::new();
+    for _ in 0..=MAX_NEEDS {
+        let request = Request {
+            parent: Arc::clone(&scene.parent),
+            children: scene.children.clone(),
+            related: answer(plugin.description(), scene, &needs)?,
+            now: scene.now,
+            traceparent: None,
+        };
+        let (response, cleaned_up) = if cleanup {
+            let answer = plugin.cleanup(&request).await.outcome?;
+            let done = answer.done;
+            let response = Response {
+                children: answer.children,
+                keep: Vec::<ObjectRef>::new(),
+                generate: Vec::new(),
+                status: answer.status,
+                conditions: answer.conditions,
+                events: answer.events,
+                requeue_after_ms: answer.requeue_after_ms,
+                needs: answer.needs,
+            };
+            (response, Some(done))
+        } else {
+            (plugin.reconcile(&request).await.outcome?, None)
+        };
+        if response.needs.iter().all(|need| needs.contains(need)) {
+            return Ok((response, cleaned_up));
+        }
+        needs.clone_from(&response.needs);
+    }
+    Err(NeedError::Unsettled { rounds: MAX_NEEDS }.into())
+}
+
+fn answer(description: &Description, scene: &Scene, needs: &[Need]) -> Result<Vec<Related>, PassError> {
+    let parent = ObjectName::of(&scene.parent);
+    let mut related: Vec<Related> = Vec::new();
+    for need in needs {
+        let id = need.id.clone();
+        if related.iter().any(|other| other.id == id) {
+            return Err(NeedError::Twice { id }.into());
+        }
+        let wanted = Kind {
+            api_version: need.api_version.clone(),
+            kind: need.kind.clone(),
+        };
+        if !description.reads.contains(&wanted) {
+            return Err(PassError::ReadsOther { id, kind: wanted });
+        }
+        needs::selector(need).map_err(|problem| NeedError::BadSelector {
+            id: id.clone(),
+            selector: need.label_selector.clone().unwrap_or_default(),
+            problem,
+        })?;
+        let mut objects: Vec<Arc<DynamicObject>> = Vec::new();
+        for object in &scene.related {
+            let mut object = DynamicObject::clone(object);
+            if is_namespaced(&wanted) && object.metadata.namespace.is_none() {
+                object.metadata.namespace.clone_from(&parent.namespace);
+            }
+            if needs::selects(need, &parent, &kind(&object), &object) {
+                crate::controller::object::slim(&mut object);
+                objects.push(Arc::new(object));
+            }
+        }
+        objects.sort_by_cached_key(|object| ObjectName::of(object));
+        related.push(Related { id, objects });
+    }
+    Ok(related)
+}
+
+/// The controller that allows all that the plugin announces.
+fn controller(description: &Description) -> ControllerConfig {
+    let children = description.makes.iter();
+    ControllerConfig {
+        name: description.name.clone(),
+        parent: description.parent.clone(),
+        plugin: std::path::PathBuf::new(),
+        children: children
+            .map(|kind| (kind.clone(), Removal::Delete))
+            .collect::<BTreeMap<_, _>>(),
+        generated: Removal::Retain,
+        reads: description.reads.iter().cloned().collect(),
+        other_namespaces: BTreeSet::new(),
+        adopt: false,
+        concurrency: DEFAULT_CONCURRENCY,
+        resync: DEFAULT_RESYNC,
+        backoff: DEFAULT_BACKOFF,
+        limits: DEFAULT_LIMITS,
+    }
+}
+
+/// In the words of an author, who has no configuration.
+fn refusal(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::KindNotAllowed { which, kind, .. } => {
+            format!("{which}: `describe` does not list the kind {kind} under `makes`")
+        }
+        other => other.to_string(),
+    }
+}
+
+fn without_marks(mut child: Value) -> Value {
+    let Some(metadata) = child.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return child;
+    };
+    metadata.remove("ownerReferences");
+    let marks = [
+        CONTROLLER_LABEL,
+        PARENT_ANNOTATION,
+        APPLIED_ANNOTATION,
+        DIGEST_ANNOTATION,
+    ];
+    for name in ["labels", "annotations"] {
+        let Some(map) = metadata.get_mut(name).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        map.retain(|key, _| !marks.contains(&key.as_str()));
+        if map.is_empty() {
+            metadata.remove(name);
+        }
+    }
+    child
+}
+
+fn kind(object: &DynamicObject) -> Kind {
+    let types = object.types.as_ref();
+    Kind {
+        api_version: types.map(|types| types.api_version.clone()).unwrap_or_default(),
+        kind: types.map(|types| types.kind.clone()).unwrap_or_default(),
+    }
+}
+
+/// Whether the objects of a kind are in namespaces. Without a cluster to ask, every kind is but the cluster-scoped
+/// ones of Kubernetes itself.
+fn is_namespaced(kind: &Kind) -> bool {
+    const CLUSTER_SCOPED: [&str; 19] = [
+        "APIService",
+        "CSIDriver",
+        "CSINode",
+        "CertificateSigningRequest",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "CustomResourceDefinition",
+        "FlowSchema",
+        "IngressClass",
+        "MutatingWebhookConfiguration",
+        "Namespace",
+        "Node",
+        "PersistentVolume",
+        "PriorityClass",
+        "PriorityLevelConfiguration",
+        "RuntimeClass",
+        "StorageClass",
+        "ValidatingWebhookConfiguration",
+        "VolumeAttachment",
+    ];
+    let group = kind.group();
+    let built_in = !group.contains('.') || group.ends_with(".k8s.io");
+    !(built_in && CLUSTER_SCOPED.contains(&kind.kind.as_str()))
+}

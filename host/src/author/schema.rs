@@ -1,0 +1,325 @@
+//! A resource against the schema of its CustomResourceDefinition, as the API server does it: defaults first,
+//! then validation.
+//!
+//! Rules in CEL (`x-kubernetes-validations`) are the one part that is not checked; [`has_rules`] tells. An unknown
+//! field is a problem here, as it is for `kubectl apply`, which asks for strict validation.
+//! Source: the structural schemas of `apiextensions.k8s.io/v1` and OpenAPI 3.0's schema objects.
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::{Problem, field};
+
+/// Fills in the schema's defaults, from the outside in. A null where the schema has a default and allows no null
+/// is replaced too.
+pub fn fill_defaults(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(map) => {
+            for (name, schema) in properties(schema) {
+                let absent = match map.get(name) {
+                    None => true,
+                    Some(value) => value.is_null() && schema["nullable"] != true,
+                };
+                if absent && let Some(default) = schema.get("default") {
+                    map.insert(name.clone(), default.clone());
+                }
+                if let Some(value) = map.get_mut(name) {
+                    fill_defaults(value, schema);
+                }
+            }
+            if let Some(schema) = schema.get("additionalProperties").filter(|s| s.is_object()) {
+                map.values_mut().for_each(|value| fill_defaults(value, schema));
+            }
+        }
+        Value::Array(items) => {
+            if let Some(schema) = schema.get("items") {
+                items.iter_mut().for_each(|item| fill_defaults(item, schema));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Everything in which a whole resource does not fit the schema. `apiVersion`, `kind` and `metadata` are the API
+/// server's own.
+#[must_use]
+pub fn validate_resource(resource: &Value, schema: &Value) -> Vec<Problem> {
+    let mut rest = resource.clone();
+    if let Some(map) = rest.as_object_mut() {
+        for name in ["apiVersion", "kind", "metadata"] {
+            map.remove(name);
+        }
+    }
+    validate(&rest, schema)
+}
+
+/// Everything in which a value does not fit the schema.
+#[must_use]
+pub fn validate(value: &Value, schema: &Value) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    check(value, schema, "", true, &mut problems);
+    problems
+}
+
+/// Whether the schema has rules in CEL anywhere.
+#[must_use]
+pub fn has_rules(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => map.contains_key("x-kubernetes-validations") || map.values().any(has_rules),
+        Value::Array(items) => items.iter().any(has_rules),
+        _ => false,
+    }
+}
+
+pub(super) fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    schema["properties"].as_object().into_iter().flatten()
+}
+
+/// `whole` is whether the schema is the structural one of this value and not a part in `allOf` or the like.
+fn check(value: &Value, schema: &Value, path: &str, whole: bool, problems: &mut Vec<Problem>) {
+    let mut wrong = |message: String| problems.push(Problem::new(path, message));
+    if value.is_null() {
+        if whole && schema["nullable"] != true {
+            wrong("must not be null".into());
+        }
+        return;
+    }
+    if schema["x-kubernetes-int-or-string"] == true {
+        if !(value.is_string() || value.is_i64() || value.is_u64()) {
+            wrong(format!("{} must be an integer or a string", shown(value)));
+            return;
+        }
+    } else if let Some(type_) = schema["type"].as_str()
+        && !is_type(value, type_)
+    {
+        wrong(format!("{} must be of type {type_}", shown(value)));
+        return;
+    }
+    if let Some(allowed) = schema["enum"].as_array()
+        && !allowed.contains(value)
+    {
+        let allowed: Vec<String> = allowed.iter().map(shown).collect();
+        wrong(format!(
+            "{} is not one of {} (enum)",
+            shown(value),
+            allowed.join(", ")
+        ));
+    }
+    match value {
+        Value::Number(number) => check_number(number.as_f64().unwrap_or_default(), value, schema, &mut wrong),
+        Value::String(text) => check_text(text, schema, &mut wrong),
+        Value::Array(items) => check_array(items, schema, path, whole, problems),
+        Value::Object(map) => check_object(map, schema, path, whole, problems),
+        _ => {}
+    }
+    check_junctors(value, schema, path, problems);
+}
+
+fn is_type(value: &Value, type_: &str) -> bool {
+    match type_ {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "number" => value.is_number(),
+        // 3.0 is an integer, as in JSON Schema.
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        _ => true,
+    }
+}
+
+fn check_number(number: f64, value: &Value, schema: &Value, wrong: &mut impl FnMut(String)) {
+    let value = shown(value);
+    let limit = |name: &str| schema[name].as_f64();
+    let exclusive = |name: &str| schema[name] == true;
+    if let Some(min) = limit("minimum") {
+        if exclusive("exclusiveMinimum") && number <= min {
+            wrong(format!("{value} must be greater than {min} (exclusiveMinimum)"));
+        } else if number < min {
+            wrong(format!("{value} is less than {min} (minimum)"));
+        }
+    }
+    if let Some(max) = limit("maximum") {
+        if exclusive("exclusiveMaximum") && number >= max {
+            wrong(format!("{value} must be less than {max} (exclusiveMaximum)"));
+        } else if number > max {
+            wrong(format!("{value} is greater than {max} (maximum)"));
+        }
+    }
+    if let Some(of) = limit("multipleOf")
+        && of > 0.0
+        && ((number / of).round() * of - number).abs() > f64::EPSILON * number.abs().max(1.0)
+    {
+        wrong(format!("{value} is not a multiple of {of} (multipleOf)"));
+    }
+    if schema["format"] == "int32" && !(f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&number) {
+        wrong(format!("{value} does not fit 32 bits (format int32)"));
+    }
+}
+
+fn check_text(text: &str, schema: &Value, wrong: &mut impl FnMut(String)) {
+    let length = text.chars().count() as u64;
+    if let Some(min) = schema["minLength"].as_u64().filter(|min| length < *min) {
+        wrong(format!("{text:?} is shorter than {min} (minLength)"));
+    }
+    if let Some(max) = schema["maxLength"].as_u64().filter(|max| length > *max) {
+        wrong(format!(
+            "the text is longer than {max} (maxLength): it has {length} characters"
+        ));
+    }
+    if let Some(pattern) = schema["pattern"].as_str() {
+        match Regex::new(pattern) {
+            Ok(regex) if !regex.is_match(text) => {
+                wrong(format!("{text:?} does not match {pattern} (pattern)"));
+            }
+            Ok(_) => {}
+            // `check` names it.
+            Err(_) => wrong(format!("the pattern {pattern} is no regular expression")),
+        }
+    }
+    let formatted = match schema["format"].as_str() {
+        Some("date-time") => text.parse::<jiff::Timestamp>().is_ok(),
+        Some("date") => text.parse::<jiff::civil::Date>().is_ok(),
+        Some("ipv4") => text.parse::<std::net::Ipv4Addr>().is_ok(),
+        Some("ipv6") => text.parse::<std::net::Ipv6Addr>().is_ok(),
+        _ => true,
+    };
+    if !formatted {
+        let format = schema["format"].as_str().unwrap_or_default();
+        wrong(format!("{text:?} is no {format} (format)"));
+    }
+}
+
+fn check_array(items: &[Value], schema: &Value, path: &str, whole: bool, problems: &mut Vec<Problem>) {
+    let count = items.len() as u64;
+    if let Some(min) = schema["minItems"].as_u64().filter(|min| count < *min) {
+        problems.push(Problem::new(
+            path,
+            format!("{count} items are fewer than {min} (minItems)"),
+        ));
+    }
+    if let Some(max) = schema["maxItems"].as_u64().filter(|max| count > *max) {
+        problems.push(Problem::new(
+            path,
+            format!("{count} items are more than {max} (maxItems)"),
+        ));
+    }
+    let list_type = schema["x-kubernetes-list-type"].as_str();
+    let keys: Vec<&str> = schema["x-kubernetes-list-map-keys"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let identity = |item: &Value| match list_type {
+        Some("set") => Some(item.clone()),
+        Some("map") => Some(keys.iter().map(|key| item[*key].clone()).collect()),
+        _ => None,
+    };
+    for (index, item) in items.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        if let Some(this) = identity(item)
+            && items[..index]
+                .iter()
+                .any(|other| identity(other).as_ref() == Some(&this))
+        {
+            problems.push(Problem::new(
+                &path,
+                format!("{} is there twice (x-kubernetes-list-type)", shown(&this)),
+            ));
+        }
+        if let Some(schema) = schema.get("items") {
+            check(item, schema, &path, whole, problems);
+        }
+    }
+}
+
+fn check_object(
+    map: &Map<String, Value>,
+    schema: &Value,
+    path: &str,
+    whole: bool,
+    problems: &mut Vec<Problem>,
+) {
+    for name in schema["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+    {
+        if !map.contains_key(name) {
+            problems.push(Problem::new(field(path, name), "is missing (required)"));
+        }
+    }
+    let count = map.len() as u64;
+    if let Some(min) = schema["minProperties"].as_u64().filter(|min| count < *min) {
+        problems.push(Problem::new(
+            path,
+            format!("{count} fields are fewer than {min} (minProperties)"),
+        ));
+    }
+    if let Some(max) = schema["maxProperties"].as_u64().filter(|max| count > *max) {
+        problems.push(Problem::new(
+            path,
+            format!("{count} fields are more than {max} (maxProperties)"),
+        ));
+    }
+    let embedded = schema["x-kubernetes-embedded-resource"] == true;
+    let open = schema["x-kubernetes-preserve-unknown-fields"] == true
+        || schema
+            .get("additionalProperties")
+            .is_some_and(|more| *more != false);
+    for (name, value) in map {
+        let at = field(path, name);
+        if let Some(schema) = schema["properties"].get(name) {
+            check(value, schema, &at, whole, problems);
+        } else if let Some(more) = schema.get("additionalProperties").filter(|more| more.is_object()) {
+            check(value, more, &at, whole, problems);
+        } else if whole && !open && !(embedded && matches!(&**name, "apiVersion" | "kind" | "metadata")) {
+            let known: Vec<&str> = properties(schema).map(|(name, _)| name.as_str()).collect();
+            let message = format!("unknown field; the schema has {}", known.join(", "));
+            problems.push(Problem::new(at, message));
+        }
+    }
+}
+
+fn check_junctors(value: &Value, schema: &Value, path: &str, problems: &mut Vec<Problem>) {
+    let branches = |name: &str| schema[name].as_array();
+    let fits = |branch: &Value| {
+        let mut found = Vec::new();
+        check(value, branch, path, false, &mut found);
+        found.is_empty()
+    };
+    for branch in branches("allOf").into_iter().flatten() {
+        check(value, branch, path, false, problems);
+    }
+    if let Some(any) = branches("anyOf")
+        && !any.iter().any(fits)
+    {
+        problems.push(Problem::new(path, "fits none of the alternatives (anyOf)"));
+    }
+    if let Some(one) = branches("oneOf") {
+        let count = one.iter().filter(|branch| fits(branch)).count();
+        if count != 1 {
+            problems.push(Problem::new(
+                path,
+                format!("fits {count} of the alternatives, not exactly one (oneOf)"),
+            ));
+        }
+    }
+    if let Some(not) = schema.get("not")
+        && fits(not)
+    {
+        problems.push(Problem::new(path, "fits what is excluded (not)"));
+    }
+}
+
+/// JSON text, cut: it goes into a message.
+fn shown(value: &Value) -> String {
+    let mut text = value.to_string();
+    if text.len() > 60 {
+        text.truncate(text.floor_char_boundary(57));
+        text.push('…');
+    }
+    text
+}

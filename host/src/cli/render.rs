@@ -1,0 +1,204 @@
+//! `operator-host render`: what a plugin makes of resources in files.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+
+use super::rendering::{self, Output};
+use super::{Failure, plugin_file};
+use crate::author::documents::{self, Document};
+use crate::author::pass::{self, Scene};
+use crate::author::{definition, schema};
+use crate::plugin::{CallError, Plugin};
+
+/// The options of `render`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit codes: 0 rendered; 1 the plugin failed or its answer is refused; 2 wrong usage, or a resource that does not \
+fit its definition. With --diff: 0 the same, 1 different, 2 everything else.")]
+pub struct Args {
+    /// The plugin's WebAssembly file
+    #[arg(long, short, env = "OPERATOR_HOST_PLUGIN", value_name = "FILE")]
+    plugin: PathBuf,
+    /// The custom resources, in one or more files of one or more documents
+    #[arg(long = "filename", short, required = true, value_name = "FILE")]
+    filename: Vec<PathBuf>,
+    /// What exists of their children, such as the output of `kubectl get pods -o yaml`
+    #[arg(long, value_name = "FILE")]
+    children: Vec<PathBuf>,
+    /// What the plugin may find when it asks to read other objects
+    #[arg(long, value_name = "FILE")]
+    related: Vec<PathBuf>,
+    /// The host's clock; fixed by default, so that the same files give the same rendering
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_NOW",
+        default_value = "2000-01-01T00:00:00Z",
+        value_name = "RFC3339"
+    )]
+    now: Timestamp,
+    /// How to print
+    #[arg(
+        long,
+        short,
+        env = "OPERATOR_HOST_OUTPUT",
+        default_value = "yaml",
+        value_name = "FORMAT"
+    )]
+    output: Output,
+    /// Print the difference to an earlier rendering instead
+    #[arg(long, value_name = "FILE")]
+    diff: Option<PathBuf>,
+    /// Which of the plugin's log lines to show, from `off` to `trace`
+    #[arg(long, env = "OPERATOR_HOST_LOG", default_value = "info", value_name = "LEVEL")]
+    log: String,
+}
+
+/// Renders every resource.
+///
+/// # Errors
+/// As the exit codes say.
+pub async fn run(args: Args) -> Result<ExitCode, Failure> {
+    let comparing = args.diff.is_some();
+    render(args).await.map_err(|failure| match failure {
+        // As `diff` itself: 1 means that something differs, and nothing else.
+        Failure::Other(error) if comparing => Failure::Usage(error),
+        other => other,
+    })
+}
+
+async fn render(args: Args) -> Result<ExitCode, Failure> {
+    plugin_file::show_log(&args.log)?;
+    let before = match &args.diff {
+        Some(file) => {
+            let text =
+                std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()));
+            Some((file.display().to_string(), text.map_err(Failure::Usage)?))
+        }
+        None => None,
+    };
+    let plugin = plugin_file::load(&args.plugin)
+        .await?
+        .with_context(|| args.plugin.display().to_string())?;
+    let description = plugin.description();
+    let parents = parents(&args.filename, &plugin, args.now)?;
+    let children = objects(&args.children)?;
+    let related = objects(&args.related)?;
+    let mut done = Vec::with_capacity(parents.len());
+    for parent in parents {
+        let scene = Scene {
+            children: pass::own(&children, &parent, description),
+            parent: Arc::new(parent),
+            related: related.clone(),
+            now: args.now,
+        };
+        let rendering = pass::pass(&plugin, &scene).await.map_err(|error| {
+            let name = scene.parent.metadata.name.clone().unwrap_or_default();
+            let what = match &error {
+                pass::PassError::Call(CallError::Invalid { reason, .. }) => {
+                    format!(": {}", reason.as_deref().unwrap_or("InvalidSpec"))
+                }
+                pass::PassError::Call(CallError::Retry { .. }) => ": to be tried again".into(),
+                _ => String::new(),
+            };
+            anyhow!("{} {name}{what}: {error}", description.parent.kind)
+        })?;
+        done.push((scene, rendering));
+    }
+    let text = rendering::print(args.output, &description.parent, &done)?;
+    let mut out = std::io::stdout().lock();
+    let Some((file, before)) = before else {
+        out.write_all(text.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let colour = out.is_terminal() && plugin_file::colour();
+    let difference = rendering::diff(&file, &before, &text, colour);
+    out.write_all(difference.as_bytes())?;
+    Ok(if difference.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
+}
+
+/// The resources, with their defaults.
+///
+/// # Errors
+/// Everything that does not fit, in all files.
+pub(super) fn parents(
+    files: &[PathBuf],
+    plugin: &Plugin,
+    now: Timestamp,
+) -> Result<Vec<DynamicObject>, Failure> {
+    let description = plugin.description();
+    let crd = description.crd.as_ref();
+    let schema = crd.and_then(|crd| definition::schema(crd, &description.parent));
+    let mut parents = Vec::new();
+    let mut wrong = Vec::new();
+    for file in files {
+        for mut document in documents::read(file).map_err(usage)? {
+            let kind = document.kind();
+            if kind != description.parent {
+                let (file, number) = (file.display(), document.number);
+                wrong.push(format!(
+                    "{file}, document {number}: the kind is {kind}; the plugin reconciles {}",
+                    description.parent
+                ));
+                continue;
+            }
+            if let Some(schema) = schema {
+                schema::fill_defaults(&mut document.object, schema);
+                for problem in schema::validate_resource(&document.object, schema) {
+                    wrong.push(format!("{}: {problem}", place(file, &document)));
+                }
+            }
+            match document.dynamic() {
+                Ok(object) => parents.push(pass::admit(object, crd, now)),
+                Err(error) => wrong.push(format!("{}: {error}", place(file, &document))),
+            }
+        }
+    }
+    if parents.is_empty() && wrong.is_empty() {
+        wrong.push("there is no resource in the files".into());
+    }
+    if !wrong.is_empty() {
+        return Err(Failure::Usage(anyhow!(wrong.join("\n"))));
+    }
+    if schema.is_some_and(schema::has_rules) {
+        eprintln!("note: rules in CEL (x-kubernetes-validations) are not checked here");
+    }
+    Ok(parents)
+}
+
+fn place(file: &Path, document: &Document) -> String {
+    let name = document.object["metadata"]["name"].as_str().unwrap_or_default();
+    format!(
+        "{}, document {} ({} {name})",
+        file.display(),
+        document.number,
+        document.kind().kind
+    )
+}
+
+fn objects(files: &[PathBuf]) -> Result<Vec<Arc<DynamicObject>>, Failure> {
+    let mut objects = Vec::new();
+    for file in files {
+        for document in documents::read(file).map_err(usage)? {
+            let object = document.dynamic().map_err(|error| {
+                let place = place(file, &document);
+                Failure::Usage(anyhow!("{place}: {error}"))
+            })?;
+            objects.push(Arc::new(object));
+        }
+    }
+    Ok(objects)
+}
+
+fn usage(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::Usage(error.into())
+}

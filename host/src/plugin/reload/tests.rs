@@ -1,0 +1,205 @@
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A folder under the scanner's eyes: the file `p.wasm` and a second one, whose news come after all that was before.
+struct Folder {
+    root: TempDir,
+    path: PathBuf,
+    news: mpsc::Receiver<(usize, Look)>,
+    marks: u32,
+    _scanner: Scanner,
+}
+
+impl Folder {
+    fn new(hints: bool, fill: impl FnOnce(&Path)) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("plugins");
+        fs::create_dir(&path).unwrap();
+        let marks = root.path().join("marks");
+        fs::create_dir(&marks).unwrap();
+        fs::write(marks.join("m"), "0").unwrap();
+        fill(&path);
+        let sources = vec![
+            Source::new(path.join("p.wasm"), 1 << 20),
+            Source::new(marks.join("m"), 100),
+        ];
+        let (sender, news) = mpsc::channel();
+        let told = move |index, look, _| {
+            let _ = sender.send((index, look));
+        };
+        let scanner = Scanner::start(sources, hints, told).unwrap();
+        let mut folder = Self {
+            root,
+            path,
+            news,
+            marks: 0,
+            _scanner: scanner,
+        };
+        folder.news_until_mark();
+        folder
+    }
+
+    fn with(content: &str) -> Self {
+        Self::new(true, |path| fs::write(path.join("p.wasm"), content).unwrap())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.path.join("p.wasm")
+    }
+
+    /// The next that is said of the file.
+    fn next(&self) -> Look {
+        loop {
+            let (index, look) = self.news.recv_timeout(LIMIT).expect("news of the file");
+            if index == 0 {
+                return look;
+            }
+        }
+    }
+
+    fn next_is(&self, content: &[u8]) {
+        match self.next() {
+            Look::New(bytes, _) => assert_eq!(bytes, content),
+            look => panic!("{look:?}"),
+        }
+    }
+
+    /// All that is said of the file before the news of a change that is made now.
+    fn news_until_mark(&mut self) -> Vec<Look> {
+        let file = self.root.path().join("marks/m");
+        if self.marks > 0 {
+            fs::write(file, self.marks.to_string()).unwrap();
+        }
+        self.marks += 1;
+        let mut news = Vec::new();
+        loop {
+            match self.news.recv_timeout(LIMIT).expect("news of the mark") {
+                (0, look) => news.push(look),
+                _ => return news,
+            }
+        }
+    }
+
+    fn quiet(&mut self) {
+        assert_eq!(self.news_until_mark(), []);
+    }
+}
+
+/// Changes the folder as the kubelet changes a mounted ConfigMap.
+fn project(folder: &Path, version: u32, content: &str) {
+    let name = format!("..2026_11_21_{version}");
+    fs::create_dir(folder.join(&name)).unwrap();
+    fs::write(folder.join(&name).join("p.wasm"), content).unwrap();
+    let data = folder.join("..data");
+    let old = fs::read_link(&data).ok();
+    symlink(&name, folder.join("..data_tmp")).unwrap();
+    fs::rename(folder.join("..data_tmp"), &data).unwrap();
+    if old.is_none() {
+        symlink("..data/p.wasm", folder.join("p.wasm")).unwrap();
+    }
+    if let Some(old) = old {
+        fs::remove_dir_all(folder.join(old)).unwrap();
+    }
+}
+
+#[test]
+fn a_config_map_mount_that_is_swapped_is_read_once() {
+    let mut folder = Folder::new(true, |path| project(path, 1, "one"));
+    let path = folder.path.clone();
+    for version in 2..5 {
+        let content = format!("version {version}");
+        project(&path, version, &content);
+        folder.next_is(content.as_bytes());
+        folder.quiet();
+    }
+    project(&path, 5, "version 4");
+    folder.quiet();
+}
+
+#[test]
+fn a_file_that_grows_is_read_once_when_it_is_whole() {
+    let mut folder = Folder::with("one");
+    let mut file = fs::File::create(folder.file()).unwrap();
+    let mut whole = Vec::new();
+    for _ in 0..40 {
+        file.write_all(b"more").unwrap();
+        file.flush().unwrap();
+        whole.extend_from_slice(b"more");
+        // The scenario itself: a writer that takes its time.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(file);
+    folder.next_is(&whole);
+    folder.quiet();
+}
+
+#[test]
+fn a_file_that_is_renamed_into_place_is_read_once() {
+    let mut folder = Folder::with("one");
+    let new = folder.path.join(".p.wasm.swp");
+    fs::write(&new, "two").unwrap();
+    fs::rename(new, folder.file()).unwrap();
+    folder.next_is(b"two");
+    folder.quiet();
+}
+
+#[test]
+fn a_folder_that_goes_and_comes_back_is_watched_again() {
+    let mut folder = Folder::with("one");
+    let away = folder.root.path().join("away");
+    fs::rename(&folder.path, &away).unwrap();
+    assert!(matches!(folder.next(), Look::Trouble(_)));
+    folder.quiet();
+    fs::create_dir(&folder.path).unwrap();
+    fs::write(folder.file(), "two").unwrap();
+    folder.next_is(b"two");
+    fs::write(folder.file(), "three").unwrap();
+    folder.next_is(b"three");
+    folder.quiet();
+}
+
+#[test]
+fn a_volume_without_notifications_is_looked_at_from_time_to_time() {
+    let mut folder = Folder::new(false, |path| fs::write(path.join("p.wasm"), "one").unwrap());
+    fs::write(folder.file(), "two").unwrap();
+    folder.next_is(b"two");
+    folder.quiet();
+}
+
+#[test]
+fn other_files_in_the_folder_are_nobodys_concern() {
+    let mut folder = Folder::with("one");
+    for i in 0..1000 {
+        fs::write(folder.path.join(format!("{i}.txt")), "x").unwrap();
+    }
+    folder.quiet();
+    fs::write(folder.file(), "two").unwrap();
+    folder.next_is(b"two");
+}
+
+#[test]
+fn looking_at_the_files_makes_no_hints() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("p.wasm");
+    fs::write(&file, "one").unwrap();
+    let source = Source::new(file.clone(), 100);
+    let (sender, hints) = mpsc::channel();
+    let mut folders = Folders::new(&[source], Some(sender));
+    folders.follow();
+    for _ in 0..10 {
+        fs::read(&file).unwrap();
+    }
+    fs::write(folder.path().join("other"), "x").unwrap();
+    // Events come in order: were reading a change, its hints would be more than the few of the write.
+    let mut count = 0;
+    while hints.recv_timeout(Duration::from_secs(1)).is_ok() {
+        count += 1;
+    }
+    assert!((1..=5).contains(&count), "{count} hints");
+}

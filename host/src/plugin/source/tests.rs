@@ -1,0 +1,126 @@
+use std::os::unix::fs::symlink;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// Looks until the file has come to rest.
+fn settled(source: &mut Source) -> Look {
+    loop {
+        match source.look() {
+            Look::Unsettled(wait) => std::thread::sleep(wait),
+            look => return look,
+        }
+    }
+}
+
+fn new(bytes: &[u8]) -> Look {
+    Look::New(Bytes::copy_from_slice(bytes), Digest::of(bytes))
+}
+
+fn source() -> (TempDir, PathBuf, Source) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("p.wasm");
+    let source = Source::new(file.clone(), 1000);
+    (folder, file, source)
+}
+
+fn trouble(look: Look) -> String {
+    match look {
+        Look::Trouble(reason) => reason,
+        look => panic!("{look:?}"),
+    }
+}
+
+#[test]
+fn new_contents_are_given_once_and_the_same_contents_never_again() {
+    let (_folder, file, mut source) = source();
+    fs::write(&file, "one").unwrap();
+    assert_eq!(settled(&mut source), new(b"one"));
+    assert_eq!(settled(&mut source), Look::Same);
+    fs::write(&file, "one").unwrap();
+    assert_eq!(
+        settled(&mut source),
+        Look::Same,
+        "it was written, but is the same"
+    );
+    fs::write(&file, "two").unwrap();
+    assert_eq!(settled(&mut source), new(b"two"));
+}
+
+#[test]
+fn a_file_that_was_just_written_to_is_not_read_yet() {
+    let (_folder, file, mut source) = source();
+    fs::write(&file, "on").unwrap();
+    assert!(matches!(source.look(), Look::Unsettled(_)));
+    fs::write(&file, "one").unwrap();
+    assert!(matches!(source.look(), Look::Unsettled(_)));
+    assert_eq!(settled(&mut source), new(b"one"));
+}
+
+#[test]
+fn a_file_whose_time_is_in_the_future_is_read_when_it_has_rested() {
+    let (_folder, file, mut source) = source();
+    fs::write(&file, "one").unwrap();
+    let later = SystemTime::now() + Duration::from_secs(3600);
+    File::options()
+        .write(true)
+        .open(&file)
+        .unwrap()
+        .set_modified(later)
+        .unwrap();
+    assert!(matches!(source.look(), Look::Unsettled(_)));
+    assert_eq!(settled(&mut source), new(b"one"));
+}
+
+#[test]
+fn a_missing_file_is_told_once_and_when_it_is_back_that_too() {
+    let (folder, file, mut source) = source();
+    fs::write(&file, "one").unwrap();
+    assert_eq!(settled(&mut source), new(b"one"));
+    fs::remove_file(&file).unwrap();
+    assert!(
+        matches!(source.look(), Look::Unsettled(_)),
+        "it may be about to be replaced"
+    );
+    let reason = trouble(settled(&mut source));
+    assert!(reason.contains("not there"), "{reason}");
+    assert_eq!(settled(&mut source), Look::Same);
+    fs::write(&file, "one").unwrap();
+    assert_eq!(settled(&mut source), Look::Recovered);
+
+    fs::remove_dir_all(folder.path()).unwrap();
+    let reason = trouble(settled(&mut source));
+    assert!(reason.contains("not there"), "{reason}");
+    fs::create_dir(folder.path()).unwrap();
+    fs::write(&file, "two").unwrap();
+    assert_eq!(settled(&mut source), new(b"two"));
+}
+
+#[test]
+fn a_link_may_not_lead_out_of_its_folder() {
+    let (folder, file, mut source) = source();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let outside = elsewhere.path().join("q.wasm");
+    fs::write(&outside, "out").unwrap();
+    symlink(&outside, &file).unwrap();
+    let reason = trouble(settled(&mut source));
+    assert!(reason.contains("outside"), "{reason}");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(folder.path().join("in")).unwrap();
+    fs::write(folder.path().join("in/p.wasm"), "in").unwrap();
+    symlink("in/p.wasm", &file).unwrap();
+    assert_eq!(settled(&mut source), new(b"in"));
+}
+
+#[test]
+fn what_is_no_file_or_too_large_is_not_read() {
+    let (_folder, file, mut source) = source();
+    fs::create_dir(&file).unwrap();
+    let reason = trouble(settled(&mut source));
+    assert!(reason.contains("not a file"), "{reason}");
+    fs::remove_dir(&file).unwrap();
+    fs::write(&file, vec![0; 1001]).unwrap();
+    let reason = trouble(settled(&mut source));
+    assert!(reason.contains("the limit"), "{reason}");
+}

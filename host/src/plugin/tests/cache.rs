@@ -1,0 +1,144 @@
+//! Compiled code on disk: what is taken from there, and what never is.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use plugin_fixtures::{FORMS, Fixture, Form, cases};
+
+use super::super::{Cache, CacheError, Made};
+use super::*;
+
+fn runtime(folder: &Path) -> Runtime {
+    let options = EngineOptions {
+        concurrency: 1,
+        pooling: false,
+    };
+    Runtime::with_cache(options, Some(Cache::open(folder).unwrap())).unwrap()
+}
+
+/// Loads an answering plugin in a process's first hour, and calls it.
+async fn made(folder: &Path, form: Form) -> Made {
+    let file = Fixture::new(cases::ANSWER).build(form);
+    let plugin = runtime(folder).load(file, Limits::default()).await.unwrap();
+    let answer = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
+    assert_eq!(answer.outcome.unwrap().children.len(), 1);
+    plugin.made()
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder.join("compiled-v1")).unwrap();
+    let mut all: Vec<_> = all.map(|entry| entry.unwrap().path()).collect();
+    all.retain(|path| path.extension().is_some_and(|suffix| suffix == "code"));
+    all.sort();
+    all
+}
+
+#[tokio::test]
+async fn a_warm_start_compiles_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for form in FORMS {
+        assert_eq!(made(folder.path(), form).await, Made::Compiled);
+        assert_eq!(made(folder.path(), form).await, Made::Restored);
+    }
+    assert_eq!(entries(folder.path()).len(), 2);
+}
+
+#[tokio::test]
+async fn an_entry_with_any_byte_changed_is_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    made(folder.path(), Form::Command).await;
+    let entry = entries(folder.path()).remove(0);
+    let good = fs::read(&entry).unwrap();
+    for place in [0, 31, 32, 100, good.len() / 2, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[place] ^= 1;
+        fs::write(&entry, bad).unwrap();
+        assert_eq!(
+            made(folder.path(), Form::Command).await,
+            Made::Compiled,
+            "{place}"
+        );
+        assert_eq!(
+            made(folder.path(), Form::Command).await,
+            Made::Restored,
+            "{place}"
+        );
+    }
+    for length in [0, 10, 32, 33, good.len() - 1] {
+        fs::write(&entry, &good[..length]).unwrap();
+        assert_eq!(
+            made(folder.path(), Form::Command).await,
+            Made::Compiled,
+            "{length}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_entry_of_another_host_or_under_another_name_is_made_anew() {
+    let (ours, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    made(others.path(), Form::Command).await;
+    made(ours.path(), Form::Command).await;
+    let (entry, foreign) = (entries(ours.path()).remove(0), entries(others.path()).remove(0));
+    assert_eq!(entry.file_name(), foreign.file_name());
+    fs::copy(&foreign, &entry).unwrap();
+    assert_eq!(made(ours.path(), Form::Command).await, Made::Compiled);
+
+    let other = Fixture::new(cases::TRAP).build(Form::Command);
+    runtime(ours.path()).load(other, Limits::default()).await.unwrap();
+    let all = entries(ours.path());
+    let other = all.iter().find(|path| **path != entry).unwrap();
+    fs::copy(other, &entry).unwrap();
+    assert_eq!(made(ours.path(), Form::Command).await, Made::Compiled);
+}
+
+#[tokio::test]
+async fn a_key_that_is_damaged_is_made_anew_and_the_entries_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    made(folder.path(), Form::Command).await;
+    fs::write(folder.path().join("compiled-v1/key"), "short").unwrap();
+    assert_eq!(made(folder.path(), Form::Command).await, Made::Compiled);
+    assert_eq!(made(folder.path(), Form::Command).await, Made::Restored);
+}
+
+#[test]
+fn a_folder_that_others_can_write_to_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    Cache::open(folder.path()).unwrap();
+    let own = folder.path().join("compiled-v1");
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o770)).unwrap();
+    assert!(matches!(
+        Cache::open(folder.path()),
+        Err(CacheError::Shared { .. })
+    ));
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(own.join("key"), fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(matches!(
+        Cache::open(folder.path()),
+        Err(CacheError::Shared { .. })
+    ));
+
+    let linked = tempfile::tempdir().unwrap();
+    symlink(&own, linked.path().join("compiled-v1")).unwrap();
+    assert!(matches!(
+        Cache::open(linked.path()),
+        Err(CacheError::Shared { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_folder_that_takes_nothing_more_costs_only_the_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(folder.path()).unwrap();
+    // A root user can write to read-only folders, so it is taken away instead.
+    fs::remove_dir_all(folder.path()).unwrap();
+    let options = EngineOptions {
+        concurrency: 1,
+        pooling: false,
+    };
+    let runtime = Runtime::with_cache(options, Some(cache)).unwrap();
+    let file = Fixture::new(cases::ANSWER).build(Form::Command);
+    let plugin = runtime.load(file, Limits::default()).await.unwrap();
+    assert_eq!(plugin.made(), Made::Compiled);
+}

@@ -1,0 +1,133 @@
+//! Versions that take each other's place while calls go on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use plugin_fixtures::{Fixture, Form, cases};
+
+use super::super::contract::Kind;
+use super::super::registry::{Candidate, Expected, Live, Slot};
+use super::super::{Cache, Digest};
+use super::*;
+
+fn expected(kind: &str) -> Expected {
+    Expected {
+        controller: "fixtures".into(),
+        parent: Kind {
+            api_version: "fixtures.dev/v1".into(),
+            kind: kind.into(),
+        },
+        file: "fixture.wasm".into(),
+        limits: Limits::default(),
+    }
+}
+
+fn candidate(bytes: &[u8]) -> Candidate {
+    Candidate {
+        bytes: bytes.to_vec().into(),
+        digest: Digest::of(bytes),
+        noticed: Instant::now(),
+    }
+}
+
+/// Another version that answers the same: with a custom section behind.
+fn version(number: u8) -> Vec<u8> {
+    let mut file = Fixture::new(cases::ANSWER).build(Form::Component);
+    file.extend([0, 3, 1, b'v', number]);
+    file
+}
+
+fn live(receiver: &tokio::sync::watch::Receiver<Live>) -> Result<Plugin, String> {
+    match &*receiver.borrow() {
+        Live::Plugin(plugin) => Ok(plugin.clone()),
+        Live::Failed(reason) => Err(reason.to_string()),
+        Live::Loading => Err("loading".into()),
+    }
+}
+
+#[tokio::test]
+async fn a_bad_version_changes_nothing_and_a_good_one_helps_after_a_bad_start() {
+    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    slot.offer(candidate(b"nothing")).await;
+    assert!(live(&receiver).err().unwrap().contains("not WebAssembly"));
+    slot.offer(candidate(&version(1))).await;
+    let first = *live(&receiver).unwrap().digest();
+    assert_eq!(first, Digest::of(&version(1)));
+    slot.offer(candidate(&version(2)[..500])).await;
+    slot.fail("the file is gone", None);
+    assert_eq!(*live(&receiver).unwrap().digest(), first);
+    slot.offer(candidate(&version(2))).await;
+    assert_eq!(*live(&receiver).unwrap().digest(), Digest::of(&version(2)));
+}
+
+#[tokio::test]
+async fn a_plugin_of_another_kind_does_not_get_in() {
+    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Another"), metrics());
+    slot.offer(candidate(&version(1))).await;
+    let reason = live(&receiver).err().unwrap();
+    assert!(
+        reason.contains("reconciles") && reason.contains("Fixture") && reason.contains("Another"),
+        "{reason}"
+    );
+}
+
+#[tokio::test]
+async fn the_live_version_offered_again_is_not_reloaded() {
+    let (slot, mut receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    slot.offer(candidate(&version(1))).await;
+    receiver.mark_unchanged();
+    slot.offer(candidate(&version(1))).await;
+    assert!(!receiver.has_changed().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
+    const SWAPS: usize = 1000;
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(folder.path()).unwrap();
+    let runtime = Runtime::with_cache(EngineOptions::default(), Some(cache)).unwrap();
+    let (slot, receiver) = Slot::new(runtime, expected("Fixture"), metrics());
+    let versions = [version(1), version(2)];
+    slot.offer(candidate(&versions[1])).await;
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let calls = Arc::new(AtomicU64::new(0));
+    let callers: Vec<_> = (0..4)
+        .map(|_| {
+            let (receiver, stop, calls) = (receiver.clone(), Arc::clone(&stop), Arc::clone(&calls));
+            tokio::spawn(async move {
+                let request = request("2026-01-02T03:04:05Z");
+                while !stop.load(Ordering::Relaxed) {
+                    let plugin = live(&receiver).unwrap();
+                    plugin.reconcile(&request).await.outcome.unwrap();
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let mut ends = Vec::with_capacity(SWAPS);
+    for swap in 0..SWAPS {
+        ends.push(live(&receiver).unwrap().ended());
+        let file = &versions[swap % 2];
+        slot.offer(candidate(file)).await;
+        assert_eq!(*live(&receiver).unwrap().digest(), Digest::of(file));
+    }
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert!(calls.load(Ordering::Relaxed) > 0);
+    assert!(
+        ends.iter().all(|ended| ended()),
+        "versions before the last are kept"
+    );
+    assert!(!live(&receiver).unwrap().ended()(), "the last is live");
+}
+
+/// Instruments that nobody reads.
+fn metrics() -> crate::metrics::ControllerMetrics {
+    let meter = opentelemetry::global::meter("test");
+    let metrics = Arc::new(crate::metrics::Metrics::new(&meter, Arc::default()));
+    metrics.of("test", &expected("Fixture").parent)
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+const helloParent = `{"metadata":{"name":"h","namespace":"n"},"spec":{"replicas":%}}`
+
+func ask(t *testing.T, call, replicas, children string) map[string]any {
+	t.Helper()
+	parent := strings.Replace(helloParent, "%", replicas, 1)
+	in := `{"contract":"0.1.0","call":"` + call + `","request":{"parent":` + parent + `,"children":` + children +
+		`,"related":[],"now":"2026-01-02T03:04:05Z"}}`
+	var out strings.Builder
+	if err := answer(strings.NewReader(in), &out); err != nil {
+		t.Fatal(err)
+	}
+	var document map[string]any
+	if err := json.Unmarshal([]byte(out.String()), &document); err != nil {
+		t.Fatal(err)
+	}
+	return document
+}
+
+// at follows field names, and 0 for the first item of a list.
+func at(document any, path ...string) any {
+	for _, name := range path {
+		switch inner := document.(type) {
+		case map[string]any:
+			document = inner[name]
+		case []any:
+			document = inner[0]
+		default:
+			return nil
+		}
+	}
+	return document
+}
+
+func TestReconcile(t *testing.T) {
+	cases := []struct {
+		name, replicas, children string
+		path                     []string
+		want                     any
+	}{
+		{"the deployment has the replicas", "3", `[]`, []string{"response", "children", "0", "spec", "replicas"}, 3.0},
+		{"none is a number too", "0", `[]`, []string{"response", "children", "0", "spec", "replicas"}, 0.0},
+		{"the limit is allowed", "20", `[]`, []string{"response", "children", "0", "spec", "replicas"}, 20.0},
+		{"over the limit is invalid", "21", `[]`, []string{"failure", "invalid", "message"}, "Invalid Hello spec: replicas: greater than 20"},
+		{"below nothing is invalid", "-1", `[]`, []string{"failure", "invalid", "message"}, "Invalid Hello spec: replicas: less than 0"},
+		{"nothing observed is not ready", "1", `[]`, []string{"response", "conditions", "0", "status"}, "False"},
+		{"all ready is ready", "2", `[{"metadata":{"name":"h"},"status":{"readyReplicas":2}}]`, []string{"response", "conditions", "0", "status"}, "True"},
+		{"another's replicas do not count", "2", `[{"metadata":{"name":"x"},"status":{"readyReplicas":2}}]`, []string{"response", "status", "readyReplicas"}, 0.0},
+	}
+	for _, c := range cases {
+		if got := at(ask(t, "reconcile", c.replicas, c.children), c.path...); got != c.want {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestCleanupIsDoneAndSaysSo(t *testing.T) {
+	document := ask(t, "cleanup", "1", `[]`)
+	if at(document, "cleanup", "done") != true || at(document, "cleanup", "events", "0", "reason") != "Deleted" {
+		t.Errorf("got %v", document)
+	}
+}
+
+func TestDescribeNamesTheKindAndItsDefinition(t *testing.T) {
+	document := ask(t, "describe", "0", `[]`)
+	if at(document, "description", "parent", "kind") != "Hello" || at(document, "description", "crd", "kind") != "CustomResourceDefinition" {
+		t.Errorf("got %v", document)
+	}
+}
+
+func TestWhatIsNotOfTheContractIsAnError(t *testing.T) {
+	for in, want := range map[string]string{
+		``:                              "standard input",
+		`{"call":"dance"}`:              "needs a request",
+		`{"call":"dance","request":{}}`: "none of describe, reconcile, cleanup",
+		`{"call":"reconcile"}`:          "needs a request",
+	} {
+		err := answer(strings.NewReader(in), &strings.Builder{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", in, err, want)
+		}
+	}
+}

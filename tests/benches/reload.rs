@@ -1,0 +1,68 @@
+//! From the swap of a mounted ConfigMap to the first answer of the new version.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Instant;
+
+use operator_host::plugin::contract::Kind;
+use operator_host::plugin::registry::{Expected, Live, Slot};
+use operator_host::plugin::{EngineOptions, Limits, Runtime, reload};
+use tokio_util::sync::CancellationToken;
+
+use super::call::request;
+use super::support::plugin;
+use super::table::{Spread, Table, millis};
+
+const SWAPS: usize = 30;
+
+pub async fn run(table: &mut Table) {
+    eprintln!("reload");
+    let echo = fs::read(plugin("echo")).expect("the plugin");
+    let folder = tempfile::tempdir().expect("a folder");
+    swap(folder.path(), 0, &echo);
+    symlink("..data/echo.wasm", folder.path().join("echo.wasm")).expect("a link");
+    let expected = Expected {
+        controller: "echo".into(),
+        parent: Kind {
+            api_version: "my-operator.dev/v1".into(),
+            kind: "Echo".into(),
+        },
+        file: folder.path().join("echo.wasm"),
+        limits: Limits::default(),
+    };
+    let runtime = Runtime::new(EngineOptions::default()).expect("an engine");
+    let (slot, mut live) = Slot::new(runtime, expected);
+    let stop = CancellationToken::new();
+    let reloading = tokio::spawn(reload::run(vec![slot], stop.clone()));
+    let _ = live.wait_for(|live| matches!(live, Live::Plugin(_))).await;
+    let request = request();
+    let mut samples = Vec::with_capacity(SWAPS);
+    for i in 1..=SWAPS {
+        let mut version = echo.clone();
+        version.extend([0, 3, 1, b'v', u8::try_from(i).expect("a small number")]);
+        live.mark_unchanged();
+        let start = swap(folder.path(), i, &version);
+        live.changed().await.expect("the next version");
+        let Live::Plugin(plugin) = live.borrow_and_update().clone() else {
+            panic!("no plugin is live");
+        };
+        plugin.reconcile(&request).await.outcome.expect("a response");
+        samples.push(start.elapsed());
+    }
+    stop.cancel();
+    reloading.await.expect("the end");
+    let what = format!("from a ConfigMap's swap to the first call, Echo ({} KB)", echo.len() / 1000);
+    table.row(&what, "ms", Spread::of(samples, millis), "at most 250");
+}
+
+/// As the kubelet does it; when the new contents took the old ones' place.
+fn swap(folder: &Path, version: usize, content: &[u8]) -> Instant {
+    let name = format!("..2026_11_21_{version}");
+    fs::create_dir(folder.join(&name)).expect("a folder");
+    fs::write(folder.join(&name).join("echo.wasm"), content).expect("a file");
+    symlink(&name, folder.join("..data_tmp")).expect("a link");
+    let start = Instant::now();
+    fs::rename(folder.join("..data_tmp"), folder.join("..data")).expect("a swap");
+    start
+}

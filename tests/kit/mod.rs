@@ -1,0 +1,77 @@
+//! What plugin authors have without a cluster: `render`, `check`, `schema`, and the contract's page.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use plugin_fixtures::{Fixture, Form};
+use tempfile::TempDir;
+
+use crate::support::plugin;
+
+mod check;
+mod contract;
+mod render;
+mod schema;
+
+/// A folder for one test's files.
+struct Desk(TempDir);
+
+impl Desk {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let file = self.0.path().join(name);
+        std::fs::write(&file, content).unwrap();
+        file
+    }
+
+    /// A sample plugin with one resource and further arguments.
+    fn render(&self, name: &str, resource: &str, more: &[&str]) -> Answer {
+        let file = self.file("resource.yaml", resource);
+        let mut arguments = vec!["render", "--plugin", name, "-f", file.to_str().unwrap()];
+        arguments.extend(more);
+        host(&arguments)
+    }
+
+    /// A plugin of the fixtures and its resource.
+    fn fixture(&self, case: &str) -> Answer {
+        let file = self.file("fixture.wasm", Fixture::new(case).build(Form::Command));
+        let resource = "apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {name: f}\n";
+        self.render(file.to_str().unwrap(), resource, &[])
+    }
+}
+
+struct Answer {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn host(arguments: &[&str]) -> Answer {
+    let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
+    let mut command = Command::new(program);
+    command.args(arguments).env_remove("OPERATOR_HOST_LOG");
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("it runs");
+    Answer {
+        code: status.code(),
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+impl Answer {
+    fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
+        self
+    }
+}
+
+fn sample(name: &str) -> String {
+    plugin(name).to_str().unwrap().to_owned()
+}

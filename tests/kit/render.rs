@@ -1,0 +1,221 @@
+//! `render`: from files to children and status.
+
+use plugin_fixtures::{Fixture, Form, cases};
+use serde_json::{Value, json};
+
+use super::{Desk, sample};
+
+const ECHO: &str = "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {name: e}\n";
+
+#[test]
+fn children_are_a_stream_that_kubectl_takes_and_the_status_stands_in_comments() {
+    let desk = Desk::new();
+    let spec =
+        format!("{ECHO}spec: {{replicas: 2, image: 'echo:1'}}\n---\n{ECHO}spec: {{replicas: 0, image: i}}\n");
+    for name in ["echo", "echo-command"] {
+        let answer = desk.render(&sample(name), &spec, &[]).expect(0);
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&answer.out).unwrap();
+        let documents: Vec<&Value> = documents.iter().filter(|d| !d.is_null()).collect();
+        assert_eq!(documents.len(), 2, "{}", answer.out);
+        assert_eq!(
+            *documents[1],
+            json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": "e-pod-1", "namespace": "default", "labels": {"app": "e"}},
+                "spec": {"containers": [{"name": "echo", "image": "echo:1"}]},
+            })
+        );
+        assert!(answer.out.contains("#   currentReplicas: 0"), "{}", answer.out);
+    }
+    let list = desk.render(&sample("echo"), &spec, &["-o", "json"]).expect(0);
+    let list: Value = serde_json::from_str(&list.out).unwrap();
+    assert_eq!(list["items"].as_array().unwrap().len(), 2);
+    assert_eq!(list["parents"][1]["status"]["isReady"], true);
+    let names = desk.render(&sample("echo"), &spec, &["-o", "name"]).expect(0);
+    assert_eq!(names.out, "pod/e-pod-0\npod/e-pod-1\n");
+}
+
+#[test]
+fn observed_children_and_the_clock_reach_the_plugin() {
+    let desk = Desk::new();
+    let pods = desk.file(
+        "pods.yaml",
+        "apiVersion: v1\nkind: List\nitems:\n\
+         - {apiVersion: v1, kind: Pod, metadata: {name: e-pod-0}, status: {conditions: [{type: Ready, status: 'True'}]}}\n\
+         - {apiVersion: v1, kind: Pod, metadata: {name: x, namespace: elsewhere}}\n\
+         - {apiVersion: v1, kind: Pod, metadata: {name: other, ownerReferences: [{apiVersion: v1, kind: Other, name: o, uid: u, controller: true}]}}\n\
+         - {apiVersion: v1, kind: Service, metadata: {name: z}}\n",
+    );
+    let more = [
+        "--children",
+        pods.to_str().unwrap(),
+        "--now",
+        "2026-01-02T03:04:05Z",
+        "-o",
+        "json",
+    ];
+    let answer = desk.render(
+        &sample("echo"),
+        &format!("{ECHO}spec: {{replicas: 1, image: i}}\n"),
+        &more,
+    );
+    let list: Value = serde_json::from_str(&answer.expect(0).out).unwrap();
+    let status = &list["parents"][0]["status"];
+    assert_eq!(status["currentReplicas"], 1, "{status}");
+    assert_eq!(status["isReady"], true, "{status}");
+    assert_eq!(
+        status["conditions"][0]["lastTransitionTime"],
+        "2026-01-02T03:04:05Z"
+    );
+}
+
+const MYSQL: &str = "apiVersion: database.example.com/v1\nkind: MySQLCluster\nmetadata: {name: db}\n\
+                     spec: {version: '8.4', storageSize: 1Gi, rootPasswordSecret: {name: pw}}\n";
+
+#[test]
+fn needs_are_answered_from_the_related_objects_and_defaults_are_filled_in() {
+    let desk = Desk::new();
+    let missing = desk.render(&sample("mysql"), MYSQL, &[]).expect(1);
+    assert!(
+        missing.err.contains("MySQLCluster db: to be tried again") && missing.err.contains("pw"),
+        "{}",
+        missing.err
+    );
+    let secrets = desk.file(
+        "secrets.yaml",
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: pw}\ndata: {password: cHc=}\n",
+    );
+    let more = ["--related", secrets.to_str().unwrap(), "-o", "name"];
+    let found = desk.render(&sample("mysql"), MYSQL, &more).expect(0);
+    assert!(found.out.contains("pod/db-0\n"), "{}", found.out);
+    assert!(
+        !found.out.contains("pod/db-1\n"),
+        "the default is one replica: {}",
+        found.out
+    );
+    assert!(
+        !found.out.contains("secret/"),
+        "the password is the user's: {}",
+        found.out
+    );
+}
+
+#[test]
+fn a_failure_of_the_plugin_is_told_with_exit_code_1() {
+    let desk = Desk::new();
+    let larger = desk.file(
+        "claims.yaml",
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data-db-0}\n\
+         spec: {resources: {requests: {storage: 2Gi}}}\n",
+    );
+    let spec = MYSQL.replace(", rootPasswordSecret: {name: pw}", "");
+    let invalid = desk.render(&sample("mysql"), &spec, &["--children", larger.to_str().unwrap()]);
+    let invalid = invalid.expect(1);
+    assert!(
+        invalid.err.contains("InvalidSpec") && invalid.err.contains("storageSize"),
+        "{}",
+        invalid.err
+    );
+    assert_eq!(invalid.out, "");
+
+    for (case, expected) in [
+        (cases::PANIC, "panicked at src/lib.rs:7:9:\nno image"),
+        (cases::TRAP, "divide by zero"),
+        (cases::NOT_JSON, "does not follow the contract"),
+        (cases::EXIT, "exited with code 3"),
+    ] {
+        let answer = desk.fixture(case).expect(1);
+        assert!(answer.err.contains(expected), "{}", answer.err);
+    }
+}
+
+#[test]
+fn children_that_the_plugin_may_not_make_are_refused() {
+    let desk = Desk::new();
+    let answer = desk.fixture(cases::ANSWER).expect(0);
+    assert!(answer.out.contains("kind: ConfigMap"), "{}", answer.out);
+    let other = cases::ANSWER.replace("ConfigMap", "ConfigMop");
+    let answer = desk.fixture(&other).expect(1);
+    assert!(
+        answer.err.contains("ConfigMop") && answer.err.contains("`makes`"),
+        "{}",
+        answer.err
+    );
+}
+
+#[test]
+fn a_resource_that_does_not_fit_is_refused_with_path_and_rule() {
+    let desk = Desk::new();
+    let spec = |spec: &str| format!("{ECHO}spec: {spec}\n");
+    for (resource, expected) in [
+        (
+            spec("{replicas: 101, image: i}"),
+            "spec.replicas: 101 is greater than 100 (maximum)",
+        ),
+        (
+            spec("{replicas: -1, image: i}"),
+            "spec.replicas: -1 is less than 0 (minimum)",
+        ),
+        (
+            spec("{replicas: two, image: i}"),
+            "spec.replicas: \"two\" must be of type integer",
+        ),
+        (spec("{replicas: 1}"), "spec.image: is missing (required)"),
+        (
+            spec("{replicas: 1, image: ''}"),
+            "spec.image: \"\" is shorter than 1 (minLength)",
+        ),
+        (
+            spec("{replicas: 1, image: i, imgae: j}"),
+            "spec.imgae: unknown field; the schema has image, replicas",
+        ),
+        (ECHO.to_owned(), "spec: is missing (required)"),
+        (
+            spec("{replicas: 1, image: i}").replace("/v1", "/v2"),
+            "the kind is my-operator.dev/v2/Echo; the plugin reconciles my-operator.dev/v1/Echo",
+        ),
+        (
+            format!("{}---\nkind: Echo\n", spec("{replicas: 1, image: i}")),
+            "document 2: this is no Kubernetes object: `apiVersion` is missing or no text",
+        ),
+        ("{".to_owned(), "resource.yaml"),
+        (String::new(), "no resource"),
+    ] {
+        let answer = desk.render(&sample("echo"), &resource, &[]).expect(2);
+        assert!(
+            answer.err.contains(expected),
+            "{expected:?} is not in:\n{}",
+            answer.err
+        );
+        assert_eq!(answer.out, "");
+    }
+    let both = format!(
+        "{}---\n{}",
+        spec("{replicas: 101, image: i}"),
+        spec("{replicas: 1}")
+    );
+    let answer = desk.render(&sample("echo"), &both, &[]).expect(2);
+    assert!(
+        answer.err.contains("document 1") && answer.err.contains("document 2"),
+        "{}",
+        answer.err
+    );
+}
+
+#[test]
+fn a_difference_to_an_earlier_rendering_has_the_exit_codes_of_diff() {
+    let desk = Desk::new();
+    let spec = |replicas| format!("{ECHO}spec: {{replicas: {replicas}, image: i}}\n");
+    let echo = sample("echo");
+    let before = desk.render(&echo, &spec(1), &[]).expect(0);
+    let file = desk.file("before.yaml", &before.out);
+    let diff = ["--diff", file.to_str().unwrap()];
+    assert_eq!(desk.render(&echo, &spec(1), &diff).expect(0).out, "");
+    let answer = desk.render(&echo, &spec(2), &diff).expect(1);
+    assert!(answer.out.contains("\n+  name: e-pod-1\n"), "{}", answer.out);
+    assert!(!answer.out.contains('\x1b'), "no colour but on a terminal");
+    desk.render(&echo, &spec(200), &diff).expect(2);
+    let panics = desk.file("p.wasm", Fixture::new(cases::PANIC).build(Form::Command));
+    let resource = "apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {name: f}\n";
+    desk.render(panics.to_str().unwrap(), resource, &diff).expect(2);
+}
