@@ -5,13 +5,13 @@
 //! error's text.
 
 pub mod definitions;
+mod observed;
 mod process;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -19,6 +19,7 @@ use opentelemetry::metrics::{Counter, Histogram, Meter};
 
 use self::definitions as define;
 use self::definitions::Definition;
+use self::observed::{Observed, lock, observe};
 use crate::plugin::contract::{Description, Kind};
 use crate::plugin::{CallStats, Plugin};
 use crate::telemetry::losses::Losses;
@@ -66,29 +67,6 @@ pub struct Metrics {
     api_requests: Counter<u64>,
     api_request_duration: Histogram<f64>,
     observed: Arc<Observed>,
-}
-
-/// What is looked at when somebody reads, instead of being told when it changes.
-#[derive(Default)]
-struct Observed {
-    queues: Mutex<BTreeMap<Arc<str>, QueueGauge>>,
-    plugins: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
-    kinds: Mutex<HashMap<(String, String), Arc<str>>>,
-    stands_by: AtomicBool,
-    events_dropped: AtomicU64,
-}
-
-impl std::fmt::Debug for Observed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Observed").finish_non_exhaustive()
-    }
-}
-
-/// How many parents wait and for how long the first has; `None` when the queue is gone.
-type QueueGauge = Box<dyn Fn() -> Option<(usize, Duration)> + Send + Sync>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn milliseconds(time: Duration) -> f64 {
@@ -325,74 +303,4 @@ impl ControllerMetrics {
     fn child(&self, child: &Kind) -> [KeyValue; 2] {
         [self.controller.clone(), KeyValue::new("kind", child.kind.clone())]
     }
-}
-
-/// The instruments that are read from what is there, at the time of an export or of a scrape.
-fn observe(meter: &Meter, observed: &Arc<Observed>, losses: Arc<Losses>) {
-    macro_rules! instrument {
-        ($kind:ident, $definition:expr, $read:expr) => {{
-            let definition = $definition;
-            let builder = meter
-                .$kind(definition.name)
-                .with_unit(definition.unit)
-                .with_description(definition.help);
-            builder.with_callback($read).build()
-        }};
-    }
-    let label = |name: &Arc<str>| KeyValue::new("controller", Arc::clone(name));
-
-    let state = Arc::clone(observed);
-    instrument!(u64_observable_gauge, define::QUEUE_DEPTH, move |gauge| {
-        for (controller, read) in &*lock(&state.queues) {
-            gauge.observe(read().map_or(0, |(depth, _)| depth as u64), &[label(controller)]);
-        }
-    });
-    let state = Arc::clone(observed);
-    instrument!(f64_observable_gauge, define::QUEUE_AGE, move |gauge| {
-        for (controller, read) in &*lock(&state.queues) {
-            gauge.observe(
-                read().map_or(0.0, |(_, age)| age.as_secs_f64()),
-                &[label(controller)],
-            );
-        }
-    });
-    let state = Arc::clone(observed);
-    instrument!(u64_observable_gauge, define::PLUGIN_INFO, move |gauge| {
-        for (controller, labels) in &*lock(&state.plugins) {
-            let [plugin, version, digest] = labels.clone();
-            gauge.observe(1, &[label(controller), plugin, version, digest]);
-        }
-    });
-    let state = Arc::clone(observed);
-    instrument!(u64_observable_gauge, define::LEADER, move |gauge| {
-        gauge.observe(u64::from(!state.stands_by.load(Ordering::Relaxed)), &[]);
-    });
-    let state = Arc::clone(observed);
-    instrument!(u64_observable_counter, define::EVENTS_DROPPED, move |counter| {
-        counter.observe(state.events_dropped.load(Ordering::Relaxed), &[]);
-    });
-    instrument!(
-        u64_observable_counter,
-        define::TELEMETRY_DROPPED,
-        move |counter| {
-            for (signal, reason, count) in losses.all() {
-                let labels = [
-                    KeyValue::new("signal", signal.as_str()),
-                    KeyValue::new("reason", reason.as_str()),
-                ];
-                counter.observe(count, &labels);
-            }
-        }
-    );
-    instrument!(u64_observable_gauge, define::PROCESS_MEMORY, |gauge| {
-        if let Some(usage) = process::usage() {
-            gauge.observe(usage.memory, &[]);
-        }
-    });
-    instrument!(f64_observable_counter, define::PROCESS_CPU, |counter| {
-        if let Some(usage) = process::usage() {
-            counter.observe(usage.user, &[KeyValue::new("cpu.mode", "user")]);
-            counter.observe(usage.system, &[KeyValue::new("cpu.mode", "system")]);
-        }
-    });
 }

@@ -5,6 +5,7 @@ pub mod settings;
 pub mod export;
 mod http;
 pub mod losses;
+mod outlet;
 
 pub mod log;
 
@@ -19,8 +20,9 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use thiserror::Error;
 use tracing::{info, warn};
 
-use self::export::{ExportError, Reported, Spans};
+use self::export::ExportError;
 use self::losses::Losses;
+use self::outlet::{Reported, Spans};
 use self::settings::Signal;
 use crate::health::Health;
 use crate::metrics::Metrics;

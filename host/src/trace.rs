@@ -164,3 +164,57 @@ pub fn note(severity: &'static str, message: &str) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_sdk::trace::Sampler;
+
+    use super::*;
+
+    fn tracer(sampler: Sampler) -> (Tracer, SdkTracerProvider) {
+        let provider = SdkTracerProvider::builder().with_sampler(sampler).build();
+        (Tracer::new(&provider), provider)
+    }
+
+    #[tokio::test]
+    async fn a_child_is_in_the_trace_of_the_span_around_it() {
+        let (tracer, _provider) = tracer(Sampler::AlwaysOn);
+        let root = tracer.root("root", None);
+        let child = root.around(async { Span::child("child") }).await;
+        let (root, context) = (root.context().unwrap(), child.context().unwrap());
+        assert_eq!(context.trace_id(), root.trace_id());
+        assert_ne!(context.span_id(), root.span_id());
+        let expected = format!("00-{}-{}-01", context.trace_id(), context.span_id());
+        assert_eq!(child.traceparent(), Some(expected));
+    }
+
+    #[tokio::test]
+    async fn the_current_span_is_the_one_around_and_none_after_it() {
+        let (tracer, _provider) = tracer(Sampler::AlwaysOn);
+        let root = tracer.root("root", None);
+        let inside = root.around(async { current() }).await;
+        assert_eq!(inside, root.context());
+        assert_eq!(current(), None);
+    }
+
+    #[tokio::test]
+    async fn a_span_that_is_not_sampled_has_no_children_and_no_identity() {
+        let (tracer, _provider) = tracer(Sampler::AlwaysOff);
+        let root = tracer.root("root", None);
+        assert!(!root.is_recording());
+        let (child, current) = root.around(async { (Span::child("child"), current()) }).await;
+        assert!(child.0.is_none());
+        assert_eq!(
+            (root.traceparent(), child.traceparent(), current),
+            (None, None, None)
+        );
+    }
+
+    #[tokio::test]
+    async fn without_a_tracer_there_is_nothing() {
+        let root = Tracer::default().root("root", None);
+        assert!(root.around(async { Span::request("child").0.is_none() }).await);
+        root.fail("class", "message", "");
+        assert_eq!(root.traceparent(), None);
+    }
+}

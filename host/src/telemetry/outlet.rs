@@ -1,0 +1,253 @@
+//! Between the providers and the exporters: bounds on what waits, counts of what is dropped, one line in the log
+//! when a collector fails and one when it is back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use opentelemetry::Context;
+use opentelemetry_otlp::MetricExporter;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::metrics::Temporality;
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
+use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+use opentelemetry_sdk::trace::{self, BatchSpanProcessor, Span, SpanData, SpanProcessor};
+use tracing::{info, warn};
+
+use super::losses::{Losses, Reason};
+use super::settings::{Export, Signal};
+
+/// Says once that a collector does not take what is sent, and once when it does again; counts what is lost.
+#[derive(Debug)]
+struct Outlet {
+    signal: Signal,
+    endpoint: String,
+    failing: AtomicBool,
+    overflowing: AtomicBool,
+    losses: Arc<Losses>,
+}
+
+impl Outlet {
+    fn new(signal: Signal, export: &Export, losses: Arc<Losses>) -> Self {
+        Self {
+            signal,
+            endpoint: export.endpoint.clone(),
+            failing: AtomicBool::new(false),
+            overflowing: AtomicBool::new(false),
+            losses,
+        }
+    }
+
+    fn sent(&self, result: &OTelSdkResult, items: usize) {
+        let (signal, endpoint) = (self.signal.as_str(), &self.endpoint);
+        match result {
+            Ok(()) => {
+                if self.failing.swap(false, Ordering::Relaxed) {
+                    info!(signal, endpoint, "the collector takes telemetry again");
+                }
+            }
+            Err(error) => {
+                self.losses.add(self.signal, Reason::Refused, items);
+                if !self.failing.swap(true, Ordering::Relaxed) {
+                    warn!(signal, endpoint, %error, "the collector does not take telemetry: it is dropped until it does");
+                }
+            }
+        }
+    }
+
+    fn full(&self) {
+        self.losses.add(self.signal, Reason::QueueFull, 1);
+        if !self.overflowing.swap(true, Ordering::Relaxed) {
+            let (signal, endpoint) = (self.signal.as_str(), &self.endpoint);
+            warn!(
+                signal,
+                endpoint, "telemetry is made faster than the collector takes it: some is dropped"
+            );
+        }
+    }
+}
+
+/// A batch processor with a bound that is counted: the one underneath drops without telling anybody.
+#[derive(Debug)]
+pub(super) struct Spans {
+    batch: BatchSpanProcessor,
+    outlet: Arc<Outlet>,
+    waiting: Arc<AtomicUsize>,
+    capacity: usize,
+}
+
+impl Spans {
+    /// Starts the thread that exports.
+    pub(super) fn start(
+        export: &Export,
+        exporter: impl trace::SpanExporter + 'static,
+        losses: Arc<Losses>,
+    ) -> Self {
+        let outlet = Arc::new(Outlet::new(Signal::Traces, export, losses));
+        let waiting = Arc::new(AtomicUsize::new(0));
+        // The variable that the batch processor itself reads, with its default.
+        let capacity = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE")
+            .ok()
+            .and_then(|size| size.parse().ok())
+            .unwrap_or(2048);
+        let exporter = Counted {
+            exporter,
+            outlet: Arc::clone(&outlet),
+            waiting: Arc::clone(&waiting),
+        };
+        Self {
+            batch: BatchSpanProcessor::builder(exporter).build(),
+            outlet,
+            waiting,
+            capacity,
+        }
+    }
+}
+
+impl SpanProcessor for Spans {
+    fn on_start(&self, span: &mut Span, context: &Context) {
+        self.batch.on_start(span, context);
+    }
+
+    fn on_end(&self, span: SpanData) {
+        if !span.span_context.is_sampled() {
+            return;
+        }
+        // Counted before it is handed over and taken off before it is sent, so never fewer than really wait.
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.capacity {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.outlet.full();
+        } else {
+            self.batch.on_end(span);
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.batch.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.batch.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.batch.set_resource(resource);
+    }
+}
+
+#[derive(Debug)]
+struct Counted<E> {
+    exporter: E,
+    outlet: Arc<Outlet>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl<E: trace::SpanExporter> trace::SpanExporter for Counted<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        self.waiting.fetch_sub(spans, Ordering::Relaxed);
+        let result = self.exporter.export(batch).await;
+        self.outlet.sent(&result, spans);
+        result
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+/// The exporter of metrics, with its failures said and counted. What is counted is exports, not values: those
+/// are cumulative, and the next export makes up for one that failed.
+#[derive(Debug)]
+pub(super) struct Reported {
+    exporter: MetricExporter,
+    outlet: Outlet,
+}
+
+impl Reported {
+    pub(super) fn new(export: &Export, exporter: MetricExporter, losses: Arc<Losses>) -> Self {
+        Self {
+            exporter,
+            outlet: Outlet::new(Signal::Metrics, export, losses),
+        }
+    }
+}
+
+impl PushMetricExporter for Reported {
+    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+        let result = self.exporter.export(metrics).await;
+        self.outlet.sent(&result, 1);
+        result
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn temporality(&self) -> Temporality {
+        PushMetricExporter::temporality(&self.exporter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use opentelemetry_sdk::trace::SdkTracerProvider;
+
+    use super::super::settings::Protocol;
+    use super::*;
+    use crate::trace::Tracer;
+
+    /// A collector that takes the first batch and never answers.
+    #[derive(Debug)]
+    struct Stuck;
+
+    impl trace::SpanExporter for Stuck {
+        async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
+            std::future::pending().await
+        }
+    }
+
+    #[test]
+    fn spans_over_the_bound_are_dropped_and_counted_and_nobody_waits() {
+        const SPANS: u64 = 10_000;
+        /// What may wait by default, and what a batch takes away.
+        const KEPT: u64 = 2048 + 512;
+        let export = Export {
+            endpoint: "http://stuck".into(),
+            protocol: Protocol::Http,
+            certificate: None,
+            client: None,
+        };
+        let losses = Arc::new(Losses::default());
+        let spans = Spans::start(&export, Stuck, Arc::clone(&losses));
+        let provider = SdkTracerProvider::builder().with_span_processor(spans).build();
+        let tracer = Tracer::new(&provider);
+        let start = Instant::now();
+        for _ in 0..SPANS {
+            drop(tracer.root("reconcile", None));
+        }
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        let dropped = losses
+            .all()
+            .find(|(signal, reason, _)| (*signal, *reason) == (Signal::Traces, Reason::QueueFull))
+            .map_or(0, |(_, _, count)| count);
+        assert!((SPANS - KEPT..=SPANS - 2048).contains(&dropped), "{dropped}");
+        // Its end would wait for the collector.
+        std::mem::forget((provider, tracer));
+    }
+}
