@@ -28,10 +28,15 @@ async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_
     let drifted = scenario
         .patch(CONFIG_MAP, "a", json!({"data": {"text": "user"}}))
         .await;
-    // The new generation has been looked at when it stands in the status.
-    let seen = |p: &DynamicObject| p.data["status"]["observedGeneration"] == json!(p.metadata.generation);
+    // The new generation has been looked at when the pause is said of it; all else is said of the one before.
+    let generation = |of: &serde_json::Value| of["observedGeneration"].as_i64();
+    let seen = |p: &DynamicObject| {
+        condition(p, "Paused").is_some_and(|paused| generation(paused) == p.metadata.generation)
+    };
     let puppet = scenario.until(PUPPET, "p", "looked at", seen).await;
     assert_eq!(puppet.data["status"]["note"], "1");
+    assert!(generation(&puppet.data["status"]) < puppet.metadata.generation);
+    assert!(generation(condition(&puppet, "Ready").unwrap()) < puppet.metadata.generation);
     assert_eq!(
         Some(scenario.version(CONFIG_MAP, "a").await),
         drifted.metadata.resource_version
