@@ -79,7 +79,7 @@ pub async fn run(
         let metrics = instruments.metrics.of(&controller.name, &controller.parent);
         let (slot, live) = slot(&runtime, &controller, metrics);
         instruments.health.expect(&controller.name, live.clone());
-        slots.push(slot);
+        slots.push(slot.traced(instruments.tracer.clone()));
         tasks.spawn(supervise(shared.clone(), controller, live, stop.clone()));
     }
     tasks.spawn(reload::run(slots, stop.clone()));

@@ -5,7 +5,9 @@
 //! `tracing`: of a pass that is not sampled no child and no attribute is made at all, which is what lets the
 //! host trace one pass in a hundred at no cost that can be measured.
 
+use std::collections::HashMap;
 use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use opentelemetry::trace::{
     FutureExt, Link, SpanContext, SpanKind, Status, TraceContextExt, Tracer as _, TracerProvider,
@@ -15,27 +17,60 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
 /// Starts root spans. Cheap to clone; the default one makes none.
 #[derive(Clone, Debug, Default)]
-pub struct Tracer(Option<SdkTracer>);
+pub struct Tracer(Option<Arc<Spans>>);
+
+#[derive(Debug)]
+struct Spans {
+    tracer: SdkTracer,
+    /// The last reload of each controller's plugin, for the passes that it causes.
+    reloads: Mutex<HashMap<String, SpanContext>>,
+}
 
 impl Tracer {
     /// Spans go where the provider sends them.
     #[must_use]
     pub fn new(provider: &SdkTracerProvider) -> Self {
-        Self(Some(provider.tracer("operator-host")))
+        Self(Some(Arc::new(Spans {
+            tracer: provider.tracer("operator-host"),
+            reloads: Mutex::default(),
+        })))
     }
 
     /// A span without a parent. `cause` is the span that led to it, when there was one.
     #[must_use]
     pub fn root(&self, name: &'static str, cause: Option<SpanContext>) -> Span {
-        let Some(tracer) = &self.0 else {
+        let Some(spans) = &self.0 else {
             return Span::none();
         };
+        let tracer = &spans.tracer;
         let mut builder = tracer.span_builder(name).with_kind(SpanKind::Internal);
         if let Some(cause) = cause {
             builder = builder.with_links(vec![Link::with_context(cause)]);
         }
         let span = tracer.build_with_context(builder, &Context::new());
         Span(Some(Context::new().with_value(self.clone()).with_span(span)))
+    }
+}
+
+impl Tracer {
+    /// The span in which a controller's plugin was replaced.
+    pub fn reloaded(&self, controller: &str, reload: &Span) {
+        if let (Some(spans), Some(reload)) = (&self.0, reload.context()) {
+            let mut reloads = spans.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+            reloads.insert(controller.to_owned(), reload);
+        }
+    }
+
+    /// The span of the last reload of a controller's plugin, when it was sampled.
+    #[must_use]
+    pub fn last_reload(&self, controller: &str) -> Option<SpanContext> {
+        let reloads = self
+            .0
+            .as_ref()?
+            .reloads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        reloads.get(controller).cloned()
     }
 }
 
@@ -65,9 +100,10 @@ impl Span {
         if !parent.span().is_recording() {
             return Self::none();
         }
-        let Some(Tracer(Some(tracer))) = parent.get::<Tracer>() else {
+        let Some(Tracer(Some(spans))) = parent.get::<Tracer>() else {
             return Self::none();
         };
+        let tracer = &spans.tracer;
         let span = tracer.build_with_context(tracer.span_builder(name).with_kind(kind), &parent);
         Self(Some(parent.with_span(span)))
     }

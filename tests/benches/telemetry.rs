@@ -1,11 +1,13 @@
-//! What telemetry costs: hosts that differ in nothing else, at the same time, over the same objects.
+//! What telemetry costs: hosts that differ in nothing else, over the same objects, by turns.
 //!
-//! Each looks at every object once a second, with nothing to do; its own instruments say how long that took.
+//! Each looks at every object once a second, with nothing to do; its own instruments say how long that took. Only
+//! one of them runs at a time, the others are stopped, so that they do not wait for each other.
 
 #[path = "../telemetry/collector.rs"]
 mod collector;
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
 use control_plane::{ControlPlane, Options};
@@ -17,7 +19,7 @@ use super::support::{Host, Scenario, own_cluster};
 use super::table::Table;
 
 const OBJECTS: usize = 200;
-const WINDOWS: usize = 15;
+const WINDOWS: usize = 10;
 const WINDOW: Duration = Duration::from_secs(2);
 
 const CONTROLLER: &str = "\
@@ -26,6 +28,7 @@ const CONTROLLER: &str = "\
   plugin: echo.wasm
   children: [{apiVersion: v1, kind: Pod}]
   resync: 1s
+  concurrency: 1
 ";
 
 /// Milliseconds of a no-op pass and of a plugin call, and of processor for each pass, in one window.
@@ -58,7 +61,7 @@ async fn measure(table: &mut Table, cluster: &ControlPlane) {
         }
         scenario.start_in(&config, &[], &environment)
     };
-    let off = start(None);
+    let maker = start(None);
     for i in 0..OBJECTS {
         let name = format!("e{i}");
         let spec = "spec: {replicas: 3, image: 'echo:1'}";
@@ -71,26 +74,32 @@ async fn measure(table: &mut Table, cluster: &ControlPlane) {
             .until("my-operator.dev/v1/Echo", &format!("e{i}"), "ready", ready)
             .await;
     }
-    // One log for all three: the ports are in it in the order of the starts.
-    let mut hosts = vec![off];
-    for sampled in ["0.01", "1"] {
-        hosts.push(start(Some(sampled)));
+    // Three that have done the same: it remembers what it made.
+    assert!(maker.stop().await.success());
+    // One log for all: the ports are in it in the order of the starts.
+    let mut hosts = Vec::new();
+    for sampled in [None, Some("0.01"), Some("1")] {
+        hosts.push(start(sampled));
         tokio::time::sleep(Duration::from_secs(3)).await;
     }
-    let ports = ports(&hosts[0]);
+    let ports = ports(&hosts[0]).split_off(1);
     assert_eq!(ports.len(), hosts.len());
 
     let mut costs = vec![Vec::new(); hosts.len()];
+    hosts.iter().for_each(|host| signal(host, "-STOP"));
     for _ in 0..WINDOWS {
-        let mut before = Vec::new();
-        for port in &ports {
-            before.push(read(*port).await);
-        }
-        tokio::time::sleep(WINDOW).await;
-        for (i, port) in ports.iter().enumerate() {
-            costs[i].push(cost(&before[i], &read(*port).await));
+        for (i, host) in hosts.iter().enumerate() {
+            signal(host, "-CONT");
+            // What it missed comes first.
+            tokio::time::sleep(WINDOW / 4).await;
+            let before = read(ports[i]).await;
+            tokio::time::sleep(WINDOW).await;
+            costs[i].push(cost(&before, &read(ports[i]).await));
+            signal(host, "-STOP");
         }
     }
+    hosts.iter().for_each(|host| signal(host, "-CONT"));
+    assert!(!collector.spans().is_empty(), "nothing was traced");
     let of = |i: usize, pick: fn(&Cost) -> f64| median(costs[i].iter().map(pick).collect());
     for (what, pick) in [
         ("a no-op pass", (|cost| cost.pass) as fn(&Cost) -> f64),
@@ -122,6 +131,13 @@ async fn measure(table: &mut Table, cluster: &ControlPlane) {
     for host in hosts {
         assert!(host.stop().await.success());
     }
+}
+
+fn signal(host: &Host, signal: &str) {
+    let status = Command::new("kill")
+        .args([signal, &host.process().id().to_string()])
+        .status();
+    assert!(status.expect("kill").success());
 }
 
 fn ports(host: &Host) -> Vec<u16> {

@@ -1,5 +1,6 @@
 //! What a collector learns when something goes wrong, and that only the right collector learns it.
 
+use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use plugin_fixtures::{Fixture, Form, cases};
 
@@ -143,4 +144,56 @@ async fn only_the_passes_that_are_sampled_are_exported() {
         .await;
     assert_eq!(host.stop().await.code(), Some(0));
     assert!(collector.spans().is_empty(), "{:?}", collector.spans());
+}
+
+#[tokio::test]
+async fn a_pass_after_a_reload_links_to_it() {
+    let scenario = Scenario::new("trace-reload").await;
+    let collector = Collector::http().await;
+    let build = |case| {
+        Fixture::new(case)
+            .parent("my-operator.dev/v1", "Echo")
+            .build(Form::Component)
+    };
+    let plugin = scenario.file("plugin.wasm", build(cases::ANSWER));
+    let controller = CONTROLLER
+        .replace("echo.wasm", plugin.to_str().unwrap())
+        .replace("Pod", "ConfigMap");
+    let environment = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "100"),
+    ];
+    let _host = scenario.start_in(&scenario.config(&controller), &[], &environment);
+    scenario.apply(&echo("e", 1)).await;
+    scenario.until("v1/ConfigMap", "answer", "made", |_| true).await;
+
+    scenario.file("plugin.wasm", build(cases::LOG_FLOOD));
+    let digest = collector
+        .until_spans("a pass that links to the second reload", |spans| {
+            let reload = spans.iter().filter(|span| span.name == "reload").nth(1)?;
+            let linked = |span: &&Span| span.links.iter().any(|link| link.span_id == reload.span_id);
+            let pass = spans.iter().find(linked)?;
+            assert_eq!(attribute(pass, "operator.trigger"), "reload");
+            assert_eq!(attribute(reload, "operator.controller"), "echo");
+            let calls = children(spans, pass, "plugin");
+            assert_eq!(
+                attribute(calls.first()?, "plugin.digest"),
+                attribute(reload, "plugin.digest")
+            );
+            Some(attribute(reload, "plugin.digest"))
+        })
+        .await;
+    assert!(digest.starts_with("sha256:"));
+
+    scenario.file("plugin.wasm", "this is no plugin");
+    collector
+        .until_spans("a refused reload", |spans| {
+            let refused =
+                |span: &&Span| span.name == "reload" && text(&span.attributes, "error.type").is_some();
+            spans
+                .iter()
+                .find(refused)
+                .map(|span| assert_eq!(attribute(span, "error.type"), "refused"))
+        })
+        .await;
 }

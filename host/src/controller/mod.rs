@@ -209,14 +209,18 @@ async fn work(context: Arc<Context>) {
     }
 }
 
-/// The root of the trace of one pass. It links to the pass that asked for this one, or whose writes this one
-/// comes back to.
+/// The root of the trace of one pass. It links to the reload that caused it, to the pass that asked for this one,
+/// or to the one whose writes this one comes back to.
 fn root_span(context: &Context, parent: &ObjectName, triggers: &[Trigger], waited: Duration) -> Arc<Span> {
+    let tracer = &context.observer.tracer;
+    let reload = triggers
+        .contains(&Trigger::Reload)
+        .then(|| tracer.last_reload(&context.config.name));
     let follows = triggers
         .iter()
         .any(|trigger| matches!(trigger, Trigger::Timer | Trigger::Child { .. }));
     let cause = follows.then(|| context.memory_of(parent, |memory| memory.last_span.clone()));
-    let span = context.observer.tracer.root("reconcile", cause.flatten());
+    let span = tracer.root("reconcile", reload.flatten().or(cause.flatten()));
     if span.is_recording() {
         span.set("operator.controller", context.config.name.clone());
         span.set(

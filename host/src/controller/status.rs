@@ -276,7 +276,7 @@ fn without_times(status: &Map<String, Value>) -> Map<String, Value> {
 mod tests {
     use super::*;
 
-    fn parent(status: Value) -> DynamicObject {
+    fn parent(status: &Value) -> DynamicObject {
         serde_json::from_value(json!({
             "apiVersion": "my-operator.dev/v1", "kind": "Echo",
             "metadata": { "name": "a", "generation": 2 },
@@ -297,7 +297,7 @@ mod tests {
     fn the_same_verdict_again_changes_nothing_whatever_the_clock_says() {
         let fields = json!({"currentReplicas": 3}).as_object().cloned().unwrap();
         let first = desired(
-            &parent(json!({})),
+            &parent(&json!({})),
             Some(&fields),
             Some(&[]),
             &Verdict::Reconciled,
@@ -308,7 +308,7 @@ mod tests {
             first["conditions"][0]["lastTransitionTime"],
             "1970-01-01T00:00:01Z"
         );
-        let parent = parent(first.clone().into());
+        let parent = parent(&first.clone().into());
         let again = desired(&parent, Some(&fields), Some(&[]), &Verdict::Reconciled, at(99));
         assert_eq!(again, first);
     }
@@ -322,7 +322,7 @@ mod tests {
                 {"type": "Backed", "status": "True", "reason": "B", "message": "m", "lastTransitionTime": "t1"},
             ],
         });
-        let status = desired(&parent(before), None, None, &stalled(), at(5));
+        let status = desired(&parent(&before), None, None, &stalled(), at(5));
         assert_eq!(status["phase"], "Running");
         let types: Vec<_> = raw_conditions(&status)
             .map(|c| (c["type"].clone(), c["status"].clone()))
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_good_pass_takes_stalled_away_and_the_plugins_ready_counts() {
-        let stalled = desired(&parent(json!({})), None, None, &stalled(), at(1));
+        let stalled = desired(&parent(&json!({})), None, None, &stalled(), at(1));
         let rolling = Condition {
             type_: READY.into(),
             status: ConditionStatus::False,
@@ -350,7 +350,7 @@ mod tests {
             message: "1/3".into(),
         };
         let status = desired(
-            &parent(stalled.into()),
+            &parent(&stalled.into()),
             None,
             Some(&[rolling]),
             &Verdict::Reconciled,
@@ -369,7 +369,7 @@ mod tests {
             message: String::new(),
         };
         let status = desired(
-            &parent(json!({})),
+            &parent(&json!({})),
             None,
             Some(&[forged]),
             &Verdict::Reconciled,

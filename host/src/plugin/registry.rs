@@ -12,6 +12,7 @@ use tracing::{error, info, warn};
 use super::contract::Kind;
 use super::{Digest, Limits, LoadError, Made, Plugin, Runtime};
 use crate::metrics::ControllerMetrics;
+use crate::trace::Tracer;
 
 /// What a controller calls.
 #[derive(Clone)]
@@ -69,6 +70,7 @@ pub struct Slot {
     runtime: Runtime,
     expected: Expected,
     metrics: ControllerMetrics,
+    tracer: Tracer,
     live: watch::Sender<Live>,
 }
 
@@ -85,9 +87,16 @@ impl Slot {
             runtime,
             expected,
             metrics,
+            tracer: Tracer::default(),
             live,
         };
         (slot, receiver)
+    }
+
+    /// The same, with a span for each reload.
+    #[must_use]
+    pub fn traced(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
     }
 
     /// What is expected of its plugin.
@@ -104,7 +113,10 @@ impl Slot {
                 digest = %candidate.digest, "the plugin's file holds the live version again");
             return;
         }
-        match self.load(candidate.bytes).await {
+        let span = self.tracer.root("reload", None);
+        span.set("operator.controller", self.expected.controller.clone());
+        span.set("plugin.digest", candidate.digest.to_string());
+        match span.around(self.load(candidate.bytes)).await {
             Ok(plugin) => {
                 info!(
                     controller = self.expected.controller,
@@ -119,11 +131,19 @@ impl Slot {
                     reload_ms = millis(candidate.noticed.elapsed()),
                     "plugin loaded"
                 );
+                span.set("plugin.name", plugin.description().name.clone());
+                span.set("plugin.version", plugin.description().version.clone());
+                self.tracer.reloaded(&self.expected.controller, &span);
                 self.metrics.plugin_live(&plugin);
                 self.metrics.reloaded("loaded");
                 self.live.send_replace(Live::Plugin(plugin));
             }
-            Err(reason) => self.fail(&reason.to_string(), Some(candidate.digest)),
+            Err(reason) => {
+                let reason = reason.to_string();
+                span.fail("refused", &reason, "");
+                span.around(async { self.fail(&reason, Some(candidate.digest)) })
+                    .await;
+            }
         }
     }
 

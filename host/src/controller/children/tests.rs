@@ -52,7 +52,7 @@ fn pod(name: &str) -> Value {
 fn plan_with(
     config: &ControllerConfig,
     parent: &DynamicObject,
-    existing: Option<Value>,
+    existing: Option<&Value>,
     children: &[Value],
     generate: &[GeneratedSecret],
 ) -> Result<Plan, Vec<String>> {
@@ -66,7 +66,7 @@ fn plan_with(
             _ => Some(true),
         },
         existing: &|key| {
-            let existing = object(existing.clone()?);
+            let existing = object(existing?.clone());
             (existing.name_any() == key.name.name).then(|| Arc::new(existing))
         },
     };
@@ -245,7 +245,7 @@ fn what_belongs_to_somebody_else_is_never_touched() {
         plan_with(
             &config(),
             &parent(Some("default")),
-            Some(existing),
+            Some(&existing),
             &[pod("p")],
             &[],
         )
@@ -277,7 +277,7 @@ fn adoption_takes_what_nobody_owns_and_nothing_else() {
         plan_with(
             &config,
             &parent(Some("default")),
-            Some(existing),
+            Some(&existing),
             &[pod("p")],
             &[],
         )
