@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test bench crds schemas fmt lint clean prerequisites
+.PHONY: help run run-deploy test bench crds schemas fmt lint clean prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -18,6 +18,11 @@ run: prerequisites ## Start a local cluster with the host in it and show what ha
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
 	    --config manifests/playground.yaml --crds manifests/crds --samples manifests/samples
+
+run-deploy: prerequisites ## The same as it is deployed: manifests/deploy, the host with its ServiceAccount's rights
+	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; manifests/deploy/plugins.sh; \
+	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
+	    --deploy manifests/deploy/base --crds manifests/crds --samples manifests/samples
 
 test: prerequisites ## Check format and lints, run every test
 	@cargo fmt --all --check

@@ -65,7 +65,7 @@ async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_says_wha
         .await;
     assert!(message.contains("cannot list resource \"pods\""), "{message}");
     assert!(
-        message.contains("give the host's role the verbs get, list and watch"),
+        message.contains("give the host's role the verbs list and watch"),
         "{message}"
     );
     let line = host

@@ -256,7 +256,7 @@ const fn span_name(verb: &'static str) -> &'static str {
 }
 
 /// The server's words, and what to do where it is not plain.
-fn refusal(status: &kube::core::Status) -> String {
+pub(super) fn refusal(status: &kube::core::Status) -> String {
     let said = &status.message;
     match status.code {
         403 => format!("{said}; give the host's role that permission"),
