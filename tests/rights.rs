@@ -17,7 +17,7 @@ const POD: &str = "v1/Pod";
 const SECRET: &str = "v1/Secret";
 
 /// The samples: kind, name, and the kinds of children with which a stray one could be taken for its own.
-const SAMPLES: [(&str, &str, &str, &[&str]); 4] = [
+pub const SAMPLES: [(&str, &str, &str, &[&str]); 4] = [
     (
         "database.example.com/v1/MySQLCluster",
         "shop-db",
@@ -123,7 +123,7 @@ impl Limited {
         let pod = json!({ "containers": [{ "name": "c", "image": "stray:1" }] });
         let spec = match kind.1 {
             "Pod" => pod,
-            "Service" => json!({ "ports": [{ "port": 80 }] }),
+            "Service" => json!({ "ports": [{ "port": 80, "protocol": "TCP" }] }),
             _ => json!({
                 "replicas": 0, "selector": { "matchLabels": { "app": name } },
                 "template": { "metadata": { "labels": { "app": name } }, "spec": pod },
@@ -167,7 +167,7 @@ impl Limited {
 fn without(roles: &[Value], resource: &str, verb: &str) -> Vec<Value> {
     let mut roles = roles.to_vec();
     for role in &mut roles {
-        let Some(rules) = role["rules"].as_array_mut() else {
+        let Some(rules) = role.get_mut("rules").and_then(Value::as_array_mut) else {
             continue;
         };
         let mut kept = Vec::new();

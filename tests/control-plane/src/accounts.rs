@@ -21,16 +21,16 @@ impl ControlPlane {
     pub async fn kubeconfig_of_account(&self, namespace: &str, name: &str) -> Result<PathBuf, Error> {
         let accounts = Api::<ServiceAccount>::namespaced(self.client().await?, namespace);
         let request = TokenRequest {
-            spec: TokenRequestSpec {
+            spec: Some(TokenRequestSpec {
                 expiration_seconds: Some(LIFETIME),
                 ..TokenRequestSpec::default()
-            },
+            }),
             ..TokenRequest::default()
         };
         let answer = accounts
             .create_token_request(name, &PostParams::default(), &request)
             .await?;
-        let token = answer.status.map(|status| status.token).unwrap_or_default();
+        let token = answer.status.and_then(|status| status.token).unwrap_or_default();
         self.write_kubeconfig(&format!("{namespace}-{name}"), &token)
     }
 }

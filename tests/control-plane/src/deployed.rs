@@ -48,14 +48,12 @@ pub fn kustomize(folder: &Path, into: &Path) -> Result<Vec<DynamicObject>, Error
 }
 
 /// Gives an object the version that an old API server has of it: `policy/v1` is from Kubernetes 1.21, and its
-/// PodDisruptionBudget is `policy/v1beta1`'s. Whether something was changed.
-pub fn for_old_servers(object: &mut DynamicObject) -> bool {
-    match &mut object.types {
-        Some(types) if types.api_version == "policy/v1" => {
-            types.api_version = "policy/v1beta1".to_owned();
-            true
-        }
-        _ => false,
+/// PodDisruptionBudget is `policy/v1beta1`'s.
+pub fn for_old_servers(object: &mut DynamicObject) {
+    if let Some(types) = &mut object.types
+        && types.api_version == "policy/v1"
+    {
+        types.api_version = "policy/v1beta1".to_owned();
     }
 }
 
@@ -67,10 +65,7 @@ pub async fn unpack(client: &Client, namespace: &str, name: &str, root: &Path) -
     let deployment = Api::<Deployment>::namespaced(client.clone(), namespace)
         .get(name)
         .await?;
-    let pod = deployment
-        .spec
-        .and_then(|spec| spec.template.spec)
-        .unwrap_or_default();
+    let pod = deployment.spec.template.spec.unwrap_or_default();
     let PodSpec {
         containers,
         volumes,

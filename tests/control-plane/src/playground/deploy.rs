@@ -31,16 +31,12 @@ pub(crate) async fn deploy(
     let mut objects = deployed::kustomize(folder, &root.join("manifests.yaml"))?;
     let client = plane.client().await?;
     let minor = client.apiserver_version().await?.minor;
-    if minor
+    let is_old = minor
         .trim_end_matches('+')
         .parse::<u32>()
-        .is_ok_and(|minor| minor < 21)
-        && objects
-            .iter_mut()
-            .filter(|object| deployed::for_old_servers(object))
-            .count()
-            > 0
-    {
+        .is_ok_and(|minor| minor < 21);
+    if is_old {
+        objects.iter_mut().for_each(deployed::for_old_servers);
         screen.step(
             "This Kubernetes has no policy/v1 yet: its PodDisruptionBudget is applied as policy/v1beta1",
         );
