@@ -32,6 +32,7 @@ mod permissions;
 mod process;
 mod refused;
 mod reload;
+mod rounds;
 mod secrets;
 mod successors;
 mod telemetry;
