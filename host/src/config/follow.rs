@@ -46,7 +46,7 @@ impl Configurations {
     pub async fn changed(&mut self) {
         if self.receiver.changed().await.is_err() {
             // The task that looks has ended, as the process does: there will be no other.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }
