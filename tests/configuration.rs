@@ -65,8 +65,9 @@ async fn a_controller_is_added_changed_and_removed_without_a_restart() {
         host.log()
     );
     scenario.config(&format!("{puppet}{ECHO_CONTROLLER}"));
-    until_echo_is_ready(&scenario).await;
-    assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1"]);
+    scenario
+        .until(POD, "e-pod-1", "made by the controller as it was", |_| true)
+        .await;
 
     scenario.config(&puppet);
     host.until_log(&["configuration taken", "\"removed\":\"echo\""])
@@ -226,7 +227,7 @@ async fn the_configuration_says_what_is_logged() {
     host.until_log(&["configuration taken"]).await;
     puppet_works(&scenario, "loud").await;
     host.until_log(&["pass done", "loud"]).await;
-    std::fs::write(&config, format!("log: louder=\n{text}")).unwrap();
+    std::fs::write(&config, format!("log: loud=louder\n{text}")).unwrap();
     host.until_log(&[
         "configuration is refused",
         "config.yaml:1:6",
