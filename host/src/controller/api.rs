@@ -63,6 +63,18 @@ impl ApiError {
         }
     }
 
+    /// What was sent breaks the kind's schema, whoever sends it.
+    ///
+    /// Server-side apply of a value of the wrong type is answered with an internal error by older API servers.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        match self.fault {
+            Fault::Refused(400 | 422) => true,
+            Fault::Refused(500) => self.message.contains("failed to create typed patch object"),
+            _ => false,
+        }
+    }
+
     /// Nothing can be made in the object's namespace any more: it is being deleted, and its objects with it.
     #[must_use]
     pub fn is_namespace_going(&self) -> bool {
@@ -259,6 +271,7 @@ const fn span_name(verb: &'static str) -> &'static str {
 pub(super) fn refusal(status: &kube::core::Status) -> String {
     let said = &status.message;
     match status.code {
+        401 => unknown_to_the_server(said),
         403 => format!("{said}; give the host's role that permission"),
         409 if said.contains("conflict with") => {
             format!(
@@ -267,4 +280,11 @@ pub(super) fn refusal(status: &kube::core::Status) -> String {
         }
         _ => said.clone(),
     }
+}
+
+/// What to do when the API server does not take the host's token.
+pub(super) fn unknown_to_the_server(said: &str) -> String {
+    format!(
+        "{said}: the API server does not know the host; see that its ServiceAccount exists and its token is of that one"
+    )
 }
