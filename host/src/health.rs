@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use crate::plugin::registry::Live;
+use crate::plugin::report::PluginReport;
 
 /// How one controller is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,7 @@ pub struct Check {
 #[derive(Default)]
 pub struct Health {
     controllers: Mutex<BTreeMap<String, (Readiness, watch::Receiver<Live>)>>,
+    reports: Mutex<BTreeMap<String, watch::Receiver<PluginReport>>>,
     pulses: Mutex<Vec<Weak<Beats>>>,
     stopping: AtomicBool,
 }
@@ -58,6 +60,20 @@ impl Health {
         if let Some((current, _)) = lock(&self.controllers).get_mut(controller) {
             *current = readiness;
         }
+    }
+
+    /// Where to read what there is to say of a controller's plugin.
+    pub fn report(&self, controller: &str, report: watch::Receiver<PluginReport>) {
+        lock(&self.reports).insert(controller.to_owned(), report);
+    }
+
+    /// What there is to say of every controller's plugin, by the controllers' names.
+    #[must_use]
+    pub fn plugins(&self) -> Vec<PluginReport> {
+        lock(&self.reports)
+            .values()
+            .map(|report| report.borrow().clone())
+            .collect()
     }
 
     /// The process ends: it is not ready from now on.

@@ -288,6 +288,25 @@ impl ControllerMetrics {
         lock(&self.metrics.observed.plugins).insert(Arc::clone(&self.name), labels);
     }
 
+    /// This version is held back from now on, in place of any other; `None`: none is.
+    pub fn plugin_held_back(&self, plugin: Option<&Plugin>) {
+        let mut held = lock(&self.metrics.observed.held_back);
+        match plugin {
+            None => {
+                held.remove(&self.name);
+            }
+            Some(plugin) => {
+                let Description { name, version, .. } = plugin.description();
+                let labels = [
+                    KeyValue::new("plugin", name.clone()),
+                    KeyValue::new("version", version.clone()),
+                    KeyValue::new("digest", plugin.digest().to_string()),
+                ];
+                held.insert(Arc::clone(&self.name), labels);
+            }
+        }
+    }
+
     /// A plugin file was taken (`loaded`), or the word says why not.
     pub fn reloaded(&self, result: &'static str) {
         self.metrics

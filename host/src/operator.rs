@@ -1,7 +1,7 @@
 //! The composition root: client, plugins, controllers, and the end of them all.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +15,11 @@ use tracing::{info, warn};
 use crate::config::{Config, ControllerConfig};
 use crate::controller::events::Events;
 use crate::controller::kinds::Kinds;
+use crate::controller::proving::Proving;
 use crate::controller::watches::{KeepPolicy, Watches};
 use crate::metrics::ControllerMetrics;
 use crate::plugin::registry::{Expected, Live, Slot};
+use crate::plugin::versions::Versions;
 use crate::plugin::{Cache, EngineError, EngineOptions, Limits, Runtime, reload};
 use crate::supervisor::{Shared, supervise, watch_definitions};
 use crate::telemetry::Instruments;
@@ -38,7 +40,23 @@ pub enum OperatorError {
     Engine(#[from] EngineError),
 }
 
-/// Runs all controllers until `stop`, then waits for the passes under way. Compiled code is kept in `cache_dir`.
+/// Where the host keeps what it would rather not make or lose again.
+#[derive(Clone, Debug, Default)]
+pub struct Folders {
+    /// Compiled code.
+    pub cache: Option<PathBuf>,
+    /// The last versions of each plugin that were live; absent: in the cache's folder.
+    pub state: Option<PathBuf>,
+}
+
+impl Folders {
+    fn versions(&self) -> Option<PathBuf> {
+        let beside = || self.cache.as_ref().map(|cache| cache.join("versions"));
+        self.state.clone().or_else(beside)
+    }
+}
+
+/// Runs all controllers until `stop`, then waits for the passes under way.
 ///
 /// # Errors
 /// When nothing could be started.
@@ -46,14 +64,15 @@ pub async fn run(
     config: Config,
     client: Client,
     instruments: Instruments,
-    cache_dir: Option<&Path>,
+    folders: Folders,
     stop: CancellationToken,
 ) -> Result<(), OperatorError> {
     let options = EngineOptions {
         concurrency: turns(&config),
         ..EngineOptions::default()
     };
-    let runtime = Runtime::with_cache(options, cache_dir.and_then(open_cache))?;
+    let runtime = Runtime::with_cache(options, folders.cache.as_deref().and_then(open_cache))?;
+    let state_dir = folders.versions();
     let kinds = Arc::new(Kinds::new(client.clone(), Arc::clone(&instruments.metrics)));
     let watches = Arc::new(Watches::new(
         client.clone(),
@@ -78,9 +97,29 @@ pub async fn run(
         let controller = Arc::new(controller);
         let metrics = instruments.metrics.of(&controller.name, &controller.parent);
         let (slot, live) = slot(&runtime, &controller, metrics);
+        let proving = Proving::new(
+            Arc::clone(&controller),
+            shared.client.clone(),
+            shared.events.clone(),
+        );
+        let proving = Arc::new(proving);
+        let slot = slot
+            .traced(instruments.tracer.clone())
+            .proved(Arc::clone(&proving) as _);
+        let slot = match state_dir
+            .as_deref()
+            .and_then(|folder| open_versions(folder, &controller))
+        {
+            Some(versions) => slot.keeping(versions),
+            None => slot,
+        };
         instruments.health.expect(&controller.name, live.clone());
-        slots.push(slot.traced(instruments.tracer.clone()));
-        tasks.spawn(supervise(shared.clone(), controller, live, stop.clone()));
+        instruments.health.report(&controller.name, slot.report());
+        slots.push(slot);
+        let listening = Arc::clone(&proving);
+        let (definitions, stop_listening) = (Arc::clone(&definitions.0), stop.clone());
+        tasks.spawn(async move { listening.listen(definitions, stop_listening).await });
+        tasks.spawn(supervise(shared.clone(), controller, live, proving, stop.clone()));
     }
     tasks.spawn(reload::run(slots, stop.clone()));
     tasks.close();
@@ -121,7 +160,8 @@ fn turns(config: &Config) -> u32 {
     let wanted: usize = config
         .controllers
         .iter()
-        .map(|controller| controller.concurrency)
+        // One more for the proof of a new version.
+        .map(|controller| controller.concurrency + 1)
         .sum();
     u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, MAX_TURNS)
 }
@@ -144,6 +184,16 @@ fn slot(
         limits,
     };
     Slot::new(runtime.clone(), expected, metrics)
+}
+
+/// The versions kept; without a folder for them the host starts as without any.
+fn open_versions(folder: &Path, config: &ControllerConfig) -> Option<Versions> {
+    Versions::open(folder, &config.name, config.proving.keep)
+        .inspect_err(|error| {
+            warn!(controller = config.name, folder = %folder.display(), %error,
+                "no versions of this plugin are kept: after a restart its file is taken as it is");
+        })
+        .ok()
 }
 
 /// The compiled cache; without one that can be used the host starts as without any.

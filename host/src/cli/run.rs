@@ -11,6 +11,7 @@ use tracing::info;
 use super::Failure;
 use crate::config::Config;
 use crate::health::server;
+use crate::operator::Folders;
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
 use crate::{client, operator};
@@ -24,6 +25,10 @@ pub struct Args {
     /// Where to keep compiled plugins, so that the next start compiles nothing; left out: nowhere
     #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
     cache_dir: Option<PathBuf>,
+    /// Where to keep the last versions of each plugin, to go on with after a restart and to go back to; left out: in
+    /// `versions` in the folder of --cache-dir, or nowhere
+    #[arg(long, env = "OPERATOR_HOST_STATE_DIR", value_name = "FOLDER")]
+    state_dir: Option<PathBuf>,
     /// What to log: a level, or targets with levels as in `info,operator_host=debug,plugin=trace`
     #[arg(
         long,
@@ -68,7 +73,11 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         telemetry.registry(),
     )
     .await?;
-    operator::run(config, client, instruments, args.cache_dir.as_deref(), stop).await?;
+    let folders = Folders {
+        cache: args.cache_dir,
+        state: args.state_dir,
+    };
+    operator::run(config, client, instruments, folders, stop).await?;
     telemetry.shut_down().await;
     info!("operator-host has stopped");
     Ok(())
