@@ -44,7 +44,7 @@ fn exporting(scenario: &Scenario, endpoint: &str, more: &[(&str, &str)]) -> Host
 }
 
 /// The host's health port.
-async fn port(host: &Host) -> u16 {
+pub async fn port(host: &Host) -> u16 {
     let line = host.until_log(&["serving health and metrics"]).await;
     let address = line.split("127.0.0.1:").nth(1).expect("an address");
     let port: String = address.chars().take_while(char::is_ascii_digit).collect();
@@ -52,7 +52,7 @@ async fn port(host: &Host) -> u16 {
 }
 
 /// GET of a path on the host's health port: the status code and the body.
-async fn get(host: &Host, path: &str) -> (u16, String) {
+pub async fn get(host: &Host, path: &str) -> (u16, String) {
     get_from(port(host).await, path).await
 }
 

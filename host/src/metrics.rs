@@ -290,21 +290,26 @@ impl ControllerMetrics {
 
     /// This version is held back from now on, in place of any other; `None`: none is.
     pub fn plugin_held_back(&self, plugin: Option<&Plugin>) {
+        let version = plugin.map(|plugin| {
+            let Description { name, version, .. } = plugin.description();
+            (name.clone(), version.clone(), plugin.digest().to_string())
+        });
+        self.held_back(version);
+    }
+
+    fn held_back(&self, version: Option<(String, String, String)>) {
         let mut held = lock(&self.metrics.observed.held_back);
-        match plugin {
-            None => {
-                held.remove(&self.name);
-            }
-            Some(plugin) => {
-                let Description { name, version, .. } = plugin.description();
+        match version {
+            None => held.remove(&self.name),
+            Some((plugin, version, digest)) => {
                 let labels = [
-                    KeyValue::new("plugin", name.clone()),
-                    KeyValue::new("version", version.clone()),
-                    KeyValue::new("digest", plugin.digest().to_string()),
+                    KeyValue::new("plugin", plugin),
+                    KeyValue::new("version", version),
+                    KeyValue::new("digest", digest),
                 ];
-                held.insert(Arc::clone(&self.name), labels);
+                held.insert(Arc::clone(&self.name), labels)
             }
-        }
+        };
     }
 
     /// A plugin file was taken (`loaded`), or the word says why not.

@@ -97,11 +97,7 @@ pub async fn run(
         let controller = Arc::new(controller);
         let metrics = instruments.metrics.of(&controller.name, &controller.parent);
         let (slot, live) = slot(&runtime, &controller, metrics);
-        let proving = Proving::new(
-            Arc::clone(&controller),
-            shared.client.clone(),
-            shared.events.clone(),
-        );
+        let proving = Proving::new(Arc::clone(&controller), shared.events.clone());
         let proving = Arc::new(proving);
         let slot = slot
             .traced(instruments.tracer.clone())

@@ -236,8 +236,8 @@ impl Slot {
         if let Some(pin) = &orders.pin
             && !loaded.as_ref().is_some_and(|plugin| pin.matches(plugin.digest()))
         {
-            self.follow(pin, loaded).await;
-            return None;
+            // What the file holds was the live version, and is none any more.
+            return self.follow(pin, loaded).await.then_some(Duration::ZERO);
         }
         let Some(plugin) = loaded else {
             if candidate.is_some_and(|candidate| self.digest() == Some(candidate.digest)) {
@@ -293,15 +293,15 @@ impl Slot {
         }
     }
 
-    /// Goes back to the version that is pinned, or says that it is not there.
-    async fn follow(&self, pin: &Prefix, loaded: Option<Plugin>) {
+    /// Goes back to the version that is pinned, or says that it is not there. Whether another version is live now.
+    async fn follow(&self, pin: &Prefix, loaded: Option<Plugin>) -> bool {
         let live = self.live_version();
         if let Some(plugin) = &loaded {
             let message = format!("another version is pinned: {pin}");
             self.put_aside(plugin, message);
         }
         if live.is_some_and(|live| pin.matches(live.digest())) {
-            return;
+            return false;
         }
         let kept = self.versions.as_ref().and_then(|versions| versions.find(pin));
         match kept {
@@ -327,6 +327,7 @@ impl Slot {
                 }
             }
         }
+        false
     }
 
     async fn promote(

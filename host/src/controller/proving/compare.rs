@@ -63,7 +63,7 @@ pub(super) fn find(
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// Objects that there are.
-    pub(super) objects: usize,
+    objects: usize,
     examined: usize,
     unchanged: usize,
     changed: usize,
@@ -79,6 +79,14 @@ pub(super) struct Findings {
 }
 
 impl Findings {
+    /// Nothing was seen yet of so many objects.
+    pub(super) fn of(objects: usize) -> Self {
+        Self {
+            objects,
+            ..Self::default()
+        }
+    }
+
     /// `children` is how many of the object's could be deleted at all.
     pub(super) fn add(&mut self, object: &ObjectName, children: usize, finding: Finding) {
         self.examined += 1;

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use kube::Api;
 use kube::core::DynamicObject;
-use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -66,7 +66,6 @@ enum Stage {
 /// See the module.
 pub struct Proving {
     config: Arc<ControllerConfig>,
-    client: Client,
     events: Events,
     stage: watch::Sender<Stage>,
     /// The name of the kind's definition; `Some(None)`: there is none.
@@ -78,10 +77,9 @@ pub struct Proving {
 impl Proving {
     /// Of a controller that does not run yet.
     #[must_use]
-    pub fn new(config: Arc<ControllerConfig>, client: Client, events: Events) -> Self {
+    pub fn new(config: Arc<ControllerConfig>, events: Events) -> Self {
         Self {
             config,
-            client,
             events,
             stage: watch::Sender::default(),
             definition: watch::Sender::default(),
@@ -349,10 +347,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
             }
         }
     }
-    let mut findings = Findings {
-        objects: names.len(),
-        ..Findings::default()
-    };
+    let mut findings = Findings::of(names.len());
     let start = Instant::now();
     for name in parents {
         if findings.is_settled() || start.elapsed() > BUDGET {
