@@ -16,6 +16,7 @@ mod bad_answers;
 mod bad_calls;
 mod bad_files;
 mod cluster_scoped;
+mod configuration;
 mod crds;
 mod definitions;
 mod echo;

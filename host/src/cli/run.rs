@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::Failure;
+use crate::client;
 use crate::config::Config;
 use crate::health::server;
-use crate::operator::Folders;
+use crate::operator::{self, Setup};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
-use crate::{client, operator};
 
 /// The options of `run`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,8 @@ pub struct Args {
     /// `versions` in the folder of --cache-dir, or nowhere
     #[arg(long, env = "OPERATOR_HOST_STATE_DIR", value_name = "FOLDER")]
     state_dir: Option<PathBuf>,
-    /// What to log: a level, or targets with levels as in `info,operator_host=debug,plugin=trace`
+    /// What to log where the configuration does not say it: a level, or targets with levels as in
+    /// `info,operator_host=debug,plugin=trace`
     #[arg(
         long,
         env = "OPERATOR_HOST_LOG",
@@ -56,7 +57,8 @@ pub struct Args {
 /// Wrong configuration, no cluster, no engine.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
-    log::start(&args.log, args.log_format).map_err(|error| Failure::Usage(error.into()))?;
+    let level = log::start(&args.log, config.log.as_deref(), args.log_format)
+        .map_err(|error| Failure::Usage(error.into()))?;
     let telemetry = Telemetry::start().map_err(|error| Failure::Usage(error.into()))?;
     let instruments = telemetry.instruments();
     let stop = stop_on_signal()?;
@@ -73,11 +75,14 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         telemetry.registry(),
     )
     .await?;
-    let folders = Folders {
-        cache: args.cache_dir,
-        state: args.state_dir,
+    let setup = Setup {
+        file: args.config,
+        config,
+        cache_dir: args.cache_dir,
+        state_dir: args.state_dir,
+        level,
     };
-    operator::run(config, client, instruments, folders, stop).await?;
+    operator::run(setup, client, instruments, stop).await?;
     telemetry.shut_down().await;
     info!("operator-host has stopped");
     Ok(())

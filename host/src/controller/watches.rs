@@ -51,26 +51,34 @@ pub struct Change<'a> {
 /// Called from the watch's task, so it must be quick and must not block.
 pub type Subscriber = Arc<dyn Fn(&Kind, Change<'_>) + Send + Sync>;
 
-/// Decides what is stored whole.
-#[derive(Clone, Debug, Default)]
-pub struct KeepPolicy {
-    /// Kinds of which every object is stored whole: parents and what plugins read.
-    pub whole: HashSet<Kind>,
-    /// Kinds of parents: what they own is stored whole whatever its labels say.
-    pub parents: HashSet<Kind>,
+/// What of each kind is stored whole; of kinds that are not in it, only what has a controller's label.
+pub type KeepPolicy = HashMap<Kind, Keep>;
+
+/// What of one kind is stored whole, besides what has a controller's label.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// Every object: it is a kind of parents, or plugins read it.
+    pub all: bool,
+    /// What parents of these kinds own, whatever its labels say.
+    pub owned_by: BTreeSet<Kind>,
 }
 
-impl KeepPolicy {
-    fn keeps_whole(&self, kind: &Kind, object: &DynamicObject) -> bool {
-        self.whole.contains(kind)
+impl Keep {
+    fn keeps_whole(&self, object: &DynamicObject) -> bool {
+        self.all
             || label(object, CONTROLLER_LABEL).is_some()
             || controller_of(object).is_some_and(|owner| {
                 let owner = Kind {
                     api_version: owner.api_version.clone(),
                     kind: owner.kind.clone(),
                 };
-                self.parents.contains(&owner)
+                self.owned_by.contains(&owner)
             })
+    }
+
+    /// Whether a store that was filled under this policy lacks nothing that `wanted` asks for.
+    fn covers(&self, wanted: &Self) -> bool {
+        self.all || !wanted.all && wanted.owned_by.is_subset(&self.owned_by)
     }
 }
 
@@ -85,22 +93,40 @@ struct Scope {
 pub struct Watches {
     client: Client,
     kinds: Arc<Kinds>,
-    keep: Arc<KeepPolicy>,
     metrics: Arc<Metrics>,
-    running: Mutex<HashMap<Scope, Weak<Watch>>>,
+    running: Mutex<Running>,
+}
+
+#[derive(Default)]
+struct Running {
+    keep: KeepPolicy,
+    watches: HashMap<Scope, Weak<Watch>>,
 }
 
 impl Watches {
     /// Nothing is watched yet.
     #[must_use]
-    pub fn new(client: Client, kinds: Arc<Kinds>, keep: KeepPolicy, metrics: Arc<Metrics>) -> Self {
+    pub fn new(client: Client, kinds: Arc<Kinds>, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
             kinds,
-            keep: Arc::new(keep),
             metrics,
             running: Mutex::default(),
         }
+    }
+
+    /// Stores whole what `policy` says from now on. A running watch that lacks something of it lists anew, and says
+    /// that it is starting until it has.
+    pub fn keep(&self, policy: KeepPolicy) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        for (scope, watch) in &running.watches {
+            if let Some(watch) = watch.upgrade() {
+                watch
+                    .inner
+                    .keep(policy.get(&scope.kind).cloned().unwrap_or_default());
+            }
+        }
+        running.keep = policy;
     }
 
     /// The watch of a kind in one namespace, or in all; it runs as long as somebody holds it.
@@ -110,12 +136,13 @@ impl Watches {
             namespace: namespace.map(str::to_owned),
         };
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(watch) = running.get(&scope).and_then(Weak::upgrade) {
+        if let Some(watch) = running.watches.get(&scope).and_then(Weak::upgrade) {
             return watch;
         }
+        let keep = running.keep.get(kind).cloned().unwrap_or_default();
         let inner = Arc::new(Inner {
             scope: scope.clone(),
-            keep: Arc::clone(&self.keep),
+            keep: watch::Sender::new(keep),
             metrics: Arc::clone(&self.metrics),
             store: RwLock::default(),
             subscribers: Mutex::default(),
@@ -127,8 +154,8 @@ impl Watches {
             Arc::clone(&self.kinds),
         ));
         let watch = Arc::new(Watch { inner, task });
-        running.retain(|_, watch| watch.strong_count() > 0);
-        running.insert(scope, Arc::downgrade(&watch));
+        running.watches.retain(|_, watch| watch.strong_count() > 0);
+        running.watches.insert(scope, Arc::downgrade(&watch));
         watch
     }
 }
@@ -235,7 +262,7 @@ impl Watch {
 
 struct Inner {
     scope: Scope,
-    keep: Arc<KeepPolicy>,
+    keep: watch::Sender<Keep>,
     metrics: Arc<Metrics>,
     store: RwLock<Store>,
     subscribers: Mutex<Vec<Subscriber>>,
@@ -247,9 +274,11 @@ fn is_newer(a: &DynamicObject, b: &DynamicObject) -> bool {
     matches!((version(a), version(b)), (Some(a), Some(b)) if a > b)
 }
 
-/// Whether two are one object at one version.
+/// Whether two are one object at one version, and as much of it.
 fn is_the_same(a: &DynamicObject, b: &DynamicObject) -> bool {
-    a.metadata.resource_version == b.metadata.resource_version && a.metadata.uid == b.metadata.uid
+    a.metadata.resource_version == b.metadata.resource_version
+        && a.metadata.uid == b.metadata.uid
+        && a.data.is_null() == b.data.is_null()
 }
 
 impl Inner {
@@ -269,7 +298,7 @@ impl Inner {
         let kind = &self.scope.kind;
         let is_definition = kind.kind == "CustomResourceDefinition";
         slim(&mut object);
-        if !self.keep.keeps_whole(kind, &object) {
+        if !self.keep.borrow().keeps_whole(&object) {
             object.data = serde_json::Value::Null;
             // What people want of a plugin stands on the definition of its kind.
             if let Some(annotations) = &mut object.metadata.annotations {
@@ -352,18 +381,25 @@ impl Inner {
         }
     }
 
-    fn set_state(&self, state: WatchState) {
-        self.state.send_if_modified(|current| {
-            let changed = *current != state;
-            *current = state;
-            changed
-        });
+    fn keep(&self, wanted: Keep) {
+        let covered = self.keep.borrow().covers(&wanted);
+        self.keep.send_replace(wanted);
+        // After the policy, so that a list that ends just now cannot have the last word.
+        if !covered {
+            self.state.send_if_modified(|current| {
+                let synced = *current == WatchState::Synced;
+                if synced {
+                    *current = WatchState::Starting;
+                }
+                synced
+            });
+        }
     }
 
     fn fail(&self, message: String) {
         if *self.state.borrow() != WatchState::Failing(message.clone()) {
             warn!(kind = %self.scope.kind, namespace = self.scope.namespace, "cannot watch: {message}");
-            self.set_state(WatchState::Failing(message));
+            self.state.send_replace(WatchState::Failing(message));
         }
     }
 }

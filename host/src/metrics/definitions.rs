@@ -132,6 +132,8 @@ definitions! {
         "1 for a version that is held back because it would do worse than the one that answers";
     PLUGIN_RELOADS = Counter, "operator.plugin_reloads", "{reload}", ["controller", "result"],
         "Plugin files taken, refused or held back, the first of each controller too";
+    CONFIG_RELOADS = Counter, "operator.config_reloads", "{reload}", ["result"],
+        "Configurations taken or refused, the first too";
     QUEUE_DEPTH = Gauge, "operator.queue_depth", "{parent}", ["controller"],
         "Parents that wait for a worker";
     QUEUE_AGE = Gauge, "operator.queue_age", "s", ["controller"],

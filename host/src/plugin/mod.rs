@@ -12,7 +12,7 @@ pub mod reload;
 pub mod report;
 pub mod versions;
 
-mod source;
+pub(crate) mod source;
 
 mod runtime;
 

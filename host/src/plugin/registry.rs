@@ -75,11 +75,12 @@ pub struct Slot {
     expected: Expected,
     metrics: ControllerMetrics,
     tracer: Tracer,
-    live: watch::Sender<Live>,
+    live: Arc<watch::Sender<Live>>,
+    trouble: Arc<watch::Sender<Option<Arc<str>>>>,
     proof: Option<Arc<dyn Proof>>,
     versions: Option<Arc<Versions>>,
-    waiting: Mutex<Option<Waiting>>,
-    report: watch::Sender<PluginReport>,
+    waiting: Arc<Mutex<Option<Waiting>>>,
+    report: Arc<watch::Sender<PluginReport>>,
 }
 
 /// A candidate that is loaded and not live.
@@ -96,6 +97,7 @@ enum Because {
     First,
     Proved(String),
     Unproved,
+    Reconfigured,
     Forced,
     RolledBack,
     Restored,
@@ -107,6 +109,7 @@ impl std::fmt::Display for Because {
             Self::First => f.write_str("it was the first"),
             Self::Proved(on) => write!(f, "proved: {on}"),
             Self::Unproved => f.write_str("nothing proves it"),
+            Self::Reconfigured => f.write_str("its limits were changed"),
             Self::Forced => f.write_str("promoted by force"),
             Self::RolledBack => f.write_str("rolled back to: it is pinned"),
             Self::Restored => f.write_str("it was the last good one before the restart"),
@@ -138,13 +141,33 @@ impl Slot {
             expected,
             metrics,
             tracer: Tracer::default(),
-            live,
+            live: Arc::new(live),
+            trouble: Arc::default(),
             proof: None,
             versions: None,
-            waiting: Mutex::default(),
-            report: watch::Sender::new(report),
+            waiting: Arc::default(),
+            report: Arc::new(watch::Sender::new(report)),
         };
         (slot, receiver)
+    }
+
+    /// The same place under other expectations: what is live in it stays until something else meets them.
+    #[must_use]
+    pub fn expecting(&self, expected: Expected) -> Self {
+        let file = expected.file.display().to_string();
+        self.report.send_modify(|report| report.file = file);
+        Self {
+            runtime: self.runtime.clone(),
+            expected,
+            metrics: self.metrics.clone(),
+            tracer: self.tracer.clone(),
+            live: Arc::clone(&self.live),
+            trouble: Arc::clone(&self.trouble),
+            proof: self.proof.clone(),
+            versions: self.versions.clone(),
+            waiting: Arc::clone(&self.waiting),
+            report: Arc::clone(&self.report),
+        }
     }
 
     /// The same, with a span for each reload.
@@ -178,6 +201,12 @@ impl Slot {
         &self.expected
     }
 
+    /// What is wrong with the file while an earlier version of it is live.
+    #[must_use]
+    pub fn trouble(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.trouble.subscribe()
+    }
+
     /// What there is to say of it.
     #[must_use]
     pub fn report(&self) -> watch::Receiver<PluginReport> {
@@ -191,11 +220,11 @@ impl Slot {
 
     /// Makes the last good version live, when it was kept.
     pub async fn restore(&self) {
-        let Some(last) = self
+        let last = self
             .versions
             .as_ref()
-            .and_then(|versions| versions.list().into_iter().next())
-        else {
+            .and_then(|versions| versions.list().into_iter().next());
+        let Some(last) = last.filter(|_| self.live_version().is_none()) else {
             return;
         };
         match self.kept(&last).await {
@@ -215,15 +244,13 @@ impl Slot {
     pub async fn settle(&self, candidate: Option<&Candidate>) -> Option<Duration> {
         // Loaded first, since that takes the longest and needs nobody's word.
         let loaded = match candidate {
-            Some(candidate) if self.digest() != Some(candidate.digest) => {
-                match self.loaded(candidate).await {
-                    Ok(plugin) => Some(plugin),
-                    Err(reason) => {
-                        self.fail(&reason.to_string(), Some(candidate.digest));
-                        None
-                    }
+            Some(candidate) if !self.is_live(candidate) => match self.loaded(candidate).await {
+                Ok(plugin) => Some(plugin),
+                Err(reason) => {
+                    self.fail(&reason.to_string(), Some(candidate.digest));
+                    None
                 }
-            }
+            },
             _ => None,
         };
         let orders = self.known_orders().await;
@@ -240,7 +267,7 @@ impl Slot {
             return self.follow(pin, loaded).await.then_some(Duration::ZERO);
         }
         let Some(plugin) = loaded else {
-            if candidate.is_some_and(|candidate| self.digest() == Some(candidate.digest)) {
+            if candidate.is_some_and(|candidate| self.is_live(candidate)) {
                 self.nothing_waits();
             }
             return None;
@@ -250,6 +277,7 @@ impl Slot {
         let (bytes, noticed) = (Some(candidate.bytes.clone()), Some(candidate.noticed));
         let because = match (&self.proof, self.live_version()) {
             (_, None) => Because::First,
+            (_, Some(live)) if live.digest() == plugin.digest() => Because::Reconfigured,
             (None, _) => Because::Unproved,
             _ if orders.forces(plugin.digest()) => Because::Forced,
             (Some(proof), Some(live)) => {
@@ -285,6 +313,7 @@ impl Slot {
         match self.digest() {
             Some(live) => {
                 warn!(controller, file = %file.display(), digest, %live, "{message}; the version before stays live");
+                self.trouble.send_replace(Some(message.into()));
             }
             None => {
                 error!(controller, file = %file.display(), digest, "{message}");
@@ -308,7 +337,8 @@ impl Slot {
             Some(kept) => match self.kept(&kept).await {
                 Ok((plugin, bytes)) => {
                     self.promote(plugin, Some(bytes), &Because::RolledBack, None)
-                        .await
+                        .await;
+                    return true;
                 }
                 Err(reason) => self.say_lost(&kept, &reason),
             },
@@ -364,6 +394,7 @@ impl Slot {
             because: because.to_string(),
         };
         self.live.send_replace(Live::Plugin(plugin.clone()));
+        self.trouble.send_replace(None);
         let aside = matches!(because, Because::RolledBack | Because::Restored);
         self.report.send_modify(|report| {
             report.live = Some(live);
@@ -430,6 +461,9 @@ impl Slot {
             if let Some(proof) = &self.proof {
                 proof.announce(Some(&held));
             }
+            self.trouble.send_replace(Some(
+                format!("the plugin's file is held back: {}", held.message).into(),
+            ));
             waiting.said = Some(held);
         }
         delay
@@ -462,6 +496,7 @@ impl Slot {
             proof.announce(None);
         }
         self.metrics.plugin_held_back(None);
+        self.trouble.send_replace(None);
         let candidate = CandidateVersion {
             digest: Some(plugin.digest().to_string()),
             version: Some(plugin.description().version.clone()),
@@ -478,6 +513,7 @@ impl Slot {
     /// The file holds the live version.
     fn nothing_waits(&self) {
         self.forget_waiting();
+        self.trouble.send_replace(None);
         let had = self
             .report
             .send_if_modified(|report| report.candidate.take().is_some());
@@ -517,6 +553,12 @@ impl Slot {
         }
     }
 
+    /// Whether a file's contents answer already, under the limits that are expected.
+    fn is_live(&self, candidate: &Candidate) -> bool {
+        self.live_version()
+            .is_some_and(|live| *live.digest() == candidate.digest && *live.limits() == self.expected.limits)
+    }
+
     /// The live version's.
     fn digest(&self) -> Option<Digest> {
         self.live_version().map(|plugin| *plugin.digest())
@@ -537,6 +579,7 @@ impl Slot {
     async fn loaded(&self, candidate: &Candidate) -> Result<Plugin, Refused> {
         if let Some(waiting) = &*self.waiting()
             && *waiting.plugin.digest() == candidate.digest
+            && *waiting.plugin.limits() == self.expected.limits
         {
             return Ok(waiting.plugin.clone());
         }

@@ -65,7 +65,7 @@ enum Stage {
 
 /// See the module.
 pub struct Proving {
-    config: Arc<ControllerConfig>,
+    config: watch::Sender<Arc<ControllerConfig>>,
     events: Events,
     stage: watch::Sender<Stage>,
     /// The name of the kind's definition; `Some(None)`: there is none.
@@ -79,13 +79,22 @@ impl Proving {
     #[must_use]
     pub fn new(config: Arc<ControllerConfig>, events: Events) -> Self {
         Self {
-            config,
+            config: watch::Sender::new(config),
             events,
             stage: watch::Sender::default(),
             definition: watch::Sender::default(),
             orders: watch::Sender::default(),
             held: Mutex::default(),
         }
+    }
+
+    /// The controller is configured otherwise. What is held back is proved again.
+    pub fn configure(&self, config: Arc<ControllerConfig>) {
+        self.config.send_replace(config);
+    }
+
+    fn config(&self) -> Arc<ControllerConfig> {
+        Arc::clone(&self.config.borrow())
     }
 
     /// The controller is about to run, and its kind is of this definition.
@@ -123,8 +132,11 @@ impl Proving {
         let _subscription = definitions.subscribe(Arc::new(move |_, _| hint.notify_one()));
         let mut state = definitions.state();
         let mut name = self.definition.subscribe();
+        let mut config = self.config.subscribe();
         let mut said = None;
         loop {
+            let configured = config.has_changed().unwrap_or(false);
+            config.mark_unchanged();
             let known = match (&*name.borrow_and_update(), &*state.borrow_and_update()) {
                 (None, _) | (Some(Some(_)), WatchState::Starting) => None,
                 (Some(None), _) => Some(self.ordered(None, &mut said)),
@@ -136,7 +148,7 @@ impl Proving {
             };
             self.orders.send_if_modified(|orders| {
                 // What was known stays true while the watch begins anew.
-                let news = known.is_some() && *orders != known;
+                let news = known.is_some() && (configured || *orders != known);
                 if news {
                     orders.clone_from(&known);
                 }
@@ -146,6 +158,7 @@ impl Proving {
                 () = changed.notified() => {}
                 Ok(()) = state.changed() => {}
                 Ok(()) = name.changed() => {}
+                Ok(()) = config.changed() => config.mark_changed(),
                 () = stop.cancelled() => return,
             }
         }
@@ -163,13 +176,13 @@ impl Proving {
         if let Some(wrong) = &wrong
             && said.as_ref() != Some(wrong)
         {
-            warn!(controller = self.config.name, "{wrong}");
+            warn!(controller = self.config().name, "{wrong}");
         }
         *said = wrong;
         Orders {
             promote: promote
                 .into_iter()
-                .chain(self.config.proving.promote.clone())
+                .chain(self.config().proving.promote.clone())
                 .collect(),
             pin,
         }
@@ -219,7 +232,7 @@ impl Proof for Proving {
     }
 
     async fn prove(&self, live: &Plugin, candidate: &Plugin) -> Verdict {
-        if self.config.proving.mode == Mode::Off {
+        if self.config().proving.mode == Mode::Off {
             return Verdict::Proved("proving is switched off".into());
         }
         let Some(context) = self.context().await else {
@@ -228,7 +241,7 @@ impl Proof for Proving {
         let start = Instant::now();
         let verdict = compare(&context, live, candidate).await;
         debug!(
-            controller = self.config.name,
+            controller = self.config().name,
             took_us = start.elapsed().as_micros(),
             ?verdict,
             "proof done"
@@ -277,7 +290,7 @@ impl Proof for Proving {
         }
         for (name, reason) in &now {
             if let Some(parent) = context.parent(name) {
-                let (controller, note) = (&self.config.name, &reason.message);
+                let (controller, note) = (&context.config.name, &reason.message);
                 self.events
                     .publish(controller, &parent, EventType::Warning, EVENT, note);
             }

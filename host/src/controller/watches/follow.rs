@@ -84,10 +84,27 @@ async fn follow(inner: &Inner, client: &Client, resource: &Resource, retry: &mut
         }
         _ => Api::all_with(client.clone(), &resource.api),
     };
-    let mut stream = pin!(watcher(api, watcher::Config::default()));
+    let mut keep = inner.keep.subscribe();
+    let mut filled_under = keep.borrow_and_update().clone();
+    let mut stream = pin!(watcher(api.clone(), watcher::Config::default()));
     let mut listed = HashSet::new();
     let mut last_failure = Instant::now();
-    while let Some(event) = stream.next().await {
+    loop {
+        let event = tokio::select! {
+            biased;
+            // The sender is in `inner`.
+            Ok(()) = keep.changed() => {
+                let wanted = keep.borrow_and_update().clone();
+                if !filled_under.covers(&wanted) {
+                    debug!(kind = %inner.scope.kind, "more of this kind is needed: listing anew");
+                    stream.set(watcher(api.clone(), watcher::Config::default()));
+                }
+                filled_under = wanted;
+                continue;
+            }
+            event = stream.next() => event,
+        };
+        let Some(event) = event else { return };
         match event {
             Ok(watcher::Event::Init) => listed.clear(),
             Ok(watcher::Event::InitApply(object)) => {
@@ -100,7 +117,14 @@ async fn follow(inner: &Inner, client: &Client, resource: &Resource, retry: &mut
                 if matches!(*inner.state.borrow(), WatchState::Failing(_)) {
                     info!(kind = %inner.scope.kind, namespace = inner.scope.namespace, "watching again");
                 }
-                inner.set_state(WatchState::Synced);
+                inner.state.send_if_modified(|current| {
+                    // Under another policy by now: the next turn of the loop sees to it.
+                    let news = *current != WatchState::Synced && !keep.has_changed().unwrap_or(false);
+                    if news {
+                        *current = WatchState::Synced;
+                    }
+                    news
+                });
                 retry.reset();
             }
             Ok(watcher::Event::Apply(object)) => {

@@ -7,16 +7,16 @@ fn watch() -> Watch {
         api_version: "v1".into(),
         kind: "ConfigMap".into(),
     };
-    let keep = KeepPolicy {
-        whole: HashSet::from([kind.clone()]),
-        ..KeepPolicy::default()
+    let keep = Keep {
+        all: true,
+        ..Keep::default()
     };
     let inner = Arc::new(Inner {
         scope: Scope {
             kind,
             namespace: None,
         },
-        keep: Arc::new(keep),
+        keep: watch::Sender::new(keep),
         metrics: Arc::new(Metrics::unread()),
         store: RwLock::default(),
         subscribers: Mutex::default(),
