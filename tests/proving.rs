@@ -538,6 +538,31 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
     assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1"]);
     assert_eq!(uid(scenario.get(POD, "e-pod-1").await), pod);
 
+    // A definition in which what the Echo uses has another type.
+    let contradicting = echo(
+        br#""minimum":0,"type":"integer"}},"required":["replicas","image"]"#,
+        br#""minimum":0,"type":"boolean"}},"required":["replicas","image"]"#,
+    );
+    api.replace("plugins", &PostParams::default(), &with(contradicting.clone()))
+        .await
+        .unwrap();
+    project(&api, &mut mount).await;
+    let line = host
+        .until_log(&["plugin held back", &Digest::of(&contradicting).to_string()])
+        .await;
+    assert_says(
+        &line,
+        &["Incompatible", "proving-configmap/e", "spec.replicas", "boolean"],
+    );
+
+    api.replace("plugins", &PostParams::default(), &with(broken.clone()))
+        .await
+        .unwrap();
+    project(&api, &mut mount).await;
+    scenario
+        .until_condition(ECHO, "e", "PluginHeldBack", "True", "WouldDelete")
+        .await;
+
     // What the command line shows of it.
     let address = format!("127.0.0.1:{}", port(&host).await);
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))

@@ -82,8 +82,7 @@ pub async fn supervise(
                     );
                 }
                 let stop_one = stop.child_token();
-                let api = &resolved.parent.api;
-                proving.starting(format!("{}.{}", api.plural, api.group));
+                proving.starting(&resolved.parent);
                 let context = context(&shared, &config, &resolved, plugin.clone(), Arc::clone(&proving));
                 let context = Arc::new(context);
                 let running = tokio::spawn(controller::run(Arc::clone(&context), stop_one.clone()));

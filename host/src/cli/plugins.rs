@@ -236,6 +236,7 @@ mod tests {
                 version: "1.0.0".into(),
                 since: ago(300),
                 because: "it was the first".into(),
+                diff: String::new(),
             }),
             candidate: Some(CandidateVersion {
                 digest: Some(digest("bbbbbbbbbbbb")),

@@ -152,11 +152,13 @@ fn list(endpoint: &str, checks: &[Check], query: &str) -> (StatusCode, String) {
 /// so they are for this machine, and for whoever may forward a port to it.
 fn plugins(health: &Health, local: bool) -> Response<Full<Bytes>> {
     let mut reports = health.plugins();
-    for candidate in reports.iter_mut().filter_map(|report| report.candidate.as_mut()) {
-        if !local && !candidate.diff.is_empty() {
-            candidate.diff =
-                "(shown on the host's own machine only, as through kubectl exec or port-forward)".into();
-        }
+    let diffs = reports.iter_mut().flat_map(|report| {
+        let live = report.live.as_mut().map(|live| &mut live.diff);
+        let candidate = report.candidate.as_mut().map(|candidate| &mut candidate.diff);
+        live.into_iter().chain(candidate)
+    });
+    for diff in diffs.filter(|diff| !local && !diff.is_empty()) {
+        "(shown on the host's own machine only, as through kubectl exec or port-forward)".clone_into(diff);
     }
     match serde_json::to_vec(&reports) {
         Ok(body) => respond(StatusCode::OK, "application/json", body),

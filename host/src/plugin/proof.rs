@@ -85,10 +85,26 @@ pub struct Blamed {
 /// What came of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The candidate may take over; the text says what it was tried on.
-    Proved(String),
+    /// The candidate may take over.
+    Proved {
+        /// What it was tried on, and what came of it.
+        on: String,
+        /// The first differences between the two versions' answers; bounded, often empty.
+        diff: String,
+    },
     /// It may not.
     HeldBack(Box<HeldBack>),
+}
+
+impl Verdict {
+    /// Nothing was compared.
+    #[must_use]
+    pub fn unneeded(why: &str) -> Self {
+        Self::Proved {
+            on: why.to_owned(),
+            diff: String::new(),
+        }
+    }
 }
 
 /// Proves candidates of one controller.

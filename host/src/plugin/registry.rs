@@ -8,7 +8,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use thiserror::Error;
 use tokio::sync::watch;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::contract::Kind;
 use super::proof::{HeldBack, Orders, Proof, Verdict};
@@ -30,7 +30,7 @@ pub enum Live {
 }
 
 /// What a plugin must be to be a controller's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// The controller's name.
     pub controller: String,
@@ -95,7 +95,7 @@ struct Waiting {
 /// How a version came to be live.
 enum Because {
     First,
-    Proved(String),
+    Proved { on: String, diff: String },
     Unproved,
     Reconfigured,
     Forced,
@@ -107,12 +107,21 @@ impl std::fmt::Display for Because {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::First => f.write_str("it was the first"),
-            Self::Proved(on) => write!(f, "proved: {on}"),
+            Self::Proved { on, .. } => write!(f, "proved: {on}"),
             Self::Unproved => f.write_str("nothing proves it"),
             Self::Reconfigured => f.write_str("its limits were changed"),
             Self::Forced => f.write_str("promoted by force"),
             Self::RolledBack => f.write_str("rolled back to: it is pinned"),
             Self::Restored => f.write_str("it was the last good one before the restart"),
+        }
+    }
+}
+
+impl Because {
+    fn diff(&self) -> &str {
+        match self {
+            Self::Proved { diff, .. } => diff,
+            _ => "",
         }
     }
 }
@@ -283,7 +292,7 @@ impl Slot {
             (Some(proof), Some(live)) => {
                 self.report_proving(&plugin);
                 match proof.prove(&live, &plugin).await {
-                    Verdict::Proved(on) => Because::Proved(on),
+                    Verdict::Proved { on, diff } => Because::Proved { on, diff },
                     Verdict::HeldBack(held) => return Some(self.hold_back(&plugin, *held)),
                 }
             }
@@ -383,6 +392,13 @@ impl Slot {
             because = %because,
             "plugin loaded"
         );
+        if !because.diff().is_empty() {
+            debug!(
+                controller = self.expected.controller,
+                diff = because.diff(),
+                "what it changes"
+            );
+        }
         self.metrics.plugin_live(&plugin);
         self.metrics.reloaded("loaded");
         let kept = KeptVersion::of(&plugin);
@@ -392,6 +408,7 @@ impl Slot {
             version: kept.version.clone(),
             since: kept.since,
             because: because.to_string(),
+            diff: because.diff().to_owned(),
         };
         self.live.send_replace(Live::Plugin(plugin.clone()));
         self.trouble.send_replace(None);

@@ -41,6 +41,9 @@ pub struct LiveVersion {
     pub since: Timestamp,
     /// How it came to be live, for people.
     pub because: String,
+    /// The first differences to the answers of the version before it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub diff: String,
 }
 
 /// A version that is not live.

@@ -211,8 +211,13 @@ impl Findings {
             let message = format!("{}{first}", parts.join(" and "));
             return held("WouldDelete", message, self.losses, self.deleting);
         }
-        self.diffs.truncate(0);
-        Verdict::Proved(self.summary())
+        let on = self.summary();
+        self.losses.append(&mut self.diffs);
+        self.losses.truncate(MAX_DIFFS);
+        Verdict::Proved {
+            on,
+            diff: self.losses.join("\n"),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use kube::Api;
+use kube::api::ListParams;
 use kube::core::DynamicObject;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
@@ -24,6 +25,7 @@ use self::compare::{Findings, MAX_BLAMED, find};
 use self::shadow::Scene;
 use super::context::Context;
 use super::events::Events;
+use super::kinds::Resource;
 use super::object::{ObjectName, annotation, fingerprint};
 use super::queue::Trigger;
 use super::status::Reason;
@@ -97,8 +99,9 @@ impl Proving {
         Arc::clone(&self.config.borrow())
     }
 
-    /// The controller is about to run, and its kind is of this definition.
-    pub fn starting(&self, definition: String) {
+    /// The controller is about to run.
+    pub fn starting(&self, parent: &Resource) {
+        let definition = definition_name(parent);
         self.stage.send_replace(Stage::Starting);
         self.definition.send_if_modified(|known| {
             let definition = Some(Some(definition));
@@ -233,10 +236,10 @@ impl Proof for Proving {
 
     async fn prove(&self, live: &Plugin, candidate: &Plugin) -> Verdict {
         if self.config().proving.mode == Mode::Off {
-            return Verdict::Proved("proving is switched off".into());
+            return Verdict::unneeded("proving is switched off");
         }
         let Some(context) = self.context().await else {
-            return Verdict::Proved("there is no object of its kind".into());
+            return Verdict::unneeded("there is no object of its kind");
         };
         let start = Instant::now();
         let verdict = compare(&context, live, candidate).await;
@@ -404,19 +407,31 @@ fn beyond(config: &ControllerConfig, live: &Plugin, candidate: &Plugin) -> Vec<S
 async fn installed(context: &Context) -> Result<Option<Value>, String> {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     let api: Api<CustomResourceDefinition> = Api::all(context.client.clone());
-    let name = format!("{}.{}", context.resource.api.plural, context.resource.api.group);
-    match tokio::time::timeout(DEFINITION_TIMEOUT, api.get(&name)).await {
-        Ok(Ok(definition)) => serde_json::to_value(definition)
-            .map(Some)
+    let name = definition_name(&context.resource);
+    // A list of one: the host has the right to list definitions, since it watches them.
+    let one = ListParams::default().fields(&format!("metadata.name={name}"));
+    match tokio::time::timeout(DEFINITION_TIMEOUT, api.list(&one)).await {
+        Ok(Ok(list)) => list
+            .items
+            .into_iter()
+            .next()
+            .map(serde_json::to_value)
+            .transpose()
             .map_err(|error| error.to_string()),
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => {
-            debug!(
-                definition = name,
-                "the definition cannot be read: it is not compared"
+        Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+            warn!(
+                controller = context.config.name,
+                "the definition {name} may not be read, so the new version's is not compared with it: give the host's \
+                 role the verb list on customresourcedefinitions"
             );
             Ok(None)
         }
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {DEFINITION_TIMEOUT:?}")),
     }
+}
+
+/// As the API server names it.
+fn definition_name(resource: &Resource) -> String {
+    format!("{}.{}", resource.api.plural, resource.api.group)
 }

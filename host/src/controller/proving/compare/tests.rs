@@ -46,7 +46,7 @@ fn verdict(findings: impl IntoIterator<Item = Finding>) -> Verdict {
 fn held(verdict: Verdict) -> HeldBack {
     match verdict {
         Verdict::HeldBack(held) => *held,
-        Verdict::Proved(on) => panic!("proved: {on}"),
+        Verdict::Proved { on, .. } => panic!("proved: {on}"),
     }
 }
 
@@ -61,10 +61,11 @@ fn the_same_answer_is_unchanged_and_another_one_is_changed() {
     assert_eq!(find(says("a"), says("a"), Some(says("a"))), Finding::Unchanged);
     let changed = find(says("a"), says("b"), Some(says("b")));
     assert!(matches!(changed, Finding::Changed { .. }));
-    let Verdict::Proved(on) = verdict([Finding::Unchanged, changed]) else {
+    let Verdict::Proved { on, diff } = verdict([Finding::Unchanged, changed]) else {
         panic!("a change of the status deletes nothing");
     };
     assert_eq!(on, "2 objects: 1 unchanged, 1 changed");
+    assert!(diff.contains("-  text: a\n+  text: b"), "{diff}");
 }
 
 #[test]
@@ -72,7 +73,7 @@ fn what_failed_before_may_fail_again_or_work() {
     let fails = || Err("no".to_owned());
     assert_eq!(find(fails(), fails(), None), Finding::Unchanged);
     let works = find(fails(), says("a"), Some(says("a")));
-    assert!(matches!(verdict([works]), Verdict::Proved(_)));
+    assert!(matches!(verdict([works]), Verdict::Proved { .. }));
 }
 
 #[test]
@@ -111,7 +112,7 @@ fn two_answers_to_one_request_are_held_back_with_the_first_difference() {
 fn a_fifth_of_the_children_may_go_and_no_more() {
     // Of 20 children each time.
     let four = verdict([deletes(&["a", "b", "c", "d"]), Finding::Unchanged]);
-    let Verdict::Proved(on) = four else {
+    let Verdict::Proved { on, .. } = four else {
         panic!("{four:?}")
     };
     assert_eq!(on, "2 objects: 1 unchanged, 1 changed, 4 of 20 children deleted");
@@ -131,7 +132,7 @@ fn what_the_live_version_deletes_too_does_not_count() {
     let live = effect(json!({"children": ["x"]}), &names, &[]);
     let candidate = effect(json!({"children": ["y"]}), &names, &[]);
     let finding = find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)));
-    assert!(matches!(verdict([finding]), Verdict::Proved(_)));
+    assert!(matches!(verdict([finding]), Verdict::Proved { .. }));
 }
 
 #[test]
