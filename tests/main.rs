@@ -35,6 +35,7 @@ mod process;
 mod proving;
 mod refused;
 mod reload;
+mod rounds;
 mod secrets;
 mod successors;
 mod telemetry;
