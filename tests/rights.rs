@@ -233,7 +233,7 @@ async fn with_the_printed_rights_everything_works_and_without_any_one_of_them_th
         }
     });
     futures::stream::iter(cases)
-        .buffer_unordered(3)
+        .buffer_unordered(4)
         .collect::<Vec<_>>()
         .await;
 }

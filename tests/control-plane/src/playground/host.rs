@@ -12,7 +12,10 @@ use anyhow::Context;
 use clap::ValueEnum;
 use control_plane::{Component, Output};
 
-use crate::{Arguments, DRAIN, screen::Screen};
+use crate::{Arguments, DRAIN, news, screen::Screen};
+
+/// Where the host keeps the last versions of each plugin, beside its log.
+pub(crate) const VERSIONS: &str = "versions";
 
 /// Which lines of the host's log a person sees.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -28,6 +31,8 @@ pub(crate) enum HostLog {
 /// The running host.
 pub(crate) struct Host {
     component: Component,
+    program: PathBuf,
+    address: String,
     log: PathBuf,
     reader: Option<std::thread::JoinHandle<()>>,
 }
@@ -48,11 +53,11 @@ impl Host {
         let (reader, writer) = std::io::pipe()?;
         let mut environment: Vec<_> = kubeconfig.iter().map(|path| ("KUBECONFIG", *path)).collect();
         environment.extend(more.iter().map(|(name, value)| (name.as_str(), value.as_path())));
-        // Whatever else listens on this machine; the port is in the log.
-        if std::env::var_os("OPERATOR_HOST_HEALTH_ADDR").is_none() {
-            environment.push(("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")));
-        }
-        let mut arguments_of_host = vec!["run".to_owned()];
+        let address = address()?;
+        environment.push(("OPERATOR_HOST_HEALTH_ADDR", Path::new(&address)));
+        environment.push(("OPERATOR_HOST_LOG_FORMAT", Path::new("json")));
+        let versions = logs.join(VERSIONS).display().to_string();
+        let mut arguments_of_host = ["run", "--state-dir", &versions].map(str::to_owned).to_vec();
         if let Some(config) = &arguments.config {
             arguments_of_host.extend(["--config".to_owned(), config.display().to_string()]);
         }
@@ -67,6 +72,8 @@ impl Host {
         let reader = std::thread::spawn(move || copy(reader, file, shown, &screen));
         Ok(Self {
             component,
+            program: program.to_owned(),
+            address,
             log,
             reader: Some(reader),
         })
@@ -74,6 +81,15 @@ impl Host {
 
     pub(crate) fn id(&self) -> u32 {
         self.component.id()
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Where its health port is.
+    pub(crate) fn address(&self) -> String {
+        self.address.clone()
     }
 
     pub(crate) fn log(&self) -> &Path {
@@ -113,10 +129,22 @@ impl Host {
     }
 }
 
+/// The one that the user wants, or a free one, whatever else listens on this machine.
+fn address() -> anyhow::Result<String> {
+    if let Ok(address) = std::env::var("OPERATOR_HOST_HEALTH_ADDR") {
+        return Ok(address);
+    }
+    let free = std::net::TcpListener::bind("127.0.0.1:0")?;
+    Ok(free.local_addr()?.to_string())
+}
+
 fn copy(reader: PipeReader, mut file: File, shown: HostLog, screen: &Screen) {
     for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
         let _ = writeln!(file, "{line}");
+        if shown != HostLog::None && news::show(&line, screen) {
+            continue;
+        }
         let show = match shown {
             HostLog::All => true,
             HostLog::Warn => is_warning(&line),

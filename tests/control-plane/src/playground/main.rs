@@ -7,6 +7,7 @@
 mod deploy;
 mod hints;
 mod host;
+mod news;
 mod screen;
 mod view;
 
@@ -182,6 +183,7 @@ async fn play(
     kubeconfig: Option<&std::path::Path>,
     screen: &Screen,
 ) -> ExitCode {
+    let (program, address) = (host.program().to_owned(), host.address());
     let created = async {
         match manifests::apply(client, samples).await {
             Ok(()) => screen.step(&format!("{} created", counted(samples.len(), "sample"))),
@@ -189,6 +191,7 @@ async fn play(
             Err(error) => screen.error(&format!("a sample is missing: {error}")),
         }
         hints::print(screen, kubeconfig, samples, definitions);
+        hints::print_plugins(screen, &program, &address);
     };
     let ended = {
         let ended = host.ended();
@@ -285,6 +288,7 @@ fn forget(data: &std::path::Path) -> anyhow::Result<()> {
         "operator-host.log",
         "audit.log",
         "deployed",
+        host::VERSIONS,
     ] {
         let path = data.join(name);
         let removed = if path.is_dir() {
