@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run run-deploy test bench crds schemas fmt lint clean prerequisites
+.PHONY: help run run-deploy test image-test manifests bench crds schemas fmt lint clean prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -56,6 +56,16 @@ schemas: ## Write the JSON Schemas of the contract anew
 	cargo build --workspace --quiet
 	$(target)/debug/operator-host schema request > wit/request.schema.json
 	$(target)/debug/operator-host schema response > wit/response.schema.json
+
+image-test: prerequisites ## Build the Dockerfile's image without pulling any, and run it as a pod would (slow; PROFILE=dev is less so)
+	plugins/build.sh >/dev/null
+	tests/image.sh $(or $(PROFILE),release)
+
+manifests: ## Write the roles of manifests/deploy anew
+	cargo build --workspace --quiet
+	manifests/deploy/plugins.sh
+	$(target)/debug/operator-host rbac --config manifests/deploy/base/config/config.yaml >manifests/deploy/base/rbac.yaml.new
+	mv manifests/deploy/base/rbac.yaml.new manifests/deploy/base/rbac.yaml
 
 bench: prerequisites ## Measure, and print the table that README shows
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \

@@ -41,7 +41,8 @@ make_base() {
     sysroot=$(rustc --print sysroot)
     container=$("${buildah[@]}" from scratch)
     "${buildah[@]}" copy --quiet "$container" "$root" /
-    "${buildah[@]}" copy --quiet "$container" "$sysroot" /usr/local/rust
+    "${buildah[@]}" copy --quiet "$container" "$sysroot/bin" /usr/local/rust/bin
+    "${buildah[@]}" copy --quiet "$container" "$sysroot/lib" /usr/local/rust/lib
     "${buildah[@]}" config --env PATH=/usr/local/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin \
         --env CARGO_HOME=/usr/local/cargo --env CARGO_NET_OFFLINE=true "$container"
     "${buildah[@]}" commit --quiet --rm "$container" "docker.io/library/$base"
