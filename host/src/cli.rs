@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod crd;
+pub mod pack;
 pub mod render;
 pub mod run;
 pub mod schema;
@@ -32,6 +33,8 @@ pub enum Command {
     Render(render::Args),
     /// Say all that is wrong with a plugin
     Check(check::Args),
+    /// Print ConfigMaps that hold plugins, compressed, split and signed where that is wanted
+    Pack(pack::Args),
     /// Print the JSON Schema of what a WASI command reads or writes
     Schema(schema::Args),
 }

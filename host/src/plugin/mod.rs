@@ -6,8 +6,10 @@
 
 pub mod contract;
 pub mod limits;
+pub mod pack;
 pub mod registry;
 pub mod reload;
+pub mod trust;
 
 pub(crate) mod source;
 

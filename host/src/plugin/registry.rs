@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::contract::Kind;
+use super::trust::{Trust, Untrusted};
 use super::{Digest, Limits, LoadError, Made, Plugin, Runtime};
 use crate::metrics::ControllerMetrics;
 use crate::trace::Tracer;
@@ -36,6 +37,8 @@ pub struct Expected {
     pub file: PathBuf,
     /// The caps on the file and on each call.
     pub limits: Limits,
+    /// Whose plugins are taken.
+    pub trust: Trust,
 }
 
 /// The contents of a file that could become the live version.
@@ -45,6 +48,8 @@ pub struct Candidate {
     pub bytes: Bytes,
     /// Their digest.
     pub digest: Digest,
+    /// The signature that came with them.
+    pub signature: Option<Bytes>,
     /// When it was noticed that there is something new.
     pub noticed: Instant,
 }
@@ -52,6 +57,8 @@ pub struct Candidate {
 /// Why a candidate does not become live.
 #[derive(Debug, Error)]
 enum Refused {
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(
@@ -129,7 +136,10 @@ impl Slot {
     /// Loads a candidate and makes it live. One that cannot be loaded or is not this controller's changes nothing.
     pub async fn offer(&self, candidate: Candidate) {
         let before = self.digest();
-        if before == Some(candidate.digest) && self.limits() == Some(self.expected.limits) {
+        if before == Some(candidate.digest)
+            && self.limits() == Some(self.expected.limits)
+            && self.trusts(&candidate).is_ok()
+        {
             self.trouble.send_replace(None);
             info!(controller = self.expected.controller, file = %self.expected.file.display(),
                 digest = %candidate.digest, "the plugin's file holds the live version again");
@@ -138,7 +148,7 @@ impl Slot {
         let span = self.tracer.root("reload", None);
         span.set("operator.controller", self.expected.controller.clone());
         span.set("plugin.digest", candidate.digest.to_string());
-        match span.around(self.load(candidate.bytes)).await {
+        match span.around(self.load(&candidate)).await {
             Ok(plugin) => {
                 info!(
                     controller = self.expected.controller,
@@ -205,14 +215,22 @@ impl Slot {
         }
     }
 
-    async fn load(&self, bytes: Bytes) -> Result<Plugin, Refused> {
+    fn trusts(&self, candidate: &Candidate) -> Result<(), Untrusted> {
+        let signature = candidate.signature.as_deref();
+        self.expected
+            .trust
+            .check(&candidate.bytes, candidate.digest, signature)
+    }
+
+    async fn load(&self, candidate: &Candidate) -> Result<Plugin, Refused> {
+        self.trusts(candidate)?;
         let Expected {
             controller,
             parent,
             limits,
             ..
         } = &self.expected;
-        let plugin = self.runtime.load(bytes, *limits).await?;
+        let plugin = self.runtime.load(candidate.bytes.clone(), *limits).await?;
         let found = &plugin.description().parent;
         if found != parent {
             return Err(Refused::OtherKind {
