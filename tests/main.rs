@@ -34,6 +34,7 @@ mod permissions;
 mod process;
 mod refused;
 mod reload;
+mod rounds;
 mod secrets;
 mod successors;
 mod telemetry;

@@ -13,7 +13,7 @@ use self::answer::{Answer, Changes};
 pub(crate) use self::ask::MAX_NEEDS;
 use self::ask::ask;
 use self::failure::{PassError, count_failure, fail, is_passing, say};
-use super::api::{ApiError, Fault, Objects};
+use super::api::{ApiError, Objects};
 use super::apply::apply;
 use super::children::{Plan, Policy, plan};
 use super::context::Context;
@@ -321,7 +321,7 @@ async fn finish(
             next
         }
         // The plugin's own part of it is at fault: the host's part goes without it.
-        Err(error) if answer.is_some() && error.fault == Fault::Refused(422) => {
+        Err(error) if answer.is_some() && error.is_invalid() => {
             context.observer.metrics.failed("status");
             fail(context, parent, &PassError::Status(error)).await
         }
