@@ -336,7 +336,7 @@ mod tests {
         let files: Vec<_> = index.parts.iter().map(|part| part.file.as_str()).collect();
         assert_eq!(files, ["p.wasm.zst.0", "p.wasm.zst.1", "p.wasm.zst.2"]);
         let text = serde_json::to_vec(&index).unwrap();
-        assert_eq!(Index::read(NAME, &text, 2500).unwrap(), index);
+        assert_eq!(Index::read(NAME, &text, 3000).unwrap(), index);
         assert_eq!(index.join(&parts.concat()).unwrap(), noise(2500));
     }
 
