@@ -8,6 +8,7 @@
 // A helper that fails is a test that fails.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod mount;
 mod puppet;
 mod support;
 
@@ -32,6 +33,7 @@ mod ownership;
 mod packs;
 mod permissions;
 mod process;
+mod proving;
 mod refused;
 mod reload;
 mod rounds;

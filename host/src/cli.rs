@@ -3,6 +3,7 @@
 pub mod check;
 pub mod crd;
 pub mod pack;
+pub mod plugins;
 pub mod render;
 pub mod run;
 pub mod schema;
@@ -27,6 +28,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the controllers that a configuration names, until SIGTERM or Ctrl-C
     Run(run::Args),
+    /// Show which version of each plugin a running host uses, and which it holds back and why
+    Plugins(plugins::Args),
     /// Print the CustomResourceDefinition of a plugin, made from its types
     Crd(crd::Args),
     /// Print the children and the status that a plugin makes of resources in files, without a cluster

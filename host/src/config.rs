@@ -20,6 +20,11 @@ use crate::plugin::trust::{PublicKey, Trust};
 use crate::telemetry::log;
 use trust::RawSignatures;
 
+mod proving;
+
+use proving::RawProving;
+pub use proving::{DEFAULT_PROVING, Mode, ProvingConfig};
+
 /// What the process is to do, checked as far as that goes without a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -60,6 +65,8 @@ pub struct ControllerConfig {
     pub limits: LimitsConfig,
     /// Whose plugins are taken.
     pub trust: Trust,
+    /// What a new version of the plugin must show.
+    pub proving: ProvingConfig,
 }
 
 impl ControllerConfig {
@@ -215,6 +222,8 @@ struct RawController {
     limits: RawLimits,
     sha256: Option<Spanned<String>>,
     signatures: Option<RawSignatures>,
+    #[serde(default)]
+    proving: RawProving,
 }
 
 #[derive(Deserialize)]
@@ -411,6 +420,7 @@ impl RawController {
                 response: bytes(file, self.limits.response.as_ref(), DEFAULT_LIMITS.response)?,
             },
             trust: Trust { sha256, keys },
+            proving: self.proving.validate(file)?,
         })
     }
 }

@@ -7,9 +7,12 @@
 pub mod contract;
 pub mod limits;
 pub mod pack;
+pub mod proof;
 pub mod registry;
 pub mod reload;
+pub mod report;
 pub mod trust;
+pub mod versions;
 
 pub(crate) mod source;
 
@@ -41,7 +44,8 @@ pub use engine::EngineError;
 pub use limits::{EngineOptions, Limits};
 pub use load::{LoadError, Made};
 pub use log::TARGET as LOG_TARGET;
-pub use runtime::{Form, Plugin, Runtime};
+pub use proof::Prefix;
+pub use runtime::{Draw, Form, Plugin, Runtime};
 
 #[cfg(test)]
 mod tests;
