@@ -260,15 +260,13 @@ impl Slot {
     pub async fn settle(&self, candidate: Option<&Candidate>) -> Option<Duration> {
         // Loaded first, since that takes the longest and needs nobody's word.
         let loaded = match candidate {
-            Some(candidate) if !self.is_live(candidate) || self.trusts(candidate).is_err() => {
-                match self.loaded(candidate).await {
-                    Ok(plugin) => Some(plugin),
-                    Err(reason) => {
-                        self.fail(&reason.to_string(), Some(candidate.digest));
-                        None
-                    }
+            Some(candidate) if !self.is_live(candidate) => match self.loaded(candidate).await {
+                Ok(plugin) => Some(plugin),
+                Err(reason) => {
+                    self.fail(&reason.to_string(), Some(candidate.digest));
+                    None
                 }
-            }
+            },
             _ => None,
         };
         let orders = self.known_orders().await;
@@ -572,10 +570,13 @@ impl Slot {
         }
     }
 
-    /// Whether a file's contents answer already, under the limits that are expected.
+    /// Whether a file's contents answer already, and all is as it is expected now.
     fn is_live(&self, candidate: &Candidate) -> bool {
-        self.live_version()
-            .is_some_and(|live| *live.digest() == candidate.digest && *live.limits() == self.expected.limits)
+        self.live_version().is_some_and(|live| {
+            *live.digest() == candidate.digest
+                && *live.limits() == self.expected.limits
+                && self.trusts(candidate).is_ok()
+        })
     }
 
     /// The live version's.
