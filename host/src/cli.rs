@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod crd;
+pub mod pack;
 pub mod plugins;
 pub mod rbac;
 pub mod render;
@@ -41,6 +42,8 @@ pub enum Command {
     Rbac(rbac::Args),
     /// Take the host's finalizers off, so that nothing waits for it once it is gone
     Uninstall(uninstall::Args),
+    /// Print ConfigMaps that hold plugins, compressed, split and signed where that is wanted
+    Pack(pack::Args),
     /// Print the JSON Schema of what a WASI command reads or writes
     Schema(schema::Args),
 }

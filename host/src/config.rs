@@ -4,6 +4,7 @@
 //! Both say the line and the column.
 
 pub mod follow;
+mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,10 @@ use serde_saphyr::{Location, Spanned};
 use thiserror::Error;
 
 use crate::plugin::contract::Kind;
+use crate::plugin::source;
+use crate::plugin::trust::{PublicKey, Trust};
 use crate::telemetry::log;
+use trust::RawSignatures;
 
 mod proving;
 
@@ -59,6 +63,8 @@ pub struct ControllerConfig {
     pub backoff: BackoffConfig,
     /// What one plugin call may use.
     pub limits: LimitsConfig,
+    /// Whose plugins are taken.
+    pub trust: Trust,
     /// What a new version of the plugin must show.
     pub proving: ProvingConfig,
 }
@@ -210,6 +216,7 @@ struct RawConfig {
     #[serde(default)]
     namespaces: Vec<Spanned<String>>,
     log: Option<Spanned<String>>,
+    signatures: Option<RawSignatures>,
     controllers: Vec<RawController>,
 }
 
@@ -233,6 +240,8 @@ struct RawController {
     backoff: RawBackoff,
     #[serde(default)]
     limits: RawLimits,
+    sha256: Option<Spanned<String>>,
+    signatures: Option<RawSignatures>,
     #[serde(default)]
     proving: RawProving,
 }
@@ -301,10 +310,15 @@ impl RawConfig {
             })?;
         }
         let mut controllers: Vec<ControllerConfig> = Vec::new();
+        let signatures = self
+            .signatures
+            .as_ref()
+            .map(|signatures| signatures.validate(file));
+        let keys = signatures.transpose()?.unwrap_or_default();
         for raw in self.controllers {
             let name_at = raw.name.referenced;
             let parent_at = raw.parent.kind.referenced;
-            let controller = raw.validate(file, &folder, needs_plugins)?;
+            let controller = raw.validate(file, &folder, needs_plugins, &keys)?;
             if controllers.iter().any(|other| other.name == controller.name) {
                 let message = format!(
                     "there is a controller named {:?} already: give each its own name",
@@ -339,11 +353,12 @@ impl RawController {
         file: &Path,
         folder: &Path,
         needs_plugins: bool,
+        keys: &[PublicKey],
     ) -> Result<ControllerConfig, ConfigError> {
         dns_label(file, &self.name, "a controller's name")?;
         let parent = self.parent.validate(file)?;
         let path = folder.join(&self.plugin.value);
-        if needs_plugins && !path.is_file() {
+        if needs_plugins && !source::is_there(&path) {
             let message = format!(
                 "there is no plugin file {}: put it there, or name one that exists",
                 path.display()
@@ -403,6 +418,11 @@ impl RawController {
             let message = format!("`backoff.initial` ({initial:?}) must not be over `backoff.max` ({max:?})");
             return Err(invalid(file, given.referenced, message));
         }
+        let keys = match &self.signatures {
+            Some(signatures) => signatures.validate(file)?,
+            None => keys.to_vec(),
+        };
+        let sha256 = trust::pin(file, self.sha256.as_ref())?;
         Ok(ControllerConfig {
             name: self.name.value,
             parent,
@@ -420,6 +440,7 @@ impl RawController {
                 deadline: duration(file, self.limits.deadline.as_ref(), DEFAULT_LIMITS.deadline)?,
                 response: bytes(file, self.limits.response.as_ref(), DEFAULT_LIMITS.response)?,
             },
+            trust: Trust { sha256, keys },
             proving: self.proving.validate(file)?,
         })
     }

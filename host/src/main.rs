@@ -23,6 +23,7 @@ fn main() -> ExitCode {
             Command::Check(args) => cli::check::run(args).await,
             Command::Rbac(args) => cli::rbac::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Uninstall(args) => cli::uninstall::run(args).await,
+            Command::Pack(args) => cli::pack::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
         }
     });

@@ -7,17 +7,34 @@ use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
+use crate::plugin::pack::Compression;
 use crate::plugin::{EngineOptions, Limits, LoadError, Plugin, Runtime};
+
+/// Reads a plugin's file, which may be compressed: its name and its bytes without that.
+///
+/// # Errors
+/// When there is no such file, or it cannot be unpacked.
+pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
+    let packed = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));
+    let compression = Compression::of(file);
+    let bytes = packed.and_then(|packed| {
+        if compression == Compression::None {
+            return Ok(packed);
+        }
+        let unpacked = compression.unpack(&packed, Limits::default().module);
+        unpacked.with_context(|| file.display().to_string())
+    });
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.strip_suffix(compression.suffix()).unwrap_or(&name);
+    Ok((name.to_owned(), bytes.map_err(Failure::Usage)?))
+}
 
 /// Reads and loads a plugin; the inner error is the file's fault.
 ///
 /// # Errors
 /// When there is no such file, or no engine.
 pub(super) async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failure> {
-    let bytes = tokio::fs::read(file)
-        .await
-        .with_context(|| format!("cannot read {}", file.display()));
-    let bytes = bytes.map_err(Failure::Usage)?;
+    let (_, bytes) = read(file)?;
     let runtime = Runtime::new(EngineOptions {
         concurrency: 1,
         pooling: false,

@@ -13,7 +13,8 @@ use tracing::{debug, error, info, warn};
 use super::contract::Kind;
 use super::proof::{HeldBack, Orders, Proof, Verdict};
 use super::report::{CandidateState, CandidateVersion, KeptVersion, LiveVersion, PluginReport};
-use super::versions::Versions;
+use super::trust::{Trust, Untrusted};
+use super::versions::{Kept, Versions};
 use super::{Digest, Limits, LoadError, Made, Plugin, Prefix, Runtime};
 use crate::metrics::ControllerMetrics;
 use crate::trace::Tracer;
@@ -40,6 +41,8 @@ pub struct Expected {
     pub file: PathBuf,
     /// The caps on the file and on each call.
     pub limits: Limits,
+    /// Whose plugins are taken.
+    pub trust: Trust,
 }
 
 /// The contents of a file that could become the live version.
@@ -49,6 +52,8 @@ pub struct Candidate {
     pub bytes: Bytes,
     /// Their digest.
     pub digest: Digest,
+    /// The signature that came with them.
+    pub signature: Option<Bytes>,
     /// When it was noticed that there is something new.
     pub noticed: Instant,
 }
@@ -56,6 +61,8 @@ pub struct Candidate {
 /// Why a candidate does not become live.
 #[derive(Debug, Error)]
 enum Refused {
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(
@@ -283,7 +290,7 @@ impl Slot {
         };
         // It is there when something is loaded.
         let candidate = candidate?;
-        let (bytes, noticed) = (Some(candidate.bytes.clone()), Some(candidate.noticed));
+        let (kept, noticed) = (Some(Kept::of(candidate)), Some(candidate.noticed));
         let because = match (&self.proof, self.live_version()) {
             (_, None) => Because::First,
             (_, Some(live)) if live.digest() == plugin.digest() => Because::Reconfigured,
@@ -297,7 +304,7 @@ impl Slot {
                 }
             }
         };
-        self.promote(plugin, bytes, &because, noticed).await;
+        self.promote(plugin, kept, &because, noticed).await;
         None
     }
 
@@ -344,9 +351,8 @@ impl Slot {
         let kept = self.versions.as_ref().and_then(|versions| versions.find(pin));
         match kept {
             Some(kept) => match self.kept(&kept).await {
-                Ok((plugin, bytes)) => {
-                    self.promote(plugin, Some(bytes), &Because::RolledBack, None)
-                        .await;
+                Ok((plugin, kept)) => {
+                    self.promote(plugin, Some(kept), &Because::RolledBack, None).await;
                     return true;
                 }
                 Err(reason) => self.say_lost(&kept, &reason),
@@ -369,13 +375,7 @@ impl Slot {
         false
     }
 
-    async fn promote(
-        &self,
-        plugin: Plugin,
-        bytes: Option<Bytes>,
-        because: &Because,
-        noticed: Option<Instant>,
-    ) {
+    async fn promote(&self, plugin: Plugin, file: Option<Kept>, because: &Because, noticed: Option<Instant>) {
         let before = self.digest();
         let description = plugin.description();
         info!(
@@ -422,11 +422,11 @@ impl Slot {
         if !aside {
             self.forget_waiting();
         }
-        let (Some(versions), Some(bytes)) = (self.versions.clone(), bytes) else {
+        let (Some(versions), Some(file)) = (self.versions.clone(), file) else {
             return;
         };
         let written =
-            tokio::task::spawn_blocking(move || (versions.keep(kept, &bytes), versions.list())).await;
+            tokio::task::spawn_blocking(move || (versions.keep(kept, &file), versions.list())).await;
         match written {
             Ok((result, list)) => {
                 if let Err(error) = result {
@@ -570,10 +570,13 @@ impl Slot {
         }
     }
 
-    /// Whether a file's contents answer already, under the limits that are expected.
+    /// Whether a file's contents answer already, and all is as it is expected now.
     fn is_live(&self, candidate: &Candidate) -> bool {
-        self.live_version()
-            .is_some_and(|live| *live.digest() == candidate.digest && *live.limits() == self.expected.limits)
+        self.live_version().is_some_and(|live| {
+            *live.digest() == candidate.digest
+                && *live.limits() == self.expected.limits
+                && self.trusts(candidate).is_ok()
+        })
     }
 
     /// The live version's.
@@ -594,6 +597,7 @@ impl Slot {
 
     /// The candidate, which may be loaded already.
     async fn loaded(&self, candidate: &Candidate) -> Result<Plugin, Refused> {
+        self.trusts(candidate)?;
         if let Some(waiting) = &*self.waiting()
             && *waiting.plugin.digest() == candidate.digest
             && *waiting.plugin.limits() == self.expected.limits
@@ -623,21 +627,33 @@ impl Slot {
         }
     }
 
+    fn trusts(&self, candidate: &Candidate) -> Result<(), Untrusted> {
+        let signature = candidate.signature.as_deref();
+        self.expected
+            .trust
+            .check(&candidate.bytes, candidate.digest, signature)
+    }
+
     /// A version that was live, as it was.
-    async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Bytes), String> {
+    async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Kept), String> {
         let Some(versions) = self.versions.clone() else {
             return Err("no versions are kept".into());
         };
         let (wanted, limit) = (kept.clone(), self.expected.limits.module);
         let read = tokio::task::spawn_blocking(move || versions.read(&wanted, limit)).await;
-        let bytes = read
+        let file = read
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;
+        // What is trusted may have changed since it was live.
+        self.expected
+            .trust
+            .check(&file.bytes, Digest::of(&file.bytes), file.signature.as_deref())
+            .map_err(|error| error.to_string())?;
         let plugin = self
-            .load(bytes.clone())
+            .load(file.bytes.clone())
             .await
             .map_err(|error| error.to_string())?;
-        Ok((plugin, bytes))
+        Ok((plugin, file))
     }
 
     async fn load(&self, bytes: Bytes) -> Result<Plugin, Refused> {

@@ -6,6 +6,7 @@ mod cache;
 mod good_plugins;
 mod log;
 mod promotion;
+mod slow;
 mod swaps;
 
 use std::sync::{Arc, LazyLock};
