@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Once;
 
 use control_plane::{ControlPlane, Options, deployed, manifests};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -37,8 +38,15 @@ fn configuration() -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// The objects of a kustomization.
+/// The objects of a kustomization. The plugins of the base are packed before, as its script does, once.
 fn kustomized(folder: &str) -> Vec<DynamicObject> {
+    static PACKED: Once = Once::new();
+    PACKED.call_once(|| {
+        let script = root().join("manifests/deploy/plugins.sh");
+        let program = env!("CARGO_BIN_EXE_operator-host");
+        let status = Command::new(script).env("OPERATOR_HOST", program).status();
+        assert!(status.expect("the script runs").success());
+    });
     let into = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     deployed::kustomize(&root().join(folder), into.path()).expect("the manifests")
 }
@@ -286,11 +294,23 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     let printed = rbac(&config, ACCOUNT, &["-o", "helm"]);
     let mut values: Value = serde_saphyr::from_str(&printed).unwrap();
     values["config"] = std::fs::read_to_string(&config).unwrap().into();
+    let sources = |name: &str| json!({ "name": name });
+    values["pluginConfigMaps"] = [
+        "echo-plugin",
+        "hello-plugin",
+        "hello-plugin-1",
+        "myapp-plugin",
+        "mysql-plugin",
+    ]
+    .map(sources)
+    .to_vec()
+    .into();
+    values["pluginConfigMaps"][2]["optional"] = true.into();
     values["serviceMonitor"] = json!({ "enabled": true });
     let mut from_helm = comparable(rendered(&cluster, &client, &values).await);
     let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/monitoring"));
     // Helm makes the namespace by an option, and the plugins are more than a release can hold.
-    from_kustomize.retain(|name, _| !name.starts_with("Namespace") && !name.contains("plugin"));
+    from_kustomize.retain(|name, _| !name.starts_with("Namespace") && !name.contains("-plugin"));
     let text = |objects: &mut BTreeMap<String, Value>| {
         let config = &mut objects.get_mut("ConfigMap operator-host-config").unwrap()["data"]["config.yaml"];
         *config = config.as_str().unwrap().trim().into();

@@ -3,11 +3,12 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
 use crate::plugin::pack::Compression;
+use crate::plugin::source;
 use crate::plugin::{EngineOptions, Limits, LoadError, Plugin, Runtime};
 
 /// Reads a plugin's file, which may be compressed: its name and its bytes without that.
@@ -29,17 +30,31 @@ pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
     Ok((name.to_owned(), bytes.map_err(Failure::Usage)?))
 }
 
+/// Loads a plugin that a configuration names, in whatever form its file is.
+///
+/// # Errors
+/// When it cannot be read or is no plugin.
+pub(super) async fn load_configured(file: &Path) -> Result<Plugin, Failure> {
+    let bytes = source::read_once(file, Limits::default().module).await;
+    let bytes = bytes.map_err(|reason| Failure::Usage(anyhow!("{}: {reason}", file.display())))?;
+    let loaded = runtime()?.load(bytes.to_vec(), Limits::default()).await;
+    Ok(loaded.with_context(|| file.display().to_string())?)
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    Ok(Runtime::new(EngineOptions {
+        concurrency: 1,
+        pooling: false,
+    })?)
+}
+
 /// Reads and loads a plugin; the inner error is the file's fault.
 ///
 /// # Errors
 /// When there is no such file, or no engine.
 pub(super) async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failure> {
     let (_, bytes) = read(file)?;
-    let runtime = Runtime::new(EngineOptions {
-        concurrency: 1,
-        pooling: false,
-    })?;
-    Ok(runtime.load(bytes, Limits::default()).await)
+    Ok(runtime()?.load(bytes, Limits::default()).await)
 }
 
 /// Shows what plugins log, on standard error.
