@@ -161,8 +161,15 @@ async fn a_version_that_answers_otherwise_and_deletes_little_is_promoted_at_once
     .await;
     // From the first hint of the new file.
     let took = line.split("reload_ms").nth(1).expect("how long it took");
-    let took: String = took.chars().filter(char::is_ascii_digit).take(6).collect();
-    println!("promoted after {took} ms: {line}");
+    let took = took.trim_matches(|c: char| !c.is_ascii_digit());
+    let took: u64 = took
+        .split(|c: char| !c.is_ascii_digit())
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    // Well below a second on a machine that does nothing else; this one is shared.
+    assert!(took < 5_000, "{took} ms: {line}");
     scenario
         .until(CONFIG_MAP, "a", "changed", |map| {
             map.data["data"]["text"] == "new"
