@@ -21,6 +21,8 @@ fn main() -> ExitCode {
             Command::Crd(args) => cli::crd::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Render(args) => cli::render::run(args).await,
             Command::Check(args) => cli::check::run(args).await,
+            Command::Rbac(args) => cli::rbac::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Uninstall(args) => cli::uninstall::run(args).await,
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
         }
     });

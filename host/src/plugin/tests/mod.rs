@@ -5,6 +5,7 @@ mod bad_files;
 mod cache;
 mod good_plugins;
 mod log;
+mod promotion;
 mod swaps;
 
 use std::sync::{Arc, LazyLock};
