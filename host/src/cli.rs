@@ -3,6 +3,7 @@
 pub mod check;
 pub mod crd;
 pub mod render;
+pub mod replay;
 pub mod run;
 pub mod schema;
 
@@ -32,6 +33,8 @@ pub enum Command {
     Render(render::Args),
     /// Say all that is wrong with a plugin
     Check(check::Args),
+    /// Make recorded plugin calls again and print what differs
+    Replay(replay::Args),
     /// Print the JSON Schema of what a WASI command reads or writes
     Schema(schema::Args),
 }

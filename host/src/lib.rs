@@ -30,4 +30,6 @@ pub mod controller;
 
 pub mod author;
 
+pub mod record;
+
 pub mod plugin;

@@ -20,6 +20,7 @@ fn main() -> ExitCode {
             Command::Crd(args) => cli::crd::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Render(args) => cli::render::run(args).await,
             Command::Check(args) => cli::check::run(args).await,
+            Command::Replay(args) => cli::replay::run(args).await,
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
         }
     });

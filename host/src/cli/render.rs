@@ -117,7 +117,7 @@ async fn render(args: Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     let colour = out.is_terminal() && plugin_file::colour();
-    let difference = rendering::diff(&file, &before, &text, colour);
+    let difference = rendering::diff((&file, "rendered"), &before, &text, colour);
     out.write_all(difference.as_bytes())?;
     Ok(if difference.is_empty() {
         ExitCode::SUCCESS

@@ -19,7 +19,9 @@ use super::object::{ChildKey, ObjectName, PAUSED_ANNOTATION, annotation, is_term
 use super::prune::prune;
 use super::secrets::generate;
 use super::status::{self, Reason, Verdict};
-use crate::plugin::contract::{CleanupResponse, Condition, Event, EventType, Kind, Need, Request, Response};
+use crate::plugin::contract::{
+    CleanupResponse, Condition, Event, EventType, Export, Kind, Need, Request, Response,
+};
 use crate::plugin::registry::Live;
 use crate::plugin::{Call, CallError, Class, Plugin};
 use crate::trace::Span;
@@ -360,10 +362,12 @@ async fn ask<T: Question>(
             traceparent: span.traceparent(),
         };
         let call = T::ask(plugin, &request);
-        let response = context
+        let outcome = context
             .observer
-            .call(plugin, T::EXPORT, &span, call, T::children)
-            .await?;
+            .call(plugin, T::EXPORT.as_str(), &span, call, T::children)
+            .await;
+        context.observer.record(plugin, T::EXPORT, request, &outcome);
+        let response = outcome?;
         let settled = response.needs() == needs || response.needs().iter().all(|need| needs.contains(need));
         needs = response.needs().to_vec();
         context.memory_of(&name, |memory| memory.needs.clone_from(&needs));
@@ -375,16 +379,16 @@ async fn ask<T: Question>(
 }
 
 /// The two questions: to reconcile, and to clean up.
-trait Question: Sized {
+trait Question: Clone + Into<crate::record::Answer> {
     /// Its name in the contract.
-    const EXPORT: &'static str;
+    const EXPORT: Export;
     fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
     fn needs(&self) -> &[Need];
     fn children(&self) -> usize;
 }
 
 impl Question for Response {
-    const EXPORT: &'static str = "reconcile";
+    const EXPORT: Export = Export::Reconcile;
 
     fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.reconcile(request)
@@ -400,7 +404,7 @@ impl Question for Response {
 }
 
 impl Question for CleanupResponse {
-    const EXPORT: &'static str = "cleanup";
+    const EXPORT: Export = Export::Cleanup;
 
     fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.cleanup(request)
