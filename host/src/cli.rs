@@ -2,6 +2,8 @@
 
 pub mod check;
 pub mod crd;
+pub mod diff;
+pub mod new;
 pub mod render;
 pub mod replay;
 pub mod run;
@@ -27,12 +29,16 @@ pub struct Cli {
 pub enum Command {
     /// Run the controllers that a configuration names, until SIGTERM or Ctrl-C
     Run(run::Args),
+    /// Write a plugin to start from, in Rust, Go or C
+    New(new::Args),
     /// Print the CustomResourceDefinition of a plugin, made from its types
     Crd(crd::Args),
     /// Print the children and the status that a plugin makes of resources in files, without a cluster
     Render(render::Args),
     /// Say all that is wrong with a plugin
     Check(check::Args),
+    /// Show what plugins would change in the cluster, by server-side dry-run
+    Diff(diff::Args),
     /// Make recorded plugin calls again and print what differs
     Replay(replay::Args),
     /// Print the JSON Schema of what a WASI command reads or writes

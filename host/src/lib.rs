@@ -32,4 +32,6 @@ pub mod author;
 
 pub mod record;
 
+pub mod preview;
+
 pub mod plugin;

@@ -102,6 +102,10 @@ bool json_is(json value, const char *text) {
   return inner.text != NULL && inner.length == strlen(text) && memcmp(inner.text, text, inner.length) == 0;
 }
 
+bool json_same(json a, json b) {
+  return a.text != NULL && b.text != NULL && a.length == b.length && memcmp(a.text, b.text, a.length) == 0;
+}
+
 bool json_integer(json value, int64_t least, int64_t most, int64_t *number) {
   char digits[24];
   if (value.text == NULL || value.length == 0 || value.length >= sizeof digits) return false;

@@ -28,6 +28,9 @@ bool json_is_there(json value);
 // Whether this is the string `text`. Escapes are compared as they are written: for plain names and words.
 bool json_is(json value, const char *text);
 
+// Whether two values are written alike.
+bool json_same(json a, json b);
+
 // The whole number, or false when it is none or not within `least` and `most`.
 bool json_integer(json value, int64_t least, int64_t most, int64_t *number);
 

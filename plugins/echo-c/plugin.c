@@ -1,6 +1,5 @@
 // Echo: so many pods of one image. The same operator as ../echo, in C with the bindings of the WIT world.
 #include <stdlib.h>
-#include <string.h>
 
 #include "bindings/plugin.h"
 #include "json.h"
@@ -73,12 +72,12 @@ static bool is_pod(json object) {
 
 // The pod with this name among the children, or none.
 static json find(const request_t *request, json parent_name, int number) {
-  text name = {0};
-  text_add(&name, "%J-pod-%d", parent_name, number);
+  text quoted = {0};
+  text_add(&quoted, "\"%J-pod-%d\"", parent_name, number);
+  json name = json_of(quoted.text, quoted.length);
   for (size_t i = 0; i < request->children.len; i++) {
     json child = json_of(request->children.ptr[i].ptr, request->children.ptr[i].len);
-    json inner = json_inner(json_at(child, "/metadata/name"));
-    if (is_pod(child) && inner.length == name.length && memcmp(inner.text, name.text, name.length) == 0) return child;
+    if (is_pod(child) && json_same(json_at(child, "/metadata/name"), name)) return child;
   }
   return (json){0};
 }

@@ -10,7 +10,9 @@ use crate::support::plugin;
 
 mod check;
 mod contract;
+mod new;
 mod render;
+mod replay;
 mod schema;
 
 /// A folder for one test's files.

@@ -116,7 +116,9 @@ fn read(file: &Path, plugin: &Plugin) -> anyhow::Result<Record> {
     );
     if kind != Some((&expected.api_version, &expected.kind)) {
         let found = kind_of(&serde_json::to_value(&*request.parent)?);
-        return Err(anyhow!("the call is about {found}; the plugin reconciles {expected}"));
+        return Err(anyhow!(
+            "the call is about {found}; the plugin reconciles {expected}"
+        ));
     }
     Ok(record)
 }
@@ -126,7 +128,11 @@ async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<Answer> {
     Ok(match (record.input.call, request) {
         (Export::Reconcile, Some(request)) => Answer::of(&plugin.reconcile(request).await.outcome),
         (Export::Cleanup, Some(request)) => Answer::of(&plugin.cleanup(request).await.outcome),
-        _ => return Err(anyhow!("a record is of `reconcile` or `cleanup`; this one is of `describe`")),
+        _ => {
+            return Err(anyhow!(
+                "a record is of `reconcile` or `cleanup`; this one is of `describe`"
+            ));
+        }
     })
 }
 
@@ -144,10 +150,14 @@ fn text(record: &Record, answer: &Answer) -> anyhow::Result<String> {
 
 /// Leaves out the fields of an answer that say nothing.
 fn tidy(answer: &mut Value) {
-    let bodies = answer.as_object_mut().into_iter().flat_map(|answer| answer.values_mut());
+    let bodies = answer
+        .as_object_mut()
+        .into_iter()
+        .flat_map(|answer| answer.values_mut());
     for body in bodies {
         if let Some(fields) = body.as_object_mut() {
-            fields.retain(|_, value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()));
+            fields
+                .retain(|_, value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()));
         }
     }
 }

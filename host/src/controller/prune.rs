@@ -8,7 +8,7 @@ use super::api::{ApiError, Objects};
 use super::children::{Plan, owns};
 use super::context::Context;
 use super::object::{ChildKey, GENERATED_LABEL, ObjectName, is_terminating, label};
-use crate::config::Removal;
+use crate::config::{ControllerConfig, Removal};
 use crate::plugin::contract::Kind;
 
 /// Deletes, and says what it deleted.
@@ -24,7 +24,7 @@ pub async fn prune(
     let parent_name = ObjectName::of(parent);
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     for child in observed {
-        let Some(key) = unwanted(context, parent, child, plan) else {
+        let Some(key) = unwanted(&context.config, parent, child, plan) else {
             continue;
         };
         // What is in the cache was listed, so its kind is served, and the server gave it a UID.
@@ -50,8 +50,10 @@ pub async fn prune(
     (deleted, failed)
 }
 
-fn unwanted(
-    context: &Context,
+/// The key of a child that is to be deleted; `None` of one that stays.
+#[must_use]
+pub fn unwanted(
+    config: &ControllerConfig,
     parent: &DynamicObject,
     child: &DynamicObject,
     plan: &Plan,
@@ -62,16 +64,16 @@ fn unwanted(
         kind: types.kind.clone(),
     };
     let removal = if label(child, GENERATED_LABEL).is_some() {
-        context.config.generated
+        config.generated
     } else {
-        *context.config.children.get(&kind)?
+        *config.children.get(&kind)?
     };
     let key = ChildKey {
         kind,
         name: ObjectName::of(child),
     };
     let unwanted = removal == Removal::Delete
-        && owns(&context.config, parent, child)
+        && owns(config, parent, child)
         && !is_terminating(child)
         && !plan.names(&key);
     unwanted.then_some(key)

@@ -257,7 +257,13 @@ fn make(folder: &Path) -> std::io::Result<()> {
 /// Sorts by time, and says for people what it is.
 fn file_name(number: u64, call: &Call) -> String {
     let parent = &call.request.parent.metadata;
-    let part = |text: &Option<String>| text.as_deref().unwrap_or_default().chars().take(60).collect::<String>();
+    let part = |text: &Option<String>| {
+        text.as_deref()
+            .unwrap_or_default()
+            .chars()
+            .take(60)
+            .collect::<String>()
+    };
     format!(
         "{}-{number:06}-{}-{}-{}.json",
         Timestamp::now().strftime("%Y%m%dT%H%M%S"),

@@ -162,7 +162,13 @@ mod tests {
         });
         mask(&mut document);
         let text = document.to_string();
-        for value in ["correct horse", &base64(b"correct horse"), &base64(b"1234"), "only here", "{}"] {
+        for value in [
+            "correct horse",
+            &base64(b"correct horse"),
+            &base64(b"1234"),
+            "only here",
+            "{}",
+        ] {
             assert!(!text.contains(value), "{value:?} is in {text}");
         }
         let secret = &document["related"][0];
@@ -171,14 +177,18 @@ mod tests {
         let child = &document["output"]["children"][0];
         assert_eq!(child["env"], stand_in, "copies agree");
         assert_eq!(child["url"], format!("mysql://root:{stand_in}@db"));
-        assert_eq!(child["port"], "1234", "a short text is a value only in its Secret");
+        assert_eq!(
+            child["port"], "1234",
+            "a short text is a value only in its Secret"
+        );
         assert_eq!(secret["data"]["empty"], "");
         assert_eq!(secret["metadata"]["annotations"], json!({"other": "stays"}));
     }
 
     #[test]
     fn what_is_masked_stays_as_it_is() {
-        let mut once = json!({"b": secret("correct horse"), "a": secret("battery staple"), "c": "battery staple"});
+        let mut once =
+            json!({"b": secret("correct horse"), "a": secret("battery staple"), "c": "battery staple"});
         mask(&mut once);
         let mut twice = once.clone();
         mask(&mut twice);

@@ -12,7 +12,7 @@ pub use keeper::{Bounds, KeepError, Keeper, Recorder};
 pub use mask::mask;
 
 use crate::plugin::contract::{
-    CleanupResponse, CommandInput, Export, Failure, Request, Response, CONTRACT_VERSION,
+    CONTRACT_VERSION, CleanupResponse, CommandInput, Export, Failure, Request, Response,
 };
 use crate::plugin::{CallError, Plugin};
 
