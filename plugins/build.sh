@@ -199,6 +199,6 @@ mkdir -p "$results"
 (($#)) || mapfile -t folders < <(all_plugins)
 (($# == 0)) || folders=("$@")
 for folder in "${folders[@]}"; do
-    [[ -d $plugins/$folder && $folder != */* ]] && folder=$plugins/$folder
+    [[ -d $plugins/$folder && $folder != */* && $folder != .* ]] && folder=$plugins/$folder
     build "$folder"
 done

@@ -11,6 +11,7 @@ pub mod schema;
 
 mod plugin_file;
 mod rendering;
+mod watch;
 
 use clap::{Parser, Subcommand};
 

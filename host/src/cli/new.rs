@@ -12,6 +12,7 @@ use super::Failure;
 
 /// The options of `new`.
 #[derive(Debug, clap::Args)]
+#[command(disable_version_flag = true)]
 #[command(after_help = "Exit codes: 0 written, 1 it could not be written, 2 wrong usage.")]
 pub struct Args {
     /// The plugin's folder, which is made; its last part is the plugin's name
