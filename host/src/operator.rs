@@ -1,33 +1,36 @@
 //! The composition root: client, plugins, controllers, and the end of them all.
 
-use std::collections::HashSet;
-use std::path::Path;
+mod controllers;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
 use thiserror::Error;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::config::{Config, ControllerConfig};
+use self::controllers::Controllers;
+use crate::config::Config;
+use crate::config::follow::{Configurations, Follower};
 use crate::controller::events::Events;
 use crate::controller::kinds::Kinds;
-use crate::controller::watches::{KeepPolicy, Watches};
-use crate::metrics::ControllerMetrics;
-use crate::plugin::registry::{Expected, Live, Slot};
-use crate::plugin::{Cache, EngineError, EngineOptions, Limits, Runtime, reload};
-use crate::supervisor::{Shared, supervise, watch_definitions};
+use crate::controller::watches::Watches;
+use crate::plugin::reload::Files;
+use crate::plugin::{Cache, EngineError, EngineOptions, Runtime};
+use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::Instruments;
+use crate::telemetry::log::Level;
 
 /// How long passes under way may take after the signal to stop. A pod has 30 seconds by default.
 const DRAIN: Duration = Duration::from_secs(25);
 /// How long Events that wait may take after that.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// The most plugin calls at a time in one process: each reserves address space.
+/// The most plugin calls at a time in one process: each reserves address space, which costs nothing until it is used.
+/// A controller makes no more than its `concurrency`, so that below this sum none waits for the plugin of another,
+/// whatever controllers come later.
 const MAX_TURNS: u32 = 512;
 
 /// Why the operator cannot start.
@@ -36,29 +39,44 @@ pub enum OperatorError {
     /// The WebAssembly engine does not start.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Nobody would look after the plugins' files.
+    #[error("cannot start the thread that looks after files: {0}")]
+    Files(std::io::Error),
 }
 
-/// Runs all controllers until `stop`, then waits for the passes under way. Compiled code is kept in `cache_dir`.
+/// What the command line says.
+pub struct Setup {
+    /// The configuration's file.
+    pub file: PathBuf,
+    /// What is in it.
+    pub config: Config,
+    /// Where compiled code is kept.
+    pub cache_dir: Option<PathBuf>,
+    /// Changes what is logged.
+    pub level: Level,
+}
+
+/// Runs the controllers that the configuration names, as it changes, until `stop`; then waits for the passes under
+/// way.
 ///
 /// # Errors
 /// When nothing could be started.
 pub async fn run(
-    config: Config,
+    setup: Setup,
     client: Client,
     instruments: Instruments,
-    cache_dir: Option<&Path>,
     stop: CancellationToken,
 ) -> Result<(), OperatorError> {
     let options = EngineOptions {
-        concurrency: turns(&config),
+        concurrency: MAX_TURNS,
         ..EngineOptions::default()
     };
-    let runtime = Runtime::with_cache(options, cache_dir.and_then(open_cache))?;
+    let runtime = Runtime::with_cache(options, setup.cache_dir.as_deref().and_then(open_cache))?;
+    let files = Files::start().map_err(OperatorError::Files)?;
     let kinds = Arc::new(Kinds::new(client.clone(), Arc::clone(&instruments.metrics)));
     let watches = Arc::new(Watches::new(
         client.clone(),
         Arc::clone(&kinds),
-        keep_policy(&config),
         Arc::clone(&instruments.metrics),
     ));
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host".to_owned());
@@ -70,80 +88,41 @@ pub async fn run(
         watches,
         events,
         instruments: instruments.clone(),
-        namespaces: config.namespaces.into_iter().collect(),
+        namespaces: Arc::default(),
     };
-    let tasks = TaskTracker::new();
-    let mut slots = Vec::new();
-    for controller in config.controllers {
-        let controller = Arc::new(controller);
-        let metrics = instruments.metrics.of(&controller.name, &controller.parent);
-        let (slot, live) = slot(&runtime, &controller, metrics);
-        instruments.health.expect(&controller.name, live.clone());
-        slots.push(slot.traced(instruments.tracer.clone()));
-        tasks.spawn(supervise(shared.clone(), controller, live, stop.clone()));
+    let follower = Follower {
+        file: setup.file,
+        metrics: Arc::clone(&instruments.metrics),
+        health: Arc::clone(&instruments.health),
+    };
+    let configurations = follower.start(&files, setup.config);
+    let mut controllers = Controllers::new(runtime, files, shared, stop.clone());
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = follow(&mut controllers, configurations, &setup.level) => {}
     }
-    tasks.spawn(reload::run(slots, stop.clone()));
-    tasks.close();
-    stop.cancelled().await;
     instruments.health.stopping();
     info!("stopping: waiting for the passes under way");
-    if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {
+    if tokio::time::timeout(DRAIN, controllers.stopped()).await.is_err() {
         warn!(
             "some passes did not end within {DRAIN:?}: they are given up; what they left undone is done at the next start"
         );
     }
     drop(definitions);
-    drop(shared);
     if tokio::time::timeout(FLUSH, writer).await.is_err() {
         warn!("some Events were not written within {FLUSH:?}");
     }
     Ok(())
 }
 
-fn keep_policy(config: &Config) -> KeepPolicy {
-    let parents: HashSet<_> = config
-        .controllers
-        .iter()
-        .map(|controller| controller.parent.clone())
-        .collect();
-    let reads = config
-        .controllers
-        .iter()
-        .flat_map(|controller| controller.reads.iter().cloned());
-    KeepPolicy {
-        whole: parents.iter().cloned().chain(reads).collect(),
-        parents,
+/// Keeps the controllers what the configuration says. It has no end.
+async fn follow(controllers: &mut Controllers, mut configurations: Configurations, level: &Level) {
+    loop {
+        let config = configurations.current();
+        level.configure(config.log.as_deref());
+        controllers.apply(&config).await;
+        configurations.changed().await;
     }
-}
-
-/// As many calls at a time as all controllers together may make, so that none waits for the plugin of another.
-fn turns(config: &Config) -> u32 {
-    let wanted: usize = config
-        .controllers
-        .iter()
-        .map(|controller| controller.concurrency)
-        .sum();
-    u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, MAX_TURNS)
-}
-
-fn slot(
-    runtime: &Runtime,
-    config: &ControllerConfig,
-    metrics: ControllerMetrics,
-) -> (Slot, watch::Receiver<Live>) {
-    let limits = Limits {
-        memory: config.limits.memory,
-        deadline: config.limits.deadline,
-        response: config.limits.response,
-        ..Limits::default()
-    };
-    let expected = Expected {
-        controller: config.name.clone(),
-        parent: config.parent.clone(),
-        file: config.plugin.clone(),
-        limits,
-    };
-    Slot::new(runtime.clone(), expected, metrics)
 }
 
 /// The compiled cache; without one that can be used the host starts as without any.

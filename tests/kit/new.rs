@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::host;
@@ -196,4 +197,26 @@ fn without_a_checkout_around_it_the_sdk_must_be_given() {
         manifest.contains("git = \"https://example.com/operator-host.git\""),
         "{manifest}"
     );
+}
+
+#[test]
+fn a_type_without_a_structural_schema_is_named_by_check() {
+    let desk = desk();
+    write(&desk, "broken-c", "c");
+    let file = desk.path().join("broken-c/crd.json");
+    let mut crd: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    // As the SDK writes it of such types.
+    let spec = root().join("plugins/sdk/tests/schemas/unstructural.json");
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] =
+        serde_json::from_slice(&std::fs::read(spec).unwrap()).unwrap();
+    std::fs::write(&file, serde_json::to_string_pretty(&crd).unwrap()).unwrap();
+    make(&desk, "broken-c", "build/broken-c.wasm");
+    let plugin = desk.path().join("broken-c/build/broken-c.wasm");
+    let answer = host(&["check", plugin.to_str().unwrap()]).expect(1);
+    for words in [
+        "fail  crd",
+        "properties.tree.properties.branches.items: `$ref` to \"#/$defs/Tree\"",
+    ] {
+        assert!(answer.out.contains(words), "{words:?} is not in {}", answer.out);
+    }
 }

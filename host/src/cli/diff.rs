@@ -95,7 +95,7 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
         };
         let mut parents = Vec::new();
         for document in documents {
-            let (manifest, name) = manifest(document, &named);
+            let (manifest, name) = manifest(document, named);
             parents.push((name.clone(), preview.applied(&manifest, &name).await));
         }
         for name in &args.names {

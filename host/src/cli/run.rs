@@ -9,12 +9,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::Failure;
+use crate::client;
 use crate::config::{Config, parse_size};
 use crate::health::server;
+use crate::operator::{self, Setup};
 use crate::record::{Bounds, Keeper};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
-use crate::{client, operator};
 
 /// The options of `run`.
 #[derive(Debug, clap::Args)]
@@ -45,7 +46,8 @@ pub struct Args {
         value_parser = size
     )]
     record_size: u64,
-    /// What to log: a level, or targets with levels as in `info,operator_host=debug,plugin=trace`
+    /// What to log where the configuration does not say it: a level, or targets with levels as in
+    /// `info,operator_host=debug,plugin=trace`
     #[arg(
         long,
         env = "OPERATOR_HOST_LOG",
@@ -72,7 +74,8 @@ pub struct Args {
 /// Wrong configuration, no cluster, no engine.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
-    log::start(&args.log, args.log_format).map_err(|error| Failure::Usage(error.into()))?;
+    let level = log::start(&args.log, config.log.as_deref(), args.log_format)
+        .map_err(|error| Failure::Usage(error.into()))?;
     let telemetry = Telemetry::start().map_err(|error| Failure::Usage(error.into()))?;
     let mut instruments = telemetry.instruments();
     let keeper = match &args.record {
@@ -100,7 +103,13 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         telemetry.registry(),
     )
     .await?;
-    operator::run(config, client, instruments, args.cache_dir.as_deref(), stop).await?;
+    let setup = Setup {
+        file: args.config,
+        config,
+        cache_dir: args.cache_dir,
+        level,
+    };
+    operator::run(setup, client, instruments, stop).await?;
     if let Some(keeper) = keeper {
         keeper.finish().await;
     }

@@ -17,7 +17,7 @@ use kube::{Api, Client, ResourceExt};
 use opentelemetry::trace::TraceId;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{debug, warn};
 
 use super::object::shorten;
@@ -27,8 +27,8 @@ use crate::trace;
 
 /// How many Events may wait to be written.
 const CAPACITY: usize = 1024;
-/// The shortest time between two writes.
-const PACE: Duration = Duration::from_millis(20);
+/// The shortest time between two writes: Events must not take the API server's time from the children they tell of.
+const PACE: Duration = Duration::from_millis(40);
 /// How long an Event that repeats is counted up, as in Kubernetes' own recorder.
 const SERIES: Duration = Duration::from_secs(360);
 /// The API server refuses a longer note.
@@ -121,6 +121,8 @@ struct Written {
 async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Message>) {
     let mut written: HashMap<Entry, Written> = HashMap::new();
     let mut pace = interval(PACE);
+    // A silence before is no reason for a burst.
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while let Some((entry, trace)) = entries.recv().await {
         pace.tick().await;
         written.retain(|_, event| event.last.elapsed() < SERIES);

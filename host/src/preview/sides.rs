@@ -98,7 +98,7 @@ mod tests {
     use crate::controller::object::ObjectName;
     use crate::plugin::contract::Kind;
 
-    fn secret(data: Value) -> DynamicObject {
+    fn secret(data: &Value) -> DynamicObject {
         serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Secret",
             "metadata": {
@@ -126,7 +126,7 @@ mod tests {
             json!({"a": "QQ==", "b": "Qg==", "c": "Qw=="}),
             json!({"a": "QQ==", "b": "WA==", "d": "RA=="}),
         );
-        let difference = Difference::between(&key(), Some(&secret(old)), Some(&secret(new))).unwrap();
+        let difference = Difference::between(&key(), Some(&secret(&old)), Some(&secret(&new))).unwrap();
         assert_eq!(
             difference.before.unwrap()["data"],
             json!({"a": "***", "b": "*** (before)", "c": "***"})
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn counters_and_the_marks_of_the_host_are_no_difference() {
-        let one = secret(json!({}));
+        let one = secret(&json!({}));
         let mut other = one.clone();
         other.metadata.resource_version = Some("8".into());
         other

@@ -58,6 +58,8 @@ mod quantity;
 mod request;
 mod response;
 mod rollout;
+#[cfg(feature = "yaml")]
+mod template;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -76,6 +78,8 @@ pub use response::{
 };
 pub use rollout::{Rollout, TEMPLATE_HASH, rolling};
 pub use serde_json::{Value, json};
+#[cfg(feature = "yaml")]
+pub use template::Template;
 
 /// All that a plugin's source usually names.
 pub mod prelude {
