@@ -4,6 +4,7 @@ pub mod check;
 pub mod crd;
 pub mod diff;
 pub mod new;
+pub mod plugins;
 pub mod render;
 pub mod replay;
 pub mod run;
@@ -32,6 +33,8 @@ pub enum Command {
     Run(run::Args),
     /// Write a plugin to start from, in Rust, Go or C
     New(new::Args),
+    /// Show which version of each plugin a running host uses, and which it holds back and why
+    Plugins(plugins::Args),
     /// Print the CustomResourceDefinition of a plugin, made from its types
     Crd(crd::Args),
     /// Print the children and the status that a plugin makes of resources in files, without a cluster

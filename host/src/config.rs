@@ -16,6 +16,11 @@ use thiserror::Error;
 use crate::plugin::contract::Kind;
 use crate::telemetry::log;
 
+mod proving;
+
+use proving::RawProving;
+pub use proving::{DEFAULT_PROVING, Mode, ProvingConfig};
+
 /// What the process is to do, checked as far as that goes without a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -54,6 +59,8 @@ pub struct ControllerConfig {
     pub backoff: BackoffConfig,
     /// What one plugin call may use.
     pub limits: LimitsConfig,
+    /// What a new version of the plugin must show.
+    pub proving: ProvingConfig,
 }
 
 impl ControllerConfig {
@@ -206,6 +213,8 @@ struct RawController {
     backoff: RawBackoff,
     #[serde(default)]
     limits: RawLimits,
+    #[serde(default)]
+    proving: RawProving,
 }
 
 #[derive(Deserialize)]
@@ -386,6 +395,7 @@ impl RawController {
                 deadline: duration(file, self.limits.deadline.as_ref(), DEFAULT_LIMITS.deadline)?,
                 response: bytes(file, self.limits.response.as_ref(), DEFAULT_LIMITS.response)?,
             },
+            proving: self.proving.validate(file)?,
         })
     }
 }

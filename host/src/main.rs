@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         match command {
             Command::Run(args) => cli::run::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::New(args) => cli::new::run(&args).map(|()| ExitCode::SUCCESS),
+            Command::Plugins(args) => cli::plugins::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Crd(args) => cli::crd::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Render(args) => cli::render::run(args).await,
             Command::Check(args) => cli::check::run(args).await,

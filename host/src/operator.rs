@@ -11,7 +11,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::controllers::Controllers;
+use self::controllers::{Controllers, Places};
 use crate::config::Config;
 use crate::config::follow::{Configurations, Follower};
 use crate::controller::events::Events;
@@ -52,6 +52,8 @@ pub struct Setup {
     pub config: Config,
     /// Where compiled code is kept.
     pub cache_dir: Option<PathBuf>,
+    /// Where the last versions of each plugin are kept; absent: in the folder of compiled code, or nowhere.
+    pub state_dir: Option<PathBuf>,
     /// Changes what is logged.
     pub level: Level,
 }
@@ -96,7 +98,14 @@ pub async fn run(
         health: Arc::clone(&instruments.health),
     };
     let configurations = follower.start(&files, setup.config);
-    let mut controllers = Controllers::new(runtime, files, shared, stop.clone());
+    let beside = setup.cache_dir.map(|folder| folder.join("versions"));
+    let places = Places {
+        runtime,
+        files,
+        definitions: Arc::clone(&definitions.0),
+        state: setup.state_dir.or(beside),
+    };
+    let mut controllers = Controllers::new(places, shared, stop.clone());
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow(&mut controllers, configurations, &setup.level) => {}

@@ -15,6 +15,7 @@ use crate::controller::context::{Context, KindWatches, Parts};
 use crate::controller::events::Events;
 use crate::controller::kinds::{KindError, Kinds, Resource};
 use crate::controller::observer::Observer;
+use crate::controller::proving::Proving;
 use crate::controller::watches::{Subscription, Watch, Watches};
 use crate::health::Readiness;
 use crate::plugin::contract::Kind;
@@ -60,6 +61,7 @@ pub async fn supervise(
     shared: Shared,
     config: Arc<ControllerConfig>,
     plugin: watch::Receiver<Live>,
+    proving: Arc<Proving>,
     stop: CancellationToken,
 ) {
     let mut changed = shared.kinds.subscribe();
@@ -80,7 +82,9 @@ pub async fn supervise(
                     );
                 }
                 let stop_one = stop.child_token();
-                let context = Arc::new(context(&shared, &config, &resolved, plugin.clone()));
+                proving.starting(&resolved.parent);
+                let context = context(&shared, &config, &resolved, plugin.clone(), Arc::clone(&proving));
+                let context = Arc::new(context);
                 let running = tokio::spawn(controller::run(Arc::clone(&context), stop_one.clone()));
                 until_changed(&shared, &config, &resolved, &mut changed, &stop).await;
                 stop_one.cancel();
@@ -90,6 +94,7 @@ pub async fn supervise(
                 continue;
             }
             Err(KindError::Unknown(kind)) => {
+                proving.without_definition();
                 shared
                     .instruments
                     .health
@@ -193,6 +198,7 @@ fn context(
     config: &Arc<ControllerConfig>,
     resolved: &Resolved,
     plugin: watch::Receiver<Live>,
+    proving: Arc<Proving>,
 ) -> Context {
     let watches = |kind: &Kind, namespaced: bool, others: bool| {
         if shared.namespaces.is_empty() || !namespaced {
@@ -219,6 +225,7 @@ fn context(
         plugin,
         events: shared.events.clone(),
         observer: Observer::new(config, &shared.instruments),
+        proving,
         config: Arc::clone(config),
     })
 }

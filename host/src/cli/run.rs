@@ -46,6 +46,10 @@ pub struct Args {
         value_parser = size
     )]
     record_size: u64,
+    /// Where to keep the last versions of each plugin, to go on with after a restart and to go back to; left out: in
+    /// `versions` in the folder of --cache-dir, or nowhere
+    #[arg(long, env = "OPERATOR_HOST_STATE_DIR", value_name = "FOLDER")]
+    state_dir: Option<PathBuf>,
     /// What to log where the configuration does not say it: a level, or targets with levels as in
     /// `info,operator_host=debug,plugin=trace`
     #[arg(
@@ -107,6 +111,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         file: args.config,
         config,
         cache_dir: args.cache_dir,
+        state_dir: args.state_dir,
         level,
     };
     operator::run(setup, client, instruments, stop).await?;

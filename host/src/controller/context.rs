@@ -13,6 +13,7 @@ use super::events::Events;
 use super::kinds::Resource;
 use super::object::{ChildKey, ObjectName};
 use super::observer::Observer;
+use super::proving::Proving;
 use super::queue::{Queue, Trigger};
 use super::watches::{Watch, WatchState};
 use crate::config::ControllerConfig;
@@ -152,6 +153,8 @@ pub struct Context {
     pub events: Events,
     /// Where it is said what this controller does.
     pub observer: Observer,
+    /// What proves new versions of the plugin.
+    pub proving: Arc<Proving>,
     /// Which parents to reconcile.
     pub queue: Arc<Queue>,
     memory: Mutex<HashMap<ObjectName, Memory>>,
@@ -179,6 +182,8 @@ pub struct Parts {
     pub events: Events,
     /// See [`Context::observer`].
     pub observer: Observer,
+    /// See [`Context::proving`].
+    pub proving: Arc<Proving>,
 }
 
 impl Context {
@@ -196,6 +201,7 @@ impl Context {
             plugin,
             events,
             observer,
+            proving,
         } = parts;
         let queue = Arc::<Queue>::default();
         let gauge = Arc::downgrade(&queue);
@@ -214,6 +220,7 @@ impl Context {
             plugin,
             events,
             observer,
+            proving,
             queue,
             memory,
         }

@@ -29,6 +29,8 @@ pub mod status;
 
 pub mod backoff;
 
+pub mod proving;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +67,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         () = stop.cancelled() => return,
     }
     context.observer.started();
+    context.proving.running(&context);
     info!(controller = context.config.name, parent = %context.config.parent, "controller started");
     mark_all(&context, &Trigger::Resync);
     let workers = TaskTracker::new();
