@@ -50,6 +50,7 @@ mod bindings;
 mod command;
 mod crd;
 mod kinds;
+mod labels;
 pub mod log;
 mod minify;
 mod object;
@@ -68,6 +69,7 @@ pub use kinds::{
     CONFIG_MAP, DEPLOYMENT, Kind, PERSISTENT_VOLUME_CLAIM, POD, SECRET, SERVICE, SERVICE_ACCOUNT,
     STATEFUL_SET,
 };
+pub use labels::Labels;
 pub use object::Object;
 pub use plugin::Plugin;
 pub use quantity::{InvalidQuantity, Quantity};
@@ -85,8 +87,8 @@ pub use template::Template;
 pub mod prelude {
     pub use crate::{
         CONFIG_MAP, CleanupResponse, Column, Condition, DEPLOYMENT, Event, Failure, GeneratedSecret, Kind,
-        Need, Object, PERSISTENT_VOLUME_CLAIM, POD, Parent, Plugin, Quantity, Request, Response, SECRET,
-        SERVICE, Value, json,
+        Labels, Need, Object, PERSISTENT_VOLUME_CLAIM, POD, Parent, Plugin, Quantity, Request, Response,
+        SECRET, SERVICE, Value, json,
     };
 }
 

@@ -39,7 +39,7 @@ operator_plugin::register!(PLUGIN);
 
 fn reconcile(request: &Request<Spec, Status>) -> Result<Response<Status>, Failure> {
     let Parent { name, spec, .. } = &request.parent;
-    let labels = json!({ "app.kubernetes.io/name": name });
+    let labels = Labels::new("app.kubernetes.io/name", name);
     let deployment = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
