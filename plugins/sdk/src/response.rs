@@ -464,10 +464,8 @@ mod tests {
             immutable: None,
         };
         let expected = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
-        assert_eq!(
-            Response::<()>::unchanged().object(&child).children,
-            [expected.clone()]
-        );
+        let response = Response::<()>::unchanged().object(&child);
+        assert_eq!(response.children, std::slice::from_ref(&expected));
         assert_eq!(CleanupResponse::<()>::done().object(&child).children, [expected]);
     }
 }
