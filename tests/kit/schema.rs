@@ -138,7 +138,7 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
             image,
             json!({"$ref": "#/definitions/Image"}),
             "properties.image",
-            "`$ref` is not allowed",
+            "`$ref` to \"#/definitions/Image\" is not allowed",
         ),
         (
             image,
