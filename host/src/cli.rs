@@ -5,10 +5,12 @@ pub mod crd;
 pub mod diff;
 pub mod new;
 pub mod plugins;
+pub mod rbac;
 pub mod render;
 pub mod replay;
 pub mod run;
 pub mod schema;
+pub mod uninstall;
 
 mod plugin_file;
 mod rendering;
@@ -45,6 +47,10 @@ pub enum Command {
     Diff(diff::Args),
     /// Make recorded plugin calls again and print what differs
     Replay(replay::Args),
+    /// Print the least rights that a configuration and its plugins need, as Roles and bindings
+    Rbac(rbac::Args),
+    /// Take the host's finalizers off, so that nothing waits for it once it is gone
+    Uninstall(uninstall::Args),
     /// Print the JSON Schema of what a WASI command reads or writes
     Schema(schema::Args),
 }

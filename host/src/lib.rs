@@ -34,4 +34,7 @@ pub mod record;
 
 pub mod preview;
 
+pub mod rbac;
+pub mod uninstall;
+
 pub mod plugin;

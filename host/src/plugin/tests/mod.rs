@@ -6,6 +6,7 @@ mod cache;
 mod compat;
 mod good_plugins;
 mod log;
+mod promotion;
 mod swaps;
 
 use std::sync::{Arc, LazyLock};
