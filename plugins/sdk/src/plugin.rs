@@ -113,8 +113,9 @@ pub trait Reconciler {
     fn describe(&self, name: &str, version: &str, crd: &str) -> wit::Description;
     fn reconcile(&self, request: wit::Request) -> Result<wit::Response, Failure>;
     fn cleanup(&self, request: wit::Request) -> Result<wit::CleanupResponse, Failure>;
+    /// The definition, and what is wrong with the types.
     #[cfg(not(target_family = "wasm"))]
-    fn crd(&self) -> serde_json::Value;
+    fn crd(&self) -> (serde_json::Value, Vec<String>);
 }
 
 impl<Spec, Status> Reconciler for Plugin<Spec, Status>
@@ -151,7 +152,7 @@ where
     }
 
     #[cfg(not(target_family = "wasm"))]
-    fn crd(&self) -> serde_json::Value {
+    fn crd(&self) -> (serde_json::Value, Vec<String>) {
         self.crd.generate::<Spec, Status>(self.parent)
     }
 }
