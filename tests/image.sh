@@ -12,6 +12,7 @@ source "$here/control-plane/lib.sh"
 cd "$here/.."
 
 profile=${1:-release}
+revision=$(git rev-parse HEAD)
 work=$(mktemp -d)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/operator-host/image
 mkdir -p "$cache"
@@ -52,7 +53,7 @@ build() {
     # The crates are mounted, not copied: the image that the Dockerfile begins with would download them.
     "${buildah[@]}" bud --isolation chroot --pull-never --layers=false \
         --volume "${CARGO_HOME:-$HOME/.cargo}/registry:/usr/local/cargo/registry" \
-        --build-arg PROFILE="$profile" --build-arg REVISION="$(git rev-parse HEAD)" \
+        --build-arg PROFILE="$profile" --build-arg REVISION="$revision" \
         --tag operator-host:test .
 }
 
@@ -65,7 +66,7 @@ say "Looking into the image"
     fail "the image does not say that it runs as a user without rights"
 check "runs as 65532"
 labels=$("${buildah[@]}" inspect --type image --format '{{.OCIv1.Config.Labels}}' operator-host:test)
-for label in title description licenses version "revision:$(git rev-parse HEAD)"; do
+for label in title description licenses version "revision:$revision"; do
     [[ $labels == *org.opencontainers.image.$label* ]] || fail "the label $label is not in $labels"
 done
 check "has the labels"
