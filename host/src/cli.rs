@@ -4,9 +4,11 @@ pub mod check;
 pub mod crd;
 pub mod pack;
 pub mod plugins;
+pub mod rbac;
 pub mod render;
 pub mod run;
 pub mod schema;
+pub mod uninstall;
 
 mod plugin_file;
 mod rendering;
@@ -38,6 +40,10 @@ pub enum Command {
     Check(check::Args),
     /// Print ConfigMaps that hold plugins, compressed, split and signed where that is wanted
     Pack(pack::Args),
+    /// Print the least rights that a configuration and its plugins need, as Roles and bindings
+    Rbac(rbac::Args),
+    /// Take the host's finalizers off, so that nothing waits for it once it is gone
+    Uninstall(uninstall::Args),
     /// Print the JSON Schema of what a WASI command reads or writes
     Schema(schema::Args),
 }

@@ -70,6 +70,12 @@ pub struct ControllerConfig {
 }
 
 impl ControllerConfig {
+    /// The finalizer that it puts on its parents.
+    #[must_use]
+    pub fn finalizer(&self) -> String {
+        format!("operator-host.dev/{}", self.name)
+    }
+
     /// The field manager of all that this controller applies.
     #[must_use]
     pub fn field_manager(&self) -> String {
@@ -149,11 +155,15 @@ impl Config {
     /// When it cannot be read, is not YAML, has an unknown field or a value that makes no sense, or names a
     /// plugin that is not there.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
-            file: file.to_owned(),
-            source,
-        })?;
-        Self::parse(file, &text)
+        Self::parse(file, &read(file)?)
+    }
+
+    /// As [`Config::load`], but the plugins' files need not be there: nothing is to run.
+    ///
+    /// # Errors
+    /// As [`Config::load`], but for those files.
+    pub fn load_without_plugins(file: &Path) -> Result<Self, ConfigError> {
+        parse_raw(file, &read(file)?)?.validate(file, false)
     }
 
     /// Checks the text of `file`; see [`Config::load`].
@@ -161,16 +171,26 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        let raw: RawConfig = serde_saphyr::from_str(text).map_err(|error| {
-            let message = error.without_snippet().to_string();
-            invalid(
-                file,
-                error.location().unwrap_or(Location::UNKNOWN),
-                in_plain_words(&message),
-            )
-        })?;
-        raw.validate(file)
+        parse_raw(file, text)?.validate(file, true)
     }
+}
+
+fn read(file: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
+        file: file.to_owned(),
+        source,
+    })
+}
+
+fn parse_raw(file: &Path, text: &str) -> Result<RawConfig, ConfigError> {
+    serde_saphyr::from_str(text).map_err(|error| {
+        let message = error.without_snippet().to_string();
+        invalid(
+            file,
+            error.location().unwrap_or(Location::UNKNOWN),
+            in_plain_words(&message),
+        )
+    })
 }
 
 /// serde-saphyr ends its messages with the location, which [`ConfigError`] puts first, and names Rust's types.
@@ -273,7 +293,7 @@ pub const DEFAULT_LIMITS: LimitsConfig = LimitsConfig {
 };
 
 impl RawConfig {
-    fn validate(self, file: &Path) -> Result<Config, ConfigError> {
+    fn validate(self, file: &Path, needs_plugins: bool) -> Result<Config, ConfigError> {
         let here = file.parent().unwrap_or(Path::new(""));
         let folder = self
             .plugins
@@ -298,7 +318,7 @@ impl RawConfig {
         for raw in self.controllers {
             let name_at = raw.name.referenced;
             let parent_at = raw.parent.kind.referenced;
-            let controller = raw.validate(file, &folder, &keys)?;
+            let controller = raw.validate(file, &folder, &keys, needs_plugins)?;
             if controllers.iter().any(|other| other.name == controller.name) {
                 let message = format!(
                     "there is a controller named {:?} already: give each its own name",
@@ -333,11 +353,12 @@ impl RawController {
         file: &Path,
         folder: &Path,
         keys: &[PublicKey],
+        needs_plugins: bool,
     ) -> Result<ControllerConfig, ConfigError> {
         dns_label(file, &self.name, "a controller's name")?;
         let parent = self.parent.validate(file)?;
         let path = folder.join(&self.plugin.value);
-        if !source::is_there(&path) {
+        if needs_plugins && !source::is_there(&path) {
             let message = format!(
                 "there is no plugin file {}: put it there, or name one that exists",
                 path.display()

@@ -30,4 +30,7 @@ pub mod controller;
 
 pub mod author;
 
+pub mod rbac;
+pub mod uninstall;
+
 pub mod plugin;

@@ -22,6 +22,8 @@ fn main() -> ExitCode {
             Command::Render(args) => cli::render::run(args).await,
             Command::Check(args) => cli::check::run(args).await,
             Command::Pack(args) => cli::pack::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Rbac(args) => cli::rbac::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Uninstall(args) => cli::uninstall::run(args).await,
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
         }
     });

@@ -217,6 +217,18 @@ impl<'a> Objects<'a> {
         }
     }
 
+    /// An apply that would create an object and may not is refused without a word about what is missing.
+    fn complete(&self, status: &mut kube::core::Status) {
+        if status.code == 403 && status.message.trim_end().ends_with("is forbidden:") {
+            let api = &self.resource.api;
+            let missing = format!(
+                "the host cannot create resource {:?} in API group {:?}",
+                api.plural, api.group
+            );
+            status.message = format!("{} {missing}", status.message.trim_end());
+        }
+    }
+
     async fn bounded<T>(
         &self,
         verb: &'static str,
@@ -235,7 +247,10 @@ impl<'a> Objects<'a> {
         let answer = span.around(tokio::time::timeout(REQUEST_TIMEOUT, request)).await;
         let (fault, message) = match answer {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(kube::Error::Api(status))) => (Fault::Refused(status.code), refusal(&status)),
+            Ok(Err(kube::Error::Api(mut status))) => {
+                self.complete(&mut status);
+                (Fault::Refused(status.code), refusal(&status))
+            }
             Ok(Err(error)) => (
                 Fault::Unreachable,
                 format!("the API server cannot be reached: {}", chain(&error)),
@@ -268,9 +283,10 @@ const fn span_name(verb: &'static str) -> &'static str {
 }
 
 /// The server's words, and what to do where it is not plain.
-fn refusal(status: &kube::core::Status) -> String {
+pub(super) fn refusal(status: &kube::core::Status) -> String {
     let said = &status.message;
     match status.code {
+        401 => unknown_to_the_server(said),
         403 => format!("{said}; give the host's role that permission"),
         409 if said.contains("conflict with") => {
             format!(
@@ -279,4 +295,11 @@ fn refusal(status: &kube::core::Status) -> String {
         }
         _ => said.clone(),
     }
+}
+
+/// What to do when the API server does not take the host's token.
+pub(super) fn unknown_to_the_server(said: &str) -> String {
+    format!(
+        "{said}: the API server does not know the host; see that its ServiceAccount exists and its token is of that one"
+    )
 }
