@@ -205,6 +205,18 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
     let (_, ready) = get(&host, "/readyz?verbose").await;
     assert!(!ready.contains("stays live"), "{ready}");
 
+    // The commands of plugin authors take it as it lies there.
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .arg("crd")
+        .arg(volume.path.join("echo.wasm"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_says(
+        &String::from_utf8_lossy(&output.stdout),
+        &["echoes.my-operator.dev"],
+    );
+
     // A small one again, as it is: the other ConfigMaps may stay.
     let third = pack(&scenario, &echo_with(10, 3), &[]);
     assert_eq!(third.len(), 1);

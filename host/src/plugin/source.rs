@@ -454,6 +454,23 @@ pub(crate) fn is_there(plugin: &Path) -> bool {
     forms(plugin).any(|(path, _)| path.is_file())
 }
 
+/// The plugin of this name, in whatever form it is there. Waits until it has come to rest.
+///
+/// # Errors
+/// Why it cannot be read, and what to do.
+pub(crate) fn read_at_rest(plugin: &Path, limit: usize) -> Result<Content, String> {
+    let mut source = Source::new(plugin.to_owned(), limit);
+    loop {
+        match source.look() {
+            Look::New(content) => return Ok(content),
+            Look::Trouble(reason) => return Err(reason),
+            Look::Unsettled(wait) => std::thread::sleep(wait),
+            // Not before one of the first two.
+            Look::Same => {}
+        }
+    }
+}
+
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut path = OsString::from(path);
     path.push(suffix);
