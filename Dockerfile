@@ -19,6 +19,8 @@ WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY wit wit
 COPY host host
+# What `operator-host new` takes from the samples.
+COPY plugins plugins
 # Cargo wants to see every member of the workspace; the program uses none of this.
 COPY tests tests
 

@@ -10,6 +10,7 @@ target := $(or $(CARGO_TARGET_DIR),target)
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
+	@echo "  PLUGIN=folder make run         runs that plugin, as \`operator-host new\` writes it, in place of the samples"
 	@echo "  CLUSTER=current make run       uses the cluster of the current kubeconfig"
 	@echo "  HOST_LOG=all make run          shows the host's whole log (all, warn, none)"
 	@echo "  KUBEBUILDER_ASSETS=folder ...  uses the etcd and kube-apiserver in that folder"
@@ -17,7 +18,9 @@ help: ## This list
 run: prerequisites ## Start a local cluster with the host in it and show what happens
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
-	    --config manifests/playground.yaml --crds manifests/crds --samples manifests/samples
+	    --config $(if $(PLUGIN),$(PLUGIN)/config.yaml,manifests/playground.yaml) \
+	    --crds $(if $(PLUGIN),$(PLUGIN)/crd.json,manifests/crds) \
+	    --samples $(if $(PLUGIN),$(PLUGIN)/sample.yaml,manifests/samples)
 
 run-deploy: prerequisites ## The same as it is deployed: manifests/deploy, the host with its ServiceAccount's rights
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; manifests/deploy/plugins.sh; \

@@ -300,6 +300,31 @@ async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() 
 }
 
 #[tokio::test]
+async fn a_version_whose_file_is_gone_does_not_take_over_later() {
+    let scenario = Scenario::new("proving-gone").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    until_held_back(&host, 1).await;
+    stage.mount.project(&BTreeMap::new());
+    host.until_log(&["not there", "stays live"]).await;
+    scenario
+        .until(PUPPET, "p", "no longer holds anything back", |p| !is_held_back(p))
+        .await;
+    // It would do no harm any more. That nothing happens cannot be waited for: it would be tried again after 5 s.
+    scenario
+        .puppet("p", json!({"response": response(&[("a", "x")])}))
+        .await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert_eq!(report(&host).await["live"]["digest"], digest(0).to_string());
+    stage.swap(1);
+    until_live(&host, 1, "proved").await;
+}
+
+#[tokio::test]
 async fn a_version_that_answers_one_request_in_two_ways_is_refused_with_the_difference() {
     let scenario = Scenario::new("proving-random").await;
     let mut stage = Stage::new(&scenario, "");

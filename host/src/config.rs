@@ -522,26 +522,28 @@ fn duration(file: &Path, text: Option<&Spanned<String>>, default: Duration) -> R
 
 fn bytes(file: &Path, text: Option<&Spanned<String>>, default: usize) -> Result<usize, ConfigError> {
     let Some(text) = text else { return Ok(default) };
-    let (number, unit) = text
-        .value
-        .split_at(text.value.trim_end_matches(char::is_alphabetic).len());
-    let unit = match unit {
-        "" => Some(1),
-        "Ki" => Some(1 << 10),
-        "Mi" => Some(1 << 20),
-        "Gi" => Some(1 << 30),
-        _ => None,
-    };
-    let size = unit
-        .and_then(|unit| number.parse::<usize>().ok()?.checked_mul(unit))
-        .filter(|&n| n > 0);
-    size.ok_or_else(|| {
+    parse_size(&text.value).ok_or_else(|| {
         let message = format!(
             "{:?} is not a size: expected bytes, such as `65536`, `512Ki` or `64Mi`",
             text.value
         );
         invalid(file, text.referenced, message)
     })
+}
+
+/// Bytes, more than 0, with or without one of the units Ki, Mi and Gi; `None` for any other text.
+#[must_use]
+pub fn parse_size(text: &str) -> Option<usize> {
+    let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
+    let unit = match unit {
+        "" => 1,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        _ => return None,
+    };
+    let size = number.parse::<usize>().ok()?.checked_mul(unit)?;
+    (size > 0).then_some(size)
 }
 
 #[cfg(test)]

@@ -30,6 +30,10 @@ pub mod controller;
 
 pub mod author;
 
+pub mod record;
+
+pub mod preview;
+
 pub mod rbac;
 pub mod uninstall;
 

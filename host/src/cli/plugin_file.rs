@@ -42,12 +42,20 @@ pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
 /// # Errors
 /// When there is no such file, or no engine.
 pub(super) async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failure> {
+    load_with(file, Limits::default()).await
+}
+
+/// As [`load`], with the caps that a configuration gives.
+///
+/// # Errors
+/// As [`load`].
+pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
     let (_, bytes) = read(file)?;
     let runtime = Runtime::new(EngineOptions {
         concurrency: 1,
         pooling: false,
     })?;
-    Ok(runtime.load(bytes, Limits::default()).await)
+    Ok(runtime.load(bytes, limits).await)
 }
 
 /// Shows what plugins log, on standard error.

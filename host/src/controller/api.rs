@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
 use serde_json::Value;
@@ -112,14 +112,75 @@ impl<'a> Objects<'a> {
         manager: &str,
         force: bool,
     ) -> Result<DynamicObject, ApiError> {
+        self.apply_with(name, body, manager, force, false).await
+    }
+
+    /// What [`Objects::apply`] would give, without doing it.
+    ///
+    /// # Errors
+    /// As [`Objects::apply`].
+    pub async fn try_apply(
+        &self,
+        name: &ObjectName,
+        body: &Value,
+        manager: &str,
+        force: bool,
+    ) -> Result<DynamicObject, ApiError> {
+        self.apply_with(name, body, manager, force, true).await
+    }
+
+    async fn apply_with(
+        &self,
+        name: &ObjectName,
+        body: &Value,
+        manager: &str,
+        force: bool,
+        dry_run: bool,
+    ) -> Result<DynamicObject, ApiError> {
         let params = PatchParams {
             force,
+            dry_run,
             field_manager: Some(manager.to_owned()),
             ..PatchParams::default()
         };
         let api = self.api(name);
         self.bounded("apply", name, api.patch(&name.name, &params, &Patch::Apply(body)))
             .await
+    }
+
+    /// One object, as the API server has it now; `None` when there is none.
+    ///
+    /// # Errors
+    /// As [`Objects::apply`].
+    pub async fn get(&self, name: &ObjectName) -> Result<Option<DynamicObject>, ApiError> {
+        self.bounded("get", name, self.api(name).get_opt(&name.name))
+            .await
+    }
+
+    /// All objects in the namespace of `place`, or all there are when it names none, that a label selector picks.
+    ///
+    /// # Errors
+    /// As [`Objects::apply`].
+    pub async fn list(
+        &self,
+        place: &ObjectName,
+        selector: Option<&str>,
+    ) -> Result<Vec<DynamicObject>, ApiError> {
+        let params = ListParams {
+            label_selector: selector.map(str::to_owned),
+            ..ListParams::default()
+        };
+        let list = self.bounded("list", place, self.api(place).list(&params)).await?;
+        let types = kube::core::TypeMeta {
+            api_version: self.resource.api.api_version.clone(),
+            kind: self.resource.api.kind.clone(),
+        };
+        // The items of a list do not say what they are.
+        let typed = list.items.into_iter().map(|mut object| {
+            object.types.get_or_insert_with(|| types.clone());
+            object
+        });
+        Ok(typed.collect())
     }
 
     /// Server-side apply of the status subresource.

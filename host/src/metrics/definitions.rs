@@ -148,6 +148,8 @@ definitions! {
         "Time until the API server began to answer";
     EVENTS_DROPPED = Counter, "operator.events_dropped", "{event}", [],
         "Kubernetes Events dropped because too many waited";
+    RECORDS_DROPPED = Counter, "operator.records_dropped", "{call}", ["controller"],
+        "Plugin calls that `--record` did not write: too many waited, one was too large, or the disk is full";
     LEADER = Gauge, "operator.leader", "{replica}", [],
         "1 when this replica acts, 0 when it stands by";
     TELEMETRY_DROPPED = Counter, "operator.telemetry_dropped", "{item}", ["signal", "reason"],

@@ -3,6 +3,7 @@
 mod bad_calls;
 mod bad_files;
 mod cache;
+mod compat;
 mod good_plugins;
 mod log;
 mod promotion;

@@ -202,6 +202,24 @@ async fn a_pin_goes_back_to_a_version_that_was_kept_and_puts_the_files_aside() {
 }
 
 #[tokio::test]
+async fn a_version_that_a_pin_put_aside_is_held_back_again_without_the_pin() {
+    let proof = Fake::new();
+    proof.hold(&[2]);
+    let (slot, receiver) = slot(&proof, None);
+    settle(&slot, 1).await;
+    settle(&slot, 2).await;
+    proof.order(None, Some(&digest(1).to_string()));
+    settle(&slot, 2).await;
+    settle(&slot, 2).await;
+    assert_eq!(proof.announced(), [Some("Fails".into()), None]);
+    proof.order(None, None);
+    settle(&slot, 2).await;
+    assert_eq!(proof.announced(), [Some("Fails".into())]);
+    assert!(slot.trouble().borrow().is_some());
+    assert_live(&receiver, 1);
+}
+
+#[tokio::test]
 async fn a_pin_that_nothing_answers_to_leaves_the_live_version_or_says_why_there_is_none() {
     let proof = Fake::new();
     let (slot, receiver) = slot(&proof, None);
