@@ -188,7 +188,7 @@ prepare_rust() {
     esac
 
     # What makes a plugin small, said here too for plugins in other workspaces; and no path of this machine in it.
-    export CARGO_PROFILE_RELEASE_{OPT_LEVEL=z,LTO=true,CODEGEN_UNITS=1,PANIC=abort,STRIP=true}
+    export CARGO_PROFILE_RELEASE_{OPT_LEVEL=s,LTO=true,CODEGEN_UNITS=1,PANIC=abort,STRIP=true}
     local cargo_home=${CARGO_HOME:-$HOME/.cargo} sources
     sources=$("${RUSTC:-rustc}" --print sysroot)/lib/rustlib/src
     export CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS="--remap-path-prefix=$cargo_home/registry/src/= --remap-path-prefix=$plugins/= --remap-path-prefix=$sources/="
