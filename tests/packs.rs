@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -12,6 +11,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 
 use crate::echo::{CONTROLLER, ECHO, echo};
+use crate::mount::Mount;
 use crate::puppet::assert_says;
 use crate::support::{Host, Scenario, plugin};
 use crate::telemetry::get;
@@ -78,18 +78,14 @@ async fn apply(scenario: &Scenario, map: &ConfigMap) -> ConfigMap {
 
 /// One volume of several ConfigMaps, as the kubelet keeps it.
 struct Projected {
-    path: PathBuf,
-    version: u32,
+    mount: Mount,
     maps: BTreeMap<String, ConfigMap>,
 }
 
 impl Projected {
     fn new(scenario: &Scenario) -> Self {
-        let path = scenario.folder.path().join("mount");
-        fs::create_dir(&path).unwrap();
         Self {
-            path,
-            version: 0,
+            mount: Mount::new(&scenario.folder.path().join("mount"), "nothing-yet", b""),
             maps: BTreeMap::new(),
         }
     }
@@ -99,39 +95,9 @@ impl Projected {
         for map in maps {
             self.maps.insert(name(map).to_owned(), map.clone());
         }
-        self.version += 1;
-        let folder = format!("..2026_11_21_00_00_00.{}", self.version);
-        fs::create_dir(self.path.join(&folder)).unwrap();
-        let mut files = Vec::new();
-        for (file, bytes) in self
-            .maps
-            .values()
-            .filter_map(|map| map.binary_data.as_ref())
-            .flatten()
-        {
-            fs::write(self.path.join(&folder).join(file), &bytes.0).unwrap();
-            files.push(file.clone());
-        }
-        let data = self.path.join("..data");
-        let old = fs::read_link(&data).ok();
-        symlink(&folder, self.path.join("..data_tmp")).unwrap();
-        fs::rename(self.path.join("..data_tmp"), &data).unwrap();
-        for file in &files {
-            let link = self.path.join(file);
-            if fs::symlink_metadata(&link).is_err() {
-                symlink(Path::new("..data").join(file), link).unwrap();
-            }
-        }
-        for entry in fs::read_dir(&self.path).unwrap() {
-            let entry = entry.unwrap();
-            let name = entry.file_name().display().to_string();
-            if !name.starts_with("..") && !files.contains(&name) {
-                fs::remove_file(entry.path()).unwrap();
-            }
-        }
-        if let Some(old) = old {
-            fs::remove_dir_all(self.path.join(old)).unwrap();
-        }
+        let keys = self.maps.values().filter_map(|map| map.binary_data.clone());
+        let keys = keys.flatten().map(|(key, bytes)| (key, bytes.0));
+        self.mount.project(&keys.collect());
     }
 
     fn config(&self, scenario: &Scenario, controllers: &str) -> PathBuf {
@@ -140,7 +106,7 @@ impl Projected {
         let first = text.lines().next().unwrap();
         fs::write(
             &config,
-            text.replace(first, &format!("plugins: {}", self.path.display())),
+            text.replace(first, &format!("plugins: {}", self.mount.path.display())),
         )
         .unwrap();
         config
@@ -204,6 +170,18 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
     until_live(&host, &digest(&second[0])).await;
     let (_, ready) = get(&host, "/readyz?verbose").await;
     assert!(!ready.contains("stays live"), "{ready}");
+
+    // The commands of plugin authors take it as it lies there.
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .arg("crd")
+        .arg(volume.mount.path.join("echo.wasm"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_says(
+        &String::from_utf8_lossy(&output.stdout),
+        &["echoes.my-operator.dev"],
+    );
 
     // A small one again, as it is: the other ConfigMaps may stay.
     let third = pack(&scenario, &echo_with(10, 3), &[]);

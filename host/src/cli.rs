@@ -48,12 +48,12 @@ pub enum Command {
     Diff(diff::Args),
     /// Make recorded plugin calls again and print what differs
     Replay(replay::Args),
+    /// Print ConfigMaps that hold plugins, compressed, split and signed where that is wanted
+    Pack(pack::Args),
     /// Print the least rights that a configuration and its plugins need, as Roles and bindings
     Rbac(rbac::Args),
     /// Take the host's finalizers off, so that nothing waits for it once it is gone
     Uninstall(uninstall::Args),
-    /// Print ConfigMaps that hold plugins, compressed, split and signed where that is wanted
-    Pack(pack::Args),
     /// Print the JSON Schema of what a WASI command reads or writes
     Schema(schema::Args),
 }

@@ -318,7 +318,7 @@ impl RawConfig {
         for raw in self.controllers {
             let name_at = raw.name.referenced;
             let parent_at = raw.parent.kind.referenced;
-            let controller = raw.validate(file, &folder, needs_plugins, &keys)?;
+            let controller = raw.validate(file, &folder, &keys, needs_plugins)?;
             if controllers.iter().any(|other| other.name == controller.name) {
                 let message = format!(
                     "there is a controller named {:?} already: give each its own name",
@@ -352,8 +352,8 @@ impl RawController {
         self,
         file: &Path,
         folder: &Path,
-        needs_plugins: bool,
         keys: &[PublicKey],
+        needs_plugins: bool,
     ) -> Result<ControllerConfig, ConfigError> {
         dns_label(file, &self.name, "a controller's name")?;
         let parent = self.parent.validate(file)?;

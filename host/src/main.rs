@@ -24,9 +24,9 @@ fn main() -> ExitCode {
             Command::Check(args) => cli::check::run(args).await,
             Command::Diff(args) => cli::diff::run(args).await,
             Command::Replay(args) => cli::replay::run(args).await,
+            Command::Pack(args) => cli::pack::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Rbac(args) => cli::rbac::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Uninstall(args) => cli::uninstall::run(args).await,
-            Command::Pack(args) => cli::pack::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
         }
     });

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
@@ -97,7 +97,9 @@ async fn describe(config: &Config) -> Result<Vec<Description>, Failure> {
     let mut descriptions = Vec::with_capacity(config.controllers.len());
     for controller in &config.controllers {
         let file = &controller.plugin;
-        let plugin = plugin_file::load_configured(file).await?;
+        let plugin = plugin_file::load(file)
+            .await?
+            .with_context(|| file.display().to_string())?;
         let description = plugin.description();
         if description.parent != controller.parent {
             return Err(Failure::Usage(anyhow!(

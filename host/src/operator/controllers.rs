@@ -209,7 +209,7 @@ impl Controllers {
     }
 
     fn listen(&self, config: &Arc<ControllerConfig>) -> Listening {
-        let proving = Arc::new(Proving::new(Arc::clone(config), self.shared.events.clone()));
+        let proving = Arc::new(Proving::new(Arc::clone(config)));
         let stop = self.stop.child_token();
         let listening = Arc::clone(&proving);
         let (definitions, until) = (Arc::clone(&self.places.definitions), stop.clone());

@@ -448,27 +448,27 @@ fn forms(plugin: &Path) -> impl Iterator<Item = (PathBuf, Option<Compression>)> 
     whole.chain(std::iter::once((with_suffix(plugin, INDEX_SUFFIX), None)))
 }
 
-/// The contents of a plugin's file as they are now, in whatever form; waits for files that are being written.
-///
-/// # Errors
-/// Why they cannot be read, and what to do.
-pub(crate) async fn read_once(plugin: &Path, limit: usize) -> Result<Bytes, String> {
-    let mut source = Source::new(plugin.to_owned(), limit);
-    loop {
-        match source.look() {
-            Look::New(content) => return Ok(content.bytes),
-            Look::Trouble(reason) => return Err(reason),
-            Look::Unsettled(wait) => tokio::time::sleep(wait).await,
-            // Only of what was read before.
-            Look::Same => return Err("the file changes while it is read".to_owned()),
-        }
-    }
-}
-
 /// Whether there is a file that could be this plugin, in whatever form.
 #[must_use]
 pub(crate) fn is_there(plugin: &Path) -> bool {
     forms(plugin).any(|(path, _)| path.is_file())
+}
+
+/// The plugin of this name, in whatever form it is there. Waits until it has come to rest.
+///
+/// # Errors
+/// Why it cannot be read, and what to do.
+pub(crate) fn read_at_rest(plugin: &Path, limit: usize) -> Result<Content, String> {
+    let mut source = Source::new(plugin.to_owned(), limit);
+    loop {
+        match source.look() {
+            Look::New(content) => return Ok(content),
+            Look::Trouble(reason) => return Err(reason),
+            Look::Unsettled(wait) => std::thread::sleep(wait),
+            // Not before one of the first two.
+            Look::Same => {}
+        }
+    }
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

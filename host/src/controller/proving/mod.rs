@@ -24,7 +24,6 @@ use tracing::{debug, warn};
 use self::compare::{Findings, MAX_BLAMED, find};
 use self::shadow::Scene;
 use super::context::Context;
-use super::events::Events;
 use super::kinds::Resource;
 use super::object::{ObjectName, annotation, fingerprint};
 use super::queue::Trigger;
@@ -68,7 +67,6 @@ enum Stage {
 /// See the module.
 pub struct Proving {
     config: watch::Sender<Arc<ControllerConfig>>,
-    events: Events,
     stage: watch::Sender<Stage>,
     /// The name of the kind's definition; `Some(None)`: there is none.
     definition: watch::Sender<Option<Option<String>>>,
@@ -79,10 +77,9 @@ pub struct Proving {
 impl Proving {
     /// Of a controller that does not run yet.
     #[must_use]
-    pub fn new(config: Arc<ControllerConfig>, events: Events) -> Self {
+    pub fn new(config: Arc<ControllerConfig>) -> Self {
         Self {
             config: watch::Sender::new(config),
-            events,
             stage: watch::Sender::default(),
             definition: watch::Sender::default(),
             orders: watch::Sender::default(),
@@ -294,7 +291,8 @@ impl Proof for Proving {
         for (name, reason) in &now {
             if let Some(parent) = context.parent(name) {
                 let (controller, note) = (&context.config.name, &reason.message);
-                self.events
+                context
+                    .events
                     .publish(controller, &parent, EventType::Warning, EVENT, note);
             }
         }
