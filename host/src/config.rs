@@ -3,6 +3,9 @@
 //! Parsing has two steps, as raw and validated types: serde checks the shape, [`Config::parse`] the meaning.
 //! Both say the line and the column.
 
+pub mod leadership;
+pub mod webhook;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +14,8 @@ use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 use thiserror::Error;
 
+use self::leadership::{LeadershipConfig, Mode, RawLease};
+use self::webhook::{RawWebhook, WebhookConfig};
 use crate::plugin::contract::Kind;
 
 /// What the process is to do, checked as far as that goes without a cluster.
@@ -20,6 +25,10 @@ pub struct Config {
     pub namespaces: BTreeSet<String>,
     /// One for each kind of custom resource, in the order of the file.
     pub controllers: Vec<ControllerConfig>,
+    /// How several replicas share the work.
+    pub leadership: LeadershipConfig,
+    /// Whether and where resources are validated before they are written.
+    pub webhook: Option<WebhookConfig>,
 }
 
 /// One kind of custom resource and the plugin that reconciles it.
@@ -49,6 +58,31 @@ pub struct ControllerConfig {
     pub backoff: BackoffConfig,
     /// What one plugin call may use.
     pub limits: LimitsConfig,
+    /// The ServiceAccount in whose name children are written; `None`: the host's own.
+    pub service_account: Option<ServiceAccount>,
+}
+
+/// Whom the host impersonates for a controller's children.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceAccount {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ServiceAccount {
+    /// The user name by which Kubernetes knows it.
+    #[must_use]
+    pub fn user(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.name)
+    }
+}
+
+impl std::fmt::Display for ServiceAccount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 impl ControllerConfig {
@@ -178,6 +212,11 @@ struct RawConfig {
     #[serde(default)]
     namespaces: Vec<Spanned<String>>,
     controllers: Vec<RawController>,
+    #[serde(default)]
+    leadership: Mode,
+    #[serde(default)]
+    lease: RawLease,
+    webhook: Option<RawWebhook>,
 }
 
 #[derive(Deserialize)]
@@ -200,6 +239,7 @@ struct RawController {
     backoff: RawBackoff,
     #[serde(default)]
     limits: RawLimits,
+    service_account: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -287,6 +327,8 @@ impl RawConfig {
         Ok(Config {
             namespaces,
             controllers,
+            leadership: self.lease.validate(file, self.leadership)?,
+            webhook: self.webhook.map(|raw| raw.validate(file)).transpose()?,
         })
     }
 }
@@ -373,6 +415,10 @@ impl RawController {
                 deadline: duration(file, self.limits.deadline.as_ref(), DEFAULT_LIMITS.deadline)?,
                 response: bytes(file, self.limits.response.as_ref(), DEFAULT_LIMITS.response)?,
             },
+            service_account: self
+                .service_account
+                .map(|text| service_account(file, &text))
+                .transpose()?,
         })
     }
 }
@@ -433,6 +479,24 @@ fn dns_label(file: &Path, text: &Spanned<String>, what: &str) -> Result<(), Conf
         text.value
     );
     Err(invalid(file, text.referenced, message))
+}
+
+fn service_account(file: &Path, text: &Spanned<String>) -> Result<ServiceAccount, ConfigError> {
+    match text.value.split_once('/') {
+        Some((namespace, name)) if is_dns_label(namespace) && name.split('.').all(is_dns_label) => {
+            Ok(ServiceAccount {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            })
+        }
+        _ => {
+            let message = format!(
+                "{:?} is not a ServiceAccount: expected `namespace/name`",
+                text.value
+            );
+            Err(invalid(file, text.referenced, message))
+        }
+    }
 }
 
 fn duration(file: &Path, text: Option<&Spanned<String>>, default: Duration) -> Result<Duration, ConfigError> {

@@ -39,6 +39,7 @@ pub struct Check {
 #[derive(Default)]
 pub struct Health {
     controllers: Mutex<BTreeMap<String, (Readiness, watch::Receiver<Live>)>>,
+    leaders: Mutex<BTreeMap<String, String>>,
     pulses: Mutex<Vec<Weak<Beats>>>,
     stopping: AtomicBool,
 }
@@ -58,6 +59,15 @@ impl Health {
         if let Some((current, _)) = lock(&self.controllers).get_mut(controller) {
             *current = readiness;
         }
+    }
+
+    /// Who leads a controller, in words; standing by is being ready.
+    pub fn leads(&self, controller: &str, words: Option<String>) {
+        let mut leaders = lock(&self.leaders);
+        match words {
+            Some(words) => leaders.insert(controller.to_owned(), words),
+            None => leaders.remove(controller),
+        };
     }
 
     /// The process ends: it is not ready from now on.
@@ -120,6 +130,12 @@ impl Health {
             checks.push(Check {
                 name: format!("plugin/{name}"),
                 result,
+            });
+        }
+        for (name, words) in &*lock(&self.leaders) {
+            checks.push(Check {
+                name: format!("leader/{name}"),
+                result: Ok(words.clone()),
             });
         }
         if self.stopping.load(Ordering::Relaxed) {

@@ -23,6 +23,7 @@ pub mod telemetry;
 pub mod trace;
 
 pub mod client;
+pub mod leader;
 pub mod operator;
 pub mod supervisor;
 

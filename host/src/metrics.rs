@@ -180,9 +180,14 @@ impl Metrics {
             .add(1, &[verb, kind, KeyValue::new("code", code)]);
     }
 
-    /// Whether this replica acts or stands by. A host without leader election always acts.
-    pub fn set_leader(&self, leader: bool) {
-        self.observed.stands_by.store(!leader, Ordering::Relaxed);
+    /// Whether this replica leads a controller or stands by; `None` when it has the controller no more. A host without
+    /// leader election always leads.
+    pub fn set_leader(&self, controller: &str, leads: Option<bool>) {
+        let mut leaders = lock(&self.observed.leaders);
+        match leads {
+            Some(leads) => leaders.insert(controller.into(), leads),
+            None => leaders.remove(controller),
+        };
     }
 
     /// One more Event was dropped; how many were before it.

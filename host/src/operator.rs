@@ -5,27 +5,32 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use crate::client::{ClientError, Connection};
+use crate::config::leadership::Mode;
 use crate::config::{Config, ControllerConfig};
 use crate::controller::events::Events;
 use crate::controller::kinds::Kinds;
 use crate::controller::watches::{KeepPolicy, Watches};
+use crate::leader::Leadership;
+use crate::leader::term::Term;
 use crate::metrics::ControllerMetrics;
 use crate::plugin::registry::{Expected, Live, Slot};
 use crate::plugin::{Cache, EngineError, EngineOptions, Limits, Runtime, reload};
-use crate::supervisor::{Shared, supervise, watch_definitions};
+use crate::supervisor::{Hands, Shared, supervise, watch_definitions};
 use crate::telemetry::Instruments;
 
 /// How long passes under way may take after the signal to stop. A pod has 30 seconds by default.
 const DRAIN: Duration = Duration::from_secs(25);
 /// How long Events that wait may take after that.
 const FLUSH: Duration = Duration::from_secs(2);
+/// The same while another replica waits for the leases.
+const FLUSH_LEADING: Duration = Duration::from_millis(500);
 
 /// The most plugin calls at a time in one process: each reserves address space.
 const MAX_TURNS: u32 = 512;
@@ -36,6 +41,9 @@ pub enum OperatorError {
     /// The WebAssembly engine does not start.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The connection to the cluster cannot be used.
+    #[error(transparent)]
+    Client(#[from] ClientError),
 }
 
 /// Runs all controllers until `stop`, then waits for the passes under way. Compiled code is kept in `cache_dir`.
@@ -44,7 +52,8 @@ pub enum OperatorError {
 /// When nothing could be started.
 pub async fn run(
     config: Config,
-    client: Client,
+    connection: Arc<Connection>,
+    identity: &str,
     instruments: Instruments,
     cache_dir: Option<&Path>,
     stop: CancellationToken,
@@ -54,24 +63,35 @@ pub async fn run(
         ..EngineOptions::default()
     };
     let runtime = Runtime::with_cache(options, cache_dir.and_then(open_cache))?;
+    let client = connection.client()?;
     let kinds = Arc::new(Kinds::new(client.clone(), Arc::clone(&instruments.metrics)));
     let watches = Arc::new(Watches::new(
-        client.clone(),
+        client,
         Arc::clone(&kinds),
         keep_policy(&config),
         Arc::clone(&instruments.metrics),
     ));
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host".to_owned());
-    let (events, writer) = Events::start(client.clone(), instance, Arc::clone(&instruments.metrics));
+    let own = connection
+        .writers(&Term::endless(), &config.leadership.timing)?
+        .writer(None)?;
+    let (events, writer) = Events::start(own, instance, Arc::clone(&instruments.metrics));
     let definitions = watch_definitions(&kinds, &watches);
+    let (leadership, elections) = Leadership::start(
+        &config.leadership,
+        connection,
+        identity,
+        events.clone(),
+        &instruments,
+    )?;
     let shared = Shared {
-        client,
         kinds,
         watches,
         events,
         instruments: instruments.clone(),
         namespaces: config.namespaces.into_iter().collect(),
     };
+    let shares = config.leadership.mode != Mode::None;
     let tasks = TaskTracker::new();
     let mut slots = Vec::new();
     for controller in config.controllers {
@@ -80,7 +100,12 @@ pub async fn run(
         let (slot, live) = slot(&runtime, &controller, metrics);
         instruments.health.expect(&controller.name, live.clone());
         slots.push(slot.traced(instruments.tracer.clone()));
-        tasks.spawn(supervise(shared.clone(), controller, live, stop.clone()));
+        let writers = leadership.join(&controller.name)?;
+        let hands = Hands {
+            own: writers.writer(None)?,
+            children: writers.writer(controller.service_account.as_ref())?,
+        };
+        tasks.spawn(supervise(shared.clone(), controller, live, hands, stop.clone()));
     }
     tasks.spawn(reload::run(slots, stop.clone()));
     tasks.close();
@@ -93,6 +118,14 @@ pub async fn run(
         );
     }
     drop(definitions);
+    if shares
+        && tokio::time::timeout(FLUSH_LEADING, shared.events.flush())
+            .await
+            .is_err()
+    {
+        warn!("some Events were not written within {FLUSH_LEADING:?}");
+    }
+    leadership.release(elections).await;
     drop(shared);
     if tokio::time::timeout(FLUSH, writer).await.is_err() {
         warn!("some Events were not written within {FLUSH:?}");

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::client::Writer;
 use crate::config::ControllerConfig;
 use crate::controller;
 use crate::controller::context::{Context, KindWatches, Parts};
@@ -34,8 +34,6 @@ const SETTLED: Duration = Duration::from_secs(3);
 /// What all controllers share.
 #[derive(Clone)]
 pub struct Shared {
-    /// The connection.
-    pub client: Client,
     /// Discovery.
     pub kinds: Arc<Kinds>,
     /// The watches.
@@ -46,6 +44,15 @@ pub struct Shared {
     pub instruments: Instruments,
     /// The namespaces to watch; empty: all of them.
     pub namespaces: Arc<[String]>,
+}
+
+/// What a controller writes with.
+#[derive(Clone)]
+pub struct Hands {
+    /// In the host's own name: status, finalizers, Events.
+    pub own: Writer,
+    /// In the name of the controller's ServiceAccount, or the host's own: children.
+    pub children: Writer,
 }
 
 /// The resources that a controller needs, as the cluster serves them now.
@@ -60,6 +67,7 @@ pub async fn supervise(
     shared: Shared,
     config: Arc<ControllerConfig>,
     plugin: watch::Receiver<Live>,
+    hands: Hands,
     stop: CancellationToken,
 ) {
     let mut changed = shared.kinds.subscribe();
@@ -80,7 +88,13 @@ pub async fn supervise(
                     );
                 }
                 let stop_one = stop.child_token();
-                let context = Arc::new(context(&shared, &config, &resolved, plugin.clone()));
+                let context = Arc::new(context(
+                    &shared,
+                    &config,
+                    &resolved,
+                    plugin.clone(),
+                    hands.clone(),
+                ));
                 let running = tokio::spawn(controller::run(Arc::clone(&context), stop_one.clone()));
                 until_changed(&shared, &config, &resolved, &mut changed, &stop).await;
                 stop_one.cancel();
@@ -193,6 +207,7 @@ fn context(
     config: &Arc<ControllerConfig>,
     resolved: &Resolved,
     plugin: watch::Receiver<Live>,
+    hands: Hands,
 ) -> Context {
     let watches = |kind: &Kind, namespaced: bool, others: bool| {
         if shared.namespaces.is_empty() || !namespaced {
@@ -210,14 +225,15 @@ fn context(
         (kind.clone(), watches(kind, namespaced, true))
     };
     Context::new(Parts {
-        client: shared.client.clone(),
+        events: shared.events.of(hands.own.clone()),
+        writer: hands.own,
+        children_writer: hands.children,
         resource: Arc::clone(&resolved.parent),
         resources: resolved.others.clone(),
         parents: watches(&config.parent, resolved.parent.namespaced, false),
         children: config.children.keys().map(others).collect(),
         reads: config.reads.iter().map(others).collect(),
         plugin,
-        events: shared.events.clone(),
         observer: Observer::new(config, &shared.instruments),
         config: Arc::clone(config),
     })

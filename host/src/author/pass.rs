@@ -283,6 +283,7 @@ fn controller(description: &Description) -> ControllerConfig {
         resync: DEFAULT_RESYNC,
         backoff: DEFAULT_BACKOFF,
         limits: DEFAULT_LIMITS,
+        service_account: None,
     }
 }
 

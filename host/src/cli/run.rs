@@ -9,11 +9,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::Failure;
+use crate::client::Connection;
 use crate::config::Config;
 use crate::health::server;
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
-use crate::{client, operator};
+use crate::{leader, operator};
 
 /// The options of `run`.
 #[derive(Debug, clap::Args)]
@@ -55,7 +56,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let telemetry = Telemetry::start().map_err(|error| Failure::Usage(error.into()))?;
     let instruments = telemetry.instruments();
     let stop = stop_on_signal()?;
-    let client = client::connect(Arc::clone(&instruments.metrics)).await?;
+    let identity = leader::identity();
+    let agent = format!("operator-host/{} ({identity})", env!("CARGO_PKG_VERSION"));
+    let connection = Arc::new(Connection::infer(Arc::clone(&instruments.metrics), &agent).await?);
     info!(
         version = env!("CARGO_PKG_VERSION"),
         controllers = config.controllers.len(),
@@ -68,7 +71,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         telemetry.registry(),
     )
     .await?;
-    operator::run(config, client, instruments, args.cache_dir.as_deref(), stop).await?;
+    let cache_dir = args.cache_dir.as_deref();
+    operator::run(config, connection, &identity, instruments, cache_dir, stop).await?;
     telemetry.shut_down().await;
     info!("operator-host has stopped");
     Ok(())

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kube::Client;
 use kube::core::{DynamicObject, Selector};
 use opentelemetry::trace::SpanContext;
 use tokio::sync::watch;
@@ -15,6 +14,7 @@ use super::object::{ChildKey, ObjectName};
 use super::observer::Observer;
 use super::queue::{Queue, Trigger};
 use super::watches::{Watch, WatchState};
+use crate::client::Writer;
 use crate::config::ControllerConfig;
 use crate::plugin::contract::{Kind, Need};
 use crate::plugin::registry::Live;
@@ -134,8 +134,10 @@ fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> 
 pub struct Context {
     /// The controller's configuration.
     pub config: Arc<ControllerConfig>,
-    /// The connection.
-    pub client: Client,
+    /// Writes the parent's status and finalizers: the host's own word.
+    pub writer: Writer,
+    /// Writes the children, in the name of the controller's ServiceAccount when it has one.
+    pub children_writer: Writer,
     /// The parent's resource.
     pub resource: Arc<Resource>,
     /// The resources of the kinds that the plugin may make or read, as far as the cluster serves them.
@@ -161,8 +163,10 @@ pub struct Context {
 pub struct Parts {
     /// See [`Context::config`].
     pub config: Arc<ControllerConfig>,
-    /// See [`Context::client`].
-    pub client: Client,
+    /// See [`Context::writer`].
+    pub writer: Writer,
+    /// See [`Context::children_writer`].
+    pub children_writer: Writer,
     /// See [`Context::resource`].
     pub resource: Arc<Resource>,
     /// See [`Context::resources`].
@@ -187,7 +191,8 @@ impl Context {
     pub fn new(parts: Parts) -> Self {
         let Parts {
             config,
-            client,
+            writer,
+            children_writer,
             resource,
             resources,
             parents,
@@ -205,7 +210,8 @@ impl Context {
         let memory = Mutex::default();
         Self {
             config,
-            client,
+            writer,
+            children_writer,
             resource,
             resources,
             parents,
@@ -334,6 +340,11 @@ impl Context {
     /// The parent is gone.
     pub fn forget(&self, parent: &ObjectName) {
         self.memory().remove(parent);
+    }
+
+    /// Nothing is known of what happened to any parent since.
+    pub fn forget_all(&self) {
+        self.memory().clear();
     }
 
     /// Whether a trigger is only the echo of an own write.

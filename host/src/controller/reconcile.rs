@@ -441,7 +441,7 @@ async fn set_finalizers(
     let body = json!({
         "metadata": { "resourceVersion": parent.metadata.resource_version, "finalizers": finalizers },
     });
-    let objects = Objects::new(&context.client, &context.resource);
+    let objects = Objects::new(&context.writer, &context.resource);
     match objects.merge(&name, &body, &context.config.field_manager()).await {
         Ok(answer) => Ok(context.record_parent(answer)),
         Err(error) if error.is_not_found() => Ok(None),
@@ -501,7 +501,9 @@ fn is_passing(context: &Context, name: &ObjectName, error: &PassError) -> bool {
     let failures = context.memory_of(name, |memory| memory.failures);
     errors.iter().all(lost_race)
         || (name.namespace.is_some() && errors.iter().any(ApiError::is_namespace_going))
-        || errors.iter().any(|error| error.fault == Fault::Unreachable)
+        || errors
+            .iter()
+            .any(|error| matches!(error.fault, Fault::Unreachable | Fault::Deposed))
         || (failures < PATIENCE && errors.iter().any(ApiError::is_overload))
 }
 

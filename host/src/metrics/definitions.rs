@@ -144,8 +144,8 @@ definitions! {
         "Time until the API server began to answer";
     EVENTS_DROPPED = Counter, "operator.events_dropped", "{event}", [],
         "Kubernetes Events dropped because too many waited";
-    LEADER = Gauge, "operator.leader", "{replica}", [],
-        "1 when this replica acts, 0 when it stands by";
+    LEADER = Gauge, "operator.leader", "{replica}", ["controller"],
+        "1 when this replica leads the controller, 0 when it stands by";
     TELEMETRY_DROPPED = Counter, "operator.telemetry_dropped", "{item}", ["signal", "reason"],
         "Spans, and exports of metrics, that the collector did not get";
     PROCESS_MEMORY = Gauge, "process.memory.usage", "By", [],

@@ -71,6 +71,7 @@ fn use_all(metrics: &Arc<Metrics>) {
         Duration::from_millis(70),
     );
     controller.queue(|| Some((1, Duration::from_secs(1))));
+    metrics.set_leader("things", Some(true));
     metrics.watch_restarted(&kind("Pod"));
     metrics.api_request("patch", "", "pods", Some(200), time);
 }
