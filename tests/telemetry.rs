@@ -52,7 +52,7 @@ async fn port(host: &Host) -> u16 {
 }
 
 /// GET of a path on the host's health port: the status code and the body.
-async fn get(host: &Host, path: &str) -> (u16, String) {
+pub async fn get(host: &Host, path: &str) -> (u16, String) {
     get_from(port(host).await, path).await
 }
 
