@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::puppet::{CONFIG_MAP, config_map};
 use crate::support::{Scenario, condition};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::runtime::wait::await_condition;
@@ -13,7 +14,8 @@ const CONTROLLER: &str = "\
   parent: {apiVersion: test.operator-host.dev/v1, kind: ClusterPuppet}
   plugin: cluster-puppet.wasm
   children: [{apiVersion: v1, kind: ConfigMap}]
-  otherNamespaces: [cluster-scoped-2]
+  reads: [{apiVersion: v1, kind: ConfigMap}]
+  otherNamespaces: [cluster-scoped-2, cluster-scoped-1]
   backoff: {initial: 50ms, max: 500ms}
 ";
 
@@ -27,16 +29,17 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
         scenario.client.clone(),
         &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
     );
-    let apply = async |children: &[Value]| {
+    let answer = async |response: Value| {
         let puppet = json!({
             "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
-            "spec": {"response": {"children": children}},
+            "spec": {"response": response},
         });
         parents
             .patch("cp", &PatchParams::apply("user").force(), &Patch::Apply(&puppet))
             .await
             .unwrap()
     };
+    let apply = async |children: &[Value]| answer(json!({ "children": children })).await;
     let within = |namespace: &str| {
         let mut child = config_map("a", "1");
         child["metadata"]["namespace"] = namespace.into();
@@ -60,6 +63,31 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
         .await;
     apply(&[within("cluster-scoped-2"), config_map("a", "1")]).await;
     host.until_log(&["must name a namespace"]).await;
+    let need = json!({"id": "settings", "apiVersion": "v1", "kind": "ConfigMap", "name": "settings"});
+    answer(json!({ "children": [within("cluster-scoped-2")], "needs": [need] })).await;
+    host.until_log(&["need \\\"settings\\\"", "the plugin must name a namespace"])
+        .await;
+
+    // One namespace that is going keeps nothing from the others.
+    let going = Scenario::new("cluster-scoped-1").await;
+    let held = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "held", "finalizers": ["test.operator-host.dev/held"]},
+    });
+    going.apply(&held.to_string()).await;
+    let namespaces = Api::<Namespace>::all(scenario.client.clone());
+    namespaces
+        .delete("cluster-scoped-1", &DeleteParams::default())
+        .await
+        .unwrap();
+    second.delete(CONFIG_MAP, "a").await;
+    apply(&[within("cluster-scoped-1"), within("cluster-scoped-2")]).await;
+    second.until(CONFIG_MAP, "a", "made anew", |_| true).await;
+    host.until_log(&["cluster-scoped-1/a", "because it is being terminated"])
+        .await;
+    let release = json!({"metadata": {"finalizers": null}});
+    going.patch(CONFIG_MAP, "held", release).await;
+
     apply(&[]).await;
     second.until_gone(CONFIG_MAP, "a").await;
     let parent = parents.get("cp").await.unwrap();

@@ -108,6 +108,14 @@ async fn a_need_that_the_configuration_does_not_allow_is_refused_by_name_and_rul
         scenario.puppet(name, spec(&[])).await;
         scenario.until_ready(name).await;
     }
+    let many: Vec<Value> = (0..33)
+        .map(|i| need(&format!("n{i}"), &json!({"name": "a"})))
+        .collect();
+    scenario.puppet("many", spec(&many)).await;
+    assert_says(
+        &scenario.until_stalled("many", "NeedRefused").await,
+        &["33 needs", "may have 32", "label selector"],
+    );
     let twice = [need("n", &json!({"name": "a"})), need("n", &json!({"name": "b"}))];
     scenario.puppet("twice", spec(&twice)).await;
     assert_says(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::puppet::{PUPPET, controller};
+use crate::puppet::{PUPPET, assert_says, controller};
 use crate::support::Scenario;
 
 const SECRET: &str = "v1/Secret";
@@ -110,4 +110,25 @@ async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to()
     scenario.puppet("p", spec(&[password()])).await;
     scenario.until_ready("p").await;
     assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), all);
+}
+
+#[tokio::test]
+async fn values_that_somebody_else_chose_are_not_drawn_over_even_when_children_are_adopted() {
+    let scenario = Scenario::new("generated-not-ours").await;
+    let more = "children: [{apiVersion: v1, kind: Secret}]\nadopt: true";
+    let _host = scenario.start(&controller("puppet.wasm", more));
+    let theirs = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"other": "value"},
+    });
+    let theirs = scenario.apply(&theirs.to_string()).await;
+    scenario.puppet("p", spec(&[password()])).await;
+    let message = scenario.until_stalled("p", "ChildRefused").await;
+    assert_says(
+        &message,
+        &["/s", "the host did not generate it", "delete or rename"],
+    );
+    assert_eq!(
+        scenario.get(SECRET, "s").await.unwrap().metadata.resource_version,
+        theirs.metadata.resource_version
+    );
 }

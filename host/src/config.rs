@@ -3,6 +3,7 @@
 //! Parsing has two steps, as raw and validated types: serde checks the shape, [`Config::parse`] the meaning.
 //! Both say the line and the column.
 
+pub mod follow;
 pub mod leadership;
 pub mod webhook;
 
@@ -17,12 +18,15 @@ use thiserror::Error;
 use self::leadership::{LeadershipConfig, Mode, RawLease};
 use self::webhook::{RawWebhook, WebhookConfig};
 use crate::plugin::contract::Kind;
+use crate::telemetry::log;
 
 /// What the process is to do, checked as far as that goes without a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The namespaces to watch; empty: all of them.
     pub namespaces: BTreeSet<String>,
+    /// What to log, in place of what the command line says.
+    pub log: Option<String>,
     /// One for each kind of custom resource, in the order of the file.
     pub controllers: Vec<ControllerConfig>,
     /// How several replicas share the work.
@@ -133,7 +137,7 @@ pub struct LimitsConfig {
     pub response: usize,
 }
 
-/// Why a configuration is refused. Nothing is started.
+/// Why a configuration is refused. At the start nothing is started, later the one before stays.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -211,6 +215,7 @@ struct RawConfig {
     plugins: Option<PathBuf>,
     #[serde(default)]
     namespaces: Vec<Spanned<String>>,
+    log: Option<Spanned<String>>,
     controllers: Vec<RawController>,
     #[serde(default)]
     leadership: Mode,
@@ -299,6 +304,12 @@ impl RawConfig {
             dns_label(file, namespace, "a namespace")?;
             namespaces.insert(namespace.value.clone());
         }
+        if let Some(filter) = &self.log {
+            log::filter(&filter.value).map_err(|error| {
+                let message = format!("{:?} is no filter of the log: {error}", filter.value);
+                invalid(file, filter.referenced, message)
+            })?;
+        }
         let mut controllers: Vec<ControllerConfig> = Vec::new();
         for raw in self.controllers {
             let name_at = raw.name.referenced;
@@ -326,6 +337,7 @@ impl RawConfig {
         }
         Ok(Config {
             namespaces,
+            log: self.log.map(|filter| filter.value),
             controllers,
             leadership: self.lease.validate(file, self.leadership)?,
             webhook: self.webhook.map(|raw| raw.validate(file)).transpose()?,

@@ -38,10 +38,19 @@ pub struct Check {
 /// What the checks look at. One for a process.
 #[derive(Default)]
 pub struct Health {
-    controllers: Mutex<BTreeMap<String, (Readiness, watch::Receiver<Live>)>>,
     leaders: Mutex<BTreeMap<String, String>>,
+    controllers: Mutex<BTreeMap<String, Expected>>,
+    /// Why the configuration's file, as it is now, is not the one that is in use.
+    configuration: Mutex<Option<String>>,
     pulses: Mutex<Vec<Weak<Beats>>>,
     stopping: AtomicBool,
+}
+
+/// What is known of one controller of the configuration.
+struct Expected {
+    readiness: Readiness,
+    plugin: watch::Receiver<Live>,
+    trouble: watch::Receiver<Option<Arc<str>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -49,15 +58,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Health {
-    /// A controller of the configuration, which is not ready yet, and its plugin.
-    pub fn expect(&self, controller: &str, plugin: watch::Receiver<Live>) {
-        lock(&self.controllers).insert(controller.to_owned(), (Readiness::Starting, plugin));
+    /// A controller of the configuration, which is not ready yet, its plugin, and what is wrong with that plugin's
+    /// file though a version of it is live.
+    pub fn expect(
+        &self,
+        controller: &str,
+        plugin: watch::Receiver<Live>,
+        trouble: watch::Receiver<Option<Arc<str>>>,
+    ) {
+        let expected = Expected {
+            readiness: Readiness::Starting,
+            plugin,
+            trouble,
+        };
+        lock(&self.controllers).insert(controller.to_owned(), expected);
+    }
+
+    /// A controller is not in the configuration any more.
+    pub fn forget(&self, controller: &str) {
+        lock(&self.controllers).remove(controller);
     }
 
     /// How a controller is doing now.
     pub fn set(&self, controller: &str, readiness: Readiness) {
-        if let Some((current, _)) = lock(&self.controllers).get_mut(controller) {
-            *current = readiness;
+        if let Some(expected) = lock(&self.controllers).get_mut(controller) {
+            expected.readiness = readiness;
         }
     }
 
@@ -68,6 +93,12 @@ impl Health {
             Some(words) => leaders.insert(controller.to_owned(), words),
             None => leaders.remove(controller),
         };
+    }
+
+    /// Why the configuration's file cannot be used as it is now; `None` when it is in use. The one before stays in use,
+    /// so this does not make the host unready.
+    pub fn configuration(&self, refused: Option<String>) {
+        *lock(&self.configuration) = refused;
     }
 
     /// The process ends: it is not ready from now on.
@@ -112,8 +143,13 @@ impl Health {
             name: "ping".to_owned(),
             result: Ok(String::new()),
         }];
-        for (name, (readiness, plugin)) in &*lock(&self.controllers) {
-            let result = match readiness {
+        let refused = lock(&self.configuration).clone();
+        checks.push(Check {
+            name: "configuration".to_owned(),
+            result: Ok(refused.map_or_else(String::new, |why| format!("the one before is in use: {why}"))),
+        });
+        for (name, expected) in &*lock(&self.controllers) {
+            let result = match &expected.readiness {
                 Readiness::Starting => Err("its first lists are under way".to_owned()),
                 Readiness::Ready => Ok(String::new()),
                 Readiness::Waiting(kind) => Ok(format!("waits for the CustomResourceDefinition of {kind}")),
@@ -122,9 +158,12 @@ impl Health {
                 name: format!("controller/{name}"),
                 result,
             });
-            let result = match &*plugin.borrow() {
+            let result = match &*expected.plugin.borrow() {
                 Live::Loading => Err("it is loading".to_owned()),
-                Live::Plugin(plugin) => Ok(plugin.digest().to_string()),
+                Live::Plugin(plugin) => Ok(match &*expected.trouble.borrow() {
+                    None => plugin.digest().to_string(),
+                    Some(trouble) => format!("{} stays live: {trouble}", plugin.digest()),
+                }),
                 Live::Failed(why) => Err(why.to_string()),
             };
             checks.push(Check {
@@ -236,19 +275,37 @@ mod tests {
     async fn a_controller_is_ready_with_its_lists_and_its_plugin() {
         let health = Health::default();
         let (plugin, live) = watch::channel(Live::Loading);
-        health.expect("a", live);
+        let (file, trouble) = watch::channel(None);
+        health.expect("a", live, trouble);
         assert_eq!(failing(&health.ready()), ["controller/a", "plugin/a"]);
         health.set("a", Readiness::Ready);
         assert_eq!(failing(&health.ready()), ["plugin/a"]);
         plugin.send_replace(Live::Failed("it is no plugin".into()));
         assert_eq!(failing(&health.ready()), ["plugin/a"]);
+        drop(file);
+        health.forget("a");
+        assert!(failing(&health.ready()).is_empty(), "nobody expects it any more");
+    }
+
+    #[test]
+    fn a_configuration_that_is_refused_is_a_remark() {
+        let health = Health::default();
+        health.configuration(Some("config.yaml:3:5: no".into()));
+        let remark = |health: &Health| {
+            let ready = health.ready();
+            let check = ready.iter().find(|check| check.name == "configuration");
+            check.unwrap().result.clone().unwrap()
+        };
+        assert!(remark(&health).ends_with("config.yaml:3:5: no"));
+        health.configuration(None);
+        assert_eq!(remark(&health), "");
     }
 
     #[tokio::test]
     async fn waiting_for_a_definition_is_ready_and_says_so() {
         let health = Health::default();
         let (_plugin, live) = watch::channel(Live::Loading);
-        health.expect("a", live);
+        health.expect("a", live, watch::channel(None).1);
         health.set("a", Readiness::Waiting("example.com/v1 Thing".into()));
         let ready = health.ready();
         let check = ready.iter().find(|check| check.name == "controller/a").unwrap();

@@ -56,13 +56,22 @@ pub struct Leadership {
 /// Who takes part in elections.
 #[derive(Default)]
 struct Roster {
-    terms: Mutex<BTreeMap<String, Term>>,
+    writers: Mutex<BTreeMap<String, Writers>>,
     changed: Notify,
 }
 
 impl Roster {
-    fn terms(&self) -> MutexGuard<'_, BTreeMap<String, Term>> {
-        self.terms.lock().unwrap_or_else(PoisonError::into_inner)
+    fn writers(&self) -> MutexGuard<'_, BTreeMap<String, Writers>> {
+        self.writers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The terms by controller.
+    fn terms(&self) -> BTreeMap<String, Term> {
+        let writers = self.writers();
+        writers
+            .iter()
+            .map(|(controller, writers)| (controller.clone(), writers.term().clone()))
+            .collect()
     }
 }
 
@@ -121,30 +130,31 @@ impl Leadership {
         Ok((leadership, Elections(Some(task))))
     }
 
-    /// A controller takes part from now on; what it writes with, once it leads.
+    /// A controller takes part from now on; what it writes with, once it leads. One that takes part already, and is only
+    /// configured otherwise, keeps its term.
     ///
     /// # Errors
     /// When the connection cannot be used.
     pub fn join(&self, controller: &str) -> Result<Writers, ClientError> {
+        if let Some(writers) = self.roster.writers().get(controller) {
+            return Ok(writers.clone());
+        }
         let writers = match &self.shared {
             Some(writers) => writers.clone(),
             None => self.connection.writers(&Term::elected(), &self.config.timing)?,
         };
-        if self.config.mode == Mode::None {
-            self.instruments.metrics.set_leader(controller, Some(true));
-        } else {
-            self.instruments.metrics.set_leader(controller, Some(false));
-            self.roster
-                .terms()
-                .insert(controller.to_owned(), writers.term().clone());
-            self.roster.changed.notify_one();
-        }
+        let alone = self.config.mode == Mode::None;
+        self.instruments.metrics.set_leader(controller, Some(alone));
+        self.roster
+            .writers()
+            .insert(controller.to_owned(), writers.clone());
+        self.roster.changed.notify_one();
         Ok(writers)
     }
 
     /// A controller has stopped for good: another replica may have its lease.
     pub fn leave(&self, controller: &str) {
-        self.roster.terms().remove(controller);
+        self.roster.writers().remove(controller);
         self.roster.changed.notify_one();
         self.instruments.metrics.set_leader(controller, None);
         self.instruments.health.leads(controller, None);

@@ -62,6 +62,7 @@ pub struct Metrics {
     plugin_log_lines_dropped: Counter<u64>,
     plugin_compile_duration: Histogram<f64>,
     plugin_reloads: Counter<u64>,
+    config_reloads: Counter<u64>,
     queue_duration: Histogram<f64>,
     watch_restarts: Counter<u64>,
     api_requests: Counter<u64>,
@@ -118,6 +119,7 @@ impl Metrics {
             plugin_log_lines_dropped: counter(define::PLUGIN_LOG_LINES_DROPPED),
             plugin_compile_duration: histogram(define::PLUGIN_COMPILE_DURATION, CALL_TIMES),
             plugin_reloads: counter(define::PLUGIN_RELOADS),
+            config_reloads: counter(define::CONFIG_RELOADS),
             queue_duration: histogram(define::QUEUE_DURATION, PASS_TIMES),
             watch_restarts: counter(define::WATCH_RESTARTS),
             api_requests: counter(define::API_REQUESTS),
@@ -145,6 +147,17 @@ impl Metrics {
             controller: KeyValue::new("controller", Arc::<str>::from(controller)),
             kind: KeyValue::new("kind", Arc::<str>::from(parent.kind.as_str())),
         }
+    }
+
+    /// A configuration was taken (`taken`) or `refused`.
+    pub fn config_reloaded(&self, result: &'static str) {
+        self.config_reloads.add(1, &[KeyValue::new("result", result)]);
+    }
+
+    /// A controller is not in the configuration any more: what is read from it is gone.
+    pub fn forget(&self, controller: &str) {
+        lock(&self.observed.queues).remove(controller);
+        lock(&self.observed.plugins).remove(controller);
     }
 
     /// A watch of a kind broke and is started again.

@@ -17,6 +17,7 @@ use crate::controller::kinds::{KindError, Kinds, Resource};
 use crate::controller::observer::Observer;
 use crate::controller::watches::{Subscription, Watch, Watches};
 use crate::health::Readiness;
+use crate::leader::Leadership;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::telemetry::Instruments;
@@ -40,6 +41,8 @@ pub struct Shared {
     pub watches: Arc<Watches>,
     /// Where Events go.
     pub events: Events,
+    /// Who writes.
+    pub leadership: Leadership,
     /// Metrics, spans and health.
     pub instruments: Instruments,
     /// The namespaces to watch; empty: all of them.

@@ -1,7 +1,8 @@
 //! The figures: `make bench`. Prints medians with their spread, ratios within one run, and the machine's name.
 //!
 //! Every comparison with a bare client sends the same requests to the same API server in the same run, since
-//! what a request costs is the server's affair.
+//! what a request costs is the server's affair. `cargo bench --workspace --bench figures -- call cluster` measures only
+//! the parts that are named: call, reload, cluster, telemetry.
 
 #![allow(missing_docs, unreachable_pub, dead_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -24,16 +25,29 @@ fn main() -> ExitCode {
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
+    let parts: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|part| !part.starts_with('-'))
+        .collect();
+    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .expect("a runtime");
     let mut table = Table::new();
     runtime.block_on(async {
-        call::run(&mut table).await;
-        reload::run(&mut table).await;
-        cluster::run(&mut table).await;
-        telemetry::run(&mut table).await;
+        if wanted("call") {
+            call::run(&mut table).await;
+        }
+        if wanted("reload") {
+            reload::run(&mut table).await;
+        }
+        if wanted("cluster") {
+            cluster::run(&mut table).await;
+        }
+        if wanted("telemetry") {
+            telemetry::run(&mut table).await;
+        }
     });
     table.print();
     ExitCode::SUCCESS

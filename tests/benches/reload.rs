@@ -9,8 +9,8 @@ use std::time::Instant;
 use operator_host::metrics::Metrics;
 use operator_host::plugin::contract::Kind;
 use operator_host::plugin::registry::{Expected, Live, Slot};
-use operator_host::plugin::{EngineOptions, Limits, Runtime, reload};
-use tokio_util::sync::CancellationToken;
+use operator_host::plugin::reload::Files;
+use operator_host::plugin::{EngineOptions, Limits, Runtime};
 
 use super::call::request;
 use super::support::plugin;
@@ -37,8 +37,8 @@ pub async fn run(table: &mut Table) {
     let meter = opentelemetry::global::meter("bench");
     let metrics = Arc::new(Metrics::new(&meter, Arc::default())).of("echo", &expected.parent);
     let (slot, mut live) = Slot::new(runtime, expected, metrics);
-    let stop = CancellationToken::new();
-    let reloading = tokio::spawn(reload::run(vec![slot], stop.clone()));
+    let files = Files::start().expect("a thread");
+    let _filled = files.fill(Arc::new(slot));
     let _ = live.wait_for(|live| matches!(live, Live::Plugin(_))).await;
     let request = request();
     let mut samples = Vec::with_capacity(SWAPS);
@@ -54,8 +54,6 @@ pub async fn run(table: &mut Table) {
         plugin.reconcile(&request).await.outcome.expect("a response");
         samples.push(start.elapsed());
     }
-    stop.cancel();
-    reloading.await.expect("the end");
     let what = format!(
         "from a ConfigMap's swap to the first call, Echo ({} KB)",
         echo.len() / 1000

@@ -3,6 +3,9 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+/// Below so many samples percentiles say nothing that the extremes do not.
+const FEW: usize = 20;
+
 /// Rows of figures, each with its limit where it has one.
 pub struct Table {
     rows: Vec<[String; 4]>,
@@ -16,14 +19,21 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The median, the 10th and the 90th percentile, in the unit that `unit` makes of a duration.
-    pub fn of(mut samples: Vec<Duration>, unit: fn(Duration) -> f64) -> Self {
-        samples.sort();
-        let at = |share: f64| unit(samples[((samples.len() - 1) as f64 * share) as usize]);
+    /// The median, the 10th and the 90th percentile, in the unit that `unit` makes of a duration; of few samples
+    /// the smallest and the largest.
+    pub fn of(samples: Vec<Duration>, unit: fn(Duration) -> f64) -> Self {
+        Self::of_figures(samples.into_iter().map(unit).collect())
+    }
+
+    /// The same of plain numbers.
+    pub fn of_figures(mut samples: Vec<f64>) -> Self {
+        samples.sort_by(f64::total_cmp);
+        let tail = if samples.len() < FEW { 0.0 } else { 0.1 };
+        let at = |share: f64| samples[((samples.len() - 1) as f64 * share).round() as usize];
         Self {
             median: at(0.5),
-            low: at(0.1),
-            high: at(0.9),
+            low: at(tail),
+            high: at(1.0 - tail),
         }
     }
 }
@@ -54,7 +64,9 @@ impl Table {
 
     pub fn print(&self) {
         println!("\n{}\n", machine());
-        println!("| figure | median (10th to 90th percentile) | unit | target |\n|---|---|---|---|");
+        println!(
+            "| figure | median (10th to 90th percentile; under 20 samples: smallest to largest) | unit | target |\n|---|---|---|---|"
+        );
         for row in &self.rows {
             println!("| {} |", row.join(" | "));
         }

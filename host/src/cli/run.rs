@@ -12,9 +12,10 @@ use super::Failure;
 use crate::client::Connection;
 use crate::config::Config;
 use crate::health::server;
+use crate::leader;
+use crate::operator::{self, Setup};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
-use crate::{leader, operator};
 
 /// The options of `run`.
 #[derive(Debug, clap::Args)]
@@ -25,7 +26,8 @@ pub struct Args {
     /// Where to keep compiled plugins, so that the next start compiles nothing; left out: nowhere
     #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
     cache_dir: Option<PathBuf>,
-    /// What to log: a level, or targets with levels as in `info,operator_host=debug,plugin=trace`
+    /// What to log where the configuration does not say it: a level, or targets with levels as in
+    /// `info,operator_host=debug,plugin=trace`
     #[arg(
         long,
         env = "OPERATOR_HOST_LOG",
@@ -52,7 +54,8 @@ pub struct Args {
 /// Wrong configuration, no cluster, no engine.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
-    log::start(&args.log, args.log_format).map_err(|error| Failure::Usage(error.into()))?;
+    let level = log::start(&args.log, config.log.as_deref(), args.log_format)
+        .map_err(|error| Failure::Usage(error.into()))?;
     let telemetry = Telemetry::start().map_err(|error| Failure::Usage(error.into()))?;
     let instruments = telemetry.instruments();
     let stop = stop_on_signal()?;
@@ -71,8 +74,14 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         telemetry.registry(),
     )
     .await?;
-    let cache_dir = args.cache_dir.as_deref();
-    operator::run(config, connection, &identity, instruments, cache_dir, stop).await?;
+    let setup = Setup {
+        file: args.config,
+        config,
+        cache_dir: args.cache_dir,
+        level,
+        identity,
+    };
+    operator::run(setup, connection, instruments, stop).await?;
     telemetry.shut_down().await;
     info!("operator-host has stopped");
     Ok(())

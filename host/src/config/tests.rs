@@ -113,6 +113,11 @@ fn every_refusal_says_line_and_column_and_what_is_expected() {
         "8:18",
         "",
     );
+    refused(
+        &format!("log: loud=louder\n{GOOD}"),
+        "1:6",
+        "no filter of the log",
+    );
 }
 
 #[test]

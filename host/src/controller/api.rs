@@ -66,6 +66,18 @@ impl ApiError {
         }
     }
 
+    /// What was sent breaks the kind's schema, whoever sends it.
+    ///
+    /// Server-side apply of a value of the wrong type is answered with an internal error by older API servers.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        match self.fault {
+            Fault::Refused(400 | 422) => true,
+            Fault::Refused(500) => self.message.contains("failed to create typed patch object"),
+            _ => false,
+        }
+    }
+
     /// Nothing can be made in the object's namespace any more: it is being deleted, and its objects with it.
     #[must_use]
     pub fn is_namespace_going(&self) -> bool {

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 /// Whether every field of `desired` is in `live` with the same value.
 ///
-/// `live` may have more: defaults, and what others own. Objects in a list are looked for in any place, since a
-/// webhook may put its own beside ours; plain values in a list must stand as given. Quantities are compared by
-/// value, because the API server writes `1000m` as `1`.
+/// `live` may have more: defaults, and what others own. Objects in a list that have a merge key are looked for in any
+/// place, since a webhook may put its own beside ours; all other lists belong to one manager as a whole and must
+/// stand as given. Quantities are compared by value, because the API server writes `1000m` as `1`.
 #[must_use]
 pub fn says(live: &Value, desired: &Value) -> bool {
     match (live, desired) {
@@ -17,15 +17,47 @@ pub fn says(live: &Value, desired: &Value) -> bool {
                 None => is_empty(desired),
             }
         }),
-        (Value::Array(live), Value::Array(desired)) if desired.iter().any(Value::is_object) => {
+        (Value::Array(live), Value::Array(desired))
+            if !desired.is_empty() && desired.iter().all(has_merge_key) =>
+        {
             let mut free: Vec<&Value> = live.iter().collect();
             desired.iter().all(|desired| {
                 let place = free.iter().position(|live| says(live, desired));
                 place.map(|place| free.swap_remove(place)).is_some()
             })
         }
+        (Value::Array(live), Value::Array(desired)) => {
+            live.len() == desired.len()
+                && live
+                    .iter()
+                    .zip(desired)
+                    .all(|(live, desired)| says(live, desired))
+        }
         (live, desired) => live == desired || same_quantity(live, desired),
     }
+}
+
+/// Whether an element of a list has one of the keys by which server-side apply merges lists of the built-in kinds:
+/// the schema says which lists are merged, and is not at hand here. Taking a list for a merged one costs that
+/// what somebody else adds to it is left alone.
+///
+/// Source: `x-kubernetes-list-map-keys` in the OpenAPI description of Kubernetes.
+fn has_merge_key(element: &Value) -> bool {
+    const MERGE_KEYS: [&str; 10] = [
+        "name",
+        "containerPort",
+        "mountPath",
+        "devicePath",
+        "ip",
+        "port",
+        "topologyKey",
+        "type",
+        "uid",
+        "resourceName",
+    ];
+    element
+        .as_object()
+        .is_some_and(|element| MERGE_KEYS.iter().any(|key| element.contains_key(*key)))
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -116,6 +148,18 @@ mod tests {
             &live,
             &json!([{"name": "app", "image": "a"}, {"name": "app", "image": "a"}])
         ));
+    }
+
+    /// Regression: an element that somebody added to an atomic list was not seen.
+    #[test]
+    fn a_list_without_merge_keys_must_stand_as_given() {
+        let desired = json!([{"key": "a", "operator": "Exists"}, {"key": "b", "operator": "Exists"}]);
+        let defaulted =
+            json!([{"key": "a", "operator": "Exists", "x": 1}, {"key": "b", "operator": "Exists"}]);
+        assert!(says(&defaulted, &desired));
+        assert!(!says(&json!([desired[1], desired[0]]), &desired));
+        assert!(!says(&json!([desired[0], desired[1], {"key": "c"}]), &desired));
+        assert!(!says(&json!([desired[0]]), &desired));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use kube::{Api, ResourceExt};
 use opentelemetry::trace::TraceId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{debug, warn};
 
 use super::object::shorten;
@@ -30,8 +30,8 @@ use crate::trace;
 
 /// How many Events may wait to be written.
 const CAPACITY: usize = 1024;
-/// The shortest time between two writes.
-const PACE: Duration = Duration::from_millis(20);
+/// The shortest time between two writes: Events must not take the API server's time from the children they tell of.
+const PACE: Duration = Duration::from_millis(40);
 /// How long an Event that repeats is counted up, as in Kubernetes' own recorder.
 const SERIES: Duration = Duration::from_secs(360);
 /// How long one write may take.
@@ -177,6 +177,8 @@ struct Written {
 async fn write(instance: String, mut messages: mpsc::Receiver<Message>) {
     let mut written: HashMap<Entry, Written> = HashMap::new();
     let mut pace = interval(PACE);
+    // A silence before is no reason for a burst.
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while let Some(message) = messages.recv().await {
         let (entry, trace, writer) = match message {
             Message::Write(entry, trace, writer) => (entry, trace, writer),

@@ -10,25 +10,23 @@
 //! a watch that fails says so in its own state and in nobody else's.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
-use std::time::Duration;
 
-use futures::StreamExt;
+use kube::Client;
 use kube::core::{DynamicObject, Selector, SelectorExt};
-use kube::runtime::watcher;
-use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::warn;
 
-use super::kinds::{KindError, Kinds, Resource};
-use super::object::{
-    CONTROLLER_LABEL, ObjectName, PARENT_ANNOTATION, annotation, controller_of, label, slim, version,
-};
+use self::follow::run;
+use self::store::{Reference, Store};
+use super::kinds::Kinds;
+use super::object::{CONTROLLER_LABEL, ObjectName, controller_of, label, slim, version};
 use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
+
+mod follow;
+mod store;
 
 /// How a watch is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,26 +51,34 @@ pub struct Change<'a> {
 /// Called from the watch's task, so it must be quick and must not block.
 pub type Subscriber = Arc<dyn Fn(&Kind, Change<'_>) + Send + Sync>;
 
-/// Decides what is stored whole.
-#[derive(Clone, Debug, Default)]
-pub struct KeepPolicy {
-    /// Kinds of which every object is stored whole: parents and what plugins read.
-    pub whole: HashSet<Kind>,
-    /// Kinds of parents: what they own is stored whole whatever its labels say.
-    pub parents: HashSet<Kind>,
+/// What of each kind is stored whole; of kinds that are not in it, only what has a controller's label.
+pub type KeepPolicy = HashMap<Kind, Keep>;
+
+/// What of one kind is stored whole, besides what has a controller's label.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// Every object: it is a kind of parents, or plugins read it.
+    pub all: bool,
+    /// What parents of these kinds own, whatever its labels say.
+    pub owned_by: BTreeSet<Kind>,
 }
 
-impl KeepPolicy {
-    fn keeps_whole(&self, kind: &Kind, object: &DynamicObject) -> bool {
-        self.whole.contains(kind)
+impl Keep {
+    fn keeps_whole(&self, object: &DynamicObject) -> bool {
+        self.all
             || label(object, CONTROLLER_LABEL).is_some()
             || controller_of(object).is_some_and(|owner| {
                 let owner = Kind {
                     api_version: owner.api_version.clone(),
                     kind: owner.kind.clone(),
                 };
-                self.parents.contains(&owner)
+                self.owned_by.contains(&owner)
             })
+    }
+
+    /// Whether a store that was filled under this policy lacks nothing that `wanted` asks for.
+    fn covers(&self, wanted: &Self) -> bool {
+        self.all || !wanted.all && wanted.owned_by.is_subset(&self.owned_by)
     }
 }
 
@@ -87,22 +93,40 @@ struct Scope {
 pub struct Watches {
     client: Client,
     kinds: Arc<Kinds>,
-    keep: Arc<KeepPolicy>,
     metrics: Arc<Metrics>,
-    running: Mutex<HashMap<Scope, Weak<Watch>>>,
+    running: Mutex<Running>,
+}
+
+#[derive(Default)]
+struct Running {
+    keep: KeepPolicy,
+    watches: HashMap<Scope, Weak<Watch>>,
 }
 
 impl Watches {
     /// Nothing is watched yet.
     #[must_use]
-    pub fn new(client: Client, kinds: Arc<Kinds>, keep: KeepPolicy, metrics: Arc<Metrics>) -> Self {
+    pub fn new(client: Client, kinds: Arc<Kinds>, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
             kinds,
-            keep: Arc::new(keep),
             metrics,
             running: Mutex::default(),
         }
+    }
+
+    /// Stores whole what `policy` says from now on. A running watch that lacks something of it lists anew, and says
+    /// that it is starting until it has.
+    pub fn keep(&self, policy: KeepPolicy) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        for (scope, watch) in &running.watches {
+            if let Some(watch) = watch.upgrade() {
+                watch
+                    .inner
+                    .keep(policy.get(&scope.kind).cloned().unwrap_or_default());
+            }
+        }
+        running.keep = policy;
     }
 
     /// The watch of a kind in one namespace, or in all; it runs as long as somebody holds it.
@@ -112,12 +136,13 @@ impl Watches {
             namespace: namespace.map(str::to_owned),
         };
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(watch) = running.get(&scope).and_then(Weak::upgrade) {
+        if let Some(watch) = running.watches.get(&scope).and_then(Weak::upgrade) {
             return watch;
         }
+        let keep = running.keep.get(kind).cloned().unwrap_or_default();
         let inner = Arc::new(Inner {
             scope: scope.clone(),
-            keep: Arc::clone(&self.keep),
+            keep: watch::Sender::new(keep),
             metrics: Arc::clone(&self.metrics),
             store: RwLock::default(),
             subscribers: Mutex::default(),
@@ -129,8 +154,8 @@ impl Watches {
             Arc::clone(&self.kinds),
         ));
         let watch = Arc::new(Watch { inner, task });
-        running.retain(|_, watch| watch.strong_count() > 0);
-        running.insert(scope, Arc::downgrade(&watch));
+        running.watches.retain(|_, watch| watch.strong_count() > 0);
+        running.watches.insert(scope, Arc::downgrade(&watch));
         watch
     }
 }
@@ -235,77 +260,9 @@ impl Watch {
     }
 }
 
-/// How an object refers to its parent.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Reference {
-    Owner(String),
-    Annotation(String),
-}
-
-fn references(object: &DynamicObject) -> impl Iterator<Item = Reference> {
-    let owner = controller_of(object).map(|owner| Reference::Owner(owner.uid.clone()));
-    let annotation = annotation(object, PARENT_ANNOTATION).map(|name| Reference::Annotation(name.to_owned()));
-    owner.into_iter().chain(annotation)
-}
-
-/// How long a deletion is remembered: longer than any answer to a write may be under way.
-const MEMORY_OF_DELETIONS: Duration = Duration::from_secs(60);
-
-#[derive(Default)]
-struct Store {
-    objects: HashMap<ObjectName, Arc<DynamicObject>>,
-    index: HashMap<Reference, BTreeSet<ObjectName>>,
-    /// The versions at which objects went, and when: the answer to a write may come later than the word that its
-    /// object is gone, and must not bring it back.
-    deletions: HashMap<ObjectName, (u128, Instant)>,
-    /// When old deletions were last forgotten.
-    forgotten: Option<Instant>,
-}
-
-impl Store {
-    fn put(&mut self, name: ObjectName, object: Arc<DynamicObject>) -> Option<Arc<DynamicObject>> {
-        let old = self.take(&name);
-        for reference in references(&object) {
-            self.index.entry(reference).or_default().insert(name.clone());
-        }
-        self.objects.insert(name, object);
-        old
-    }
-
-    fn remember_deletion(&mut self, name: ObjectName, object: &DynamicObject) {
-        let now = Instant::now();
-        if self.forgotten.is_none_or(|at| now - at > MEMORY_OF_DELETIONS) {
-            self.deletions
-                .retain(|_, (_, at)| now - *at <= MEMORY_OF_DELETIONS);
-            self.forgotten = Some(now);
-        }
-        if let Some(version) = version(object) {
-            self.deletions.insert(name, (version, now));
-        }
-    }
-
-    fn is_deleted(&self, name: &ObjectName, object: &DynamicObject) -> bool {
-        let deleted_at = self.deletions.get(name).map(|(version, _)| *version);
-        matches!((deleted_at, version(object)), (Some(deleted), Some(version)) if version <= deleted)
-    }
-
-    fn take(&mut self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
-        let old = self.objects.remove(name)?;
-        for reference in references(&old) {
-            if let Some(names) = self.index.get_mut(&reference) {
-                names.remove(name);
-                if names.is_empty() {
-                    self.index.remove(&reference);
-                }
-            }
-        }
-        Some(old)
-    }
-}
-
 struct Inner {
     scope: Scope,
-    keep: Arc<KeepPolicy>,
+    keep: watch::Sender<Keep>,
     metrics: Arc<Metrics>,
     store: RwLock<Store>,
     subscribers: Mutex<Vec<Subscriber>>,
@@ -317,9 +274,11 @@ fn is_newer(a: &DynamicObject, b: &DynamicObject) -> bool {
     matches!((version(a), version(b)), (Some(a), Some(b)) if a > b)
 }
 
-/// Whether two are one object at one version.
+/// Whether two are one object at one version, and as much of it.
 fn is_the_same(a: &DynamicObject, b: &DynamicObject) -> bool {
-    a.metadata.resource_version == b.metadata.resource_version && a.metadata.uid == b.metadata.uid
+    a.metadata.resource_version == b.metadata.resource_version
+        && a.metadata.uid == b.metadata.uid
+        && a.data.is_null() == b.data.is_null()
 }
 
 impl Inner {
@@ -338,7 +297,7 @@ impl Inner {
     fn prepare(&self, mut object: DynamicObject) -> Arc<DynamicObject> {
         let kind = &self.scope.kind;
         slim(&mut object);
-        if !self.keep.keeps_whole(kind, &object) {
+        if !self.keep.borrow().keeps_whole(&object) {
             object.data = serde_json::Value::Null;
             object.metadata.annotations = None;
         }
@@ -418,160 +377,25 @@ impl Inner {
         }
     }
 
-    fn set_state(&self, state: WatchState) {
-        self.state.send_if_modified(|current| {
-            let changed = *current != state;
-            *current = state;
-            changed
-        });
+    fn keep(&self, wanted: Keep) {
+        let covered = self.keep.borrow().covers(&wanted);
+        self.keep.send_replace(wanted);
+        // After the policy, so that a list that ends just now cannot have the last word.
+        if !covered {
+            self.state.send_if_modified(|current| {
+                let synced = *current == WatchState::Synced;
+                if synced {
+                    *current = WatchState::Starting;
+                }
+                synced
+            });
+        }
     }
 
     fn fail(&self, message: String) {
         if *self.state.borrow() != WatchState::Failing(message.clone()) {
             warn!(kind = %self.scope.kind, namespace = self.scope.namespace, "cannot watch: {message}");
-            self.set_state(WatchState::Failing(message));
-        }
-    }
-}
-
-/// The first delay between tries of a failing watch; doubled each time.
-const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// The longest while the API server does not answer: it comes back without a word, and a try costs one connection.
-const LAST_DELAY_AWAY: Duration = Duration::from_secs(1);
-/// The longest while it refuses: a permission that is given back is noticed after this time at the latest.
-const LAST_DELAY_REFUSED: Duration = Duration::from_secs(5);
-/// After how many failures in a row a fault that is neither 403 nor 404 is no passing one any more.
-const LASTING: u32 = 6;
-/// After so long without a failure the next one is the first again.
-const QUIET: Duration = Duration::from_secs(30);
-
-/// The failures of one watch in a row, and how long to wait after them.
-#[derive(Default)]
-struct Retry {
-    failures: u32,
-}
-
-impl Retry {
-    fn reset(&mut self) {
-        self.failures = 0;
-    }
-
-    /// Counts a failure; how long to wait after it, at most `last`.
-    fn delay(&mut self, last: Duration) -> Duration {
-        let delay = FIRST_DELAY.saturating_mul(1 << self.failures.min(16)).min(last);
-        self.failures = self.failures.saturating_add(1);
-        delay
-    }
-}
-
-async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Kinds>) {
-    let mut changed = kinds.subscribe();
-    let mut retry = Retry::default();
-    loop {
-        changed.mark_unchanged();
-        let last = match kinds.resolve(&inner.scope.kind).await {
-            Ok(resource) => {
-                follow(&inner, &client, &resource, &mut retry).await;
-                // The definition may have gone, or come back with another plural.
-                kinds.forget(&inner.scope.kind);
-                LAST_DELAY_REFUSED
-            }
-            Err(error @ KindError::Unknown(_)) => {
-                inner.fail(error.to_string());
-                LAST_DELAY_REFUSED
-            }
-            Err(error) => {
-                debug!(kind = %inner.scope.kind, %error, "discovery failed");
-                LAST_DELAY_AWAY
-            }
-        };
-        // A CustomResourceDefinition that comes or changes is worth a try soon.
-        tokio::select! {
-            () = tokio::time::sleep(retry.delay(last)) => {}
-            _ = changed.changed() => retry.reset(),
-        }
-    }
-}
-
-/// Follows one watch until the API server refuses it. What comes after starts with a list: only that says that
-/// the cache is whole again.
-async fn follow(inner: &Inner, client: &Client, resource: &Resource, retry: &mut Retry) {
-    let api: Api<DynamicObject> = match &inner.scope.namespace {
-        Some(namespace) if resource.namespaced => {
-            Api::namespaced_with(client.clone(), namespace, &resource.api)
-        }
-        _ => Api::all_with(client.clone(), &resource.api),
-    };
-    let mut stream = pin!(watcher(api, watcher::Config::default()));
-    let mut listed = HashSet::new();
-    let mut last_failure = Instant::now();
-    while let Some(event) = stream.next().await {
-        match event {
-            Ok(watcher::Event::Init) => listed.clear(),
-            Ok(watcher::Event::InitApply(object)) => {
-                listed.insert(ObjectName::of(&object));
-                inner.put(&inner.prepare(object));
-            }
-            Ok(watcher::Event::InitDone) => {
-                inner.listed(&listed);
-                listed = HashSet::new();
-                if matches!(*inner.state.borrow(), WatchState::Failing(_)) {
-                    info!(kind = %inner.scope.kind, namespace = inner.scope.namespace, "watching again");
-                }
-                inner.set_state(WatchState::Synced);
-                retry.reset();
-            }
-            Ok(watcher::Event::Apply(object)) => {
-                inner.put(&inner.prepare(object));
-                retry.reset();
-            }
-            Ok(watcher::Event::Delete(object)) => {
-                inner.deleted(object);
-                retry.reset();
-            }
-            Err(error) => {
-                inner.metrics.watch_restarted(&inner.scope.kind);
-                // A watch that has been quiet for long was well: nothing tells of a resumed one but its changes.
-                if last_failure.elapsed() > QUIET {
-                    retry.reset();
-                }
-                last_failure = Instant::now();
-                if let Some(message) = refusal(inner, &error, retry.failures) {
-                    inner.fail(message);
-                    return;
-                }
-                tokio::time::sleep(retry.delay(LAST_DELAY_AWAY)).await;
-            }
-        }
-    }
-}
-
-/// What is wrong when the API server refuses, and what to do. A server that is away is no refusal: the cache
-/// stays as good as it was.
-fn refusal(inner: &Inner, error: &watcher::Error, failures: u32) -> Option<String> {
-    use watcher::Error;
-    let status = match error {
-        Error::InitialListFailed(kube::Error::Api(status))
-        | Error::WatchStartFailed(kube::Error::Api(status))
-        | Error::WatchFailed(kube::Error::Api(status)) => status,
-        Error::WatchError(status) => status,
-        other => {
-            debug!(kind = %inner.scope.kind, error = %other, "watch interrupted");
-            return None;
-        }
-    };
-    let said = status.message.trim_end_matches('.');
-    match status.code {
-        403 => Some(format!(
-            "{said}; give the host's role the verbs get, list and watch on it"
-        )),
-        404 => Some(KindError::Unknown(inner.scope.kind.clone()).to_string()),
-        // The resource version is too old after a gap: kube lists anew.
-        410 => None,
-        code if failures >= LASTING => Some(format!("the API server answers {code}: {said}")),
-        code => {
-            debug!(kind = %inner.scope.kind, code, message = said, "watch interrupted");
-            None
+            self.state.send_replace(WatchState::Failing(message));
         }
     }
 }

@@ -150,7 +150,7 @@ impl Elector {
 
     /// A seat for every controller that takes part.
     fn follow_roster(&mut self) {
-        let terms = self.roster.terms().clone();
+        let terms = self.roster.terms();
         let mut wanted: BTreeMap<String, (BTreeSet<String>, Term)> = BTreeMap::new();
         for (controller, term) in terms {
             let lease = match self.config.mode {
@@ -161,7 +161,16 @@ impl Elector {
             controllers.insert(controller);
         }
         for (lease, seat) in &mut self.seats {
-            if !wanted.contains_key(lease) {
+            let rest = wanted.get(lease).map(|(controllers, _)| controllers);
+            for gone in seat
+                .controllers
+                .iter()
+                .filter(|c| !rest.is_some_and(|rest| rest.contains(*c)))
+            {
+                self.instruments.metrics.set_leader(gone, None);
+                self.instruments.health.leads(gone, None);
+            }
+            if rest.is_none() {
                 // It goes once it is given back.
                 seat.controllers.clear();
                 seat.term.leave();

@@ -130,6 +130,8 @@ definitions! {
         "1 for the version of each plugin that answers now";
     PLUGIN_RELOADS = Counter, "operator.plugin_reloads", "{reload}", ["controller", "result"],
         "Plugin files taken or refused, the first of each controller too";
+    CONFIG_RELOADS = Counter, "operator.config_reloads", "{reload}", ["result"],
+        "Configurations taken or refused, the first too";
     QUEUE_DEPTH = Gauge, "operator.queue_depth", "{parent}", ["controller"],
         "Parents that wait for a worker";
     QUEUE_AGE = Gauge, "operator.queue_age", "s", ["controller"],

@@ -9,7 +9,7 @@ pub mod limits;
 pub mod registry;
 pub mod reload;
 
-mod source;
+pub(crate) mod source;
 
 mod runtime;
 

@@ -26,7 +26,7 @@ pub enum Live {
 }
 
 /// What a plugin must be to be a controller's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
     /// The controller's name.
     pub controller: String,
@@ -71,7 +71,8 @@ pub struct Slot {
     expected: Expected,
     metrics: ControllerMetrics,
     tracer: Tracer,
-    live: watch::Sender<Live>,
+    live: Arc<watch::Sender<Live>>,
+    trouble: Arc<watch::Sender<Option<Arc<str>>>>,
 }
 
 impl Slot {
@@ -88,9 +89,23 @@ impl Slot {
             expected,
             metrics,
             tracer: Tracer::default(),
-            live,
+            live: Arc::new(live),
+            trouble: Arc::default(),
         };
         (slot, receiver)
+    }
+
+    /// The same place under other expectations: what is live in it stays until something else meets them.
+    #[must_use]
+    pub fn expecting(&self, expected: Expected) -> Self {
+        Self {
+            runtime: self.runtime.clone(),
+            expected,
+            metrics: self.metrics.clone(),
+            tracer: self.tracer.clone(),
+            live: Arc::clone(&self.live),
+            trouble: Arc::clone(&self.trouble),
+        }
     }
 
     /// The same, with a span for each reload.
@@ -105,10 +120,17 @@ impl Slot {
         &self.expected
     }
 
+    /// What is wrong with the file while an earlier version of it is live.
+    #[must_use]
+    pub fn trouble(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.trouble.subscribe()
+    }
+
     /// Loads a candidate and makes it live. One that cannot be loaded or is not this controller's changes nothing.
     pub async fn offer(&self, candidate: Candidate) {
         let before = self.digest();
-        if before == Some(candidate.digest) {
+        if before == Some(candidate.digest) && self.limits() == Some(self.expected.limits) {
+            self.trouble.send_replace(None);
             info!(controller = self.expected.controller, file = %self.expected.file.display(),
                 digest = %candidate.digest, "the plugin's file holds the live version again");
             return;
@@ -136,6 +158,7 @@ impl Slot {
                 self.tracer.reloaded(&self.expected.controller, &span);
                 self.metrics.plugin_live(&plugin);
                 self.metrics.reloaded("loaded");
+                self.trouble.send_replace(None);
                 self.live.send_replace(Live::Plugin(plugin));
             }
             Err(reason) => {
@@ -157,6 +180,7 @@ impl Slot {
         match self.digest() {
             Some(live) => {
                 warn!(controller, file = %file.display(), digest, %live, "{message}; the version before stays live");
+                self.trouble.send_replace(Some(message.into()));
             }
             None => {
                 error!(controller, file = %file.display(), digest, "{message}");
@@ -169,6 +193,14 @@ impl Slot {
     fn digest(&self) -> Option<Digest> {
         match &*self.live.borrow() {
             Live::Plugin(plugin) => Some(*plugin.digest()),
+            Live::Loading | Live::Failed(_) => None,
+        }
+    }
+
+    /// Those that the live version was loaded with.
+    fn limits(&self) -> Option<Limits> {
+        match &*self.live.borrow() {
+            Live::Plugin(plugin) => Some(*plugin.limits()),
             Live::Loading | Live::Failed(_) => None,
         }
     }

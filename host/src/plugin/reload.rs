@@ -1,26 +1,26 @@
 //! Keeps every controller's plugin what its file holds.
 //!
-//! A thread watches the plugins' folders. Whatever the operating system says of a folder is only a hint to look at
+//! A thread watches the files' folders. Whatever the operating system says of a folder is only a hint to look at
 //! the files in it: ConfigMap mounts, editors and copies change files in different ways, and some volumes say
 //! nothing at all, so it also looks from time to time without a hint. What counts is the digest of a file that has
 //! come to rest. New contents go to a task a controller, so that a plugin that takes long to compile holds up no
-//! other.
+//! other. The configuration's file is looked after in the same way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-use tracing::{debug, error, info, warn};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{debug, warn};
 
 use super::registry::{Candidate, Slot};
 use super::source::{Look, Source};
@@ -32,49 +32,110 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How often to look without a hint.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Fills the slots from their files, and keeps them so until `stop`.
-pub async fn run(slots: Vec<Slot>, stop: CancellationToken) {
-    let tasks = TaskTracker::new();
-    let mut sources = Vec::new();
-    let mut places = Vec::new();
-    for slot in slots {
-        let expected = slot.expected();
-        sources.push(Source::new(expected.file.clone(), expected.limits.module));
-        let slot = Arc::new(slot);
-        let (sender, candidates) = watch::channel(None);
-        tasks.spawn(fill(Arc::clone(&slot), candidates, stop.clone()));
-        places.push((slot, sender));
+/// The thread that looks after files. It ends when this is dropped.
+pub struct Files {
+    messages: mpsc::Sender<Message>,
+    next: AtomicU64,
+}
+
+/// A file that is looked after until this is dropped.
+pub struct Watched {
+    messages: mpsc::Sender<Message>,
+    number: u64,
+}
+
+/// A slot that is kept filled until this is dropped.
+pub struct Filled {
+    _watched: Watched,
+    /// At once, so that what is still being loaded comes to nothing.
+    _stop: DropGuard,
+}
+
+/// Hears of each look that showed something, and when the hint for it came.
+type Told = Box<dyn FnMut(Look, Instant) + Send>;
+
+enum Message {
+    Hint,
+    Watch(u64, Box<(Source, Told)>),
+    Leave(u64),
+    Stop,
+}
+
+impl Files {
+    /// Nothing is looked after yet.
+    ///
+    /// # Errors
+    /// When there can be no thread for it.
+    pub fn start() -> io::Result<Self> {
+        Self::with(true)
     }
-    tasks.close();
-    let told = move |index: usize, look: Look, noticed: Instant| {
-        let Some((slot, sender)) = places.get(index) else {
-            return;
+
+    fn with(hints: bool) -> io::Result<Self> {
+        let (messages, receiver) = mpsc::channel();
+        let scanner = Scanner {
+            receiver,
+            folders: Folders::new(hints.then(|| messages.clone())),
+            files: BTreeMap::new(),
         };
-        match look {
+        std::thread::Builder::new()
+            .name("files".into())
+            .spawn(move || scanner.run())?;
+        Ok(Self {
+            messages,
+            next: AtomicU64::new(0),
+        })
+    }
+
+    /// Keeps the slot filled from its file, until what it returns is dropped.
+    #[must_use]
+    pub fn fill(&self, slot: Arc<Slot>) -> Filled {
+        let expected = slot.expected();
+        let source = Source::new(expected.file.clone(), expected.limits.module);
+        let (candidates, receiver) = watch::channel(None);
+        let stop = CancellationToken::new();
+        tokio::spawn(fill(Arc::clone(&slot), receiver, stop.clone()));
+        let watched = self.watch(source, move |look, noticed| match look {
             Look::New(bytes, digest) => {
-                sender.send_replace(Some(Candidate {
+                candidates.send_replace(Some(Candidate {
                     bytes,
                     digest,
                     noticed,
                 }));
             }
             Look::Trouble(reason) => slot.fail(&reason, None),
-            Look::Recovered => {
-                let expected = slot.expected();
-                info!(controller = expected.controller, file = %expected.file.display(),
-                    "the plugin's file is there again, as it was");
-            }
             Look::Same | Look::Unsettled(_) => {}
-        }
-    };
-    match Scanner::start(sources, true, told) {
-        Ok(_scanner) => stop.cancelled().await,
-        Err(error) => {
-            error!(%error, "cannot start the thread that looks after the plugins: none is loaded");
-            stop.cancelled().await;
+        });
+        Filled {
+            _watched: watched,
+            _stop: stop.drop_guard(),
         }
     }
-    tasks.wait().await;
+
+    /// Looks after one file.
+    pub(crate) fn watch(&self, source: Source, told: impl FnMut(Look, Instant) + Send + 'static) -> Watched {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        // The thread ends after this only.
+        let _ = self
+            .messages
+            .send(Message::Watch(number, Box::new((source, Box::new(told)))));
+        Watched {
+            messages: self.messages.clone(),
+            number,
+        }
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = self.messages.send(Message::Stop);
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // It fails when the thread has ended, and the file with it.
+        let _ = self.messages.send(Message::Leave(self.number));
+    }
 }
 
 /// Offers one controller's candidates to its slot, always the newest.
@@ -100,78 +161,78 @@ async fn fill(slot: Arc<Slot>, mut candidates: watch::Receiver<Option<Candidate>
     }
 }
 
-enum Message {
-    Hint,
-    Stop,
+/// What the thread has.
+struct Scanner {
+    receiver: mpsc::Receiver<Message>,
+    folders: Folders,
+    files: BTreeMap<u64, (Source, Told)>,
 }
-
-/// The thread that looks at the files. It ends when this is dropped.
-struct Scanner(mpsc::Sender<Message>);
 
 impl Scanner {
-    /// `told` hears of each look that showed something, with the source's index and when the hint came.
-    fn start(
-        sources: Vec<Source>,
-        hints: bool,
-        mut told: impl FnMut(usize, Look, Instant) + Send + 'static,
-    ) -> io::Result<Self> {
-        let (sender, receiver) = mpsc::channel();
-        let mut folders = Folders::new(&sources, hints.then(|| sender.clone()));
-        let scan = move || {
-            let mut sources = sources;
-            let mut noticed = Instant::now();
-            loop {
-                // First watched, then looked at: what changes in between makes a hint.
-                folders.follow();
-                let mut wait = POLL;
-                let mut unsettled = false;
-                for (index, source) in sources.iter_mut().enumerate() {
-                    match source.look() {
-                        Look::Same => {}
-                        Look::Unsettled(rest) => {
-                            wait = wait.min(rest);
-                            unsettled = true;
-                        }
-                        look => told(index, look, noticed),
+    fn run(mut self) {
+        let mut noticed = Instant::now();
+        loop {
+            // First watched, then looked at: what changes in between makes a hint.
+            self.folders
+                .follow(self.files.values().map(|(source, _)| source.folder()));
+            let mut wait = POLL;
+            let mut unsettled = false;
+            for (source, told) in self.files.values_mut() {
+                match source.look() {
+                    Look::Same => {}
+                    Look::Unsettled(rest) => {
+                        wait = wait.min(rest);
+                        unsettled = true;
                     }
-                }
-                match receiver.recv_timeout(wait) {
-                    Ok(Message::Hint) => {
-                        if !unsettled {
-                            noticed = Instant::now();
-                        }
-                        if !until_quiet(&receiver) {
-                            return;
-                        }
-                    }
-                    Err(RecvTimeoutError::Timeout) if unsettled => {}
-                    Err(RecvTimeoutError::Timeout) => noticed = Instant::now(),
-                    Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                    look => told(look, noticed),
                 }
             }
-        };
-        std::thread::Builder::new()
-            .name("plugin-files".into())
-            .spawn(scan)?;
-        Ok(Self(sender))
-    }
-}
-
-impl Drop for Scanner {
-    fn drop(&mut self) {
-        let _ = self.0.send(Message::Stop);
-    }
-}
-
-/// Lets a burst of hints pass; whether to go on.
-fn until_quiet(receiver: &mpsc::Receiver<Message>) -> bool {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match receiver.recv_timeout(QUIET.min(end.saturating_duration_since(Instant::now()))) {
-            Ok(Message::Hint) => {}
-            Err(RecvTimeoutError::Timeout) => return true,
-            Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
+            let message = self.receiver.recv_timeout(wait);
+            if !unsettled {
+                noticed = Instant::now();
+            }
+            let on = match message {
+                Ok(Message::Hint) => self.until_quiet(),
+                Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Timeout) => true,
+                Err(RecvTimeoutError::Disconnected) => false,
+            };
+            if !on {
+                return;
+            }
         }
+    }
+
+    /// Lets a burst of hints pass; whether to go on.
+    fn until_quiet(&mut self) -> bool {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let rest = end.saturating_duration_since(Instant::now());
+            match self.receiver.recv_timeout(QUIET.min(rest)) {
+                Ok(message) => {
+                    if !self.take(message) {
+                        return false;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => return true,
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+    }
+
+    /// Does what a message says; whether to go on.
+    fn take(&mut self, message: Message) -> bool {
+        match message {
+            Message::Hint => {}
+            Message::Watch(number, file) => {
+                self.files.insert(number, *file);
+            }
+            Message::Leave(number) => {
+                self.files.remove(&number);
+            }
+            Message::Stop => return false,
+        }
+        true
     }
 }
 
@@ -185,7 +246,7 @@ struct Folders {
 }
 
 impl Folders {
-    fn new(sources: &[Source], hints: Option<mpsc::Sender<Message>>) -> Self {
+    fn new(hints: Option<mpsc::Sender<Message>>) -> Self {
         let watcher = hints.and_then(|sender| {
             let hint = move |event: notify::Result<notify::Event>| {
                 if event.as_ref().map_or(true, is_change) {
@@ -195,24 +256,34 @@ impl Folders {
             };
             notify::recommended_watcher(hint)
                 .inspect_err(|error| {
-                    warn!(%error, "no notifications of changed plugins: their files are looked at every {POLL:?}");
+                    warn!(%error, "no notifications of changed files: they are looked at every {POLL:?}");
                 })
                 .ok()
         });
         Self {
             watcher,
-            watched: sources
-                .iter()
-                .map(|source| (source.folder().to_owned(), None))
-                .collect(),
+            watched: BTreeMap::new(),
         }
     }
 
     /// Watches what is now at the paths; a folder may have been replaced, or may have come.
-    fn follow(&mut self) {
+    fn follow<'a>(&mut self, wanted: impl Iterator<Item = &'a Path>) {
         let Some(watcher) = &mut self.watcher else {
             return;
         };
+        let wanted: BTreeSet<&Path> = wanted.collect();
+        self.watched.retain(|path, watched| {
+            let stays = wanted.contains(path.as_path());
+            if !stays && watched.is_some() {
+                let _ = watcher.unwatch(path);
+            }
+            stays
+        });
+        for path in wanted {
+            if !self.watched.contains_key(path) {
+                self.watched.insert(path.to_owned(), None);
+            }
+        }
         for (path, watched) in &mut self.watched {
             let now = identity(path);
             if *watched == now {
@@ -226,9 +297,9 @@ impl Folders {
                 && let Err(error) = watcher.watch(path, RecursiveMode::NonRecursive)
             {
                 warn!(folder = %path.display(), %error,
-                    "no notifications of changed plugins in this folder: it is looked at every {POLL:?}");
+                    "no notifications of changed files in this folder: it is looked at every {POLL:?}");
             } else {
-                debug!(folder = %path.display(), there = now.is_some(), "watching a folder of plugins");
+                debug!(folder = %path.display(), there = now.is_some(), "watching a folder");
             }
             *watched = now;
         }

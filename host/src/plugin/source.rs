@@ -17,17 +17,15 @@ pub(super) const SETTLE: Duration = Duration::from_millis(100);
 
 /// What a look at the file showed.
 #[derive(Debug, PartialEq)]
-pub(super) enum Look {
+pub(crate) enum Look {
     /// Nothing new.
     Same,
     /// Something is going on: look again after this time.
     Unsettled(Duration),
-    /// New contents.
+    /// New contents, or the same as ever after trouble.
     New(Bytes, Digest),
     /// It cannot be read; said once for each reason. The text says why and what to do.
     Trouble(String),
-    /// It can be read again, and is what it was.
-    Recovered,
 }
 
 /// Why a file is not read.
@@ -67,9 +65,11 @@ impl Stamp {
     }
 }
 
-/// A plugin's file, and what is known of it.
-pub(super) struct Source {
+/// A plugin's file, or the configuration's, and what is known of it.
+pub(crate) struct Source {
     path: PathBuf,
+    /// Whether it may be a link to outside of its folder.
+    anywhere: bool,
     /// Bytes that it may have.
     limit: usize,
     /// As it was when its contents were last read.
@@ -82,9 +82,11 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn new(path: PathBuf, limit: usize) -> Self {
+    /// A file that must be inside of its folder and have at most `limit` bytes.
+    pub(crate) fn new(path: PathBuf, limit: usize) -> Self {
         Self {
             path,
+            anywhere: false,
             limit,
             read: None,
             given: None,
@@ -93,7 +95,15 @@ impl Source {
         }
     }
 
-    /// The folder that the file must be in.
+    /// The same, and it may be a link to anywhere.
+    pub(crate) fn anywhere(self) -> Self {
+        Self {
+            anywhere: true,
+            ..self
+        }
+    }
+
+    /// The folder that the file is in.
     pub(super) fn folder(&self) -> &Path {
         match self.path.parent() {
             Some(folder) if folder != Path::new("") => folder,
@@ -103,11 +113,11 @@ impl Source {
 
     pub(super) fn look(&mut self) -> Look {
         match self.try_look() {
-            Ok(Look::Unsettled(wait)) => Look::Unsettled(wait),
-            Ok(look) => match (self.trouble.take(), look) {
-                (Some(_), Look::Same) => Look::Recovered,
-                (_, look) => look,
-            },
+            Ok(look @ Look::Unsettled(_)) => look,
+            Ok(look) => {
+                self.trouble = None;
+                look
+            }
             Err(error) => {
                 // A change back to what was read before is a change as well.
                 self.read = None;
@@ -129,7 +139,7 @@ impl Source {
         let Some(folder) = found(self.folder().canonicalize())? else {
             return self.missing();
         };
-        if !path.starts_with(&folder) {
+        if !self.anywhere && !path.starts_with(&folder) {
             return Err(SourceError::Outside(self.folder().to_owned()));
         }
         let Some(metadata) = found(fs::metadata(&path))? else {
@@ -168,7 +178,8 @@ impl Source {
         }
         self.read = Some(stamp);
         let digest = Digest::of(&bytes);
-        if self.given.replace(digest) == Some(digest) {
+        // After trouble it is told again: whoever was told of that must hear that it is over.
+        if self.given.replace(digest) == Some(digest) && self.trouble.is_none() {
             return Ok(Look::Same);
         }
         Ok(Look::New(bytes.into(), digest))

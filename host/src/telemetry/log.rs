@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use opentelemetry::trace::SpanContext;
 use thiserror::Error;
@@ -31,13 +32,8 @@ pub enum LogFormat {
 #[derive(Debug, Error)]
 pub enum LogError {
     /// The filter is not one.
-    #[error("--log {filter:?}: {error}")]
-    Filter {
-        /// As given.
-        filter: String,
-        /// What is wrong with it.
-        error: ParseError,
-    },
+    #[error("--log: {0}")]
+    Filter(#[from] ParseError),
     /// The signal that changes the level cannot be listened to.
     #[error("cannot listen to SIGUSR1: {0}")]
     Signal(#[from] std::io::Error),
@@ -50,19 +46,93 @@ const QUIET: &str = "kube_runtime::watcher=error,kube_client::client=error,opent
 /// What SIGUSR1 adds.
 const DEBUG: &str = "operator_host=debug,plugin=debug";
 
-fn filter(filter: &str) -> Result<EnvFilter, LogError> {
-    EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| LogError::Filter {
-        filter: filter.to_owned(),
-        error,
-    })
+/// What to log: a level, or targets with levels.
+///
+/// # Errors
+/// When the text says neither.
+pub fn filter(filter: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::try_new(format!("{QUIET},{filter}"))
+}
+
+/// What is logged now, and how to change it.
+#[derive(Clone)]
+pub struct Level(Arc<Mutex<State>>);
+
+struct State {
+    handle: reload::Handle<EnvFilter, Registry>,
+    /// What the command line says, for when the configuration says nothing.
+    given: String,
+    wanted: String,
+    debug: bool,
+}
+
+impl Level {
+    /// What the configuration says; `None`: what the command line says.
+    pub fn configure(&self, configured: Option<&str>) {
+        let mut state = self.lock();
+        let wanted = configured.unwrap_or(&state.given).to_owned();
+        if wanted == state.wanted {
+            return;
+        }
+        // Said while one of the two takes it.
+        info!(filter = wanted, "the log's level changes with the configuration");
+        let before = std::mem::replace(&mut state.wanted, wanted);
+        if !state.reload() {
+            state.wanted = before;
+        }
+    }
+
+    fn toggle(&self) {
+        let mut state = self.lock();
+        state.debug = !state.debug;
+        // Said while the log takes it: the wanted level may be above this one.
+        if !state.debug {
+            info!(filter = state.wanted, "SIGUSR1: the log's level goes back");
+        }
+        if !state.reload() {
+            state.debug = !state.debug;
+        } else if state.debug {
+            info!(
+                filter = state.filter(),
+                "SIGUSR1: debug lines are on; again to switch them off"
+            );
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn filter(&self) -> String {
+        let debug = if self.debug {
+            format!(",{DEBUG}")
+        } else {
+            String::new()
+        };
+        format!("{}{debug}", self.wanted)
+    }
+
+    fn reload(&self) -> bool {
+        let next = self.filter();
+        let reloaded = filter(&next).map(|filter| self.handle.reload(filter));
+        let ok = matches!(reloaded, Ok(Ok(())));
+        if !ok {
+            warn!(filter = next, "the log's level cannot be changed");
+        }
+        ok
+    }
 }
 
 /// Starts the log, and listens to SIGUSR1, which turns debug lines on, and off again. `format` is by default for
-/// people on a terminal and JSON elsewhere.
+/// people on a terminal and JSON elsewhere. What the configuration says takes the place of what is `given`.
 ///
 /// # Errors
 /// When the filter is not one.
-pub fn start(wanted: &str, format: Option<LogFormat>) -> Result<(), LogError> {
+pub fn start(given: &str, configured: Option<&str>, format: Option<LogFormat>) -> Result<Level, LogError> {
+    let wanted = configured.unwrap_or(given);
+    filter(given)?;
     let terminal = std::io::stderr().is_terminal();
     let format = format.unwrap_or(if terminal {
         LogFormat::Human
@@ -89,35 +159,20 @@ pub fn start(wanted: &str, format: Option<LogFormat>) -> Result<(), LogError> {
     };
     tracing_subscriber::registry().with(lines).init();
 
+    let level = Level(Arc::new(Mutex::new(State {
+        handle,
+        given: given.to_owned(),
+        wanted: wanted.to_owned(),
+        debug: false,
+    })));
     let mut toggles = signal(SignalKind::user_defined1())?;
-    let wanted = wanted.to_owned();
+    let toggled = level.clone();
     tokio::spawn(async move {
-        let mut debug = false;
         while toggles.recv().await.is_some() {
-            let next = if debug {
-                wanted.clone()
-            } else {
-                format!("{wanted},{DEBUG}")
-            };
-            // Said while the log takes it: the wanted level may be above this one.
-            if debug {
-                info!(filter = next, "SIGUSR1: the log's level goes back");
-            }
-            let reloaded = filter(&next).map(|filter| handle.reload(filter));
-            if !matches!(reloaded, Ok(Ok(()))) {
-                warn!(filter = next, "SIGUSR1: the log's level cannot be changed");
-                continue;
-            }
-            debug = !debug;
-            if debug {
-                info!(
-                    filter = next,
-                    "SIGUSR1: debug lines are on; again to switch them off"
-                );
-            }
+            toggled.toggle();
         }
     });
-    Ok(())
+    Ok(level)
 }
 
 /// A line as tracing's own formatters make it, with the current span's identity at its end.

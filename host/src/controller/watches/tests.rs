@@ -7,16 +7,16 @@ fn watch() -> Watch {
         api_version: "v1".into(),
         kind: "ConfigMap".into(),
     };
-    let keep = KeepPolicy {
-        whole: HashSet::from([kind.clone()]),
-        ..KeepPolicy::default()
+    let keep = Keep {
+        all: true,
+        ..Keep::default()
     };
     let inner = Arc::new(Inner {
         scope: Scope {
             kind,
             namespace: None,
         },
-        keep: Arc::new(keep),
+        keep: watch::Sender::new(keep),
         metrics: Arc::new(Metrics::unread()),
         store: RwLock::default(),
         subscribers: Mutex::default(),
@@ -113,14 +113,4 @@ async fn what_a_list_after_a_gap_does_not_name_is_gone() {
     // It was made while the list was under way, and the watch tells of it after.
     watch.inner.put(&watch.inner.prepare(object(5, "five")));
     assert_eq!(heard(&log), [(None, some("five"))]);
-}
-
-#[test]
-fn a_server_that_is_away_is_tried_every_second_however_long_it_takes() {
-    let mut retry = Retry::default();
-    let delays: Vec<_> = (0..50)
-        .map(|_| retry.delay(LAST_DELAY_AWAY).as_millis())
-        .collect();
-    assert_eq!(delays[..5], [100, 200, 400, 800, 1000]);
-    assert_eq!(delays[49], 1000);
 }

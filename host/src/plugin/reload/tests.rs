@@ -13,7 +13,8 @@ struct Folder {
     path: PathBuf,
     news: mpsc::Receiver<(usize, Look)>,
     marks: u32,
-    _scanner: Scanner,
+    _files: Files,
+    _watched: Vec<Watched>,
 }
 
 impl Folder {
@@ -30,16 +31,21 @@ impl Folder {
             Source::new(marks.join("m"), 100),
         ];
         let (sender, news) = mpsc::channel();
-        let told = move |index, look, _| {
-            let _ = sender.send((index, look));
+        let files = Files::with(hints).unwrap();
+        let watch = |(index, source)| {
+            let sender = sender.clone();
+            files.watch(source, move |look, _| {
+                let _ = sender.send((index, look));
+            })
         };
-        let scanner = Scanner::start(sources, hints, told).unwrap();
+        let watched = sources.into_iter().enumerate().map(watch).collect();
         let mut folder = Self {
             root,
             path,
             news,
             marks: 0,
-            _scanner: scanner,
+            _files: files,
+            _watched: watched,
         };
         folder.news_until_mark();
         folder
@@ -190,8 +196,8 @@ fn looking_at_the_files_makes_no_hints() {
     fs::write(&file, "one").unwrap();
     let source = Source::new(file.clone(), 100);
     let (sender, hints) = mpsc::channel();
-    let mut folders = Folders::new(&[source], Some(sender));
-    folders.follow();
+    let mut folders = Folders::new(Some(sender));
+    folders.follow(std::iter::once(source.folder()));
     for _ in 0..10 {
         fs::read(&file).unwrap();
     }
@@ -202,4 +208,25 @@ fn looking_at_the_files_makes_no_hints() {
         count += 1;
     }
     assert!((1..=5).contains(&count), "{count} hints");
+}
+
+#[test]
+fn a_file_that_nobody_wants_any_more_is_left_alone_and_a_new_one_is_looked_at() {
+    let mut folder = Folder::with("one");
+    let other = folder.root.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("q.wasm"), "q").unwrap();
+    let (sender, news) = mpsc::channel();
+    let source = Source::new(other.join("q.wasm"), 100);
+    let told = move |look, _| {
+        let _ = sender.send(look);
+    };
+    let watched = folder._files.watch(source, told);
+    assert!(matches!(news.recv_timeout(LIMIT), Ok(Look::New(..))));
+    drop(watched);
+    // The thread has dropped who was told.
+    assert_eq!(news.recv_timeout(LIMIT), Err(RecvTimeoutError::Disconnected));
+    fs::write(folder.file(), "two").unwrap();
+    folder.next_is(b"two");
+    folder.quiet();
 }

@@ -87,7 +87,8 @@ fn a_missing_file_is_told_once_and_when_it_is_back_that_too() {
     assert!(reason.contains("not there"), "{reason}");
     assert_eq!(settled(&mut source), Look::Same);
     fs::write(&file, "one").unwrap();
-    assert_eq!(settled(&mut source), Look::Recovered);
+    assert_eq!(settled(&mut source), new(b"one"), "the trouble is over");
+    assert_eq!(settled(&mut source), Look::Same);
 
     fs::remove_dir_all(folder.path()).unwrap();
     let reason = trouble(settled(&mut source));
@@ -111,6 +112,11 @@ fn a_link_may_not_lead_out_of_its_folder() {
     fs::write(folder.path().join("in/p.wasm"), "in").unwrap();
     symlink("in/p.wasm", &file).unwrap();
     assert_eq!(settled(&mut source), new(b"in"));
+
+    fs::remove_file(&file).unwrap();
+    symlink(&outside, &file).unwrap();
+    let mut source = Source::new(file, 1000).anywhere();
+    assert_eq!(settled(&mut source), new(b"out"));
 }
 
 #[test]

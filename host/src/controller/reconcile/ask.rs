@@ -1,0 +1,95 @@
+//! One question to the plugin, with all that it needs to answer.
+
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+
+use super::failure::PassError;
+use super::now;
+use crate::controller::context::Context;
+use crate::controller::needs::{self, NeedError};
+use crate::controller::object::ObjectName;
+use crate::plugin::contract::{CleanupResponse, Need, Request, Response};
+use crate::plugin::{Call, Plugin};
+use crate::trace::Span;
+
+/// How often a plugin may ask for other objects in one pass.
+pub(crate) const MAX_NEEDS: usize = 4;
+
+/// One question to the plugin: called again with what it needs until it needs nothing more.
+pub(super) async fn ask<T: Question>(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    observed: &[Arc<DynamicObject>],
+) -> Result<T, PassError> {
+    let name = ObjectName::of(parent);
+    let mut needs = context.memory_of(&name, |memory| memory.needs.clone());
+    for _ in 0..=MAX_NEEDS {
+        let related = needs::answer(context, parent, &needs).inspect_err(|_| {
+            // The next pass asks anew: the plugin or its configuration may be another one by then.
+            context.memory_of(&name, |memory| memory.needs.clear());
+        })?;
+        let span = Span::child("plugin");
+        let request = Request {
+            parent: Arc::clone(parent),
+            children: observed.to_vec(),
+            related,
+            now: now(),
+            traceparent: span.traceparent(),
+        };
+        let call = T::ask(plugin, &request);
+        let response = context
+            .observer
+            .call(plugin, T::EXPORT, &span, call, T::children)
+            .await?;
+        let settled = response.needs() == needs || response.needs().iter().all(|need| needs.contains(need));
+        needs = response.needs().to_vec();
+        context.memory_of(&name, |memory| memory.needs.clone_from(&needs));
+        if settled {
+            return Ok(response);
+        }
+    }
+    Err(NeedError::Unsettled { rounds: MAX_NEEDS }.into())
+}
+
+/// The two questions: to reconcile, and to clean up.
+pub(super) trait Question: Sized {
+    /// Its name in the contract.
+    const EXPORT: &'static str;
+    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
+    fn needs(&self) -> &[Need];
+    fn children(&self) -> usize;
+}
+
+impl Question for Response {
+    const EXPORT: &'static str = "reconcile";
+
+    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
+        plugin.reconcile(request)
+    }
+
+    fn needs(&self) -> &[Need] {
+        &self.needs
+    }
+
+    fn children(&self) -> usize {
+        self.children.len()
+    }
+}
+
+impl Question for CleanupResponse {
+    const EXPORT: &'static str = "cleanup";
+
+    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
+        plugin.cleanup(request)
+    }
+
+    fn needs(&self) -> &[Need] {
+        &self.needs
+    }
+
+    fn children(&self) -> usize {
+        self.children.len()
+    }
+}

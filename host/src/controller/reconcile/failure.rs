@@ -1,0 +1,219 @@
+//! Why a pass did not come to its end, and what that means for the parent.
+
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+use thiserror::Error;
+use tracing::{debug, warn};
+
+use super::{MAX_ROUNDS, MIN_DELAY, Next, as_seen, now};
+use crate::controller::api::{ApiError, Fault};
+use crate::controller::children::Refusal;
+use crate::controller::context::Context;
+use crate::controller::needs::NeedError;
+use crate::controller::object::{ObjectName, shorten};
+use crate::controller::status::{self, Reason, Verdict};
+use crate::plugin::contract::EventType;
+use crate::plugin::{CallError, Class};
+
+/// Why a pass did not come to its end.
+#[derive(Debug, Error)]
+pub(super) enum PassError {
+    #[error("{0}")]
+    NoPlugin(Arc<str>),
+    #[error("{0}")]
+    Watch(String),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error(transparent)]
+    Need(#[from] NeedError),
+    #[error("{}", join(.0))]
+    Refused(Vec<Refusal>),
+    #[error("{}", join(.0))]
+    Api(Vec<ApiError>),
+    #[error("the API server does not take the status that the plugin gave: {0}")]
+    Status(ApiError),
+    #[error(
+        "the plugin wanted something else {MAX_ROUNDS} times in a row, each time after it was done; what it asks for must \
+         not change by being done, such as one child that copies the resource version of another"
+    )]
+    Unsettled,
+}
+
+/// The first few in full, the others by number: a condition's message has its limit.
+fn join<E: std::fmt::Display>(errors: &[E]) -> String {
+    const SHOWN: usize = 10;
+    let mut texts: Vec<_> = errors.iter().take(SHOWN).map(ToString::to_string).collect();
+    if errors.len() > SHOWN {
+        texts.push(format!("and {} more", errors.len() - SHOWN));
+    }
+    texts.join("; ")
+}
+
+impl PassError {
+    /// One word, for a label.
+    pub(super) const fn class(&self) -> &'static str {
+        match self {
+            Self::NoPlugin(_) => "no_plugin",
+            Self::Watch(_) => "watch",
+            Self::Call(error) => error.class().as_str(),
+            Self::Need(_) => "need",
+            Self::Refused(_) => "refused",
+            Self::Api(_) => "api",
+            Self::Status(_) => "status",
+            Self::Unsettled => "unsettled",
+        }
+    }
+}
+
+impl From<ApiError> for PassError {
+    fn from(error: ApiError) -> Self {
+        Self::Api(vec![error])
+    }
+}
+
+pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &PassError) -> Next {
+    let name = &ObjectName::of(parent);
+    if is_passing(context, name, error) {
+        debug!("{error}");
+        count_failure(context, name);
+        return Next::Backoff;
+    }
+    let Some(parent) = as_seen(context, parent) else {
+        // The parent that has its name now, if any, has a mark of its own in the queue.
+        return Next::OnChange;
+    };
+    let (verdict, next) = judge(error);
+    say(context, name, error);
+    if let PassError::Call(CallError::Trap { backtrace, .. }) = error
+        && !backtrace.is_empty()
+    {
+        debug!(
+            "the plugin's backtrace, innermost first:\n{}",
+            shorten(backtrace, MAX_LINE)
+        );
+    }
+    let desired = status::desired(&parent, None, None, &verdict, now());
+    let news = match &verdict {
+        Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
+        Verdict::Reconciled | Verdict::Paused => None,
+    };
+    // Waiting is no fault that deserves a Warning.
+    let waits = matches!(error, PassError::Call(CallError::Retry { .. })) || is_waiting_for_deletion(error);
+    if let Some(reason) =
+        news.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
+    {
+        let note = &reason.message;
+        context.events.publish(
+            &context.config.name,
+            &parent,
+            EventType::Warning,
+            &reason.reason,
+            note,
+        );
+    }
+    if !matches!(next, Next::OnChange) {
+        count_failure(context, name);
+    }
+    match status::write(context, &parent, desired).await {
+        Ok(_) => next,
+        Err(error) => {
+            context.observer.metrics.failed("status");
+            debug!("{error}");
+            Next::Backoff
+        }
+    }
+}
+
+/// How often a parent is tried again in silence while the API server has no time for it.
+const PATIENCE: u32 = 3;
+
+/// Whether a failure says nothing about the parent, so that its status shall not speak of it.
+pub(super) fn is_passing(context: &Context, name: &ObjectName, error: &PassError) -> bool {
+    let PassError::Api(errors) = error else {
+        return false;
+    };
+    // A pass that lost a race is simply run again on what is there now.
+    let lost_race = |error: &ApiError| error.is_conflict() && matches!(error.verb, "patch" | "create");
+    let failures = context.memory_of(name, |memory| memory.failures);
+    errors.iter().all(lost_race)
+        || (name.namespace.is_some() && errors.iter().any(ApiError::is_namespace_going))
+        || errors
+            .iter()
+            .any(|error| matches!(error.fault, Fault::Unreachable | Fault::Deposed))
+        || (failures < PATIENCE && errors.iter().any(ApiError::is_overload))
+}
+
+/// How much of an error goes into the log, in bytes: a plugin may choose its text.
+const MAX_LINE: usize = 4096;
+
+/// Says in the log what is wrong with a parent: once, however often it is tried again.
+pub(super) fn say(context: &Context, name: &ObjectName, error: &dyn std::fmt::Display) {
+    let text = shorten(&error.to_string(), MAX_LINE);
+    let news = context.memory_of(name, |memory| {
+        let news = memory.said.as_ref() != Some(&text);
+        memory.said = Some(text.clone());
+        news
+    });
+    if news {
+        warn!("{text}");
+    } else {
+        debug!("{text}");
+    }
+}
+
+pub(super) fn count_failure(context: &Context, name: &ObjectName) {
+    context.memory_of(name, |memory| memory.failures = memory.failures.saturating_add(1));
+}
+
+/// What a failure means for the parent: the condition, and when to try again.
+fn judge(error: &PassError) -> (Verdict, Next) {
+    let message = error.to_string();
+    let stalled = |reason: &str| Verdict::Stalled(Reason::new(reason, message.clone()));
+    let reconciling = |reason: &str| Verdict::Reconciling(Reason::new(reason, message.clone()));
+    match error {
+        PassError::Call(CallError::Invalid { reason, message }) => {
+            let reason = reason.as_deref().unwrap_or("InvalidSpec");
+            (
+                Verdict::Stalled(Reason::new(reason, message.clone())),
+                Next::OnChange,
+            )
+        }
+        PassError::Call(CallError::Retry { after, message }) => {
+            let verdict = Verdict::Reconciling(Reason::new("Retrying", message.clone()));
+            let next = after.map_or(Next::Backoff, |delay| Next::After(delay.max(MIN_DELAY)));
+            (verdict, next)
+        }
+        PassError::Call(error) => (stalled(fault(error.class())), Next::Backoff),
+        PassError::Need(_) => (stalled("NeedRefused"), Next::Backoff),
+        PassError::Refused(_) if is_waiting_for_deletion(error) => {
+            (reconciling("WaitingForDeletion"), Next::Backoff)
+        }
+        PassError::Refused(_) => (stalled("ChildRefused"), Next::Backoff),
+        PassError::NoPlugin(_) => (stalled("PluginNotLoaded"), Next::OnChange),
+        PassError::Watch(_) => (reconciling("WatchFailed"), Next::Backoff),
+        PassError::Api(_) => (reconciling("ApplyFailed"), Next::Backoff),
+        PassError::Status(_) => (stalled("StatusRefused"), Next::Backoff),
+        PassError::Unsettled => (stalled("PluginUnsettled"), Next::Backoff),
+    }
+}
+
+/// Whether nothing stands in the way but children of a parent that had this name before.
+fn is_waiting_for_deletion(error: &PassError) -> bool {
+    matches!(error, PassError::Refused(refusals)
+        if refusals.iter().all(|refusal| matches!(refusal, Refusal::OfPredecessor { .. })))
+}
+
+/// The condition's reason for a fault of the plugin.
+const fn fault(class: Class) -> &'static str {
+    match class {
+        Class::Invalid => "InvalidSpec",
+        Class::Retry => "Retrying",
+        Class::Trap => "PluginTrapped",
+        Class::Timeout => "PluginTimedOut",
+        Class::Memory => "PluginOutOfMemory",
+        Class::Output => "PluginAnswerTooLarge",
+        Class::Protocol => "PluginAnswerInvalid",
+        Class::Host => "PluginNotCalled",
+    }
+}

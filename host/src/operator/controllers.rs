@@ -1,0 +1,218 @@
+//! The controllers that run, and how they follow the configuration: one that it does not change is left alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, info};
+
+use crate::client::ClientError;
+use crate::config::{Config, ControllerConfig};
+use crate::controller::watches::{Keep, KeepPolicy};
+use crate::plugin::registry::{Expected, Live, Slot};
+use crate::plugin::reload::{Files, Filled};
+use crate::plugin::{Limits, Runtime};
+use crate::supervisor::{Hands, Shared, supervise};
+
+/// See the module.
+pub(super) struct Controllers {
+    runtime: Runtime,
+    files: Files,
+    /// With the namespaces that are configured now.
+    shared: Shared,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    running: BTreeMap<String, Running>,
+}
+
+/// One controller that runs, or waits for its kind.
+struct Running {
+    config: Arc<ControllerConfig>,
+    plugin: Place,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// Its plugin.
+struct Place {
+    slot: Arc<Slot>,
+    live: watch::Receiver<Live>,
+    _filled: Filled,
+}
+
+impl Controllers {
+    /// None runs yet; `stop` is the end of them all.
+    pub(super) fn new(runtime: Runtime, files: Files, shared: Shared, stop: CancellationToken) -> Self {
+        Self {
+            runtime,
+            files,
+            shared,
+            stop,
+            tasks: TaskTracker::new(),
+            running: BTreeMap::new(),
+        }
+    }
+
+    /// Stops and starts what is not as this configuration says.
+    pub(super) async fn apply(&mut self, config: &Config) {
+        let namespaces: Arc<[String]> = config.namespaces.iter().cloned().collect();
+        let other_namespaces = namespaces != self.shared.namespaces;
+        self.shared.namespaces = namespaces;
+        let wanted = |name: &String| {
+            config
+                .controllers
+                .iter()
+                .find(|controller| controller.name == *name)
+        };
+        let is_outdated = |name: &String, running: &mut Running| {
+            other_namespaces || wanted(name).is_none_or(|wanted| *wanted != *running.config)
+        };
+        let mut outdated: BTreeMap<_, _> = self.running.extract_if(.., is_outdated).collect();
+        let changed: Vec<_> = outdated
+            .keys()
+            .filter(|name| wanted(name).is_some())
+            .cloned()
+            .collect();
+        let removed: Vec<_> = outdated
+            .keys()
+            .filter(|name| wanted(name).is_none())
+            .cloned()
+            .collect();
+        let new = |controller: &&ControllerConfig| {
+            !self.running.contains_key(&controller.name) && !outdated.contains_key(&controller.name)
+        };
+        let added: Vec<_> = config
+            .controllers
+            .iter()
+            .filter(new)
+            .map(|controller| controller.name.clone())
+            .collect();
+        info!(
+            added = added.join(", "),
+            changed = changed.join(", "),
+            removed = removed.join(", "),
+            "configuration taken"
+        );
+
+        // All of them stop before one starts: a kind may go from one to another.
+        for running in outdated.values() {
+            running.stop.cancel();
+        }
+        for running in outdated.values_mut() {
+            // That it panicked was said where it ran.
+            let _ = (&mut running.task).await;
+        }
+        for name in removed {
+            self.shared.leadership.leave(&name);
+            self.shared.instruments.health.forget(&name);
+            self.shared.instruments.metrics.forget(&name);
+        }
+        self.shared.watches.keep(keep_policy(config));
+        for controller in &config.controllers {
+            if !self.running.contains_key(&controller.name) {
+                let before = outdated.remove(&controller.name);
+                match self.start(Arc::new(controller.clone()), before) {
+                    Ok(running) => {
+                        self.running.insert(controller.name.clone(), running);
+                    }
+                    Err(error) => {
+                        error!(
+                            controller = controller.name,
+                            "the controller is not started: {error}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until all have ended, after `stop`.
+    pub(super) async fn stopped(self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    fn start(&self, config: Arc<ControllerConfig>, before: Option<Running>) -> Result<Running, ClientError> {
+        let plugin = self.place(&config, before);
+        let (live, trouble) = (plugin.live.clone(), plugin.slot.trouble());
+        self.shared
+            .instruments
+            .health
+            .expect(&config.name, live.clone(), trouble);
+        let stop = self.stop.child_token();
+        let writers = self.shared.leadership.join(&config.name)?;
+        let hands = Hands {
+            own: writers.writer(None)?,
+            children: writers.writer(config.service_account.as_ref())?,
+        };
+        let supervised = supervise(
+            self.shared.clone(),
+            Arc::clone(&config),
+            live,
+            hands,
+            stop.clone(),
+        );
+        let task = self.tasks.spawn(supervised);
+        Ok(Running {
+            config,
+            plugin,
+            stop,
+            task,
+        })
+    }
+
+    /// The place of a controller's plugin. What was live stays so for as long as it is for the same kind.
+    fn place(&self, config: &ControllerConfig, before: Option<Running>) -> Place {
+        let expected = expected(config);
+        let before = before.map(|running| running.plugin);
+        let before = before.filter(|plugin| plugin.slot.expected().parent == expected.parent);
+        let (slot, live) = match before {
+            Some(plugin) if *plugin.slot.expected() == expected => return plugin,
+            Some(plugin) => (plugin.slot.expecting(expected), plugin.live),
+            None => {
+                let instruments = &self.shared.instruments;
+                let metrics = instruments.metrics.of(&config.name, &config.parent);
+                let (slot, live) = Slot::new(self.runtime.clone(), expected, metrics);
+                (slot.traced(instruments.tracer.clone()), live)
+            }
+        };
+        let slot = Arc::new(slot);
+        Place {
+            _filled: self.files.fill(Arc::clone(&slot)),
+            slot,
+            live,
+        }
+    }
+}
+
+fn expected(config: &ControllerConfig) -> Expected {
+    let limits = Limits {
+        memory: config.limits.memory,
+        deadline: config.limits.deadline,
+        response: config.limits.response,
+        ..Limits::default()
+    };
+    Expected {
+        controller: config.name.clone(),
+        parent: config.parent.clone(),
+        file: config.plugin.clone(),
+        limits,
+    }
+}
+
+fn keep_policy(config: &Config) -> KeepPolicy {
+    let mut policy = KeepPolicy::new();
+    for controller in &config.controllers {
+        for kind in std::iter::once(&controller.parent).chain(&controller.reads) {
+            policy.entry(kind.clone()).or_default().all = true;
+        }
+        for kind in controller.children.keys() {
+            let keep: &mut Keep = policy.entry(kind.clone()).or_default();
+            keep.owned_by.insert(controller.parent.clone());
+        }
+    }
+    policy
+}

@@ -1,0 +1,237 @@
+//! The configuration changes while the host runs.
+
+use serde_json::json;
+
+use crate::echo::{CONTROLLER as ECHO_CONTROLLER, ECHO, echo};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::support::{Host, Scenario, plugin};
+use crate::telemetry::get;
+
+const POD: &str = "v1/Pod";
+
+async fn until_echo_is_ready(scenario: &Scenario) {
+    scenario
+        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
+        .await;
+}
+
+/// How often a controller has started.
+fn starts(host: &Host, name: &str) -> usize {
+    let log = host.log();
+    let of = |line: &&str| line.contains("controller started") && line.contains(&format!("\"{name}\""));
+    log.lines().filter(of).count()
+}
+
+/// A puppet that is made now and ready shows that its controller is at work.
+async fn puppet_works(scenario: &Scenario, name: &str) {
+    scenario
+        .puppet(
+            name,
+            json!({"response": {"children": [config_map(name, "text")]}}),
+        )
+        .await;
+    scenario.until_ready(name).await;
+}
+
+#[tokio::test]
+async fn a_controller_is_added_changed_and_removed_without_a_restart() {
+    let scenario = Scenario::new("config-changes").await;
+    let puppet = controller("puppet.wasm", "");
+    let host = scenario.start(&puppet);
+    scenario.apply(&echo(1)).await;
+    puppet_works(&scenario, "before").await;
+    assert!(scenario.names(POD).await.is_empty());
+
+    scenario.config(&format!("{puppet}{ECHO_CONTROLLER}"));
+    until_echo_is_ready(&scenario).await;
+    host.until_log(&["configuration taken", "\"added\":\"echo\""])
+        .await;
+
+    // What the plugin may make changes for one of them.
+    let without = ECHO_CONTROLLER.replace("kind: Pod}", "kind: Service}");
+    assert_ne!(without, ECHO_CONTROLLER);
+    scenario.config(&format!("{puppet}{without}"));
+    host.until_log(&["configuration taken", "\"changed\":\"echo\""])
+        .await;
+    scenario.apply(&echo(2)).await;
+    let message = scenario
+        .until_condition(ECHO, "e", "Stalled", "True", "ChildRefused")
+        .await;
+    assert_says(&message, &["Pod"]);
+    assert_eq!(
+        host.log().matches("plugin loaded").count(),
+        2,
+        "what is live stays when something else of its controller changes:\n{}",
+        host.log()
+    );
+    scenario.config(&format!("{puppet}{ECHO_CONTROLLER}"));
+    scenario
+        .until(POD, "e-pod-1", "made by the controller as it was", |_| true)
+        .await;
+
+    scenario.config(&puppet);
+    host.until_log(&["configuration taken", "\"removed\":\"echo\""])
+        .await;
+    let (_, ready) = get(&host, "/readyz?verbose").await;
+    assert!(!ready.contains("echo"), "{ready}");
+    let (_, metrics) = get(&host, "/metrics").await;
+    let info = metrics
+        .lines()
+        .filter(|line| line.starts_with("operator_plugin_info"));
+    assert_eq!(info.filter(|line| line.contains("echo")).count(), 0, "{metrics}");
+    scenario.apply(&echo(3)).await;
+    puppet_works(&scenario, "after").await;
+    assert_eq!(
+        scenario.names(POD).await,
+        ["e-pod-0", "e-pod-1"],
+        "nobody's any more, and left alone"
+    );
+    assert_eq!(starts(&host, "puppet"), 1, "{}", host.log());
+    assert_eq!(starts(&host, "echo"), 3, "{}", host.log());
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_bad_configuration_is_refused_whole_and_said_everywhere() {
+    let scenario = Scenario::new("config-bad").await;
+    let puppet = controller("puppet.wasm", "");
+    let mut host = scenario.start(&puppet);
+    puppet_works(&scenario, "before").await;
+    // Echo's part is good, and not taken with the rest.
+    let bad = puppet.replace("kind: Puppet", "kind: puppet");
+    let file = scenario.config(&format!("{ECHO_CONTROLLER}{bad}"));
+    let line = host
+        .until_log(&["configuration is refused", "config.yaml:"])
+        .await;
+    assert_says(
+        &line,
+        &["the one before stays in use", "expected CamelCase", ":10:"],
+    );
+    let (status, ready) = get(&host, "/readyz?verbose").await;
+    assert_eq!(status, 200, "{ready}");
+    assert_says(
+        &ready,
+        &[
+            "[+]configuration ok: the one before is in use: ",
+            "config.yaml:10:",
+        ],
+    );
+    let (_, metrics) = get(&host, "/metrics").await;
+    assert_says(
+        &metrics,
+        &[
+            "operator_config_reloads_total{result=\"refused\"} 1\n",
+            "operator_config_reloads_total{result=\"taken\"} 1\n",
+        ],
+    );
+    puppet_works(&scenario, "meanwhile").await;
+    assert_eq!(starts(&host, "echo"), 0);
+
+    std::fs::remove_file(&file).unwrap();
+    host.until_log(&["configuration is refused", "not there"]).await;
+    puppet_works(&scenario, "without").await;
+
+    scenario.config(&puppet);
+    host.until_log(&["holds what is in use again"]).await;
+    let (_, ready) = get(&host, "/readyz?verbose").await;
+    assert_says(&ready, &["[+]configuration ok\n"]);
+    assert_eq!(starts(&host, "puppet"), 1, "{}", host.log());
+    assert!(host.is_alive());
+}
+
+#[tokio::test]
+async fn a_configuration_that_names_a_plugin_too_early_is_taken_when_the_plugin_comes() {
+    let scenario = Scenario::new("config-early").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    scenario.apply(&echo(1)).await;
+    host.until_log(&["controller started"]).await;
+    let late = scenario.folder.path().join("late.wasm");
+    let controllers = ECHO_CONTROLLER.replace("echo.wasm", &late.display().to_string());
+    scenario.config(&format!("{}{controllers}", controller("puppet.wasm", "")));
+    host.until_log(&["configuration is refused", "there is no plugin file", "late.wasm"])
+        .await;
+    std::fs::copy(plugin("echo"), &late).unwrap();
+    until_echo_is_ready(&scenario).await;
+    assert_eq!(host.log().matches("configuration is refused").count(), 1);
+}
+
+#[tokio::test]
+async fn a_controller_that_comes_later_reads_objects_that_were_kept_as_metadata_only() {
+    let scenario = Scenario::new("config-reads").await;
+    scenario
+        .apply(
+            &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"},
+            "data": {"text": "all of it"}})
+            .to_string(),
+        )
+        .await;
+    let both = ECHO_CONTROLLER.replace("kind: Pod}", "kind: Pod}, {apiVersion: v1, kind: ConfigMap}");
+    assert_ne!(both, ECHO_CONTROLLER);
+    let host = scenario.start(&both);
+    scenario.apply(&echo(1)).await;
+    until_echo_is_ready(&scenario).await;
+    let need = json!({"id": "n", "apiVersion": "v1", "kind": "ConfigMap", "name": "settings"});
+    scenario
+        .puppet(
+            "p",
+            json!({"response": {"needs": [need], "status": {"read": "$texts"}}}),
+        )
+        .await;
+    let reading = controller(
+        "puppet.wasm",
+        "children: []\nreads: [{apiVersion: v1, kind: ConfigMap}]",
+    );
+    scenario.config(&format!("{both}{reading}"));
+    let puppet = scenario
+        .until(PUPPET, "p", "read", |puppet| {
+            !puppet.data["status"]["read"].is_null()
+        })
+        .await;
+    assert_eq!(puppet.data["status"]["read"], json!({"n": ["all of it"]}));
+    assert_eq!(starts(&host, "echo"), 1, "{}", host.log());
+}
+
+#[tokio::test]
+async fn other_namespaces_and_another_file_take_effect_too() {
+    let scenario = Scenario::new("config-namespaces").await;
+    let elsewhere = Scenario::new("config-elsewhere").await;
+    let config = scenario.config(&controller("puppet.wasm", ""));
+    let text = std::fs::read_to_string(&config).unwrap();
+    let other = text.replace("[config-namespaces]", "[config-elsewhere]");
+    std::fs::write(&config, &other).unwrap();
+    let host = scenario.start_with(&config, &[]);
+    puppet_works(&elsewhere, "there").await;
+    std::fs::write(&config, &text).unwrap();
+    puppet_works(&scenario, "here").await;
+    // The same plugin as a command, under the same name.
+    std::fs::write(&config, text.replace("puppet.wasm", "puppet-command.wasm")).unwrap();
+    host.until_log(&["plugin loaded", "command"]).await;
+    puppet_works(&scenario, "by-command").await;
+    assert_eq!(
+        elsewhere.get(CONFIG_MAP, "here").await.map(|_| ()),
+        None,
+        "each in its own namespace"
+    );
+}
+
+#[tokio::test]
+async fn the_configuration_says_what_is_logged() {
+    let scenario = Scenario::new("config-log").await;
+    let config = scenario.config(&controller("puppet.wasm", ""));
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("log: error\n{text}")).unwrap();
+    let host = scenario.start_with(&config, &[]);
+    puppet_works(&scenario, "quiet").await;
+    assert_eq!(host.log(), "");
+    std::fs::write(&config, format!("log: info,operator_host=debug\n{text}")).unwrap();
+    host.until_log(&["configuration taken"]).await;
+    puppet_works(&scenario, "loud").await;
+    host.until_log(&["pass done", "loud"]).await;
+    std::fs::write(&config, format!("log: loud=louder\n{text}")).unwrap();
+    host.until_log(&[
+        "configuration is refused",
+        "config.yaml:1:6",
+        "no filter of the log",
+    ])
+    .await;
+}

@@ -1,0 +1,82 @@
+//! Plugins that are asked more than once in a pass, and answers that only the API server can refuse.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::support::Scenario;
+
+#[tokio::test]
+async fn a_cleanup_sees_what_it_made_before_its_status_is_written_and_is_asked_until_it_is_done() {
+    let scenario = Scenario::new("cleanup-rounds").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = |done: bool| {
+        json!({
+            "response": {"children": [config_map("a", "1")]},
+            "cleanup": {"done": done, "children": [config_map("backup", "1")], "status": {"seen": "$names"}},
+        })
+    };
+    scenario.puppet("p", spec(false)).await;
+    scenario.until_ready("p").await;
+    scenario.delete(PUPPET, "p").await;
+    let puppet = scenario
+        .until(PUPPET, "p", "a cleanup that waits", |p| {
+            p.data["status"]["seen"].is_array()
+        })
+        .await;
+    // The first status that the cleanup gives already knows of the child that the same pass made.
+    assert_eq!(puppet.data["status"]["seen"], json!(["a", "backup"]));
+    scenario.puppet("p", spec(true)).await;
+    scenario.until_gone(PUPPET, "p").await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_wants_something_else_each_time_is_stopped_and_told_why() {
+    let scenario = Scenario::new("unsettled").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let mut restless = config_map("restless", "");
+    restless["data"]["text"] = "$versions".into();
+    let spec = json!({"response": {"children": [config_map("calm", "1"), restless]}});
+    scenario.puppet("p", spec).await;
+    let message = scenario.until_stalled("p", "PluginUnsettled").await;
+    assert_says(&message, &["must not change by being done", "resource version"]);
+    scenario.until_event("p", "Warning", "PluginUnsettled").await;
+    // It backs off: the host lives, and others are served.
+    scenario.puppet("q", json!({"response": {}})).await;
+    scenario.until_ready("q").await;
+    assert!(!host.log().contains("panicked"));
+}
+
+#[tokio::test]
+async fn a_status_that_the_definition_does_not_allow_is_refused_and_the_conditions_are_written_without_it() {
+    let scenario = Scenario::new("status-refused").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = |count| json!({"response": {"children": [config_map("a", "1")], "status": {"count": count}}});
+    scenario.puppet("p", spec(json!(1))).await;
+    scenario.until_ready("p").await;
+    scenario.puppet("p", spec(json!("many"))).await;
+    let message = scenario.until_stalled("p", "StatusRefused").await;
+    assert_says(&message, &["status.count", "expected numeric"]);
+    scenario.until_event("p", "Warning", "StatusRefused").await;
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    assert_eq!(
+        puppet.data["status"]["count"], 1,
+        "what was there before stays: {puppet:?}"
+    );
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+    scenario.puppet("p", spec(json!(2))).await;
+    scenario.until_ready("p").await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_wants_to_be_called_all_the_time_is_called_ten_times_a_second() {
+    let scenario = Scenario::new("eager").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = json!({"response": {"requeueAfterMs": 1}});
+    scenario.puppet("p", spec).await;
+    host.until_passes("eager/p", 1).await;
+    let took = host.until_passes("eager/p", 7).await;
+    // Five whole waits lie between the first and the seventh pass.
+    assert!(took >= Duration::from_millis(500), "{took:?}");
+}
