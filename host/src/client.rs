@@ -49,6 +49,15 @@ pub enum ClientError {
     Setup(#[from] kube::Error),
 }
 
+/// A client for commands that look something up.
+///
+/// # Errors
+/// As [`Connection::infer`].
+pub async fn connect(metrics: Arc<Metrics>) -> Result<Client, ClientError> {
+    let agent = concat!("operator-host/", env!("CARGO_PKG_VERSION"));
+    Connection::infer(metrics, agent).await?.client()
+}
+
 /// What carries requests: hyper's client with TLS, behind a fence.
 type Transport = legacy::Client<HttpsConnector<Fencing<HttpConnector>>, Body>;
 

@@ -38,7 +38,10 @@ pub struct Check {
 /// What the checks look at. One for a process.
 #[derive(Default)]
 pub struct Health {
+    /// Who leads which controller, in words.
     leaders: Mutex<BTreeMap<String, String>>,
+    /// How the webhook is doing, when there is one.
+    webhook: Mutex<Option<String>>,
     controllers: Mutex<BTreeMap<String, Expected>>,
     /// Why the configuration's file, as it is now, is not the one that is in use.
     configuration: Mutex<Option<String>>,
@@ -93,6 +96,11 @@ impl Health {
             Some(words) => leaders.insert(controller.to_owned(), words),
             None => leaders.remove(controller),
         };
+    }
+
+    /// How the webhook is doing, in words: its certificate may come later, which does not make the host unready.
+    pub fn webhook(&self, words: String) {
+        *lock(&self.webhook) = Some(words);
     }
 
     /// Why the configuration's file cannot be used as it is now; `None` when it is in use. The one before stays in use,
@@ -174,6 +182,12 @@ impl Health {
         for (name, words) in &*lock(&self.leaders) {
             checks.push(Check {
                 name: format!("leader/{name}"),
+                result: Ok(words.clone()),
+            });
+        }
+        if let Some(words) = &*lock(&self.webhook) {
+            checks.push(Check {
+                name: "webhook".to_owned(),
                 result: Ok(words.clone()),
             });
         }

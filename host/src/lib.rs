@@ -26,6 +26,7 @@ pub mod client;
 pub mod leader;
 pub mod operator;
 pub mod supervisor;
+pub mod webhook;
 
 pub mod controller;
 

@@ -66,6 +66,7 @@ pub struct Metrics {
     queue_duration: Histogram<f64>,
     watch_restarts: Counter<u64>,
     api_requests: Counter<u64>,
+    admissions: Counter<u64>,
     api_request_duration: Histogram<f64>,
     observed: Arc<Observed>,
 }
@@ -123,6 +124,7 @@ impl Metrics {
             queue_duration: histogram(define::QUEUE_DURATION, PASS_TIMES),
             watch_restarts: counter(define::WATCH_RESTARTS),
             api_requests: counter(define::API_REQUESTS),
+            admissions: counter(define::WEBHOOK_REVIEWS),
             api_request_duration: histogram(define::API_REQUEST_DURATION, PASS_TIMES),
             observed,
         }
@@ -201,6 +203,20 @@ impl Metrics {
             Some(leads) => leaders.insert(controller.into(), leads),
             None => leaders.remove(controller),
         };
+    }
+
+    /// Whether the webhook's certificate is one that the API server takes.
+    pub fn set_webhook(&self, serves: bool) {
+        *lock(&self.observed.webhook) = Some(serves);
+    }
+
+    /// A resource was reviewed before it was written: `allowed`, `denied`, or `failed` when there was no verdict.
+    pub fn admission(&self, controller: &str, result: &'static str) {
+        let labels = [
+            KeyValue::new("controller", controller.to_owned()),
+            KeyValue::new("result", result),
+        ];
+        self.admissions.add(1, &labels);
     }
 
     /// One more Event was dropped; how many were before it.

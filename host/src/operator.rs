@@ -25,6 +25,7 @@ use crate::plugin::{Cache, EngineError, EngineOptions, Runtime};
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::Instruments;
 use crate::telemetry::log::Level;
+use crate::webhook::{self, Door};
 
 /// How long passes under way may take after the signal to stop. A pod has 30 seconds by default.
 const DRAIN: Duration = Duration::from_secs(25);
@@ -50,6 +51,9 @@ pub enum OperatorError {
     /// The connection to the cluster cannot be used.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The webhook cannot be served.
+    #[error(transparent)]
+    Webhook(#[from] webhook::ServerError),
 }
 
 /// What the command line says.
@@ -104,11 +108,16 @@ pub async fn run(
         events.clone(),
         &instruments,
     )?;
+    let door = Arc::<Door>::default();
+    if let Some(config) = setup.config.webhook.clone() {
+        webhook::start(config, Arc::clone(&door), instruments.clone(), stop.clone()).await?;
+    }
     let shared = Shared {
         kinds,
         watches,
         events: events.clone(),
         leadership: leadership.clone(),
+        door: Arc::clone(&door),
         instruments: instruments.clone(),
         namespaces: Arc::default(),
     };

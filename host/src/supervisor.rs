@@ -21,6 +21,7 @@ use crate::leader::Leadership;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::telemetry::Instruments;
+use crate::webhook::Door;
 
 /// The longest wait before discovery is asked again. A CustomResourceDefinition that comes wakes the wait; this
 /// is for hosts that may not watch those.
@@ -43,6 +44,8 @@ pub struct Shared {
     pub events: Events,
     /// Who writes.
     pub leadership: Leadership,
+    /// Where resources are validated before they are written.
+    pub door: Arc<Door>,
     /// Metrics, spans and health.
     pub instruments: Instruments,
     /// The namespaces to watch; empty: all of them.
@@ -98,6 +101,7 @@ pub async fn supervise(
                     plugin.clone(),
                     hands.clone(),
                 ));
+                shared.door.open(&context);
                 let running = tokio::spawn(controller::run(Arc::clone(&context), stop_one.clone()));
                 until_changed(&shared, &config, &resolved, &mut changed, &stop).await;
                 stop_one.cancel();

@@ -328,6 +328,16 @@ impl Context {
             .find_map(KindWatches::failure)
     }
 
+    /// Whether a first list is under way: what it has not shown yet would look missing.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        let others = self.children.values().chain(self.reads.values());
+        std::iter::once(&self.parents)
+            .chain(others)
+            .flat_map(KindWatches::iter)
+            .any(|watch| *watch.state().borrow() == WatchState::Starting)
+    }
+
     /// Looks at what is remembered of a parent, and may change it.
     pub fn memory_of<T>(&self, parent: &ObjectName, look: impl FnOnce(&mut Memory) -> T) -> T {
         let mut memory = self.memory();

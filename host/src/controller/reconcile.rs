@@ -9,6 +9,7 @@ use kube::core::DynamicObject;
 use serde_json::json;
 use tracing::debug;
 
+pub use self::admit::{Admission, admit};
 use self::answer::{Answer, Changes};
 pub(crate) use self::ask::MAX_NEEDS;
 use self::ask::ask;
@@ -26,6 +27,7 @@ use crate::plugin::contract::{CleanupResponse, Kind, Response};
 use crate::plugin::registry::Live;
 use crate::trace::Span;
 
+mod admit;
 mod answer;
 mod ask;
 mod failure;

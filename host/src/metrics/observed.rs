@@ -19,6 +19,7 @@ pub(super) struct Observed {
     pub(super) plugins: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
     pub(super) kinds: Mutex<HashMap<(String, String), Arc<str>>>,
     pub(super) leaders: Mutex<BTreeMap<Arc<str>, bool>>,
+    pub(super) webhook: Mutex<Option<bool>>,
     pub(super) events_dropped: AtomicU64,
 }
 
@@ -75,6 +76,12 @@ pub(super) fn observe(meter: &Meter, observed: &Arc<Observed>, losses: Arc<Losse
     instrument!(u64_observable_gauge, define::LEADER, move |gauge| {
         for (controller, leads) in &*lock(&state.leaders) {
             gauge.observe(u64::from(*leads), &[label(controller)]);
+        }
+    });
+    let state = Arc::clone(observed);
+    instrument!(u64_observable_gauge, define::WEBHOOK_SERVING, move |gauge| {
+        if let Some(serves) = *lock(&state.webhook) {
+            gauge.observe(u64::from(serves), &[]);
         }
     });
     let state = Arc::clone(observed);

@@ -72,6 +72,8 @@ fn use_all(metrics: &Arc<Metrics>) {
     );
     controller.queue(|| Some((1, Duration::from_secs(1))));
     metrics.set_leader("things", Some(true));
+    metrics.set_webhook(true);
+    metrics.admission("things", "denied");
     metrics.config_reloaded("taken");
     metrics.watch_restarted(&kind("Pod"));
     metrics.api_request("patch", "", "pods", Some(200), time);
