@@ -8,6 +8,7 @@
 // A helper that fails is a test that fails.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod mount;
 mod puppet;
 mod support;
 
@@ -33,6 +34,7 @@ mod outages;
 mod ownership;
 mod permissions;
 mod process;
+mod proving;
 mod refused;
 mod reload;
 mod rounds;
@@ -41,3 +43,4 @@ mod spreading;
 mod successors;
 mod telemetry;
 mod turns;
+mod webhook;

@@ -13,6 +13,20 @@ pub const CONFIG_MAP: &str = "v1/ConfigMap";
 /// The puppet's files in both binary forms, by the name of the form.
 pub const FORMS: [(&str, &str); 2] = [("component", "puppet.wasm"), ("command", "puppet-command.wasm")];
 
+/// The puppet that does what its resource says under `variants` at this number, which is one digit.
+pub fn variant(number: u8) -> Vec<u8> {
+    let mut file = std::fs::read(crate::support::plugin("puppet")).unwrap();
+    let mark = b"puppet-variant:";
+    let mut at = file
+        .windows(mark.len())
+        .enumerate()
+        .filter(|(_, bytes)| bytes == mark);
+    let (at, twice) = (at.next().expect("the mark").0 + mark.len(), at.next());
+    assert!(twice.is_none(), "the mark is there twice");
+    file[at] = b'0' + number;
+    file
+}
+
 /// A controller for puppets with a plugin file; `more` are further lines of its configuration.
 pub fn controller(file: &str, more: &str) -> String {
     let mut text = format!(

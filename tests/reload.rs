@@ -1,4 +1,6 @@
 //! Plugins that change while the host runs, in a folder that changes as a mounted ConfigMap does.
+//!
+//! Proving is off, so that whatever loads takes over; `proving` has the scenarios with it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -51,7 +53,8 @@ impl Mount {
         let text = format!(
             "plugins: {}\nnamespaces: [{}]\ncontrollers:\n- name: echo\n  \
              parent: {{apiVersion: my-operator.dev/v1, kind: Echo}}\n  plugin: echo.wasm\n  \
-             children: [{{apiVersion: v1, kind: Pod}}]\n  backoff: {{initial: 100ms, max: 1s}}\n",
+             children: [{{apiVersion: v1, kind: Pod}}]\n  backoff: {{initial: 100ms, max: 1s}}\n  \
+             proving: {{mode: off}}\n",
             self.path.display(),
             scenario.namespace
         );

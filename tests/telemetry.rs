@@ -44,7 +44,7 @@ fn exporting(scenario: &Scenario, endpoint: &str, more: &[(&str, &str)]) -> Host
 }
 
 /// The host's health port.
-async fn port(host: &Host) -> u16 {
+pub async fn port(host: &Host) -> u16 {
     let line = host.until_log(&["serving health and metrics"]).await;
     let address = line.split("127.0.0.1:").nth(1).expect("an address");
     let port: String = address.chars().take_while(char::is_ascii_digit).collect();

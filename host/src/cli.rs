@@ -2,9 +2,11 @@
 
 pub mod check;
 pub mod crd;
+pub mod plugins;
 pub mod render;
 pub mod run;
 pub mod schema;
+pub mod webhook_manifests;
 
 mod plugin_file;
 mod rendering;
@@ -26,6 +28,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the controllers that a configuration names, until SIGTERM or Ctrl-C
     Run(run::Args),
+    /// Show which version of each plugin a running host uses, and which it holds back and why
+    Plugins(plugins::Args),
     /// Print the CustomResourceDefinition of a plugin, made from its types
     Crd(crd::Args),
     /// Print the children and the status that a plugin makes of resources in files, without a cluster
@@ -34,6 +38,8 @@ pub enum Command {
     Check(check::Args),
     /// Print the JSON Schema of what a WASI command reads or writes
     Schema(schema::Args),
+    /// Print the manifest that makes the API server ask the host before it writes a resource
+    WebhookManifests(webhook_manifests::Args),
 }
 
 /// How a command failed.

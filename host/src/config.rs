@@ -15,10 +15,15 @@ use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 use thiserror::Error;
 
-use self::leadership::{LeadershipConfig, Mode, RawLease};
+use self::leadership::{LeadershipConfig, RawLease};
 use self::webhook::{RawWebhook, WebhookConfig};
 use crate::plugin::contract::Kind;
 use crate::telemetry::log;
+
+mod proving;
+
+use proving::RawProving;
+pub use proving::{DEFAULT_PROVING, Mode, ProvingConfig};
 
 /// What the process is to do, checked as far as that goes without a cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +67,8 @@ pub struct ControllerConfig {
     pub backoff: BackoffConfig,
     /// What one plugin call may use.
     pub limits: LimitsConfig,
+    /// What a new version of the plugin must show.
+    pub proving: ProvingConfig,
     /// The ServiceAccount in whose name children are written; `None`: the host's own.
     pub service_account: Option<ServiceAccount>,
 }
@@ -218,7 +225,7 @@ struct RawConfig {
     log: Option<Spanned<String>>,
     controllers: Vec<RawController>,
     #[serde(default)]
-    leadership: Mode,
+    leadership: leadership::Mode,
     #[serde(default)]
     lease: RawLease,
     webhook: Option<RawWebhook>,
@@ -245,6 +252,8 @@ struct RawController {
     #[serde(default)]
     limits: RawLimits,
     service_account: Option<Spanned<String>>,
+    #[serde(default)]
+    proving: RawProving,
 }
 
 #[derive(Deserialize)]
@@ -431,6 +440,7 @@ impl RawController {
                 .service_account
                 .map(|text| service_account(file, &text))
                 .transpose()?,
+            proving: self.proving.validate(file)?,
         })
     }
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use crate::plugin::registry::Live;
+use crate::plugin::report::PluginReport;
 
 /// How one controller is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,7 @@ pub struct Health {
     controllers: Mutex<BTreeMap<String, Expected>>,
     /// Why the configuration's file, as it is now, is not the one that is in use.
     configuration: Mutex<Option<String>>,
+    reports: Mutex<BTreeMap<String, watch::Receiver<PluginReport>>>,
     pulses: Mutex<Vec<Weak<Beats>>>,
     stopping: AtomicBool,
 }
@@ -80,6 +82,7 @@ impl Health {
     /// A controller is not in the configuration any more.
     pub fn forget(&self, controller: &str) {
         lock(&self.controllers).remove(controller);
+        lock(&self.reports).remove(controller);
     }
 
     /// How a controller is doing now.
@@ -101,6 +104,20 @@ impl Health {
     /// How the webhook is doing, in words: its certificate may come later, which does not make the host unready.
     pub fn webhook(&self, words: String) {
         *lock(&self.webhook) = Some(words);
+    }
+
+    /// Where to read what there is to say of a controller's plugin.
+    pub fn report(&self, controller: &str, report: watch::Receiver<PluginReport>) {
+        lock(&self.reports).insert(controller.to_owned(), report);
+    }
+
+    /// What there is to say of every controller's plugin, by the controllers' names.
+    #[must_use]
+    pub fn plugins(&self) -> Vec<PluginReport> {
+        lock(&self.reports)
+            .values()
+            .map(|report| report.borrow().clone())
+            .collect()
     }
 
     /// Why the configuration's file cannot be used as it is now; `None` when it is in use. The one before stays in use,

@@ -17,9 +17,13 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match command {
             Command::Run(args) => cli::run::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Plugins(args) => cli::plugins::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Crd(args) => cli::crd::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Render(args) => cli::render::run(args).await,
             Command::Check(args) => cli::check::run(args).await,
+            Command::WebhookManifests(args) => cli::webhook_manifests::run(args)
+                .await
+                .map(|()| ExitCode::SUCCESS),
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
         }
     });

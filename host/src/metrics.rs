@@ -160,6 +160,7 @@ impl Metrics {
     pub fn forget(&self, controller: &str) {
         lock(&self.observed.queues).remove(controller);
         lock(&self.observed.plugins).remove(controller);
+        lock(&self.observed.held_back).remove(controller);
     }
 
     /// A watch of a kind broke and is started again.
@@ -320,6 +321,30 @@ impl ControllerMetrics {
             KeyValue::new("digest", digest),
         ];
         lock(&self.metrics.observed.plugins).insert(Arc::clone(&self.name), labels);
+    }
+
+    /// This version is held back from now on, in place of any other; `None`: none is.
+    pub fn plugin_held_back(&self, plugin: Option<&Plugin>) {
+        let version = plugin.map(|plugin| {
+            let Description { name, version, .. } = plugin.description();
+            (name.clone(), version.clone(), plugin.digest().to_string())
+        });
+        self.held_back(version);
+    }
+
+    fn held_back(&self, version: Option<(String, String, String)>) {
+        let mut held = lock(&self.metrics.observed.held_back);
+        match version {
+            None => held.remove(&self.name),
+            Some((plugin, version, digest)) => {
+                let labels = [
+                    KeyValue::new("plugin", plugin),
+                    KeyValue::new("version", version),
+                    KeyValue::new("digest", digest),
+                ];
+                held.insert(Arc::clone(&self.name), labels)
+            }
+        };
     }
 
     /// A plugin file was taken (`loaded`), or the word says why not.

@@ -10,7 +10,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::controllers::Controllers;
+use self::controllers::{Controllers, Places};
 use crate::client::{ClientError, Connection};
 use crate::config::Config;
 use crate::config::follow::{Configurations, Follower};
@@ -64,6 +64,8 @@ pub struct Setup {
     pub config: Config,
     /// Where compiled code is kept.
     pub cache_dir: Option<PathBuf>,
+    /// Where the last versions of each plugin are kept; absent: in the folder of compiled code, or nowhere.
+    pub state_dir: Option<PathBuf>,
     /// Changes what is logged.
     pub level: Level,
     /// What tells this process from every other.
@@ -90,7 +92,7 @@ pub async fn run(
     let client = connection.client()?;
     let kinds = Arc::new(Kinds::new(client.clone(), Arc::clone(&instruments.metrics)));
     let watches = Arc::new(Watches::new(
-        client,
+        client.clone(),
         Arc::clone(&kinds),
         Arc::clone(&instruments.metrics),
     ));
@@ -110,9 +112,10 @@ pub async fn run(
     )?;
     let door = Arc::<Door>::default();
     if let Some(config) = setup.config.webhook.clone() {
-        webhook::start(config, Arc::clone(&door), instruments.clone(), stop.clone()).await?;
+        webhook::start(config, Arc::clone(&door), instruments.clone()).await?;
     }
     let shared = Shared {
+        client,
         kinds,
         watches,
         events: events.clone(),
@@ -128,7 +131,14 @@ pub async fn run(
     };
     let start = setup.config.clone();
     let configurations = follower.start(&files, setup.config);
-    let mut controllers = Controllers::new(runtime, files, shared, stop.clone());
+    let beside = setup.cache_dir.map(|folder| folder.join("versions"));
+    let places = Places {
+        runtime,
+        files,
+        definitions: Arc::clone(&definitions.0),
+        state: setup.state_dir.or(beside),
+    };
+    let mut controllers = Controllers::new(places, shared, stop.clone());
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow(&mut controllers, configurations, &setup.level, &start) => {}

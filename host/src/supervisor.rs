@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -15,6 +16,7 @@ use crate::controller::context::{Context, KindWatches, Parts};
 use crate::controller::events::Events;
 use crate::controller::kinds::{KindError, Kinds, Resource};
 use crate::controller::observer::Observer;
+use crate::controller::proving::Proving;
 use crate::controller::watches::{Subscription, Watch, Watches};
 use crate::health::Readiness;
 use crate::leader::Leadership;
@@ -36,6 +38,8 @@ const SETTLED: Duration = Duration::from_secs(3);
 /// What all controllers share.
 #[derive(Clone)]
 pub struct Shared {
+    /// The connection for reading.
+    pub client: Client,
     /// Discovery.
     pub kinds: Arc<Kinds>,
     /// The watches.
@@ -74,6 +78,7 @@ pub async fn supervise(
     config: Arc<ControllerConfig>,
     plugin: watch::Receiver<Live>,
     hands: Hands,
+    proving: Arc<Proving>,
     stop: CancellationToken,
 ) {
     let mut changed = shared.kinds.subscribe();
@@ -94,13 +99,10 @@ pub async fn supervise(
                     );
                 }
                 let stop_one = stop.child_token();
-                let context = Arc::new(context(
-                    &shared,
-                    &config,
-                    &resolved,
-                    plugin.clone(),
-                    hands.clone(),
-                ));
+                proving.starting(&resolved.parent);
+                let (hands, proving) = (hands.clone(), Arc::clone(&proving));
+                let context = context(&shared, &config, &resolved, plugin.clone(), hands, proving);
+                let context = Arc::new(context);
                 shared.door.open(&context);
                 let running = tokio::spawn(controller::run(Arc::clone(&context), stop_one.clone()));
                 until_changed(&shared, &config, &resolved, &mut changed, &stop).await;
@@ -111,6 +113,7 @@ pub async fn supervise(
                 continue;
             }
             Err(KindError::Unknown(kind)) => {
+                proving.without_definition();
                 shared
                     .instruments
                     .health
@@ -215,6 +218,7 @@ fn context(
     resolved: &Resolved,
     plugin: watch::Receiver<Live>,
     hands: Hands,
+    proving: Arc<Proving>,
 ) -> Context {
     let watches = |kind: &Kind, namespaced: bool, others: bool| {
         if shared.namespaces.is_empty() || !namespaced {
@@ -233,6 +237,7 @@ fn context(
     };
     Context::new(Parts {
         events: shared.events.of(hands.own.clone()),
+        client: shared.client.clone(),
         writer: hands.own,
         children_writer: hands.children,
         resource: Arc::clone(&resolved.parent),
@@ -242,6 +247,7 @@ fn context(
         reads: config.reads.iter().map(others).collect(),
         plugin,
         observer: Observer::new(config, &shared.instruments),
+        proving,
         config: Arc::clone(config),
     })
 }

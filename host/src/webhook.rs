@@ -18,7 +18,7 @@ use crate::controller::context::Context;
 use crate::controller::object::is_terminating;
 use crate::controller::reconcile::{Admission, admit};
 
-pub use self::server::{ServerError, start};
+pub use self::server::{PATH, ServerError, start};
 
 /// The controllers that could be asked now.
 #[derive(Default)]

@@ -12,7 +12,8 @@ use thiserror::Error;
 
 use super::definition;
 use crate::config::{
-    ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_LIMITS, DEFAULT_RESYNC, Removal,
+    ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_LIMITS, DEFAULT_PROVING, DEFAULT_RESYNC,
+    Removal,
 };
 use crate::controller::children::{Policy, Refusal, plan};
 use crate::controller::needs::{self, NeedError};
@@ -284,6 +285,7 @@ fn controller(description: &Description) -> ControllerConfig {
         backoff: DEFAULT_BACKOFF,
         limits: DEFAULT_LIMITS,
         service_account: None,
+        proving: DEFAULT_PROVING,
     }
 }
 
@@ -297,7 +299,7 @@ fn refusal(refusal: &Refusal) -> String {
     }
 }
 
-fn without_marks(mut child: Value) -> Value {
+pub(crate) fn without_marks(mut child: Value) -> Value {
     let Some(metadata) = child.get_mut("metadata").and_then(Value::as_object_mut) else {
         return child;
     };

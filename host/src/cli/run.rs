@@ -26,6 +26,10 @@ pub struct Args {
     /// Where to keep compiled plugins, so that the next start compiles nothing; left out: nowhere
     #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
     cache_dir: Option<PathBuf>,
+    /// Where to keep the last versions of each plugin, to go on with after a restart and to go back to; left out: in
+    /// `versions` in the folder of --cache-dir, or nowhere
+    #[arg(long, env = "OPERATOR_HOST_STATE_DIR", value_name = "FOLDER")]
+    state_dir: Option<PathBuf>,
     /// What to log where the configuration does not say it: a level, or targets with levels as in
     /// `info,operator_host=debug,plugin=trace`
     #[arg(
@@ -78,6 +82,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         file: args.config,
         config,
         cache_dir: args.cache_dir,
+        state_dir: args.state_dir,
         level,
         identity,
     };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kube::Client;
 use kube::core::{DynamicObject, Selector};
 use opentelemetry::trace::SpanContext;
 use tokio::sync::watch;
@@ -12,6 +13,7 @@ use super::events::Events;
 use super::kinds::Resource;
 use super::object::{ChildKey, ObjectName};
 use super::observer::Observer;
+use super::proving::Proving;
 use super::queue::{Queue, Trigger};
 use super::watches::{Watch, WatchState};
 use crate::client::Writer;
@@ -134,6 +136,8 @@ fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> 
 pub struct Context {
     /// The controller's configuration.
     pub config: Arc<ControllerConfig>,
+    /// Reads what no cache has, whoever leads.
+    pub client: Client,
     /// Writes the parent's status and finalizers: the host's own word.
     pub writer: Writer,
     /// Writes the children, in the name of the controller's ServiceAccount when it has one.
@@ -154,6 +158,8 @@ pub struct Context {
     pub events: Events,
     /// Where it is said what this controller does.
     pub observer: Observer,
+    /// What proves new versions of the plugin.
+    pub proving: Arc<Proving>,
     /// Which parents to reconcile.
     pub queue: Arc<Queue>,
     memory: Mutex<HashMap<ObjectName, Memory>>,
@@ -163,6 +169,8 @@ pub struct Context {
 pub struct Parts {
     /// See [`Context::config`].
     pub config: Arc<ControllerConfig>,
+    /// See [`Context::client`].
+    pub client: Client,
     /// See [`Context::writer`].
     pub writer: Writer,
     /// See [`Context::children_writer`].
@@ -183,6 +191,8 @@ pub struct Parts {
     pub events: Events,
     /// See [`Context::observer`].
     pub observer: Observer,
+    /// See [`Context::proving`].
+    pub proving: Arc<Proving>,
 }
 
 impl Context {
@@ -191,6 +201,7 @@ impl Context {
     pub fn new(parts: Parts) -> Self {
         let Parts {
             config,
+            client,
             writer,
             children_writer,
             resource,
@@ -201,6 +212,7 @@ impl Context {
             plugin,
             events,
             observer,
+            proving,
         } = parts;
         let queue = Arc::<Queue>::default();
         let gauge = Arc::downgrade(&queue);
@@ -210,6 +222,7 @@ impl Context {
         let memory = Mutex::default();
         Self {
             config,
+            client,
             writer,
             children_writer,
             resource,
@@ -220,6 +233,7 @@ impl Context {
             plugin,
             events,
             observer,
+            proving,
             queue,
             memory,
         }

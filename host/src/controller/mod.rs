@@ -29,6 +29,8 @@ pub mod status;
 
 pub mod backoff;
 
+pub mod proving;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,6 +73,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     context.observer.started();
     let term = &context.writer.term;
     term.set_warm(true);
+    context.proving.running(&context);
     info!(controller = context.config.name, parent = %context.config.parent, "controller started");
     while !stop.is_cancelled() {
         tokio::select! {

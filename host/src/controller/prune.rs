@@ -56,6 +56,17 @@ fn unwanted(
     child: &DynamicObject,
     plan: &Plan,
 ) -> Option<ChildKey> {
+    let (key, removal) = removable(context, parent, child)?;
+    (removal == Removal::Delete && !plan.names(&key)).then_some(key)
+}
+
+/// What happens to an object when its parent no longer wants it; `None` when nothing does: it is not the parent's, or
+/// is being deleted.
+pub(super) fn removable(
+    context: &Context,
+    parent: &DynamicObject,
+    child: &DynamicObject,
+) -> Option<(ChildKey, Removal)> {
     let types = child.types.as_ref()?;
     let kind = Kind {
         api_version: types.api_version.clone(),
@@ -70,9 +81,10 @@ fn unwanted(
         kind,
         name: ObjectName::of(child),
     };
-    let unwanted = removal == Removal::Delete
-        && owns(&context.config, parent, child)
-        && !is_terminating(child)
-        && !plan.names(&key);
-    unwanted.then_some(key)
+    let is_own = match removal {
+        Removal::Delete => owns(&context.config, parent, child),
+        // What is retained has no owner reference.
+        Removal::Retain => true,
+    };
+    (is_own && !is_terminating(child)).then_some((key, removal))
 }

@@ -342,7 +342,7 @@ async fn finish(
 }
 
 /// The host's clock in whole seconds: a finer one would make equal requests differ.
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     let now = Timestamp::now();
     now.round(Unit::Second).unwrap_or(now)
 }

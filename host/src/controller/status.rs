@@ -24,6 +24,9 @@ pub const STALLED: &str = "Stalled";
 /// Present and true while the parent is paused.
 pub const PAUSED: &str = "Paused";
 
+/// Present and true while a new version of the plugin is held back because of this parent.
+pub const PLUGIN_HELD_BACK: &str = "PluginHeldBack";
+
 /// How a pass ended, for the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -150,7 +153,7 @@ fn paused(parent: &DynamicObject, now: Timestamp) -> Map<String, Value> {
 }
 
 fn is_host_type(type_: &str) -> bool {
-    matches!(type_, RECONCILING | STALLED | PAUSED)
+    matches!(type_, RECONCILING | STALLED | PAUSED | PLUGIN_HELD_BACK)
 }
 
 fn current(parent: &DynamicObject) -> &Map<String, Value> {
@@ -215,8 +218,10 @@ fn render(
 pub async fn write(
     context: &Context,
     parent: &DynamicObject,
-    status: Map<String, Value>,
+    mut status: Map<String, Value>,
 ) -> Result<bool, ApiError> {
+    let held_back = context.proving.held_back_by(&ObjectName::of(parent));
+    say_held_back(parent, held_back.as_ref(), &mut status, super::reconcile::now());
     if !context.resource.has_status || *current(parent) == status {
         return Ok(false);
     }
@@ -254,6 +259,30 @@ pub async fn write(
         }
         Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// Puts the condition that speaks of another version of the plugin in its place, or takes it away.
+fn say_held_back(
+    parent: &DynamicObject,
+    held_back: Option<&Reason>,
+    status: &mut Map<String, Value>,
+    now: Timestamp,
+) {
+    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
+    let Some(conditions) = conditions.as_array_mut() else {
+        return;
+    };
+    conditions.retain(|condition| condition["type"] != PLUGIN_HELD_BACK);
+    if let Some(Reason { reason, message }) = held_back {
+        let condition = Condition {
+            type_: PLUGIN_HELD_BACK.to_owned(),
+            status: ConditionStatus::True,
+            reason: reason.clone(),
+            message: message.clone(),
+        };
+        let said = render(&condition, current(parent), parent.metadata.generation, now);
+        conditions.push(said);
     }
 }
 

@@ -296,10 +296,14 @@ impl Inner {
 
     fn prepare(&self, mut object: DynamicObject) -> Arc<DynamicObject> {
         let kind = &self.scope.kind;
+        let is_definition = kind.kind == "CustomResourceDefinition";
         slim(&mut object);
         if !self.keep.borrow().keeps_whole(&object) {
             object.data = serde_json::Value::Null;
-            object.metadata.annotations = None;
+            // What people want of a plugin stands on the definition of its kind.
+            if let Some(annotations) = &mut object.metadata.annotations {
+                annotations.retain(|key, _| is_definition && super::proving::is_order(key));
+            }
         }
         // Lists leave the type out of their items.
         object.types.get_or_insert_with(|| kube::core::TypeMeta {

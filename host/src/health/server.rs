@@ -47,8 +47,8 @@ pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry)
     info!(address = %listener.local_addr().map_err(failed)?, "serving health and metrics");
     tokio::spawn(async move {
         loop {
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Such as too many open files: others end meanwhile.
                     warn!(%error, "cannot take a connection for health and metrics");
@@ -57,9 +57,10 @@ pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry)
                 }
             };
             let (health, registry) = (Arc::clone(&health), registry.clone());
+            let local = peer.ip().to_canonical().is_loopback();
             tokio::spawn(async move {
                 let service = service_fn(|request: Request<Incoming>| {
-                    let response = answer(request.method(), request.uri(), &health, &registry);
+                    let response = answer(request.method(), request.uri(), &health, &registry, local);
                     async move { Ok::<_, Infallible>(response) }
                 });
                 let connection = hyper::server::conn::http1::Builder::new()
@@ -75,7 +76,13 @@ pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry)
     Ok(())
 }
 
-fn answer(method: &Method, uri: &hyper::Uri, health: &Health, registry: &Registry) -> Response<Full<Bytes>> {
+fn answer(
+    method: &Method,
+    uri: &hyper::Uri,
+    health: &Health,
+    registry: &Registry,
+    local: bool,
+) -> Response<Full<Bytes>> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
     }
@@ -88,10 +95,11 @@ fn answer(method: &Method, uri: &hyper::Uri, health: &Health, registry: &Registr
         "livez" | "healthz" => health.live(),
         "readyz" => health.ready(),
         "metrics" if one.is_none() => return metrics(registry),
+        "plugins" if one.is_none() => return plugins(health, local),
         _ => {
             return text(
                 StatusCode::NOT_FOUND,
-                "try /livez, /readyz, /healthz or /metrics\n".into(),
+                "try /livez, /readyz, /healthz, /metrics or /plugins\n".into(),
             );
         }
     };
@@ -138,6 +146,24 @@ fn list(endpoint: &str, checks: &[Check], query: &str) -> (StatusCode, String) {
         (StatusCode::INTERNAL_SERVER_ERROR, "failed")
     };
     (status, format!("{body}{endpoint} check {verdict}\n"))
+}
+
+/// `operator-host plugins` asks for this. Differences show what is in children, and this port asks nobody who they are:
+/// so they are for this machine, and for whoever may forward a port to it.
+fn plugins(health: &Health, local: bool) -> Response<Full<Bytes>> {
+    let mut reports = health.plugins();
+    let diffs = reports.iter_mut().flat_map(|report| {
+        let live = report.live.as_mut().map(|live| &mut live.diff);
+        let candidate = report.candidate.as_mut().map(|candidate| &mut candidate.diff);
+        live.into_iter().chain(candidate)
+    });
+    for diff in diffs.filter(|diff| !local && !diff.is_empty()) {
+        "(shown on the host's own machine only, as through kubectl exec or port-forward)".clone_into(diff);
+    }
+    match serde_json::to_vec(&reports) {
+        Ok(body) => respond(StatusCode::OK, "application/json", body),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
 }
 
 fn metrics(registry: &Registry) -> Response<Full<Bytes>> {
@@ -217,6 +243,7 @@ mod tests {
                 &uri.parse().unwrap(),
                 &Health::default(),
                 &Registry::new(),
+                true,
             )
             .status()
         };
@@ -224,6 +251,7 @@ mod tests {
         assert_eq!(answer("/livez/nothing"), StatusCode::NOT_FOUND);
         assert_eq!(answer("/healthz"), StatusCode::OK);
         assert_eq!(answer("/metrics"), StatusCode::OK);
+        assert_eq!(answer("/plugins"), StatusCode::OK);
         assert_eq!(answer("/"), StatusCode::NOT_FOUND);
     }
 }

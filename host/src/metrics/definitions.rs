@@ -128,8 +128,10 @@ definitions! {
         "Time to make machine code of a plugin";
     PLUGIN_INFO = Gauge, "operator.plugin_info", "{version}", ["controller", "plugin", "version", "digest"],
         "1 for the version of each plugin that answers now";
+    PLUGIN_HELD_BACK = Gauge, "operator.plugin_held_back", "{version}", ["controller", "plugin", "version", "digest"],
+        "1 for a version that is held back because it would do worse than the one that answers";
     PLUGIN_RELOADS = Counter, "operator.plugin_reloads", "{reload}", ["controller", "result"],
-        "Plugin files taken or refused, the first of each controller too";
+        "Plugin files taken, refused or held back, the first of each controller too";
     CONFIG_RELOADS = Counter, "operator.config_reloads", "{reload}", ["result"],
         "Configurations taken or refused, the first too";
     QUEUE_DEPTH = Gauge, "operator.queue_depth", "{parent}", ["controller"],

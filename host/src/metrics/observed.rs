@@ -17,6 +17,7 @@ use crate::telemetry::losses::Losses;
 pub(super) struct Observed {
     pub(super) queues: Mutex<BTreeMap<Arc<str>, QueueGauge>>,
     pub(super) plugins: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
+    pub(super) held_back: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
     pub(super) kinds: Mutex<HashMap<(String, String), Arc<str>>>,
     pub(super) leaders: Mutex<BTreeMap<Arc<str>, bool>>,
     pub(super) webhook: Mutex<Option<bool>>,
@@ -68,6 +69,13 @@ pub(super) fn observe(meter: &Meter, observed: &Arc<Observed>, losses: Arc<Losse
     let state = Arc::clone(observed);
     instrument!(u64_observable_gauge, define::PLUGIN_INFO, move |gauge| {
         for (controller, labels) in &*lock(&state.plugins) {
+            let [plugin, version, digest] = labels.clone();
+            gauge.observe(1, &[label(controller), plugin, version, digest]);
+        }
+    });
+    let state = Arc::clone(observed);
+    instrument!(u64_observable_gauge, define::PLUGIN_HELD_BACK, move |gauge| {
+        for (controller, labels) in &*lock(&state.held_back) {
             let [plugin, version, digest] = labels.clone();
             gauge.observe(1, &[label(controller), plugin, version, digest]);
         }

@@ -70,6 +70,7 @@ fn use_all(metrics: &Arc<Metrics>) {
         "sha256:0".into(),
         Duration::from_millis(70),
     );
+    controller.held_back(Some(("thing".into(), "0.2.0".into(), "sha256:1".into())));
     controller.queue(|| Some((1, Duration::from_secs(1))));
     metrics.set_leader("things", Some(true));
     metrics.set_webhook(true);

@@ -1,31 +1,43 @@
 //! The controllers that run, and how they follow the configuration: one that it does not change is left alone.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::client::ClientError;
 use crate::config::{Config, ControllerConfig};
-use crate::controller::watches::{Keep, KeepPolicy};
+use crate::controller::proving::Proving;
+use crate::controller::watches::{Keep, KeepPolicy, Watch};
 use crate::plugin::registry::{Expected, Live, Slot};
 use crate::plugin::reload::{Files, Filled};
+use crate::plugin::versions::Versions;
 use crate::plugin::{Limits, Runtime};
 use crate::supervisor::{Hands, Shared, supervise};
 
 /// See the module.
 pub(super) struct Controllers {
-    runtime: Runtime,
-    files: Files,
+    places: Places,
     /// With the namespaces that are configured now.
     shared: Shared,
     stop: CancellationToken,
     tasks: TaskTracker,
     running: BTreeMap<String, Running>,
+}
+
+/// What the places of plugins are made of.
+pub(super) struct Places {
+    pub(super) runtime: Runtime,
+    pub(super) files: Files,
+    /// The CustomResourceDefinitions: people give orders on them.
+    pub(super) definitions: Arc<Watch>,
+    /// Where the last versions of each plugin are kept.
+    pub(super) state: Option<PathBuf>,
 }
 
 /// One controller that runs, or waits for its kind.
@@ -40,15 +52,21 @@ struct Running {
 struct Place {
     slot: Arc<Slot>,
     live: watch::Receiver<Live>,
+    proving: Listening,
     _filled: Filled,
+}
+
+/// What proves its new versions, and hears what people want of them until this is dropped.
+struct Listening {
+    proving: Arc<Proving>,
+    _stop: DropGuard,
 }
 
 impl Controllers {
     /// None runs yet; `stop` is the end of them all.
-    pub(super) fn new(runtime: Runtime, files: Files, shared: Shared, stop: CancellationToken) -> Self {
+    pub(super) fn new(places: Places, shared: Shared, stop: CancellationToken) -> Self {
         Self {
-            runtime,
-            files,
+            places,
             shared,
             stop,
             tasks: TaskTracker::new(),
@@ -142,6 +160,11 @@ impl Controllers {
             .instruments
             .health
             .expect(&config.name, live.clone(), trouble);
+        self.shared
+            .instruments
+            .health
+            .report(&config.name, plugin.slot.report());
+        let proving = Arc::clone(&plugin.proving.proving);
         let stop = self.stop.child_token();
         let writers = self.shared.leadership.join(&config.name)?;
         let hands = Hands {
@@ -153,6 +176,7 @@ impl Controllers {
             Arc::clone(&config),
             live,
             hands,
+            proving,
             stop.clone(),
         );
         let task = self.tasks.spawn(supervised);
@@ -165,26 +189,64 @@ impl Controllers {
     }
 
     /// The place of a controller's plugin. What was live stays so for as long as it is for the same kind.
-    fn place(&self, config: &ControllerConfig, before: Option<Running>) -> Place {
+    fn place(&self, config: &Arc<ControllerConfig>, before: Option<Running>) -> Place {
         let expected = expected(config);
         let before = before.map(|running| running.plugin);
         let before = before.filter(|plugin| plugin.slot.expected().parent == expected.parent);
-        let (slot, live) = match before {
-            Some(plugin) if *plugin.slot.expected() == expected => return plugin,
-            Some(plugin) => (plugin.slot.expecting(expected), plugin.live),
+        let (slot, live, proving) = match before {
+            Some(plugin) => {
+                plugin.proving.proving.configure(Arc::clone(config));
+                if *plugin.slot.expected() == expected {
+                    return plugin;
+                }
+                (plugin.slot.expecting(expected), plugin.live, plugin.proving)
+            }
             None => {
+                let proving = self.listen(config);
                 let instruments = &self.shared.instruments;
                 let metrics = instruments.metrics.of(&config.name, &config.parent);
-                let (slot, live) = Slot::new(self.runtime.clone(), expected, metrics);
-                (slot.traced(instruments.tracer.clone()), live)
+                let (slot, live) = Slot::new(self.places.runtime.clone(), expected, metrics);
+                let slot = slot
+                    .traced(instruments.tracer.clone())
+                    .proved(Arc::clone(&proving.proving) as _);
+                let slot = match self.versions(config) {
+                    Some(versions) => slot.keeping(versions),
+                    None => slot,
+                };
+                (slot, live, proving)
             }
         };
         let slot = Arc::new(slot);
         Place {
-            _filled: self.files.fill(Arc::clone(&slot)),
+            _filled: self.places.files.fill(Arc::clone(&slot)),
             slot,
             live,
+            proving,
         }
+    }
+
+    fn listen(&self, config: &Arc<ControllerConfig>) -> Listening {
+        let proving = Arc::new(Proving::new(Arc::clone(config)));
+        let stop = self.stop.child_token();
+        let listening = Arc::clone(&proving);
+        let (definitions, until) = (Arc::clone(&self.places.definitions), stop.clone());
+        self.tasks
+            .spawn(async move { listening.listen(definitions, until).await });
+        Listening {
+            proving,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    /// The versions kept; without a folder for them the controller starts as without any.
+    fn versions(&self, config: &ControllerConfig) -> Option<Versions> {
+        let folder = self.places.state.as_deref()?;
+        Versions::open(folder, &config.name, config.proving.keep)
+            .inspect_err(|error| {
+                warn!(controller = config.name, folder = %folder.display(), %error,
+                    "no versions of this plugin are kept: after a restart its file is taken as it is");
+            })
+            .ok()
     }
 }
 

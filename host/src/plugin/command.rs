@@ -51,7 +51,7 @@ impl CommandForm {
     }
 
     pub(super) async fn describe(&self, speaker: &Arc<Speaker>, limits: &Limits) -> Call<Description> {
-        self.call(Export::Describe, None, speaker, limits)
+        self.call(Export::Describe, None, &Origin::fixed(), speaker, limits)
             .await
             .and_then(|output| match output {
                 CommandOutput::Description(description) => Ok(description),
@@ -62,10 +62,11 @@ impl CommandForm {
     pub(super) async fn reconcile(
         &self,
         request: &Request,
+        origin: &Origin,
         speaker: &Arc<Speaker>,
         limits: &Limits,
     ) -> Call<Response> {
-        self.call(Export::Reconcile, Some(request), speaker, limits)
+        self.call(Export::Reconcile, Some(request), origin, speaker, limits)
             .await
             .and_then(|output| match output {
                 CommandOutput::Response(response) => Ok(*response),
@@ -76,10 +77,11 @@ impl CommandForm {
     pub(super) async fn cleanup(
         &self,
         request: &Request,
+        origin: &Origin,
         speaker: &Arc<Speaker>,
         limits: &Limits,
     ) -> Call<CleanupResponse> {
-        self.call(Export::Cleanup, Some(request), speaker, limits)
+        self.call(Export::Cleanup, Some(request), origin, speaker, limits)
             .await
             .and_then(|output| match output {
                 CommandOutput::Cleanup(response) => Ok(*response),
@@ -92,6 +94,7 @@ impl CommandForm {
         &self,
         export: Export,
         request: Option<&Request>,
+        origin: &Origin,
         speaker: &Arc<Speaker>,
         limits: &Limits,
     ) -> Call<CommandOutput> {
@@ -100,10 +103,9 @@ impl CommandForm {
             Err(error) => return Call::failed(CallError::host(error)),
         };
         let request_bytes = input.len();
-        let origin = request.map_or_else(Origin::fixed, Origin::of);
         let log = CallLog::new(Arc::clone(speaker), limits);
         let output = Output::new(limits.response);
-        let wasi = sandbox::wasi(&origin, &log)
+        let wasi = sandbox::wasi(origin, &log)
             .stdin(MemoryInputPipe::new(input))
             .stdout(output.clone())
             .build_p1();

@@ -124,6 +124,7 @@ impl ComponentForm {
     pub(super) async fn reconcile(
         &self,
         request: &Request,
+        origin: &Origin,
         speaker: &Arc<Speaker>,
         limits: &Limits,
     ) -> Call<Response> {
@@ -131,18 +132,12 @@ impl ComponentForm {
             Ok(record) => record,
             Err(error) => return Call::failed(CallError::host(error)),
         };
-        self.call(
-            &Origin::of(request),
-            speaker,
-            limits,
-            size,
-            async |plugin, store| {
-                plugin
-                    .operator_host_plugin_reconciler()
-                    .call_reconcile(store, &record)
-                    .await
-            },
-        )
+        self.call(origin, speaker, limits, size, async |plugin, store| {
+            plugin
+                .operator_host_plugin_reconciler()
+                .call_reconcile(store, &record)
+                .await
+        })
         .await
         .convert(convert::response)
     }
@@ -150,6 +145,7 @@ impl ComponentForm {
     pub(super) async fn cleanup(
         &self,
         request: &Request,
+        origin: &Origin,
         speaker: &Arc<Speaker>,
         limits: &Limits,
     ) -> Call<CleanupResponse> {
@@ -157,18 +153,12 @@ impl ComponentForm {
             Ok(record) => record,
             Err(error) => return Call::failed(CallError::host(error)),
         };
-        self.call(
-            &Origin::of(request),
-            speaker,
-            limits,
-            size,
-            async |plugin, store| {
-                plugin
-                    .operator_host_plugin_reconciler()
-                    .call_cleanup(store, &record)
-                    .await
-            },
-        )
+        self.call(origin, speaker, limits, size, async |plugin, store| {
+            plugin
+                .operator_host_plugin_reconciler()
+                .call_cleanup(store, &record)
+                .await
+        })
         .await
         .convert(convert::cleanup)
     }

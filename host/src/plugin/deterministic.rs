@@ -36,6 +36,14 @@ impl Origin {
         }
     }
 
+    /// The same clock reading with other random numbers: what must not depend on them is found out by that.
+    pub(super) fn drawn_again(self) -> Self {
+        Self {
+            now: self.now,
+            seed: Sha256::digest(self.seed).into(),
+        }
+    }
+
     /// For `describe`, which must not depend on anything.
     pub(super) fn fixed() -> Self {
         Self {

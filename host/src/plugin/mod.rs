@@ -6,8 +6,11 @@
 
 pub mod contract;
 pub mod limits;
+pub mod proof;
 pub mod registry;
 pub mod reload;
+pub mod report;
+pub mod versions;
 
 pub(crate) mod source;
 
@@ -39,7 +42,8 @@ pub use engine::EngineError;
 pub use limits::{EngineOptions, Limits};
 pub use load::{LoadError, Made};
 pub use log::TARGET as LOG_TARGET;
-pub use runtime::{Form, Plugin, Runtime};
+pub use proof::Prefix;
+pub use runtime::{Draw, Form, Plugin, Runtime};
 
 #[cfg(test)]
 mod tests;

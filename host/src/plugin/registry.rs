@@ -1,16 +1,20 @@
 //! Which version of a plugin is live. A pass takes one and keeps it to its end, whatever is reloaded meanwhile.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use thiserror::Error;
 use tokio::sync::watch;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::contract::Kind;
-use super::{Digest, Limits, LoadError, Made, Plugin, Runtime};
+use super::proof::{HeldBack, Orders, Proof, Verdict};
+use super::report::{CandidateState, CandidateVersion, KeptVersion, LiveVersion, PluginReport};
+use super::versions::Versions;
+use super::{Digest, Limits, LoadError, Made, Plugin, Prefix, Runtime};
 use crate::metrics::ControllerMetrics;
 use crate::trace::Tracer;
 
@@ -26,7 +30,7 @@ pub enum Live {
 }
 
 /// What a plugin must be to be a controller's.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// The controller's name.
     pub controller: String,
@@ -64,8 +68,8 @@ enum Refused {
     },
 }
 
-/// The place of one controller's plugin. Only what is loaded and is the controller's gets in, and nothing takes
-/// out what is live but the next version.
+/// The place of one controller's plugin. Only what is loaded, is the controller's and is proved gets in, and nothing
+/// takes out what is live but the next version.
 pub struct Slot {
     runtime: Runtime,
     expected: Expected,
@@ -73,7 +77,59 @@ pub struct Slot {
     tracer: Tracer,
     live: Arc<watch::Sender<Live>>,
     trouble: Arc<watch::Sender<Option<Arc<str>>>>,
+    proof: Option<Arc<dyn Proof>>,
+    versions: Option<Arc<Versions>>,
+    waiting: Arc<Mutex<Option<Waiting>>>,
+    report: Arc<watch::Sender<PluginReport>>,
 }
+
+/// A candidate that is loaded and not live.
+struct Waiting {
+    plugin: Plugin,
+    /// How often it was held back.
+    tries: u32,
+    /// What was said of it last, so that it is said once.
+    said: Option<HeldBack>,
+}
+
+/// How a version came to be live.
+enum Because {
+    First,
+    Proved { on: String, diff: String },
+    Unproved,
+    Reconfigured,
+    Forced,
+    RolledBack,
+    Restored,
+}
+
+impl std::fmt::Display for Because {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::First => f.write_str("it was the first"),
+            Self::Proved { on, .. } => write!(f, "proved: {on}"),
+            Self::Unproved => f.write_str("nothing proves it"),
+            Self::Reconfigured => f.write_str("its limits were changed"),
+            Self::Forced => f.write_str("promoted by force"),
+            Self::RolledBack => f.write_str("rolled back to: it is pinned"),
+            Self::Restored => f.write_str("it was the last good one before the restart"),
+        }
+    }
+}
+
+impl Because {
+    fn diff(&self) -> &str {
+        match self {
+            Self::Proved { diff, .. } => diff,
+            _ => "",
+        }
+    }
+}
+
+/// The first wait before a candidate that was held back is tried again: the objects may have changed. Doubled each time.
+const AGAIN: Duration = Duration::from_secs(5);
+/// The longest such wait.
+const AGAIN_AT_MOST: Duration = Duration::from_secs(300);
 
 impl Slot {
     /// An empty place, and what the controller reads of it.
@@ -84,6 +140,11 @@ impl Slot {
         metrics: ControllerMetrics,
     ) -> (Self, watch::Receiver<Live>) {
         let (live, receiver) = watch::channel(Live::Loading);
+        let report = PluginReport {
+            controller: expected.controller.clone(),
+            file: expected.file.display().to_string(),
+            ..PluginReport::default()
+        };
         let slot = Self {
             runtime,
             expected,
@@ -91,6 +152,10 @@ impl Slot {
             tracer: Tracer::default(),
             live: Arc::new(live),
             trouble: Arc::default(),
+            proof: None,
+            versions: None,
+            waiting: Arc::default(),
+            report: Arc::new(watch::Sender::new(report)),
         };
         (slot, receiver)
     }
@@ -98,6 +163,8 @@ impl Slot {
     /// The same place under other expectations: what is live in it stays until something else meets them.
     #[must_use]
     pub fn expecting(&self, expected: Expected) -> Self {
+        let file = expected.file.display().to_string();
+        self.report.send_modify(|report| report.file = file);
         Self {
             runtime: self.runtime.clone(),
             expected,
@@ -105,6 +172,10 @@ impl Slot {
             tracer: self.tracer.clone(),
             live: Arc::clone(&self.live),
             trouble: Arc::clone(&self.trouble),
+            proof: self.proof.clone(),
+            versions: self.versions.clone(),
+            waiting: Arc::clone(&self.waiting),
+            report: Arc::clone(&self.report),
         }
     }
 
@@ -112,6 +183,25 @@ impl Slot {
     #[must_use]
     pub fn traced(self, tracer: Tracer) -> Self {
         Self { tracer, ..self }
+    }
+
+    /// The same; a version takes over when it is proved.
+    #[must_use]
+    pub fn proved(self, proof: Arc<dyn Proof>) -> Self {
+        Self {
+            proof: Some(proof),
+            ..self
+        }
+    }
+
+    /// The same; the last versions are kept.
+    #[must_use]
+    pub fn keeping(self, versions: Versions) -> Self {
+        self.report.send_modify(|report| report.kept = versions.list());
+        Self {
+            versions: Some(Arc::new(versions)),
+            ..self
+        }
     }
 
     /// What is expected of its plugin.
@@ -126,48 +216,89 @@ impl Slot {
         self.trouble.subscribe()
     }
 
-    /// Loads a candidate and makes it live. One that cannot be loaded or is not this controller's changes nothing.
-    pub async fn offer(&self, candidate: Candidate) {
-        let before = self.digest();
-        if before == Some(candidate.digest) && self.limits() == Some(self.expected.limits) {
-            self.trouble.send_replace(None);
-            info!(controller = self.expected.controller, file = %self.expected.file.display(),
-                digest = %candidate.digest, "the plugin's file holds the live version again");
+    /// What there is to say of it.
+    #[must_use]
+    pub fn report(&self) -> watch::Receiver<PluginReport> {
+        self.report.subscribe()
+    }
+
+    /// What people want of it; `None` when nobody can want anything.
+    pub(super) fn orders(&self) -> Option<watch::Receiver<Option<Orders>>> {
+        self.proof.as_ref().map(|proof| proof.orders())
+    }
+
+    /// Makes the last good version live, when it was kept.
+    pub async fn restore(&self) {
+        let last = self
+            .versions
+            .as_ref()
+            .and_then(|versions| versions.list().into_iter().next());
+        let Some(last) = last.filter(|_| self.live_version().is_none()) else {
             return;
+        };
+        match self.kept(&last).await {
+            Ok((plugin, _)) => self.promote(plugin, None, &Because::Restored, None).await,
+            Err(reason) => self.say_lost(&last, &reason),
         }
-        let span = self.tracer.root("reload", None);
-        span.set("operator.controller", self.expected.controller.clone());
-        span.set("plugin.digest", candidate.digest.to_string());
-        match span.around(self.load(candidate.bytes)).await {
-            Ok(plugin) => {
-                info!(
-                    controller = self.expected.controller,
-                    plugin = plugin.description().name,
-                    version = plugin.description().version,
-                    digest = %plugin.digest(),
-                    before = before.map(tracing::field::display),
-                    form = plugin.form().as_str(),
-                    bytes = plugin.size(),
-                    compiled = plugin.made() == Made::Compiled,
-                    compile_ms = millis(plugin.compile_time()),
-                    reload_ms = millis(candidate.noticed.elapsed()),
-                    "plugin loaded"
-                );
-                span.set("plugin.name", plugin.description().name.clone());
-                span.set("plugin.version", plugin.description().version.clone());
-                self.tracer.reloaded(&self.expected.controller, &span);
-                self.metrics.plugin_live(&plugin);
-                self.metrics.reloaded("loaded");
-                self.trouble.send_replace(None);
-                self.live.send_replace(Live::Plugin(plugin));
-            }
-            Err(reason) => {
-                let reason = reason.to_string();
-                span.fail("refused", &reason, "");
-                span.around(async { self.fail(&reason, Some(candidate.digest)) })
-                    .await;
-            }
+    }
+
+    /// Loads a candidate and makes it live when it is proved. One that cannot be loaded or is not this controller's
+    /// changes nothing.
+    pub async fn offer(&self, candidate: Candidate) {
+        self.settle(Some(&candidate)).await;
+    }
+
+    /// Makes live what should be, of the file's contents, the versions kept and the one that is live. Says when to look
+    /// again though nothing changes. Can be dropped at any time.
+    pub async fn settle(&self, candidate: Option<&Candidate>) -> Option<Duration> {
+        // Loaded first, since that takes the longest and needs nobody's word.
+        let loaded = match candidate {
+            Some(candidate) if !self.is_live(candidate) => match self.loaded(candidate).await {
+                Ok(plugin) => Some(plugin),
+                Err(reason) => {
+                    self.fail(&reason.to_string(), Some(candidate.digest));
+                    None
+                }
+            },
+            _ => None,
+        };
+        let orders = self.known_orders().await;
+        let pinned = orders.pin.as_ref().map(ToString::to_string);
+        self.report.send_if_modified(|report| {
+            let changed = report.pinned != pinned;
+            report.pinned.clone_from(&pinned);
+            changed
+        });
+        if let Some(pin) = &orders.pin
+            && !loaded.as_ref().is_some_and(|plugin| pin.matches(plugin.digest()))
+        {
+            // What the file holds was the live version, and is none any more.
+            return self.follow(pin, loaded).await.then_some(Duration::ZERO);
         }
+        let Some(plugin) = loaded else {
+            if candidate.is_some_and(|candidate| self.is_live(candidate)) {
+                self.nothing_waits();
+            }
+            return None;
+        };
+        // It is there when something is loaded.
+        let candidate = candidate?;
+        let (bytes, noticed) = (Some(candidate.bytes.clone()), Some(candidate.noticed));
+        let because = match (&self.proof, self.live_version()) {
+            (_, None) => Because::First,
+            (_, Some(live)) if live.digest() == plugin.digest() => Because::Reconfigured,
+            (None, _) => Because::Unproved,
+            _ if orders.forces(plugin.digest()) => Because::Forced,
+            (Some(proof), Some(live)) => {
+                self.report_proving(&plugin);
+                match proof.prove(&live, &plugin).await {
+                    Verdict::Proved { on, diff } => Because::Proved { on, diff },
+                    Verdict::HeldBack(held) => return Some(self.hold_back(&plugin, *held)),
+                }
+            }
+        };
+        self.promote(plugin, bytes, &because, noticed).await;
+        None
     }
 
     /// Says what is wrong with the file. What is live stays.
@@ -175,6 +306,17 @@ impl Slot {
         let Expected { controller, file, .. } = &self.expected;
         let name = file.file_name().map_or_else(|| file.clone(), PathBuf::from);
         let message = format!("the plugin {} cannot be used: {reason}", name.display());
+        self.forget_waiting();
+        let refused = CandidateVersion {
+            digest: digest.as_ref().map(ToString::to_string),
+            version: None,
+            state: CandidateState::Refused,
+            reason: None,
+            message: message.clone(),
+            diff: String::new(),
+            since: Timestamp::now(),
+        };
+        self.report.send_modify(|report| report.candidate = Some(refused));
         let digest = digest.map(tracing::field::display);
         self.metrics.reloaded("refused");
         match self.digest() {
@@ -189,20 +331,313 @@ impl Slot {
         }
     }
 
+    /// Goes back to the version that is pinned, or says that it is not there. Whether another version is live now.
+    async fn follow(&self, pin: &Prefix, loaded: Option<Plugin>) -> bool {
+        let live = self.live_version();
+        if let Some(plugin) = &loaded {
+            let message = format!("another version is pinned: {pin}");
+            self.put_aside(plugin, message);
+        }
+        if live.is_some_and(|live| pin.matches(live.digest())) {
+            return false;
+        }
+        let kept = self.versions.as_ref().and_then(|versions| versions.find(pin));
+        match kept {
+            Some(kept) => match self.kept(&kept).await {
+                Ok((plugin, bytes)) => {
+                    self.promote(plugin, Some(bytes), &Because::RolledBack, None)
+                        .await;
+                    return true;
+                }
+                Err(reason) => self.say_lost(&kept, &reason),
+            },
+            None => {
+                let Expected { controller, .. } = &self.expected;
+                let message = format!(
+                    "the version {pin} is pinned, and it is neither in the plugin's file nor among the versions kept: put \
+                     it into the file, or take the pin away"
+                );
+                match self.digest() {
+                    Some(live) => warn!(controller, %live, "{message}; the live version stays"),
+                    None => {
+                        error!(controller, "{message}");
+                        self.live.send_replace(Live::Failed(message.into()));
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    async fn promote(
+        &self,
+        plugin: Plugin,
+        bytes: Option<Bytes>,
+        because: &Because,
+        noticed: Option<Instant>,
+    ) {
+        let before = self.digest();
+        let description = plugin.description();
+        info!(
+            controller = self.expected.controller,
+            plugin = description.name,
+            version = description.version,
+            digest = %plugin.digest(),
+            before = before.map(tracing::field::display),
+            form = plugin.form().as_str(),
+            bytes = plugin.size(),
+            compiled = plugin.made() == Made::Compiled,
+            compile_ms = millis(plugin.compile_time()),
+            reload_ms = noticed.map(|noticed| millis(noticed.elapsed())),
+            because = %because,
+            "plugin loaded"
+        );
+        if !because.diff().is_empty() {
+            debug!(
+                controller = self.expected.controller,
+                diff = because.diff(),
+                "what it changes"
+            );
+        }
+        self.metrics.plugin_live(&plugin);
+        self.metrics.reloaded("loaded");
+        let kept = KeptVersion::of(&plugin);
+        let live = LiveVersion {
+            digest: kept.digest.clone(),
+            name: description.name.clone(),
+            version: kept.version.clone(),
+            since: kept.since,
+            because: because.to_string(),
+            diff: because.diff().to_owned(),
+        };
+        self.live.send_replace(Live::Plugin(plugin.clone()));
+        self.trouble.send_replace(None);
+        let aside = matches!(because, Because::RolledBack | Because::Restored);
+        self.report.send_modify(|report| {
+            report.live = Some(live);
+            if !aside {
+                report.candidate = None;
+            }
+        });
+        if !aside {
+            self.forget_waiting();
+        }
+        let (Some(versions), Some(bytes)) = (self.versions.clone(), bytes) else {
+            return;
+        };
+        let written =
+            tokio::task::spawn_blocking(move || (versions.keep(kept, &bytes), versions.list())).await;
+        match written {
+            Ok((result, list)) => {
+                if let Err(error) = result {
+                    warn!(controller = self.expected.controller, %error,
+                        "cannot keep this version of the plugin: after a restart it is not the last good one");
+                }
+                self.report.send_modify(|report| report.kept = list);
+            }
+            Err(error) => warn!(%error, "keeping a version of a plugin panicked: this is a bug of the host"),
+        }
+    }
+
+    /// When to try again.
+    fn hold_back(&self, plugin: &Plugin, held: HeldBack) -> Duration {
+        let Expected { controller, file, .. } = &self.expected;
+        let mut waiting = self.waiting();
+        let Some(waiting) = waiting
+            .as_mut()
+            .filter(|waiting| waiting.plugin.digest() == plugin.digest())
+        else {
+            return AGAIN;
+        };
+        let delay = AGAIN_AT_MOST.min(AGAIN * 2_u32.saturating_pow(waiting.tries));
+        waiting.tries = waiting.tries.saturating_add(1);
+        if waiting.tries == 1 {
+            self.metrics.reloaded("held_back");
+            self.metrics.plugin_held_back(Some(plugin));
+        }
+        let news = waiting.said.as_ref() != Some(&held);
+        let since = match &self.report.borrow().candidate {
+            Some(before) if before.state == CandidateState::HeldBack => before.since,
+            _ => Timestamp::now(),
+        };
+        let candidate = CandidateVersion {
+            digest: Some(plugin.digest().to_string()),
+            version: Some(plugin.description().version.clone()),
+            state: CandidateState::HeldBack,
+            reason: Some(held.reason.to_owned()),
+            message: held.message.clone(),
+            diff: held.diff.clone(),
+            since,
+        };
+        self.report
+            .send_modify(|report| report.candidate = Some(candidate));
+        if news {
+            let digest = plugin.digest();
+            warn!(controller, file = %file.display(), %digest, live = self.digest().map(tracing::field::display),
+                reason = held.reason, diff = held.diff, "plugin held back: {}", held.message);
+            if let Some(proof) = &self.proof {
+                proof.announce(Some(&held));
+            }
+            self.trouble.send_replace(Some(
+                format!("the plugin's file is held back: {}", held.message).into(),
+            ));
+            waiting.said = Some(held);
+        }
+        delay
+    }
+
+    fn report_proving(&self, plugin: &Plugin) {
+        let proving = CandidateVersion {
+            digest: Some(plugin.digest().to_string()),
+            version: Some(plugin.description().version.clone()),
+            state: CandidateState::Proving,
+            reason: None,
+            message: "it is compared with the live version".to_owned(),
+            diff: String::new(),
+            since: Timestamp::now(),
+        };
+        // While one that is held back is tried again, it is held back.
+        self.report.send_if_modified(|report| {
+            let known = report.candidate.as_ref().is_some_and(|before| {
+                before.digest == proving.digest && before.state == CandidateState::HeldBack
+            });
+            if !known {
+                report.candidate = Some(proving);
+            }
+            !known
+        });
+    }
+
+    fn put_aside(&self, plugin: &Plugin, message: String) {
+        if let Some(proof) = &self.proof {
+            proof.announce(None);
+        }
+        self.metrics.plugin_held_back(None);
+        self.trouble.send_replace(None);
+        let candidate = CandidateVersion {
+            digest: Some(plugin.digest().to_string()),
+            version: Some(plugin.description().version.clone()),
+            state: CandidateState::PutAside,
+            reason: None,
+            message,
+            diff: String::new(),
+            since: Timestamp::now(),
+        };
+        self.report
+            .send_modify(|report| report.candidate = Some(candidate));
+    }
+
+    /// The file holds the live version.
+    fn nothing_waits(&self) {
+        self.forget_waiting();
+        self.trouble.send_replace(None);
+        let had = self
+            .report
+            .send_if_modified(|report| report.candidate.take().is_some());
+        if had {
+            info!(controller = self.expected.controller, file = %self.expected.file.display(),
+                digest = self.digest().map(tracing::field::display),
+                "the plugin's file holds the live version again");
+        }
+    }
+
+    /// No candidate waits any more.
+    fn forget_waiting(&self) {
+        let waited = self.waiting().take();
+        if waited.is_some_and(|waited| waited.tries > 0) {
+            self.metrics.plugin_held_back(None);
+            if let Some(proof) = &self.proof {
+                proof.announce(None);
+            }
+        }
+    }
+
+    fn say_lost(&self, kept: &KeptVersion, reason: &str) {
+        warn!(
+            controller = self.expected.controller,
+            digest = kept.digest,
+            "a version that was kept is lost: {reason}"
+        );
+    }
+
+    async fn known_orders(&self) -> Orders {
+        let Some(mut orders) = self.orders() else {
+            return Orders::default();
+        };
+        match orders.wait_for(Option::is_some).await {
+            Ok(known) => known.clone().unwrap_or_default(),
+            Err(_) => Orders::default(),
+        }
+    }
+
+    /// Whether a file's contents answer already, under the limits that are expected.
+    fn is_live(&self, candidate: &Candidate) -> bool {
+        self.live_version()
+            .is_some_and(|live| *live.digest() == candidate.digest && *live.limits() == self.expected.limits)
+    }
+
     /// The live version's.
     fn digest(&self) -> Option<Digest> {
+        self.live_version().map(|plugin| *plugin.digest())
+    }
+
+    fn live_version(&self) -> Option<Plugin> {
         match &*self.live.borrow() {
-            Live::Plugin(plugin) => Some(*plugin.digest()),
+            Live::Plugin(plugin) => Some(plugin.clone()),
             Live::Loading | Live::Failed(_) => None,
         }
     }
 
-    /// Those that the live version was loaded with.
-    fn limits(&self) -> Option<Limits> {
-        match &*self.live.borrow() {
-            Live::Plugin(plugin) => Some(*plugin.limits()),
-            Live::Loading | Live::Failed(_) => None,
+    fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The candidate, which may be loaded already.
+    async fn loaded(&self, candidate: &Candidate) -> Result<Plugin, Refused> {
+        if let Some(waiting) = &*self.waiting()
+            && *waiting.plugin.digest() == candidate.digest
+            && *waiting.plugin.limits() == self.expected.limits
+        {
+            return Ok(waiting.plugin.clone());
         }
+        self.forget_waiting();
+        let span = self.tracer.root("reload", None);
+        span.set("operator.controller", self.expected.controller.clone());
+        span.set("plugin.digest", candidate.digest.to_string());
+        match span.around(self.load(candidate.bytes.clone())).await {
+            Ok(plugin) => {
+                span.set("plugin.name", plugin.description().name.clone());
+                span.set("plugin.version", plugin.description().version.clone());
+                self.tracer.reloaded(&self.expected.controller, &span);
+                *self.waiting() = Some(Waiting {
+                    plugin: plugin.clone(),
+                    tries: 0,
+                    said: None,
+                });
+                Ok(plugin)
+            }
+            Err(refused) => {
+                span.fail("refused", &refused.to_string(), "");
+                Err(refused)
+            }
+        }
+    }
+
+    /// A version that was live, as it was.
+    async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Bytes), String> {
+        let Some(versions) = self.versions.clone() else {
+            return Err("no versions are kept".into());
+        };
+        let (wanted, limit) = (kept.clone(), self.expected.limits.module);
+        let read = tokio::task::spawn_blocking(move || versions.read(&wanted, limit)).await;
+        let bytes = read
+            .map_err(|error| error.to_string())?
+            .map_err(|error| error.to_string())?;
+        let plugin = self
+            .load(bytes.clone())
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok((plugin, bytes))
     }
 
     async fn load(&self, bytes: Bytes) -> Result<Plugin, Refused> {

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
+use super::proof::Orders;
 use super::registry::{Candidate, Slot};
 use super::source::{Look, Source};
 
@@ -138,25 +139,53 @@ impl Drop for Watched {
     }
 }
 
-/// Offers one controller's candidates to its slot, always the newest.
+/// Settles one controller's slot whenever its file or what people want of it has changed, always on the newest.
 async fn fill(slot: Arc<Slot>, mut candidates: watch::Receiver<Option<Candidate>>, stop: CancellationToken) {
+    let mut orders = slot.orders();
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = slot.restore() => {}
+    }
     loop {
         let candidate = candidates.borrow_and_update().clone();
-        let offer = async {
-            if let Some(candidate) = candidate {
-                slot.offer(candidate).await;
-            }
-        };
-        tokio::select! {
+        if let Some(orders) = &mut orders {
+            orders.mark_unchanged();
+        }
+        let again = tokio::select! {
             biased;
             () = stop.cancelled() => return,
             // Whatever it would have been, it is outdated.
             Ok(()) = candidates.changed() => continue,
-            () = offer => {}
-        }
+            () = reconsidered(&mut orders) => continue,
+            again = slot.settle(candidate.as_ref()) => again,
+        };
+        let again = async {
+            match again {
+                Some(again) => tokio::time::sleep(again).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = stop.cancelled() => return,
             changed = candidates.changed() => if changed.is_err() { return },
+            () = reconsidered(&mut orders) => {}
+            () = again => {}
+        }
+    }
+}
+
+/// People want something else than before. That it becomes known what they want is no change: who settles waits for it.
+async fn reconsidered(orders: &mut Option<watch::Receiver<Option<Orders>>>) {
+    let Some(orders) = orders else {
+        return std::future::pending().await;
+    };
+    loop {
+        let known = orders.borrow().is_some();
+        if orders.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        if known {
+            return;
         }
     }
 }

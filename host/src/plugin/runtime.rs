@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::cache::Cache;
 use super::call::Call;
 use super::contract::{CleanupResponse, Description, Request, Response};
+use super::deterministic::Origin;
 use super::digest::Digest;
 use super::engine::{Engine, EngineError};
 use super::limits::{EngineOptions, Limits};
@@ -202,33 +203,86 @@ impl Plugin {
     ///
     /// Dropping the future ends the guest.
     pub async fn reconcile(&self, request: &Request) -> Call<Response> {
-        let Loaded {
-            runtime,
-            prepared,
-            speaker,
-            limits,
-            ..
-        } = &*self.0;
-        let _turn = runtime.0.engine.turn().await;
-        match prepared {
-            Prepared::Component(form) => form.reconcile(request, speaker, limits).await,
-            Prepared::Command(form) => form.reconcile(request, speaker, limits).await,
-        }
+        self.call_reconcile(request, Origin::of(request), &self.0.limits)
+            .await
     }
 
     /// Calls `cleanup` in a fresh sandbox; otherwise as [`Plugin::reconcile`].
     pub async fn cleanup(&self, request: &Request) -> Call<CleanupResponse> {
+        self.call_cleanup(request, Origin::of(request), &self.0.limits)
+            .await
+    }
+
+    /// As [`Plugin::reconcile`], for a proof.
+    pub async fn try_reconcile(&self, request: &Request, draw: Draw) -> Call<Response> {
+        self.call_reconcile(request, draw.origin(request), &self.in_silence())
+            .await
+    }
+
+    /// As [`Plugin::cleanup`], for a proof.
+    pub async fn try_cleanup(&self, request: &Request, draw: Draw) -> Call<CleanupResponse> {
+        self.call_cleanup(request, draw.origin(request), &self.in_silence())
+            .await
+    }
+
+    /// What is said in a proof would look as if it had been done.
+    fn in_silence(&self) -> Limits {
+        Limits {
+            log_lines: 0,
+            ..self.0.limits
+        }
+    }
+
+    async fn call_reconcile(&self, request: &Request, origin: Origin, limits: &Limits) -> Call<Response> {
         let Loaded {
             runtime,
             prepared,
             speaker,
-            limits,
             ..
         } = &*self.0;
         let _turn = runtime.0.engine.turn().await;
         match prepared {
-            Prepared::Component(form) => form.cleanup(request, speaker, limits).await,
-            Prepared::Command(form) => form.cleanup(request, speaker, limits).await,
+            Prepared::Component(form) => form.reconcile(request, &origin, speaker, limits).await,
+            Prepared::Command(form) => form.reconcile(request, &origin, speaker, limits).await,
+        }
+    }
+
+    async fn call_cleanup(
+        &self,
+        request: &Request,
+        origin: Origin,
+        limits: &Limits,
+    ) -> Call<CleanupResponse> {
+        let Loaded {
+            runtime,
+            prepared,
+            speaker,
+            ..
+        } = &*self.0;
+        let _turn = runtime.0.engine.turn().await;
+        match prepared {
+            Prepared::Component(form) => form.cleanup(request, &origin, speaker, limits).await,
+            Prepared::Command(form) => form.cleanup(request, &origin, speaker, limits).await,
+        }
+    }
+}
+
+/// Which random numbers a call in a proof gets. A plugin must answer the same whichever they are: they change from one
+/// pass to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draw {
+    /// Those of a real call.
+    First,
+    /// Others.
+    Second,
+}
+
+impl Draw {
+    fn origin(self, request: &Request) -> Origin {
+        let origin = Origin::of(request);
+        match self {
+            Self::First => origin,
+            Self::Second => origin.drawn_again(),
         }
     }
 }

@@ -10,7 +10,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use x509_parser::parse_x509_certificate;
 
@@ -76,13 +75,8 @@ impl Certificates {
         }
     }
 
-    /// Follows the files until `stop`.
-    pub(super) async fn follow(
-        self: Arc<Self>,
-        config: WebhookConfig,
-        instruments: Instruments,
-        stop: CancellationToken,
-    ) {
+    /// Follows the files until the process ends.
+    pub(super) async fn follow(self: Arc<Self>, config: WebhookConfig, instruments: Instruments) {
         let mut read: Option<Result<(Vec<u8>, Vec<u8>), String>> = None;
         let mut loaded: Option<Validity> = None;
         let mut refused = None;
@@ -128,10 +122,7 @@ impl Certificates {
                 instruments.health.webhook(words);
                 said = Some(problem);
             }
-            tokio::select! {
-                () = tokio::time::sleep(PERIOD) => {}
-                () = stop.cancelled() => return,
-            }
+            tokio::time::sleep(PERIOD).await;
         }
     }
 

@@ -18,7 +18,6 @@ use rustls::ServerConfig;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::certificates::Certificates;
@@ -52,7 +51,7 @@ pub enum ServerError {
     Tls(#[from] rustls::Error),
 }
 
-/// Listens from now on, and answers as soon as the certificate's files are right, until `stop`.
+/// Listens from now on, and answers as soon as the certificate's files are right, until the process ends.
 ///
 /// # Errors
 /// When the address cannot be listened to.
@@ -60,7 +59,6 @@ pub async fn start(
     config: WebhookConfig,
     door: Arc<Door>,
     instruments: Instruments,
-    stop: CancellationToken,
 ) -> Result<(), ServerError> {
     let address = config.address;
     let failed = |error| ServerError::Listen { address, error };
@@ -75,14 +73,10 @@ pub async fn start(
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let metrics = Arc::clone(&instruments.metrics);
-    tokio::spawn(certificates.follow(config, instruments, stop.clone()));
+    tokio::spawn(certificates.follow(config, instruments));
     tokio::spawn(async move {
         loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = stop.cancelled() => return,
-            };
-            match accepted {
+            match listener.accept().await {
                 Ok((stream, _)) => {
                     tokio::spawn(serve(
                         stream,

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::config::{DEFAULT_BACKOFF, DEFAULT_LIMITS};
+use crate::config::{DEFAULT_BACKOFF, DEFAULT_LIMITS, DEFAULT_PROVING};
 
 fn kind(api_version: &str, kind: &str) -> Kind {
     Kind {
@@ -32,6 +32,7 @@ fn config() -> ControllerConfig {
         backoff: DEFAULT_BACKOFF,
         limits: DEFAULT_LIMITS,
         service_account: None,
+        proving: DEFAULT_PROVING,
     }
 }
 

@@ -22,6 +22,16 @@ pub(crate) fn print(
     for command in commands(samples, definitions) {
         screen.command(&command);
     }
+}
+
+/// Prints how to try out new versions of a plugin, and where to see what became of them.
+pub(crate) fn print_plugins(screen: &Screen, program: &Path, address: &str) {
+    screen.plain(
+        "Another version of the Echo plugin, proved on the Echos here and promoted; one that is held back:",
+    );
+    screen.command("plugins/try.sh changed");
+    screen.command("plugins/try.sh broken");
+    screen.command(&format!("{} plugins --address {address}", program.display()));
     screen.plain("Ctrl-C stops everything that was started here.");
     screen.plain("");
 }

@@ -12,7 +12,10 @@ use anyhow::Context;
 use clap::ValueEnum;
 use control_plane::{Component, Output};
 
-use crate::{Arguments, DRAIN, screen::Screen};
+use crate::{Arguments, DRAIN, news, screen::Screen};
+
+/// Where the host keeps the last versions of each plugin, beside its log.
+pub(crate) const VERSIONS: &str = "versions";
 
 /// Which lines of the host's log a person sees.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -28,6 +31,8 @@ pub(crate) enum HostLog {
 /// The running host.
 pub(crate) struct Host {
     component: Component,
+    program: PathBuf,
+    address: String,
     log: PathBuf,
     reader: Option<std::thread::JoinHandle<()>>,
 }
@@ -45,11 +50,11 @@ impl Host {
         let (reader, writer) = std::io::pipe()?;
         let config = arguments.config.display().to_string();
         let mut environment: Vec<_> = kubeconfig.iter().map(|path| ("KUBECONFIG", *path)).collect();
-        // Whatever else listens on this machine; the port is in the log.
-        if std::env::var_os("OPERATOR_HOST_HEALTH_ADDR").is_none() {
-            environment.push(("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")));
-        }
-        let arguments_of_host = ["run".to_owned(), "--config".to_owned(), config];
+        let address = address()?;
+        environment.push(("OPERATOR_HOST_HEALTH_ADDR", Path::new(&address)));
+        environment.push(("OPERATOR_HOST_LOG_FORMAT", Path::new("json")));
+        let versions = logs.join(VERSIONS).display().to_string();
+        let arguments_of_host = ["run", "--config", &config, "--state-dir", &versions].map(str::to_owned);
         let component = Component::spawn(
             "operator-host",
             program,
@@ -61,6 +66,8 @@ impl Host {
         let reader = std::thread::spawn(move || copy(reader, file, shown, &screen));
         Ok(Self {
             component,
+            program: program.to_owned(),
+            address,
             log,
             reader: Some(reader),
         })
@@ -68,6 +75,15 @@ impl Host {
 
     pub(crate) fn id(&self) -> u32 {
         self.component.id()
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Where its health port is.
+    pub(crate) fn address(&self) -> String {
+        self.address.clone()
     }
 
     pub(crate) fn log(&self) -> &Path {
@@ -107,10 +123,22 @@ impl Host {
     }
 }
 
+/// The one that the user wants, or a free one, whatever else listens on this machine.
+fn address() -> anyhow::Result<String> {
+    if let Ok(address) = std::env::var("OPERATOR_HOST_HEALTH_ADDR") {
+        return Ok(address);
+    }
+    let free = std::net::TcpListener::bind("127.0.0.1:0")?;
+    Ok(free.local_addr()?.to_string())
+}
+
 fn copy(reader: PipeReader, mut file: File, shown: HostLog, screen: &Screen) {
     for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
         let _ = writeln!(file, "{line}");
+        if shown != HostLog::None && news::show(&line, screen) {
+            continue;
+        }
         let show = match shown {
             HostLog::All => true,
             HostLog::Warn => is_warning(&line),

@@ -6,6 +6,7 @@
 
 mod hints;
 mod host;
+mod news;
 mod screen;
 mod view;
 
@@ -152,6 +153,7 @@ async fn play(
     kubeconfig: Option<&std::path::Path>,
     screen: &Screen,
 ) -> ExitCode {
+    let (program, address) = (host.program().to_owned(), host.address());
     let created = async {
         match manifests::apply(client, samples).await {
             Ok(()) => screen.step(&format!("{} created", counted(samples.len(), "sample"))),
@@ -159,6 +161,7 @@ async fn play(
             Err(error) => screen.error(&format!("a sample is missing: {error}")),
         }
         hints::print(screen, kubeconfig, samples, definitions);
+        hints::print_plugins(screen, &program, &address);
     };
     let ended = {
         let ended = host.ended();
@@ -252,6 +255,7 @@ fn forget(data: &std::path::Path) -> anyhow::Result<()> {
         "kube-apiserver.log",
         "kube-controller-manager.log",
         "operator-host.log",
+        host::VERSIONS,
     ] {
         let path = data.join(name);
         let removed = if path.is_dir() {

@@ -17,6 +17,17 @@ pub(crate) enum Mood {
     Faint,
 }
 
+impl Mood {
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Good => "32",
+            Self::Waiting => "33",
+            Self::Bad => "31",
+            Self::Faint => "2",
+        }
+    }
+}
+
 /// Where the lines go: stdout.
 #[derive(Clone, Debug)]
 pub(crate) struct Screen {
@@ -64,6 +75,11 @@ impl Screen {
         Self::print(&format!("    {}", self.paint("36", text)));
     }
 
+    /// A line that belongs to the one before it.
+    pub(crate) fn detail(&self, text: &str, mood: Mood) {
+        Self::print(&format!("             {}", self.paint(mood.code(), text)));
+    }
+
     /// A line of the host's log.
     pub(crate) fn log(&self, text: &str) {
         Self::print(&format!("{} {text}", self.paint("2", "log")));
@@ -74,18 +90,12 @@ impl Screen {
         let time = Zoned::now().strftime("%H:%M:%S").to_string();
         let indent = if child { "    " } else { "" };
         let width = 46 - indent.len();
-        let code = match mood {
-            Mood::Good => "32",
-            Mood::Waiting => "33",
-            Mood::Bad => "31",
-            Mood::Faint => "2",
-        };
         let padded = format!("{name:<width$}");
         let name = if child { padded } else { self.paint("1", &padded) };
         Self::print(&format!(
             "{} {indent}{name} {}",
             self.paint("2", &time),
-            self.paint(code, state)
+            self.paint(mood.code(), state)
         ));
     }
 }

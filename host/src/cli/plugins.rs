@@ -1,0 +1,279 @@
+//! `operator-host plugins`: what a running host says of its plugins.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+
+use anyhow::{Context, anyhow, bail};
+use clap::ValueEnum;
+use jiff::Timestamp;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{Failure, plugin_file};
+use crate::plugin::report::{CandidateState, PluginReport};
+
+/// How long the host may take to answer.
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+/// A host has one report a controller, each bounded.
+const MAX_ANSWER: u64 = 16 << 20;
+
+/// The options of `plugins`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only these controllers
+    #[arg(value_name = "CONTROLLER")]
+    controllers: Vec<String>,
+    /// The health port of the running host, as in its --health-addr
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_ADDRESS",
+        default_value = "127.0.0.1:8080",
+        value_name = "HOST:PORT"
+    )]
+    address: String,
+    /// How to print; a table for people is the default
+    #[arg(long, short, value_name = "FORMAT")]
+    output: Option<Output>,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// All that is known, as YAML
+    Yaml,
+    /// The same as JSON
+    Json,
+}
+
+/// Asks the host and prints.
+///
+/// # Errors
+/// When there is no host at the address, or it has no such controller.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    let asked = tokio::time::timeout(TIMEOUT, ask(&args.address)).await;
+    let mut reports = asked
+        .map_err(|_| anyhow!("no answer within {TIMEOUT:?}"))
+        .and_then(|reports| reports)
+        .with_context(|| {
+            format!(
+                "cannot ask the host at {}: is it running, and is --address its health port",
+                args.address
+            )
+        })?;
+    for name in &args.controllers {
+        if !reports.iter().any(|report| report.controller == *name) {
+            let known: Vec<_> = reports.iter().map(|report| report.controller.as_str()).collect();
+            let known = known.join(", ");
+            return Err(Failure::Usage(anyhow!(
+                "the host has no controller {name:?}; it has {known}"
+            )));
+        }
+    }
+    if !args.controllers.is_empty() {
+        reports.retain(|report| args.controllers.contains(&report.controller));
+    }
+    let mut out = std::io::stdout().lock();
+    let text = match args.output {
+        Some(Output::Yaml) => serde_saphyr::to_string(&reports)?,
+        Some(Output::Json) => serde_json::to_string_pretty(&reports)? + "\n",
+        None => table(
+            &reports,
+            Timestamp::now(),
+            out.is_terminal() && plugin_file::colour(),
+        ),
+    };
+    out.write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// One request of HTTP/1.0, whose answer ends with the connection.
+async fn ask(address: &str) -> anyhow::Result<Vec<PluginReport>> {
+    let address = address.trim_start_matches("http://").trim_end_matches('/');
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET /plugins HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer).await?;
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+    let (head, body) = answer.split_at(end.context("the answer is not HTTP")? + 4);
+    let status = String::from_utf8_lossy(head);
+    let status = status.lines().next().unwrap_or_default();
+    if !status.contains(" 200 ") {
+        bail!("it answered {status}: {}", String::from_utf8_lossy(body).trim());
+    }
+    serde_json::from_slice(body).context("it answered something else than reports of plugins")
+}
+
+/// A line a controller as `kubectl` would print it, then what is not well, and what can be gone back to.
+fn table(reports: &[PluginReport], now: Timestamp, colour: bool) -> String {
+    let head = ["CONTROLLER", "PLUGIN", "VERSION", "DIGEST", "AGE", "CANDIDATE"].map(str::to_owned);
+    let mut rows = vec![head];
+    for report in reports {
+        let live = report.live.as_ref();
+        let text = |text: Option<&str>| text.unwrap_or("<none>").to_owned();
+        let candidate = report.candidate.as_ref().map(|candidate| {
+            let digest = candidate.digest.as_deref().map(short).unwrap_or_default();
+            format!("{digest} {}", candidate.state.as_str()).trim().to_owned()
+        });
+        let live_digest = live.map(|live| short(&live.digest));
+        let pinned = report.pinned.as_ref().map_or("", |_| " (pinned)");
+        rows.push([
+            report.controller.clone(),
+            text(live.map(|live| live.name.as_str())),
+            text(live.map(|live| live.version.as_str())),
+            format!("{}{pinned}", text(live_digest.as_deref())),
+            live.map_or_else(|| "<none>".to_owned(), |live| age(live.since, now)),
+            text(candidate.as_deref()),
+        ]);
+    }
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = rows
+                .iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0);
+            let _ = write!(line, "{cell:<width$}   ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    for report in reports {
+        details(&mut text, report, now, colour);
+    }
+    text
+}
+
+fn details(text: &mut String, report: &PluginReport, now: Timestamp, colour: bool) {
+    let paint = |code: &str, line: &str| {
+        if colour {
+            format!("\x1b[{code}m{line}\x1b[0m")
+        } else {
+            line.to_owned()
+        }
+    };
+    let others: Vec<_> = report
+        .kept
+        .iter()
+        .filter(|kept| report.live.as_ref().is_none_or(|live| live.digest != kept.digest))
+        .map(|kept| {
+            format!(
+                "{} ({}, live {} ago)",
+                short(&kept.digest),
+                kept.version,
+                age(kept.since, now)
+            )
+        })
+        .collect();
+    if report.candidate.is_none() && others.is_empty() && report.pinned.is_none() {
+        return;
+    }
+    let _ = writeln!(text, "\n{}:", report.controller);
+    if let Some(live) = &report.live {
+        let _ = writeln!(text, "  live because: {}", live.because);
+    }
+    if let Some(pinned) = &report.pinned {
+        let _ = writeln!(text, "  pinned: {pinned}");
+    }
+    if let Some(candidate) = &report.candidate {
+        let code = match candidate.state {
+            CandidateState::Proving | CandidateState::PutAside => "33",
+            CandidateState::HeldBack | CandidateState::Refused => "31",
+        };
+        let state = paint(code, candidate.state.as_str());
+        let since = age(candidate.since, now);
+        let _ = writeln!(text, "  {state} for {since}: {}", candidate.message);
+        for line in candidate.diff.lines() {
+            let line = match line.as_bytes().first() {
+                Some(b'-') => paint("31", line),
+                Some(b'+') => paint("32", line),
+                _ => line.to_owned(),
+            };
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+    if !others.is_empty() {
+        let _ = writeln!(text, "  can be gone back to: {}", others.join(", "));
+    }
+}
+
+fn short(digest: &str) -> String {
+    digest.trim_start_matches("sha256:").chars().take(12).collect()
+}
+
+/// As `kubectl` shows ages.
+fn age(since: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(since).as_secs().max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::report::{CandidateVersion, KeptVersion, LiveVersion};
+
+    fn digest(start: &str) -> String {
+        format!("sha256:{start:0<64}")
+    }
+
+    #[test]
+    fn the_table_says_what_is_live_what_is_held_back_and_why() {
+        let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let ago = |seconds| now - jiff::SignedDuration::from_secs(seconds);
+        let report = PluginReport {
+            controller: "echo".into(),
+            file: "echo.wasm".into(),
+            live: Some(LiveVersion {
+                digest: digest("aaaaaaaaaaaa"),
+                name: "echo".into(),
+                version: "1.0.0".into(),
+                since: ago(300),
+                because: "it was the first".into(),
+                diff: String::new(),
+            }),
+            candidate: Some(CandidateVersion {
+                digest: Some(digest("bbbbbbbbbbbb")),
+                version: Some("1.1.0".into()),
+                state: CandidateState::HeldBack,
+                reason: Some("Fails".into()),
+                message: "it fails on 1 object".into(),
+                diff: "-a\n+b\n c".into(),
+                since: ago(5),
+            }),
+            pinned: None,
+            kept: vec![KeptVersion {
+                digest: digest("cccccccccccc"),
+                version: "0.9.0".into(),
+                since: ago(90_000),
+            }],
+        };
+        let plain = PluginReport {
+            controller: "mysql".into(),
+            ..PluginReport::default()
+        };
+        let reports = [report, plain];
+        assert_eq!(
+            table(&reports, now, false),
+            "CONTROLLER   PLUGIN   VERSION   DIGEST         AGE      CANDIDATE\n\
+             echo         echo     1.0.0     aaaaaaaaaaaa   5m       bbbbbbbbbbbb held back\n\
+             mysql        <none>   <none>    <none>         <none>   <none>\n\
+             \n\
+             echo:\n  \
+               live because: it was the first\n  \
+               held back for 5s: it fails on 1 object\n    \
+                 -a\n    \
+                 +b\n     \
+                  c\n  \
+               can be gone back to: cccccccccccc (0.9.0, live 25h ago)\n"
+        );
+        let coloured = table(&reports, now, true);
+        assert!(coloured.contains("\x1b[31m-a\x1b[0m"), "{coloured}");
+    }
+}

@@ -1,0 +1,92 @@
+//! How a controller proves a new version of its plugin before that takes over.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use super::{ConfigError, invalid};
+use crate::plugin::Prefix;
+
+/// What a new version of the plugin must show before it takes over, and what may go without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProvingConfig {
+    /// Whether it must show anything.
+    pub mode: Mode,
+    /// The share of the children, in percent, that it may delete. Of a kind that is retained it may leave out none.
+    pub max_deletions: u8,
+    /// On how many objects it is tried, at least 1; a sample when there are more.
+    pub objects: usize,
+    /// How many versions that were live are kept to go back to.
+    pub keep: usize,
+    /// The version that takes over whatever it shows: the beginning of its digest.
+    pub promote: Option<Prefix>,
+}
+
+/// Whether a new version is tried before it takes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Mode {
+    /// It is, and held back when it does worse than the live one.
+    Enforce,
+    /// It is not: whatever loads takes over.
+    Off,
+}
+
+/// Default of [`super::ControllerConfig::proving`].
+pub const DEFAULT_PROVING: ProvingConfig = ProvingConfig {
+    mode: Mode::Enforce,
+    max_deletions: 20,
+    objects: 1000,
+    keep: 5,
+    promote: None,
+};
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct RawProving {
+    mode: Option<Mode>,
+    max_deletions: Option<Spanned<String>>,
+    objects: Option<Spanned<usize>>,
+    keep: Option<Spanned<usize>>,
+    promote: Option<Spanned<String>>,
+}
+
+impl RawProving {
+    pub(super) fn validate(self, file: &Path) -> Result<ProvingConfig, ConfigError> {
+        let max_deletions = match self.max_deletions {
+            None => DEFAULT_PROVING.max_deletions,
+            Some(text) => percent(&text.value).ok_or_else(|| {
+                let message = format!(
+                    "{:?} is not a share: expected one from `0%` to `100%`, such as `20%`",
+                    text.value
+                );
+                invalid(file, text.referenced, message)
+            })?,
+        };
+        let count = |given: Option<Spanned<usize>>, name: &str, default, max| match given {
+            None => Ok(default),
+            Some(n) if (1..=max).contains(&n.value) => Ok(n.value),
+            Some(n) => Err(invalid(
+                file,
+                n.referenced,
+                format!("`{name}` must be from 1 to {max}"),
+            )),
+        };
+        let promote = self.promote.map(|text| {
+            Prefix::parse(&text.value).map_err(|message| invalid(file, text.referenced, message))
+        });
+        Ok(ProvingConfig {
+            mode: self.mode.unwrap_or(DEFAULT_PROVING.mode),
+            max_deletions,
+            objects: count(self.objects, "objects", DEFAULT_PROVING.objects, 1_000_000)?,
+            keep: count(self.keep, "keep", DEFAULT_PROVING.keep, 100)?,
+            promote: promote.transpose()?,
+        })
+    }
+}
+
+fn percent(text: &str) -> Option<u8> {
+    let number: u8 = text.strip_suffix('%')?.parse().ok()?;
+    (number <= 100).then_some(number)
+}

@@ -1,0 +1,206 @@
+//! What a version of the plugin would answer, and what would come of it: asked as in a pass, and nothing is done.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+
+use crate::author::pass::without_marks;
+use crate::config::Removal;
+use crate::controller::children::{Plan, Policy, plan};
+use crate::controller::context::Context;
+use crate::controller::needs;
+use crate::controller::object::{ChildKey, ObjectName, is_terminating};
+use crate::controller::prune::removable;
+use crate::controller::reconcile::MAX_NEEDS;
+use crate::plugin::contract::{Condition, Event, Kind, Need, Request, Response};
+use crate::plugin::{Draw, Plugin};
+
+/// One object as it is now, and the question that a pass would ask about it.
+pub(super) struct Scene {
+    pub(super) parent: Arc<DynamicObject>,
+    children: Vec<Arc<DynamicObject>>,
+    /// What the plugin asked to read in its last pass.
+    needs: Vec<Need>,
+    now: Timestamp,
+}
+
+/// What would come of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Effect {
+    /// The answer in one order, whichever the plugin gave it in.
+    pub(super) answer: Value,
+    /// Observed children that would be deleted.
+    pub(super) deleted: BTreeSet<ChildKey>,
+    /// Observed children that are retained and would not be looked after any more.
+    pub(super) left: BTreeSet<ChildKey>,
+}
+
+impl Scene {
+    /// `None` when a pass would not ask the plugin: the object is gone, or waits for the garbage collector.
+    pub(super) fn of(context: &Context, name: &ObjectName, now: Timestamp) -> Option<Self> {
+        let parent = context.parent(name)?;
+        let finalizer = format!("operator-host.dev/{}", context.config.name);
+        let finalizers = parent.metadata.finalizers.as_deref().unwrap_or_default();
+        if is_terminating(&parent) && !finalizers.contains(&finalizer) {
+            return None;
+        }
+        Some(Self {
+            children: context.observed(&parent),
+            needs: context.memory_of(name, |memory| memory.needs.clone()),
+            parent,
+            now,
+        })
+    }
+
+    /// How many of the observed children could be deleted.
+    pub(super) fn deletable(&self, context: &Context) -> usize {
+        let is_deletable = |child: &&Arc<DynamicObject>| {
+            removable(context, &self.parent, child).is_some_and(|(_, removal)| removal == Removal::Delete)
+        };
+        self.children.iter().filter(is_deletable).count()
+    }
+
+    /// What a version would do here.
+    ///
+    /// # Errors
+    /// Why a pass would fail.
+    pub(super) async fn play(
+        &self,
+        context: &Context,
+        plugin: &Plugin,
+        draw: Draw,
+    ) -> Result<Effect, String> {
+        if !is_terminating(&self.parent) {
+            let response = self.ask(context, plugin, draw, false).await?.0;
+            let plan = self.plan(context, plugin, &response)?;
+            return Ok(self.effect(context, &response, &plan, None));
+        }
+        let (response, done) = if plugin.description().finalizer {
+            self.ask(context, plugin, draw, true).await?
+        } else {
+            (Response::default(), true)
+        };
+        let plan = self.plan(context, plugin, &response)?;
+        Ok(self.effect(context, &response, &plan, Some(done)))
+    }
+
+    /// The answer, and of a cleanup whether it is done.
+    async fn ask(
+        &self,
+        context: &Context,
+        plugin: &Plugin,
+        draw: Draw,
+        cleanup: bool,
+    ) -> Result<(Response, bool), String> {
+        let mut needs = self.needs.clone();
+        for _ in 0..=MAX_NEEDS {
+            let related = match needs::answer(context, &self.parent, &needs) {
+                Ok(related) => related,
+                // The needs are of a version that had other rights.
+                Err(_) if needs == self.needs && !needs.is_empty() => {
+                    needs = Vec::new();
+                    continue;
+                }
+                Err(error) => return Err(error.to_string()),
+            };
+            let request = Request {
+                parent: Arc::clone(&self.parent),
+                children: self.children.clone(),
+                related,
+                now: self.now,
+                traceparent: None,
+            };
+            let (response, done) = if cleanup {
+                let answer = plugin.try_cleanup(&request, draw).await.outcome;
+                let answer = answer.map_err(|error| error.to_string())?;
+                let response = Response {
+                    children: answer.children,
+                    status: answer.status,
+                    conditions: answer.conditions,
+                    events: answer.events,
+                    requeue_after_ms: answer.requeue_after_ms,
+                    needs: answer.needs,
+                    ..Response::default()
+                };
+                (response, answer.done)
+            } else {
+                let answer = plugin.try_reconcile(&request, draw).await.outcome;
+                (answer.map_err(|error| error.to_string())?, false)
+            };
+            if response.needs.iter().all(|need| needs.contains(need)) {
+                return Ok((response, done));
+            }
+            needs = response.needs;
+        }
+        Err(format!("the plugin asked for other objects {MAX_NEEDS} times"))
+    }
+
+    fn plan(&self, context: &Context, plugin: &Plugin, response: &Response) -> Result<Plan, String> {
+        let policy = Policy {
+            config: &context.config,
+            parent: &self.parent,
+            digest: &plugin.digest().to_string(),
+            namespaced: &|kind: &Kind| context.resources.get(kind).map(|resource| resource.namespaced),
+            existing: &|key: &ChildKey| context.existing(key),
+        };
+        plan(&policy, &response.children, &response.keep, &response.generate).map_err(|refusals| {
+            let texts: Vec<String> = refusals.iter().take(10).map(ToString::to_string).collect();
+            texts.join("; ")
+        })
+    }
+
+    fn effect(&self, context: &Context, response: &Response, plan: &Plan, done: Option<bool>) -> Effect {
+        let (mut deleted, mut left) = (BTreeSet::new(), BTreeSet::new());
+        // While a parent is being deleted the children that are not named stay.
+        for child in self.children.iter().filter(|_| done.is_none()) {
+            match removable(context, &self.parent, child) {
+                Some((key, _)) if plan.names(&key) => {}
+                Some((key, Removal::Delete)) => {
+                    deleted.insert(key);
+                }
+                Some((key, Removal::Retain)) => {
+                    left.insert(key);
+                }
+                None => {}
+            }
+        }
+        Effect {
+            answer: shown(response, plan, done),
+            deleted,
+            left,
+        }
+    }
+}
+
+/// An answer as it is compared and shown, without what is empty.
+fn shown(response: &Response, plan: &Plan, done: Option<bool>) -> Value {
+    let mut keep: Vec<String> = plan.keep.iter().map(ToString::to_string).collect();
+    keep.sort();
+    let mut generate: Vec<_> = plan.secrets.iter().map(|secret| json!(secret.secret)).collect();
+    generate.sort_by_key(|secret| secret["name"].to_string());
+    let children: Vec<Value> = plan
+        .desired
+        .iter()
+        .map(|child| without_marks(child.body.clone()))
+        .collect();
+    let list = |list: Vec<Value>| (!list.is_empty()).then_some(Value::Array(list));
+    let conditions = response.conditions.iter().map(|c: &Condition| json!(c)).collect();
+    let events = response.events.iter().map(|event: &Event| json!(event)).collect();
+    let fields = [
+        ("children", list(children)),
+        ("keep", list(keep.into_iter().map(Value::from).collect())),
+        ("generate", list(generate)),
+        ("status", response.status.clone().map(Value::Object)),
+        ("conditions", list(conditions)),
+        ("events", list(events)),
+        ("requeueAfterMs", response.requeue_after_ms.map(Value::from)),
+        ("done", done.map(Value::from)),
+    ];
+    let fields = fields
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    Value::Object(fields.collect::<Map<_, _>>())
+}

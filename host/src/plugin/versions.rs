@@ -1,0 +1,211 @@
+//! The last versions that were live, on disk: to go on with after a restart, and to go back to.
+//!
+//! One folder a controller: each version's file under its digest, and `record.json`, the last one first. What is
+//! read is what its digest says, or it is not used. That protects against damage, not against whoever may write to
+//! the folder: they could as well replace the plugin's own file.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use super::Digest;
+use super::proof::Prefix;
+use super::report::KeptVersion;
+
+const RECORD: &str = "record.json";
+
+/// Why a kept version cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the kept version {} cannot be used: {problem}", path.display())]
+pub struct KeptError {
+    path: PathBuf,
+    problem: String,
+}
+
+/// The versions of one controller's plugin.
+#[derive(Debug)]
+pub struct Versions {
+    folder: PathBuf,
+    count: usize,
+    /// Changes are made one at a time.
+    writing: Mutex<()>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    versions: Vec<KeptVersion>,
+}
+
+impl Versions {
+    /// Keeps `count` versions in the controller's own folder within `state`, which is made when it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn open(state: &Path, controller: &str, count: usize) -> io::Result<Self> {
+        let folder = state.join(controller);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)?;
+        Ok(Self {
+            folder,
+            count,
+            writing: Mutex::new(()),
+        })
+    }
+
+    /// All of them, the last that became live first. A damaged record counts as none, and the log says so.
+    #[must_use]
+    pub fn list(&self) -> Vec<KeptVersion> {
+        let path = self.folder.join(RECORD);
+        let record = match fs::read(&path) {
+            Ok(text) => serde_json::from_slice::<Record>(&text).map_err(|error| error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Record::default()),
+            Err(error) => Err(error.to_string()),
+        };
+        match record {
+            Ok(record) => record.versions,
+            Err(error) => {
+                warn!(file = %path.display(), %error,
+                    "the record of kept plugin versions cannot be used: none of them is, and it is written anew");
+                Vec::new()
+            }
+        }
+    }
+
+    /// The last one with this digest.
+    #[must_use]
+    pub fn find(&self, pin: &Prefix) -> Option<KeptVersion> {
+        self.list().into_iter().find(|kept| {
+            Prefix::parse(&kept.digest).is_ok()
+                && kept
+                    .digest
+                    .trim_start_matches("sha256:")
+                    .starts_with(&pin.to_string())
+        })
+    }
+
+    /// The file of a version, when it is what its digest says.
+    ///
+    /// # Errors
+    /// When it is gone, too large, or damaged.
+    pub fn read(&self, kept: &KeptVersion, limit: usize) -> Result<Bytes, KeptError> {
+        let path = self.file(&kept.digest);
+        let wrong = |problem: String| KeptError {
+            path: path.clone(),
+            problem,
+        };
+        let file = fs::File::open(&path).map_err(|error| wrong(error.to_string()))?;
+        let mut bytes = Vec::new();
+        file.take(limit as u64 + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| wrong(error.to_string()))?;
+        let found = Digest::of(&bytes).to_string();
+        if found != kept.digest {
+            return Err(wrong(format!("its digest is {found}: it is damaged")));
+        }
+        Ok(bytes.into())
+    }
+
+    /// Puts a version first, and lets go of those over the count.
+    ///
+    /// # Errors
+    /// When it cannot be written; what was kept before still is.
+    pub fn keep(&self, version: KeptVersion, bytes: &[u8]) -> io::Result<()> {
+        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(&self.file(&version.digest), bytes)?;
+        let mut versions = self.list();
+        versions.retain(|kept| kept.digest != version.digest);
+        versions.insert(0, version);
+        versions.truncate(self.count);
+        let text = serde_json::to_vec_pretty(&Record {
+            versions: versions.clone(),
+        })?;
+        self.write(&self.folder.join(RECORD), &text)?;
+        let wanted: Vec<PathBuf> = versions.iter().map(|kept| self.file(&kept.digest)).collect();
+        for entry in fs::read_dir(&self.folder)?.flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "wasm") && !wanted.contains(&path) {
+                // What stays by accident goes next time.
+                let _ = fs::remove_file(path);
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&self, digest: &str) -> PathBuf {
+        self.folder
+            .join(digest.replace([':', '/', '.'], "-"))
+            .with_extension("wasm")
+    }
+
+    /// Whole or not at all.
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let new = path.with_extension("new");
+        let written = || {
+            let mut file = fs::File::create(&new)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&new, path)
+        };
+        written().inspect_err(|_| {
+            let _ = fs::remove_file(&new);
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(bytes: &[u8]) -> KeptVersion {
+        KeptVersion {
+            digest: Digest::of(bytes).to_string(),
+            version: "1".into(),
+            since: jiff::Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn digests(versions: &Versions) -> Vec<String> {
+        versions.list().into_iter().map(|kept| kept.digest).collect()
+    }
+
+    #[test]
+    fn the_last_ones_are_kept_and_the_rest_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let versions = Versions::open(folder.path(), "a", 2).unwrap();
+        for bytes in [b"1", b"2", b"3"] {
+            versions.keep(kept(bytes), bytes).unwrap();
+        }
+        assert_eq!(digests(&versions), [kept(b"3").digest, kept(b"2").digest]);
+        assert_eq!(versions.read(&kept(b"2"), 10).unwrap().as_ref(), b"2");
+        assert!(versions.read(&kept(b"1"), 10).is_err());
+        assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 3);
+        // One that becomes live again is the last again.
+        versions.keep(kept(b"2"), b"2").unwrap();
+        assert_eq!(digests(&versions), [kept(b"2").digest, kept(b"3").digest]);
+        let pin = Prefix::parse(&kept(b"3").digest).unwrap();
+        assert_eq!(versions.find(&pin), Some(kept(b"3")));
+    }
+
+    #[test]
+    fn what_is_damaged_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let versions = Versions::open(folder.path(), "a", 2).unwrap();
+        versions.keep(kept(b"1"), b"1").unwrap();
+        fs::write(versions.file(&kept(b"1").digest), "other").unwrap();
+        let error = versions.read(&kept(b"1"), 10).unwrap_err().to_string();
+        assert!(error.contains("damaged"), "{error}");
+        fs::write(folder.path().join("a").join(RECORD), "{").unwrap();
+        assert!(versions.list().is_empty());
+        versions.keep(kept(b"2"), b"2").unwrap();
+        assert_eq!(digests(&versions), [kept(b"2").digest]);
+    }
+}

@@ -1,0 +1,592 @@
+//! New versions of a plugin that are proved on the live objects, and promoted or held back.
+//!
+//! A version is the puppet with another number: each resource says under `variants` what that version does to it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use control_plane::Options;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::DynamicObject;
+use operator_host::plugin::Digest;
+use serde_json::{Value, json};
+
+use crate::mount::Mount;
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller, variant};
+use crate::support::{Host, LIMIT, Scenario, condition, own_cluster, plugin, resource};
+use crate::telemetry::{get, port};
+
+const FILE: &str = "puppet.wasm";
+const DEFINITION: &str = "puppets.test.operator-host.dev";
+
+/// A host whose puppet can be swapped.
+struct Stage<'a> {
+    scenario: &'a Scenario,
+    mount: Mount,
+    state: PathBuf,
+    more: String,
+}
+
+impl<'a> Stage<'a> {
+    /// With variant 0 of the puppet, which does what resources say outside of `variants`.
+    fn new(scenario: &'a Scenario, more: &str) -> Self {
+        let folder = scenario.folder.path();
+        Self {
+            scenario,
+            mount: Mount::new(&folder.join("mount"), FILE, &variant(0)),
+            state: folder.join("state"),
+            more: more.to_owned(),
+        }
+    }
+
+    fn start(&self) -> Host {
+        let text = format!(
+            "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{}",
+            self.mount.path.display(),
+            self.scenario.namespace,
+            controller(FILE, &self.more)
+        );
+        let config = self.scenario.file("config.yaml", text);
+        let state = self.state.display().to_string();
+        self.scenario.start_with(&config, &["--state-dir", &state])
+    }
+
+    fn swap(&mut self, number: u8) {
+        self.mount.put(FILE, &variant(number));
+    }
+}
+
+fn digest(number: u8) -> Digest {
+    Digest::of(&variant(number))
+}
+
+/// The line that says that a version took over.
+async fn until_live(host: &Host, number: u8, because: &str) -> String {
+    host.until_log(&["plugin loaded", &digest(number).to_string(), because])
+        .await
+}
+
+async fn until_held_back(host: &Host, number: u8) -> String {
+    host.until_log(&["plugin held back", &digest(number).to_string()])
+        .await
+}
+
+/// What the host says of the one plugin.
+async fn report(host: &Host) -> Value {
+    let (status, body) = get(host, "/plugins").await;
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str::<Value>(&body).unwrap()[0].clone()
+}
+
+/// Waits until the report of the one plugin is as `condition` says.
+async fn until_report(host: &Host, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let report = report(host).await;
+        if condition(&report) {
+            return report;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "the report never came to {what}: {report:#}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn response(children: &[(&str, &str)]) -> Value {
+    let children: Vec<_> = children
+        .iter()
+        .map(|(name, text)| config_map(name, text))
+        .collect();
+    json!({ "children": children })
+}
+
+fn is_held_back(puppet: &DynamicObject) -> bool {
+    condition(puppet, "PluginHeldBack").is_some()
+}
+
+async fn text_of(scenario: &Scenario, name: &str) -> Value {
+    scenario.get(CONFIG_MAP, name).await.unwrap().data["data"]["text"].clone()
+}
+
+#[tokio::test]
+async fn a_version_that_answers_the_same_is_promoted() {
+    let scenario = Scenario::new("proving-unchanged").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    for name in ["p", "q"] {
+        scenario
+            .puppet(name, json!({"response": response(&[(name, "x")])}))
+            .await;
+        scenario.until_ready(name).await;
+    }
+    let before = scenario.version(CONFIG_MAP, "p").await;
+    stage.swap(1);
+    until_live(&host, 1, "proved: 2 objects: 2 unchanged, 0 changed").await;
+    // The first version has no object to be proved on, and needs none.
+    assert_says(&host.log(), &["it was the first"]);
+    assert_eq!(scenario.version(CONFIG_MAP, "p").await, before);
+    let report = until_report(&host, "two versions kept", |r| {
+        r["kept"].as_array().is_some_and(|k| k.len() == 2)
+    })
+    .await;
+    assert_eq!(report["live"]["digest"], digest(1).to_string());
+    assert_eq!(report["kept"][1]["digest"], digest(0).to_string());
+    assert!(report["candidate"].is_null(), "{report:#}");
+}
+
+#[tokio::test]
+async fn a_version_that_answers_otherwise_and_deletes_little_is_promoted_at_once() {
+    let scenario = Scenario::new("proving-changed").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let many: Vec<(&str, &str)> = ["a", "b", "c", "d", "e"].map(|name| (name, "old")).to_vec();
+    let fewer: Vec<(&str, &str)> = ["a", "b", "c", "d"].map(|name| (name, "new")).to_vec();
+    let spec = json!({"response": response(&many), "variants": {"1": {"response": response(&fewer)}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    let line = until_live(
+        &host,
+        1,
+        "1 object: 0 unchanged, 1 changed, 1 of 5 children deleted",
+    )
+    .await;
+    // From the first hint of the new file.
+    let took = line.split("reload_ms").nth(1).expect("how long it took");
+    let took: String = took.chars().filter(char::is_ascii_digit).take(6).collect();
+    println!("promoted after {took} ms: {line}");
+    scenario
+        .until(CONFIG_MAP, "a", "changed", |map| {
+            map.data["data"]["text"] == "new"
+        })
+        .await;
+    scenario.until_gone(CONFIG_MAP, "e").await;
+}
+
+#[tokio::test]
+async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_nothing() {
+    let scenario = Scenario::new("proving-fails").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    scenario
+        .puppet("good", json!({"response": response(&[("g", "x")])}))
+        .await;
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"misbehave": "panic"}}});
+    scenario.puppet("bad", spec).await;
+    scenario.until_ready("good").await;
+    scenario.until_ready("bad").await;
+    let before = (
+        scenario.version(CONFIG_MAP, "a").await,
+        scenario.version(CONFIG_MAP, "g").await,
+    );
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_says(
+        &line,
+        &[
+            "fails on 1 object",
+            "proving-fails/bad",
+            "told to panic",
+            "kubectl annotate crd",
+        ],
+    );
+    let message = scenario
+        .until_condition(PUPPET, "bad", "PluginHeldBack", "True", "Fails")
+        .await;
+    assert_says(&message, &["told to panic", DEFINITION]);
+    scenario
+        .until_event_saying("bad", "Warning", "PluginHeldBack", "told to panic")
+        .await;
+    // The object that it does not fail on holds nothing back, and the one that does is as Ready as before.
+    let good = scenario.until_ready("good").await;
+    assert!(!is_held_back(&good));
+    scenario.until_ready("bad").await;
+    let report = report(&host).await;
+    assert_eq!(report["live"]["digest"], digest(0).to_string());
+    assert_eq!(report["candidate"]["state"], "heldBack");
+    assert_eq!(report["candidate"]["reason"], "Fails");
+    let metrics = get(&host, "/metrics").await.1;
+    assert_says(
+        &metrics,
+        &[
+            "result=\"held_back\"",
+            "operator_plugin_held_back{",
+            &digest(1).to_string(),
+        ],
+    );
+    // The live version goes on.
+    let spec =
+        json!({"response": response(&[("a", "x"), ("b", "x")]), "variants": {"1": {"misbehave": "panic"}}});
+    scenario.puppet("bad", spec).await;
+    scenario
+        .until(CONFIG_MAP, "b", "made by the live version", |_| true)
+        .await;
+    let after = (
+        scenario.version(CONFIG_MAP, "a").await,
+        scenario.version(CONFIG_MAP, "g").await,
+    );
+    assert_eq!(before, after, "a child was touched");
+    // A version that does not fail takes its place, and nothing is held back any more.
+    stage.swap(2);
+    until_live(&host, 2, "proved").await;
+    scenario
+        .until(PUPPET, "bad", "no longer holds anything back", |p| {
+            !is_held_back(p)
+        })
+        .await;
+    assert!(
+        !get(&host, "/metrics")
+            .await
+            .1
+            .contains("operator_plugin_held_back{")
+    );
+}
+
+#[tokio::test]
+async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() {
+    let scenario = Scenario::new("proving-deletes").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let both = response(&[("a", "x"), ("b", "x")]);
+    let spec = json!({"response": both, "variants": {"1": {"response": response(&[("a", "y")])}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_says(
+        &line,
+        &[
+            "it would delete 1 of 2 children, more than 20 %",
+            "ConfigMap proving-deletes/b",
+        ],
+    );
+    let message = scenario
+        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "WouldDelete")
+        .await;
+    assert_says(&message, &["-- apiVersion: v1", "-    name: b"]);
+    assert_eq!(text_of(&scenario, "a").await, "x");
+    assert_eq!(text_of(&scenario, "b").await, "x");
+    // It is tried again by itself, and the objects have changed.
+    let spec =
+        json!({"response": both, "variants": {"1": {"response": response(&[("a", "y"), ("b", "x")])}}});
+    scenario.puppet("p", spec).await;
+    until_live(&host, 1, "1 changed").await;
+    scenario
+        .until(CONFIG_MAP, "a", "changed", |map| map.data["data"]["text"] == "y")
+        .await;
+    scenario
+        .until(PUPPET, "p", "no longer holds anything back", |p| !is_held_back(p))
+        .await;
+}
+
+#[tokio::test]
+async fn a_version_that_answers_one_request_in_two_ways_is_refused_with_the_difference() {
+    let scenario = Scenario::new("proving-random").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let random = json!({"children": [config_map("a", "$random")]});
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": random}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_says(
+        &line,
+        &["NotDeterministic", "answers the same request in two ways"],
+    );
+    let message = scenario
+        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "NotDeterministic")
+        .await;
+    assert_says(&message, &["-    text: ", "+    text: "]);
+    assert_eq!(text_of(&scenario, "a").await, "x");
+}
+
+#[tokio::test]
+async fn with_proving_switched_off_whatever_loads_takes_over() {
+    let scenario = Scenario::new("proving-off").await;
+    let mut stage = Stage::new(&scenario, "proving: {mode: off}");
+    let host = stage.start();
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    until_live(&host, 1, "switched off").await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+}
+
+#[tokio::test]
+async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_again() {
+    let scenario = Scenario::new("proving-restart").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let spec =
+        |text: &str| json!({"response": response(&[("a", text)]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec("x")).await;
+    scenario.until_ready("p").await;
+    let uid = scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid;
+    stage.swap(1);
+    until_held_back(&host, 1).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // A log of its own tells the second run from the first.
+    fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
+    let host = stage.start();
+    until_live(&host, 0, "last good one before the restart").await;
+    until_held_back(&host, 1).await;
+    scenario.puppet("p", spec("y")).await;
+    scenario
+        .until(CONFIG_MAP, "a", "changed by the last good version", |a| {
+            a.data["data"]["text"] == "y"
+        })
+        .await;
+    assert_eq!(scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid, uid);
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // What is damaged is not used, and the log says so: then there is nothing but the file.
+    let kept = stage
+        .state
+        .join("puppet")
+        .join(format!("{}.wasm", digest(0).to_string().replace(':', "-")));
+    fs::write(&kept, "damaged").unwrap();
+    fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
+    let host = stage.start();
+    host.until_log(&["a version that was kept is lost", "damaged"])
+        .await;
+    until_live(&host, 1, "it was the first").await;
+}
+
+#[tokio::test]
+async fn the_configuration_can_promote_a_version_by_force() {
+    let scenario = Scenario::new("proving-force").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    until_held_back(&host, 1).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+    stage.more = format!("proving: {{promote: {}}}", digest(1));
+    let host = stage.start();
+    until_live(&host, 1, "promoted by force").await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+}
+
+/// Writes annotations onto the kind's definition; null takes one away.
+async fn annotate(scenario: &Scenario, annotations: Value) {
+    let definitions = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
+    let api: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &definitions);
+    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+    api.patch(DEFINITION, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn annotations_promote_by_force_roll_back_and_let_go() {
+    // The definition is everybody's in a shared cluster.
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "proving-orders").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": response(&[("b", "x")])}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    until_held_back(&host, 1).await;
+    annotate(&scenario, json!({"operator-host.dev/promote": digest(1).short()})).await;
+    until_live(&host, 1, "promoted by force").await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+    scenario
+        .until(CONFIG_MAP, "b", "made by the new version", |_| true)
+        .await;
+    scenario
+        .until(PUPPET, "p", "no longer holds anything back", |p| !is_held_back(p))
+        .await;
+
+    annotate(&scenario, json!({"operator-host.dev/pin": digest(0).to_string()})).await;
+    until_live(&host, 0, "rolled back to").await;
+    scenario.until_gone(CONFIG_MAP, "b").await;
+    scenario
+        .until(CONFIG_MAP, "a", "made by the version before", |_| true)
+        .await;
+    let report = until_report(&host, "put aside", |r| r["candidate"]["state"] == "putAside").await;
+    assert_eq!(
+        report["pinned"],
+        digest(0).to_string().trim_start_matches("sha256:")
+    );
+    assert_eq!(report["live"]["digest"], digest(0).to_string());
+
+    // Neither in the file nor kept: nothing happens but words.
+    annotate(&scenario, json!({"operator-host.dev/pin": "0123456789abcdef"})).await;
+    host.until_log(&["0123456789abcdef is pinned", "stays"]).await;
+    // Without orders the file's version is proved again.
+    annotate(
+        &scenario,
+        json!({"operator-host.dev/pin": null, "operator-host.dev/promote": null}),
+    )
+    .await;
+    until_report(&host, "held back", |r| r["candidate"]["state"] == "heldBack").await;
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+}
+
+const ECHO: &str = "my-operator.dev/v1/Echo";
+const POD: &str = "v1/Pod";
+
+/// The sample with other bytes in one place.
+fn echo(from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut file = fs::read(plugin("echo")).unwrap();
+    let at = file
+        .windows(from.len())
+        .position(|bytes| bytes == from)
+        .expect("the place");
+    file[at..at + to.len()].copy_from_slice(to);
+    file
+}
+
+/// Projects a ConfigMap's contents, as they are in the API server, as the kubelet does.
+async fn project(api: &Api<ConfigMap>, mount: &mut Mount) {
+    let map = api.get("plugins").await.unwrap();
+    let keys = map.binary_data.unwrap_or_default();
+    let keys: BTreeMap<_, _> = keys
+        .into_iter()
+        .map(|(key, ByteString(bytes))| (key, bytes))
+        .collect();
+    mount.project(&keys);
+}
+
+#[tokio::test]
+async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_back() {
+    let scenario = Scenario::new("proving-configmap").await;
+    let api: Api<ConfigMap> = Api::namespaced(scenario.client.clone(), &scenario.namespace);
+    let with = |bytes: Vec<u8>| ConfigMap {
+        metadata: kube::api::ObjectMeta {
+            name: Some("plugins".into()),
+            ..Default::default()
+        },
+        binary_data: Some(BTreeMap::from([("echo.wasm".to_owned(), ByteString(bytes))])),
+        ..Default::default()
+    };
+    let original = echo(b"labelsapp", b"labelsapp");
+    api.create(&PostParams::default(), &with(original.clone()))
+        .await
+        .unwrap();
+    let mut mount = Mount::new(&scenario.folder.path().join("mount"), "other", b"");
+    project(&api, &mut mount).await;
+    let config = scenario.file(
+        "config.yaml",
+        format!(
+            "plugins: {}\nnamespaces: [{}]\ncontrollers:\n- name: echo\n  \
+             parent: {{apiVersion: my-operator.dev/v1, kind: Echo}}\n  plugin: echo.wasm\n  \
+             children: [{{apiVersion: v1, kind: Pod}}]\n",
+            mount.path.display(),
+            scenario.namespace
+        ),
+    );
+    let host = scenario.start_with(&config, &[]);
+    let resource = "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {name: e}\nspec: {replicas: 2, image: 'echo:1'}";
+    scenario.apply(resource).await;
+    scenario
+        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
+        .await;
+    let uid = |pod: Option<DynamicObject>| pod.unwrap().metadata.uid;
+    let pod = uid(scenario.get(POD, "e-pod-1").await);
+
+    // Another label: promoted, and every pod has it.
+    let changed = echo(b"labelsapp", b"labelsapq");
+    api.replace("plugins", &PostParams::default(), &with(changed.clone()))
+        .await
+        .unwrap();
+    project(&api, &mut mount).await;
+    host.until_log(&[
+        "plugin loaded",
+        &Digest::of(&changed).to_string(),
+        "1 object: 0 unchanged, 1 changed",
+    ])
+    .await;
+    scenario
+        .until(POD, "e-pod-1", "labelled by the new version", |pod| {
+            pod.metadata
+                .labels
+                .as_ref()
+                .is_some_and(|labels| labels.get("apq").is_some_and(|value| value == "e"))
+        })
+        .await;
+
+    // Other names: both pods would go.
+    let broken = echo(b"-pod-", b"-box-");
+    api.replace("plugins", &PostParams::default(), &with(broken.clone()))
+        .await
+        .unwrap();
+    project(&api, &mut mount).await;
+    let line = host
+        .until_log(&["plugin held back", &Digest::of(&broken).to_string()])
+        .await;
+    assert_says(&line, &["delete 2 of 2 children", "e-pod-0"]);
+    scenario
+        .until_condition(ECHO, "e", "PluginHeldBack", "True", "WouldDelete")
+        .await;
+    assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1"]);
+    assert_eq!(uid(scenario.get(POD, "e-pod-1").await), pod);
+
+    // A definition in which what the Echo uses has another type.
+    let contradicting = echo(
+        br#""minimum":0,"type":"integer"}},"required":["replicas","image"]"#,
+        br#""minimum":0,"type":"boolean"}},"required":["replicas","image"]"#,
+    );
+    api.replace("plugins", &PostParams::default(), &with(contradicting.clone()))
+        .await
+        .unwrap();
+    project(&api, &mut mount).await;
+    let line = host
+        .until_log(&["plugin held back", &Digest::of(&contradicting).to_string()])
+        .await;
+    assert_says(
+        &line,
+        &["Incompatible", "proving-configmap/e", "spec.replicas", "boolean"],
+    );
+
+    api.replace("plugins", &PostParams::default(), &with(broken.clone()))
+        .await
+        .unwrap();
+    project(&api, &mut mount).await;
+    scenario
+        .until_condition(ECHO, "e", "PluginHeldBack", "True", "WouldDelete")
+        .await;
+
+    // What the command line shows of it.
+    let address = format!("127.0.0.1:{}", port(&host).await);
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["plugins", "--address", &address])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_says(
+        &table,
+        &[
+            "CONTROLLER",
+            &Digest::of(&changed).short(),
+            "held back",
+            "-    name: e-pod-0",
+            "+    name: e-box-0",
+        ],
+    );
+    assert!(!table.contains('\x1b'), "colour is for terminals");
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["plugins", "echo", "-o", "yaml", "--address", &address])
+        .output()
+        .unwrap();
+    let yaml: Value = serde_saphyr::from_str(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    assert_eq!(yaml[0]["candidate"]["state"], "heldBack");
+    assert_eq!(yaml[0]["live"]["digest"], Digest::of(&changed).to_string());
+}
