@@ -3,13 +3,14 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test bench crds schemas fmt lint clean prerequisites
+.PHONY: help run run-deploy test image-test manifests bench crds schemas fmt lint clean prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
+	@echo "  PLUGIN=folder make run         runs that plugin, as \`operator-host new\` writes it, in place of the samples"
 	@echo "  CLUSTER=current make run       uses the cluster of the current kubeconfig"
 	@echo "  HOST_LOG=all make run          shows the host's whole log (all, warn, none)"
 	@echo "  KUBEBUILDER_ASSETS=folder ...  uses the etcd and kube-apiserver in that folder"
@@ -17,7 +18,14 @@ help: ## This list
 run: prerequisites ## Start a local cluster with the host in it and show what happens
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
-	    --config manifests/playground.yaml --crds manifests/crds --samples manifests/samples
+	    --config $(if $(PLUGIN),$(PLUGIN)/config.yaml,manifests/playground.yaml) \
+	    --crds $(if $(PLUGIN),$(PLUGIN)/crd.json,manifests/crds) \
+	    --samples $(if $(PLUGIN),$(PLUGIN)/sample.yaml,manifests/samples)
+
+run-deploy: prerequisites ## The same as it is deployed: manifests/deploy, the host with its ServiceAccount's rights
+	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; manifests/deploy/plugins.sh; \
+	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
+	    --deploy manifests/deploy/base --crds manifests/crds --samples manifests/samples
 
 test: prerequisites ## Check format and lints, run every test
 	@cargo fmt --all --check
@@ -51,6 +59,16 @@ schemas: ## Write the JSON Schemas of the contract anew
 	cargo build --workspace --quiet
 	$(target)/debug/operator-host schema request > wit/request.schema.json
 	$(target)/debug/operator-host schema response > wit/response.schema.json
+
+image-test: prerequisites ## Build the Dockerfile's image without pulling any, and run it as a pod would (slow; PROFILE=dev is less so)
+	plugins/build.sh >/dev/null
+	tests/image.sh $(or $(PROFILE),release)
+
+manifests: ## Write the roles of manifests/deploy anew
+	cargo build --workspace --quiet
+	manifests/deploy/plugins.sh
+	$(target)/debug/operator-host rbac --config manifests/deploy/base/config/config.yaml >manifests/deploy/base/rbac.yaml.new
+	mv manifests/deploy/base/rbac.yaml.new manifests/deploy/base/rbac.yaml
 
 bench: prerequisites ## Measure, and print the table that README shows
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \

@@ -6,7 +6,8 @@
 # a line; progress goes to standard error. What a plugin offers as a plain WASI command (a cargo feature
 # `command` and a binary NAME-command) is built too, to target/plugins/NAME-command.wasm.
 #
-# A folder with a go.mod is a plugin in Go, a plain WASI command; go.sh beside this script says with which Go.
+# A folder with a go.mod is a plugin in Go, a plain WASI command; go.sh beside this script says with which Go. One with
+# a plugin.c is a plugin in C, with a Makefile of its own; c.sh says with which compiler.
 #
 # The Rust target wasm32-wasip1 comes from rustup. Where rustup is not there or cannot download, it is put
 # together from Debian's packages, in the user's cache folder. WASM_TOOLCHAIN=rustup or debian forces one.
@@ -89,7 +90,7 @@ make_sysroot() {
     : >"$sysroot/complete"
 }
 
-# Prints the folders of the plugins beside this script: those with a library for WebAssembly, and those in Go.
+# Prints the folders of the plugins beside this script: those with a library for WebAssembly, those in Go and in C.
 all_plugins() {
     local manifest
     for manifest in "$plugins"/*/Cargo.toml; do
@@ -97,6 +98,9 @@ all_plugins() {
     done
     for manifest in "$plugins"/*/go.mod; do
         if [[ -f $manifest ]]; then echo "${manifest%/go.mod}"; fi
+    done
+    for manifest in "$plugins"/*/plugin.c; do
+        if [[ -f $manifest ]]; then echo "${manifest%/plugin.c}"; fi
     done
 }
 
@@ -112,6 +116,15 @@ build_go() {
     install_file "$work/go/$name.wasm" "$name"
 }
 
+build_c() {
+    local folder=$1 name cc
+    name=$(cd "$folder" && basename "$PWD")
+    cc=$("$plugins/c.sh")
+    say "building $name"
+    make --silent --directory "$folder" CC="$cc" >&2
+    install_file "$folder/build/$name.wasm" "$name"
+}
+
 build() {
     local folder=$1 name
     local manifest=$folder/Cargo.toml
@@ -119,7 +132,11 @@ build() {
         build_go "$folder"
         return
     fi
-    [[ -f $manifest ]] || die "$folder holds no plugin: there is no Cargo.toml and no go.mod"
+    if [[ -f $folder/plugin.c ]]; then
+        build_c "$folder"
+        return
+    fi
+    [[ -f $manifest ]] || die "$folder holds no plugin: there is no Cargo.toml, no go.mod and no plugin.c"
     [[ -n $prepared ]] || prepare_rust
     name=$(sed -n 's/^name *= *"\(.*\)"/\1/p' "$manifest" | head -n 1)
     if [[ ! -f $folder/crd.json ]]; then
@@ -171,7 +188,7 @@ prepare_rust() {
     esac
 
     # What makes a plugin small, said here too for plugins in other workspaces; and no path of this machine in it.
-    export CARGO_PROFILE_RELEASE_{OPT_LEVEL=z,LTO=true,CODEGEN_UNITS=1,PANIC=abort,STRIP=true}
+    export CARGO_PROFILE_RELEASE_{OPT_LEVEL=s,LTO=true,CODEGEN_UNITS=1,PANIC=abort,STRIP=true}
     local cargo_home=${CARGO_HOME:-$HOME/.cargo} sources
     sources=$("${RUSTC:-rustc}" --print sysroot)/lib/rustlib/src
     export CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS="--remap-path-prefix=$cargo_home/registry/src/= --remap-path-prefix=$plugins/= --remap-path-prefix=$sources/="
@@ -182,6 +199,6 @@ mkdir -p "$results"
 (($#)) || mapfile -t folders < <(all_plugins)
 (($# == 0)) || folders=("$@")
 for folder in "${folders[@]}"; do
-    [[ -d $plugins/$folder && $folder != */* ]] && folder=$plugins/$folder
+    [[ -d $plugins/$folder && $folder != */* && $folder != .* ]] && folder=$plugins/$folder
     build "$folder"
 done

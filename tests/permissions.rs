@@ -4,6 +4,7 @@ use serde_json::json;
 
 use crate::echo::CONTROLLER;
 use crate::echoes::{ECHO, POD, apply, complaints};
+use crate::rights::rbac;
 use crate::support::{LIMITED, Scenario, cluster, condition};
 
 const MYAPP: &str = "example.com/v1/MyApp";
@@ -65,7 +66,7 @@ async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_says_wha
         .await;
     assert!(message.contains("cannot list resource \"pods\""), "{message}");
     assert!(
-        message.contains("give the host's role the verbs get, list and watch"),
+        message.contains("give the host's role the verbs list and watch"),
         "{message}"
     );
     let line = host
@@ -134,4 +135,42 @@ async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_i
             .count(),
         2
     );
+}
+
+#[tokio::test]
+async fn a_host_whose_service_account_is_deleted_says_so_and_changes_nothing() {
+    let scenario = Scenario::new("no-account").await;
+    let name = "no-account";
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
+    scenario.apply(&account.to_string()).await;
+    let config = scenario.config(CONTROLLER);
+    let roles: serde_json::Value =
+        serde_json::from_str(&rbac(&config, &format!("{name}/{name}"), &["-o", "json"])).unwrap();
+    for role in roles["items"].as_array().unwrap() {
+        scenario.apply(&role.to_string()).await;
+    }
+    let token = cluster()
+        .await
+        .kubeconfig_of_account(name, name)
+        .await
+        .expect("a token");
+    let scenario = scenario.with_kubeconfig(token);
+    let mut host = scenario.start_with(&config, &[]);
+    apply(&scenario, "e", 2).await;
+    scenario
+        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
+        .await;
+
+    scenario.delete("v1/ServiceAccount", name).await;
+    // The API server takes a token that it has just seen for ten seconds more.
+    while !host.log().contains("Unauthorized") {
+        if scenario.get(POD, "e-pod-0").await.is_some() {
+            scenario.delete(POD, "e-pod-0").await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+    let line = host.until_log(&["WARN", "Unauthorized"]).await;
+    assert!(line.contains("see that its ServiceAccount exists"), "{line}");
+    scenario.until(POD, "e-pod-1", "left alone", |_| true).await;
+    assert!(host.is_alive());
 }

@@ -2,65 +2,32 @@
 //!
 //! Proving is off, so that whatever loads takes over; `proving` has the scenarios with it.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::PathBuf;
 
+use crate::mount::Mount;
 use crate::support::{Host, LIMIT, Scenario, cluster, plugin};
 
 const ECHO: &str = "my-operator.dev/v1/Echo";
 const POD: &str = "v1/Pod";
 
-/// A folder as the kubelet keeps it for a ConfigMap: links to `..data`, and that a link to a time-stamped folder.
-struct Mount {
-    path: PathBuf,
-    version: u32,
+const FILE: &str = "echo.wasm";
+
+fn mounted(scenario: &Scenario, content: &[u8]) -> Mount {
+    Mount::new(&scenario.folder.path().join("mount"), FILE, content)
 }
 
-impl Mount {
-    fn new(scenario: &Scenario, content: &[u8]) -> Self {
-        let path = scenario.folder.path().join("mount");
-        fs::create_dir(&path).unwrap();
-        let mut mount = Self { path, version: 0 };
-        mount.swap(content);
-        symlink("..data/echo.wasm", mount.path.join("echo.wasm")).unwrap();
-        mount
-    }
-
-    /// The ConfigMap has changed.
-    fn swap(&mut self, content: &[u8]) {
-        self.version += 1;
-        let name = format!("..2026_11_21_00_00_00.{}", self.version);
-        let data = self.path.join("..data");
-        let old = fs::read_link(&data).ok();
-        fs::create_dir(self.path.join(&name)).unwrap();
-        fs::write(self.path.join(&name).join("echo.wasm"), content).unwrap();
-        symlink(&name, self.path.join("..data_tmp")).unwrap();
-        fs::rename(self.path.join("..data_tmp"), &data).unwrap();
-        if let Some(old) = old {
-            fs::remove_dir_all(self.path.join(old)).unwrap();
-        }
-    }
-
-    /// The ConfigMap has lost its key.
-    fn empty(&mut self) {
-        fs::remove_file(self.path.join("echo.wasm")).unwrap();
-        let old = fs::read_link(self.path.join("..data")).unwrap();
-        fs::remove_file(self.path.join(old).join("echo.wasm")).unwrap();
-    }
-
-    fn start(&self, scenario: &Scenario, arguments: &[&str]) -> Host {
-        let text = format!(
-            "plugins: {}\nnamespaces: [{}]\ncontrollers:\n- name: echo\n  \
-             parent: {{apiVersion: my-operator.dev/v1, kind: Echo}}\n  plugin: echo.wasm\n  \
-             children: [{{apiVersion: v1, kind: Pod}}]\n  backoff: {{initial: 100ms, max: 1s}}\n  \
-             proving: {{mode: off}}\n",
-            self.path.display(),
-            scenario.namespace
-        );
-        let config = scenario.file("config.yaml", text);
-        scenario.start_with(&config, arguments)
-    }
+fn start(mount: &Mount, scenario: &Scenario, arguments: &[&str]) -> Host {
+    let text = format!(
+        "plugins: {}\nnamespaces: [{}]\ncontrollers:\n- name: echo\n  \
+         parent: {{apiVersion: my-operator.dev/v1, kind: Echo}}\n  plugin: {FILE}\n  \
+         children: [{{apiVersion: v1, kind: Pod}}]\n  backoff: {{initial: 100ms, max: 1s}}\n  \
+         proving: {{mode: off}}\n",
+        mount.path.display(),
+        scenario.namespace
+    );
+    let config = scenario.file("config.yaml", text);
+    scenario.start_with(&config, arguments)
 }
 
 /// The sample as it is.
@@ -111,19 +78,19 @@ async fn until_loaded(host: &Host, count: usize) {
 #[tokio::test]
 async fn a_new_version_takes_over_and_every_object_is_reconciled() {
     let scenario = Scenario::new("reload-takes-over").await;
-    let mut mount = Mount::new(&scenario, &echo());
-    let host = mount.start(&scenario, &[]);
+    let mut mount = mounted(&scenario, &echo());
+    let host = start(&mount, &scenario, &[]);
     scenario.apply(&resource(2)).await;
     until_ready(&scenario).await;
     assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1"]);
-    mount.swap(&other_names());
+    mount.put(FILE, &other_names());
     scenario
         .until(POD, "e-box-1", "made by the new version", |_| true)
         .await;
     scenario.until_gone(POD, "e-pod-0").await;
     scenario.until_gone(POD, "e-pod-1").await;
     // Back again, with the first version's digest.
-    mount.swap(&echo());
+    mount.put(FILE, &echo());
     scenario
         .until(POD, "e-pod-1", "made by the first version", |_| true)
         .await;
@@ -135,17 +102,17 @@ async fn a_new_version_takes_over_and_every_object_is_reconciled() {
 #[tokio::test]
 async fn versions_that_answer_the_same_write_nothing() {
     let scenario = Scenario::new("reload-quiet").await;
-    let mut mount = Mount::new(&scenario, &echo());
-    let host = mount.start(&scenario, &[]);
+    let mut mount = mounted(&scenario, &echo());
+    let host = start(&mount, &scenario, &[]);
     scenario.apply(&resource(2)).await;
     until_ready(&scenario).await;
     let before = scenario.writes(cluster().await);
     for number in 1..=5 {
-        mount.swap(&same_answers(number));
+        mount.put(FILE, &same_answers(number));
         until_loaded(&host, usize::from(number) + 1).await;
     }
     // What comes next is one more version, which does write: everything before it is through then.
-    mount.swap(&other_names());
+    mount.put(FILE, &other_names());
     scenario
         .until(POD, "e-box-0", "made by the last version", |_| true)
         .await;
@@ -164,17 +131,17 @@ async fn versions_that_answer_the_same_write_nothing() {
 #[tokio::test]
 async fn a_bad_version_leaves_the_children_and_the_live_version_alone() {
     let scenario = Scenario::new("reload-bad").await;
-    let mut mount = Mount::new(&scenario, &echo());
-    let mut host = mount.start(&scenario, &[]);
+    let mut mount = mounted(&scenario, &echo());
+    let mut host = start(&mount, &scenario, &[]);
     scenario.apply(&resource(1)).await;
     until_ready(&scenario).await;
     let pod = scenario.get(POD, "e-pod-0").await.unwrap();
-    mount.swap(&echo()[..50_000]);
+    mount.put(FILE, &echo()[..50_000]);
     host.until_log(&["cut off", "stays live"]).await;
-    mount.swap(&fs::read(plugin("mysql")).unwrap());
+    mount.put(FILE, &fs::read(plugin("mysql")).unwrap());
     host.until_log(&["it reconciles", "MySQLCluster", "stays live"])
         .await;
-    mount.empty();
+    mount.project(&BTreeMap::new());
     host.until_log(&["not there", "stays live"]).await;
     // The live version still answers.
     scenario.apply(&resource(2)).await;
@@ -191,8 +158,8 @@ async fn a_bad_version_leaves_the_children_and_the_live_version_alone() {
 #[tokio::test]
 async fn a_host_that_starts_with_a_bad_file_works_when_a_good_one_comes() {
     let scenario = Scenario::new("reload-bad-start").await;
-    let mut mount = Mount::new(&scenario, b"\0asm and nothing more");
-    let _host = mount.start(&scenario, &[]);
+    let mut mount = mounted(&scenario, b"\0asm and nothing more");
+    let _host = start(&mount, &scenario, &[]);
     scenario.apply(&resource(1)).await;
     scenario
         .until(ECHO, "e", "said why there is no answer", |e| {
@@ -201,17 +168,21 @@ async fn a_host_that_starts_with_a_bad_file_works_when_a_good_one_comes() {
                 .contains("cannot be used")
         })
         .await;
-    mount.swap(&echo());
+    mount.put(FILE, &echo());
     until_ready(&scenario).await;
 }
 
 #[tokio::test]
 async fn a_start_with_a_warm_cache_compiles_nothing() {
     let scenario = Scenario::new("reload-cache").await;
-    let mount = Mount::new(&scenario, &echo());
+    let mount = mounted(&scenario, &echo());
     let cache = scenario.folder.path().join("cache").display().to_string();
     for compiled in ["\"compiled\":true", "\"compiled\":false"] {
-        let host = mount.start(&scenario, &["--cache-dir", &cache, "--log-format", "json"]);
+        let host = start(
+            &mount,
+            &scenario,
+            &["--cache-dir", &cache, "--log-format", "json"],
+        );
         host.until_log(&["plugin loaded", compiled]).await;
         assert_eq!(host.stop().await.code(), Some(0));
     }

@@ -2,14 +2,20 @@
 
 pub mod check;
 pub mod crd;
+pub mod diff;
+pub mod new;
 pub mod plugins;
+pub mod rbac;
 pub mod render;
+pub mod replay;
 pub mod run;
 pub mod schema;
+pub mod uninstall;
 pub mod webhook_manifests;
 
 mod plugin_file;
 mod rendering;
+mod watch;
 
 use clap::{Parser, Subcommand};
 
@@ -28,6 +34,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the controllers that a configuration names, until SIGTERM or Ctrl-C
     Run(run::Args),
+    /// Write a plugin to start from, in Rust, Go or C
+    New(new::Args),
     /// Show which version of each plugin a running host uses, and which it holds back and why
     Plugins(plugins::Args),
     /// Print the CustomResourceDefinition of a plugin, made from its types
@@ -36,6 +44,14 @@ pub enum Command {
     Render(render::Args),
     /// Say all that is wrong with a plugin
     Check(check::Args),
+    /// Show what plugins would change in the cluster, by server-side dry-run
+    Diff(diff::Args),
+    /// Make recorded plugin calls again and print what differs
+    Replay(replay::Args),
+    /// Print the least rights that a configuration and its plugins need, as Roles and bindings
+    Rbac(rbac::Args),
+    /// Take the host's finalizers off, so that nothing waits for it once it is gone
+    Uninstall(uninstall::Args),
     /// Print the JSON Schema of what a WASI command reads or writes
     Schema(schema::Args),
     /// Print the manifest that makes the API server ask the host before it writes a resource

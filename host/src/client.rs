@@ -191,6 +191,17 @@ pub struct Writer {
     pub acts_as: Option<ServiceAccount>,
 }
 
+/// In the host's own name and at any time, for commands that share the cluster with nobody.
+impl From<Client> for Writer {
+    fn from(client: Client) -> Self {
+        Self {
+            client,
+            term: Term::endless(),
+            acts_as: None,
+        }
+    }
+}
+
 fn transport(config: &Config, term: &Term, undelivered: Option<Duration>) -> Result<Transport, ClientError> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);

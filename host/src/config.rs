@@ -97,6 +97,12 @@ impl std::fmt::Display for ServiceAccount {
 }
 
 impl ControllerConfig {
+    /// The finalizer that it puts on its parents.
+    #[must_use]
+    pub fn finalizer(&self) -> String {
+        format!("operator-host.dev/{}", self.name)
+    }
+
     /// The field manager of all that this controller applies.
     #[must_use]
     pub fn field_manager(&self) -> String {
@@ -176,11 +182,15 @@ impl Config {
     /// When it cannot be read, is not YAML, has an unknown field or a value that makes no sense, or names a
     /// plugin that is not there.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
-            file: file.to_owned(),
-            source,
-        })?;
-        Self::parse(file, &text)
+        Self::parse(file, &read(file)?)
+    }
+
+    /// As [`Config::load`], but the plugins' files need not be there: nothing is to run.
+    ///
+    /// # Errors
+    /// As [`Config::load`], but for those files.
+    pub fn load_without_plugins(file: &Path) -> Result<Self, ConfigError> {
+        parse_raw(file, &read(file)?)?.validate(file, false)
     }
 
     /// Checks the text of `file`; see [`Config::load`].
@@ -188,16 +198,26 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        let raw: RawConfig = serde_saphyr::from_str(text).map_err(|error| {
-            let message = error.without_snippet().to_string();
-            invalid(
-                file,
-                error.location().unwrap_or(Location::UNKNOWN),
-                in_plain_words(&message),
-            )
-        })?;
-        raw.validate(file)
+        parse_raw(file, text)?.validate(file, true)
     }
+}
+
+fn read(file: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
+        file: file.to_owned(),
+        source,
+    })
+}
+
+fn parse_raw(file: &Path, text: &str) -> Result<RawConfig, ConfigError> {
+    serde_saphyr::from_str(text).map_err(|error| {
+        let message = error.without_snippet().to_string();
+        invalid(
+            file,
+            error.location().unwrap_or(Location::UNKNOWN),
+            in_plain_words(&message),
+        )
+    })
 }
 
 /// serde-saphyr ends its messages with the location, which [`ConfigError`] puts first, and names Rust's types.
@@ -303,7 +323,7 @@ pub const DEFAULT_LIMITS: LimitsConfig = LimitsConfig {
 };
 
 impl RawConfig {
-    fn validate(self, file: &Path) -> Result<Config, ConfigError> {
+    fn validate(self, file: &Path, needs_plugins: bool) -> Result<Config, ConfigError> {
         let here = file.parent().unwrap_or(Path::new(""));
         let folder = self
             .plugins
@@ -323,7 +343,7 @@ impl RawConfig {
         for raw in self.controllers {
             let name_at = raw.name.referenced;
             let parent_at = raw.parent.kind.referenced;
-            let controller = raw.validate(file, &folder)?;
+            let controller = raw.validate(file, &folder, needs_plugins)?;
             if controllers.iter().any(|other| other.name == controller.name) {
                 let message = format!(
                     "there is a controller named {:?} already: give each its own name",
@@ -355,11 +375,16 @@ impl RawConfig {
 }
 
 impl RawController {
-    fn validate(self, file: &Path, folder: &Path) -> Result<ControllerConfig, ConfigError> {
+    fn validate(
+        self,
+        file: &Path,
+        folder: &Path,
+        needs_plugins: bool,
+    ) -> Result<ControllerConfig, ConfigError> {
         dns_label(file, &self.name, "a controller's name")?;
         let parent = self.parent.validate(file)?;
         let path = folder.join(&self.plugin.value);
-        if !path.is_file() {
+        if needs_plugins && !path.is_file() {
             let message = format!(
                 "there is no plugin file {}: put it there, or name one that exists",
                 path.display()
@@ -539,26 +564,28 @@ fn duration(file: &Path, text: Option<&Spanned<String>>, default: Duration) -> R
 
 fn bytes(file: &Path, text: Option<&Spanned<String>>, default: usize) -> Result<usize, ConfigError> {
     let Some(text) = text else { return Ok(default) };
-    let (number, unit) = text
-        .value
-        .split_at(text.value.trim_end_matches(char::is_alphabetic).len());
-    let unit = match unit {
-        "" => Some(1),
-        "Ki" => Some(1 << 10),
-        "Mi" => Some(1 << 20),
-        "Gi" => Some(1 << 30),
-        _ => None,
-    };
-    let size = unit
-        .and_then(|unit| number.parse::<usize>().ok()?.checked_mul(unit))
-        .filter(|&n| n > 0);
-    size.ok_or_else(|| {
+    parse_size(&text.value).ok_or_else(|| {
         let message = format!(
             "{:?} is not a size: expected bytes, such as `65536`, `512Ki` or `64Mi`",
             text.value
         );
         invalid(file, text.referenced, message)
     })
+}
+
+/// Bytes, more than 0, with or without one of the units Ki, Mi and Gi; `None` for any other text.
+#[must_use]
+pub fn parse_size(text: &str) -> Option<usize> {
+    let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
+    let unit = match unit {
+        "" => 1,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        _ => return None,
+    };
+    let size = number.parse::<usize>().ok()?.checked_mul(unit)?;
+    (size > 0).then_some(size)
 }
 
 #[cfg(test)]

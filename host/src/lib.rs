@@ -32,4 +32,11 @@ pub mod controller;
 
 pub mod author;
 
+pub mod record;
+
+pub mod preview;
+
+pub mod rbac;
+pub mod uninstall;
+
 pub mod plugin;

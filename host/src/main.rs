@@ -17,6 +17,7 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match command {
             Command::Run(args) => cli::run::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::New(args) => cli::new::run(&args).map(|()| ExitCode::SUCCESS),
             Command::Plugins(args) => cli::plugins::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Crd(args) => cli::crd::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Render(args) => cli::render::run(args).await,
@@ -24,6 +25,10 @@ fn main() -> ExitCode {
             Command::WebhookManifests(args) => cli::webhook_manifests::run(args)
                 .await
                 .map(|()| ExitCode::SUCCESS),
+            Command::Diff(args) => cli::diff::run(args).await,
+            Command::Replay(args) => cli::replay::run(args).await,
+            Command::Rbac(args) => cli::rbac::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Uninstall(args) => cli::uninstall::run(args).await,
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
         }
     });

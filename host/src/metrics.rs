@@ -62,6 +62,7 @@ pub struct Metrics {
     plugin_log_lines_dropped: Counter<u64>,
     plugin_compile_duration: Histogram<f64>,
     plugin_reloads: Counter<u64>,
+    records_dropped: Counter<u64>,
     config_reloads: Counter<u64>,
     queue_duration: Histogram<f64>,
     watch_restarts: Counter<u64>,
@@ -120,6 +121,7 @@ impl Metrics {
             plugin_log_lines_dropped: counter(define::PLUGIN_LOG_LINES_DROPPED),
             plugin_compile_duration: histogram(define::PLUGIN_COMPILE_DURATION, CALL_TIMES),
             plugin_reloads: counter(define::PLUGIN_RELOADS),
+            records_dropped: counter(define::RECORDS_DROPPED),
             config_reloads: counter(define::CONFIG_RELOADS),
             queue_duration: histogram(define::QUEUE_DURATION, PASS_TIMES),
             watch_restarts: counter(define::WATCH_RESTARTS),
@@ -352,6 +354,13 @@ impl ControllerMetrics {
         self.metrics
             .plugin_reloads
             .add(1, &[self.controller.clone(), KeyValue::new("result", result)]);
+    }
+
+    /// A plugin call was not recorded though it should have been.
+    pub fn record_dropped(&self) {
+        self.metrics
+            .records_dropped
+            .add(1, std::slice::from_ref(&self.controller));
     }
 
     /// Reads a queue from now on, in place of the one that this controller had before.

@@ -26,6 +26,7 @@ use self::outlet::{Reported, Spans};
 use self::settings::Signal;
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::record::Recorder;
 use crate::trace::Tracer;
 
 /// How long the last spans and metrics may take to reach the collector when the process ends.
@@ -51,6 +52,8 @@ pub struct Instruments {
     pub tracer: Tracer,
     /// What the health port says.
     pub health: Arc<Health>,
+    /// Where plugin calls are recorded, if they are.
+    pub recorder: Option<Recorder>,
 }
 
 impl Instruments {
@@ -61,6 +64,7 @@ impl Instruments {
             metrics: Arc::new(Metrics::unread()),
             tracer: Tracer::default(),
             health: Arc::default(),
+            recorder: None,
         }
     }
 }
@@ -113,6 +117,7 @@ impl Telemetry {
             metrics,
             tracer,
             health: Arc::default(),
+            recorder: None,
         };
         Ok(Self {
             traces,

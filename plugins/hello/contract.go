@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// The records of the plugin contract that this plugin uses; wit/request.schema.json and
-// wit/response.schema.json are the whole of it.
+// The records of the plugin contract, and the loop around the operator in main.go, which has the types `resource` and
+// `child` with the fields that it reads. The contract: host/docs/contract.md and the JSON Schemas in wit/.
 
 type object = map[string]any
 
@@ -25,9 +25,16 @@ type input struct {
 }
 
 type request struct {
-	Parent   hello        `json:"parent"`
-	Children []deployment `json:"children"`
-	Now      string       `json:"now"`
+	Parent   resource  `json:"parent"`
+	Children []child   `json:"children"`
+	Related  []related `json:"related"`
+	Now      string    `json:"now"`
+}
+
+// related answers a need.
+type related struct {
+	ID      string   `json:"id"`
+	Objects []object `json:"objects"`
 }
 
 // output has one field, which says what it is.
@@ -43,19 +50,60 @@ type description struct {
 	Version   string          `json:"version"`
 	Parent    kind            `json:"parent"`
 	Makes     []kind          `json:"makes"`
+	Reads     []kind          `json:"reads,omitempty"`
 	Finalizer bool            `json:"finalizer"`
 	CRD       json.RawMessage `json:"crd"`
 }
 
 type response struct {
-	Children   []object    `json:"children"`
-	Status     object      `json:"status,omitempty"`
-	Conditions []condition `json:"conditions,omitempty"`
+	Children       []object    `json:"children"`
+	Keep           []objectRef `json:"keep,omitempty"`
+	Generate       []generated `json:"generate,omitempty"`
+	Status         object      `json:"status,omitempty"`
+	Conditions     []condition `json:"conditions,omitempty"`
+	Events         []event     `json:"events,omitempty"`
+	RequeueAfterMs uint64      `json:"requeueAfterMs,omitempty"`
+	Needs          []need      `json:"needs,omitempty"`
 }
 
 type cleanup struct {
-	Done   bool    `json:"done"`
-	Events []event `json:"events,omitempty"`
+	Done           bool        `json:"done"`
+	Children       []object    `json:"children,omitempty"`
+	Status         object      `json:"status,omitempty"`
+	Conditions     []condition `json:"conditions,omitempty"`
+	Events         []event     `json:"events,omitempty"`
+	RequeueAfterMs uint64      `json:"requeueAfterMs,omitempty"`
+	Needs          []need      `json:"needs,omitempty"`
+}
+
+// objectRef is a child that stays as it is.
+type objectRef struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Namespace  string `json:"namespace,omitempty"`
+	Name       string `json:"name"`
+}
+
+// generated is a Secret whose values the host makes.
+type generated struct {
+	Name    string           `json:"name"`
+	Entries []generatedValue `json:"entries"`
+}
+
+type generatedValue struct {
+	Key      string `json:"key"`
+	Length   uint32 `json:"length"`
+	Alphabet string `json:"alphabet,omitempty"`
+}
+
+// need asks for objects to read: one by name, or those that a label selector picks.
+type need struct {
+	ID            string `json:"id"`
+	APIVersion    string `json:"apiVersion"`
+	Kind          string `json:"kind"`
+	Namespace     string `json:"namespace,omitempty"`
+	Name          string `json:"name,omitempty"`
+	LabelSelector string `json:"labelSelector,omitempty"`
 }
 
 type condition struct {
@@ -73,14 +121,24 @@ type event struct {
 
 type failure struct {
 	Invalid *invalid `json:"invalid,omitempty"`
+	Retry   *retry   `json:"retry,omitempty"`
 }
 
+// invalid is an error that the user must mend: nothing is tried again until the resource changes.
 type invalid struct {
+	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message"`
 }
 
-// Error makes it one of Go's errors.
 func (i *invalid) Error() string { return i.Message }
+
+// retry is an error that may pass: the call is made again, later.
+type retry struct {
+	Message string `json:"message"`
+	AfterMs uint64 `json:"afterMs,omitempty"`
+}
+
+func (r *retry) Error() string { return r.Message }
 
 // answer reads one call from in and writes its answer to out.
 func answer(in io.Reader, out io.Writer) error {
@@ -105,6 +163,8 @@ func answer(in io.Reader, out io.Writer) error {
 	}
 	if wrong := (*invalid)(nil); errors.As(err, &wrong) {
 		answer = output{Failure: &failure{Invalid: wrong}}
+	} else if later := (*retry)(nil); errors.As(err, &later) {
+		answer = output{Failure: &failure{Retry: later}}
 	} else if err != nil {
 		return err
 	}

@@ -18,8 +18,8 @@ var crd []byte
 
 var parent = kind{APIVersion: "fraim.co.jp/v1", Kind: "Hello"}
 
-// hello is the custom resource.
-type hello struct {
+// resource is the custom resource, a Hello.
+type resource struct {
 	Metadata struct {
 		Name      string `json:"name"`
 		Namespace string `json:"namespace"`
@@ -29,8 +29,8 @@ type hello struct {
 	} `json:"spec"`
 }
 
-// deployment is what is read of the child.
-type deployment struct {
+// child is what is read of the Deployment.
+type child struct {
 	Metadata struct {
 		Name string `json:"name"`
 	} `json:"metadata"`
@@ -61,10 +61,10 @@ func reconcile(request *request) (*response, error) {
 	name, wanted := request.Parent.Metadata.Name, request.Parent.Spec.Replicas
 	// The definition says so too; this holds where it was installed without the rule.
 	if wanted > maxReplicas {
-		return nil, &invalid{fmt.Sprintf("Invalid Hello spec: replicas: greater than %d", maxReplicas)}
+		return nil, &invalid{Message: fmt.Sprintf("Invalid Hello spec: replicas: greater than %d", maxReplicas)}
 	}
 	if wanted < 0 {
-		return nil, &invalid{"Invalid Hello spec: replicas: less than 0"}
+		return nil, &invalid{Message: "Invalid Hello spec: replicas: less than 0"}
 	}
 	var ready int64
 	for _, child := range request.Children {

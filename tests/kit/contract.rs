@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
+use sha2::{Digest, Sha256};
+
 use super::host;
-use crate::support::root;
+use crate::support::{cluster, root};
 
 #[test]
 fn the_committed_schemas_are_what_the_types_say() {
@@ -22,33 +24,88 @@ fn the_committed_schemas_are_what_the_types_say() {
 }
 
 #[test]
-fn every_command_on_the_contract_page_runs() {
-    let page = std::fs::read_to_string(root().join("host/docs/contract.md")).unwrap();
+fn the_committed_bindings_for_c_are_those_of_the_world() {
+    let mut files: Vec<_> = std::fs::read_dir(root().join("wit"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|file| file.extension().is_some_and(|extension| extension == "wit"))
+        .collect();
+    files.sort();
+    let mut hash = Sha256::new();
+    for file in files {
+        hash.update(std::fs::read(file).unwrap());
+    }
+    let sum: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let made = std::fs::read_to_string(root().join("plugins/echo-c/bindings/wit.sha256")).unwrap();
+    assert_eq!(made.trim(), sum, "run plugins/echo-c/bindings.sh");
+}
+
+/// The scripts of the blocks for a shell.
+fn scripts(page: &str) -> Vec<&str> {
+    let blocks = page.split("```sh\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap()).collect()
+}
+
+/// Runs a script as a reader would, with this host on the path.
+fn run(script: &str, folder: &Path, kubeconfig: Option<&Path>) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
     let path = format!(
         "{}:{}",
         program.parent().unwrap().display(),
         std::env::var("PATH").unwrap()
     );
-    let mut count = 0;
-    for block in page.split("```sh\n").skip(1) {
-        let script = block.split("```").next().unwrap();
-        if script.contains("wasmtime") {
-            // Another project's program, which need not be on this machine.
-            continue;
-        }
-        count += 1;
-        let output = Command::new("bash")
-            .args(["-euo", "pipefail", "-c", script])
-            .current_dir(root())
-            .env("PATH", &path)
-            .output()
-            .expect("bash runs");
-        assert!(
-            output.status.success(),
-            "{script}\n{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+    let mut command = Command::new("bash");
+    command
+        .args(["-euo", "pipefail", "-c", script])
+        .current_dir(folder)
+        .env("PATH", &path)
+        .env_remove("MAKEFLAGS");
+    if let Some(kubeconfig) = kubeconfig {
+        command.env("KUBECONFIG", kubeconfig);
     }
-    assert!(count >= 4, "{count} blocks were found");
+    let output = command.output().expect("bash runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}\n{said}{stderr}");
+    said
+}
+
+#[tokio::test]
+async fn every_command_on_the_pages_for_authors_runs() {
+    let kubeconfig = cluster().await.kubeconfig();
+    for (name, expected) in [("contract", 5), ("authors", 4)] {
+        let page = std::fs::read_to_string(root().join(format!("host/docs/{name}.md"))).unwrap();
+        let mut count = 0;
+        for script in scripts(&page) {
+            if script.contains("wasmtime") {
+                // Another project's program, which need not be on this machine.
+                continue;
+            }
+            count += 1;
+            run(script, &root(), Some(&kubeconfig));
+        }
+        assert!(count >= expected, "{count} blocks were found on the page {name}");
+    }
+}
+
+/// The folder is in the repository, where the SDK is found; what the samples were compiled to is used again.
+#[test]
+fn the_first_plugin_of_the_readme_is_written_built_rendered_and_tested_as_it_says() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, section) = readme.split_once("<!-- first-plugin:begin -->").unwrap();
+    let (section, _) = section.split_once("<!-- first-plugin:end -->").unwrap();
+    let desk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let target = root().join("plugins/target").canonicalize().unwrap();
+    let [script] = scripts(section)[..] else {
+        panic!("{section}")
+    };
+    let script = format!("export CARGO_TARGET_DIR={}\n{script}", target.display());
+    let said = run(&script, desk.path(), None);
+    for words in [
+        "greeter is a plugin for example.com/v1 Greeter",
+        "kind: Deployment",
+        "3 the same, 0 different",
+    ] {
+        assert!(said.contains(words), "{words:?} is not in {said}");
+    }
 }

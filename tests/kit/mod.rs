@@ -10,8 +10,12 @@ use crate::support::plugin;
 
 mod check;
 mod contract;
+mod diff;
+mod new;
 mod render;
+mod replay;
 mod schema;
+mod watch;
 
 /// A folder for one test's files.
 struct Desk(TempDir);

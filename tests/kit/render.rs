@@ -130,6 +130,18 @@ fn a_failure_of_the_plugin_is_told_with_exit_code_1() {
 }
 
 #[test]
+fn the_message_and_the_line_of_a_panic_reach_the_terminal() {
+    let desk = Desk::new();
+    let puppet = "apiVersion: test.operator-host.dev/v1\nkind: Puppet\nmetadata: {name: p}\nspec: {misbehave: panic}\n";
+    for form in ["puppet", "puppet-command"] {
+        let answer = desk.render(&sample(form), puppet, &[]).expect(1);
+        for words in ["Puppet p: ", "puppet.rs:", "the puppet was told to panic"] {
+            assert!(answer.err.contains(words), "{words:?} is not in {}", answer.err);
+        }
+    }
+}
+
+#[test]
 fn children_that_the_plugin_may_not_make_are_refused() {
     let desk = Desk::new();
     let answer = desk.fixture(cases::ANSWER).expect(0);

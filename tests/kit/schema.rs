@@ -1,6 +1,6 @@
 //! Resources and definitions against the API server's rules.
 
-use operator_host::author::{Problem, definition, schema};
+use operator_host::author::{Problem, definition, schema, structural};
 use operator_host::plugin::contract::Kind;
 use serde_json::{Value, json};
 
@@ -138,7 +138,7 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
             image,
             json!({"$ref": "#/definitions/Image"}),
             "properties.image",
-            "`$ref` is not allowed",
+            "`$ref` to \"#/definitions/Image\" is not allowed",
         ),
         (
             image,
@@ -282,6 +282,32 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
                 .iter()
                 .any(|p| p.path.ends_with(path) && p.message.contains(message)),
             "{at} = {value}: {problems:#?}"
+        );
+    }
+}
+
+/// The SDK knows the rules too, on its side of the contract: what it makes of types is committed by its tests.
+#[test]
+fn what_the_sdk_makes_of_types_is_structural_and_what_it_cannot_make_so_is_named() {
+    let schema = |name: &str| -> Value {
+        let file = root().join("plugins/sdk/tests/schemas").join(name);
+        serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+    };
+    assert_eq!(structural::problems(&schema("structural.json"), "spec"), []);
+    let problems = structural::problems(&schema("unstructural.json"), "spec");
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    for (path, words) in [
+        (
+            "spec.properties.tree.properties.branches.items: ",
+            "`$ref` to \"#/$defs/Tree\" is not allowed",
+        ),
+        ("spec.properties.mixed.anyOf[0]: ", "`type` is not allowed within"),
+    ] {
+        assert!(
+            problems
+                .iter()
+                .any(|problem| problem.starts_with(path) && problem.contains(words)),
+            "{path}{words} is not among {problems:#?}"
         );
     }
 }

@@ -155,7 +155,9 @@ pub fn own(
 /// # Errors
 /// When the call fails, a need makes no sense, or the answer is refused.
 pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError> {
-    let (response, cleaned_up) = ask(plugin, scene).await?;
+    let from_files = async |needs: &[Need]| answer(plugin.description(), scene, needs);
+    let (response, cleaned_up) =
+        ask::<PassError>(plugin, &scene.parent, &scene.children, scene.now, from_files).await?;
     let description = plugin.description();
     let config = controller(description);
     let parent = &*scene.parent;
@@ -193,15 +195,26 @@ pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError
     })
 }
 
-async fn ask(plugin: &Plugin, scene: &Scene) -> Result<(Response, Option<bool>), PassError> {
-    let cleanup = plugin.description().finalizer && is_terminating(&scene.parent);
+/// Asks the plugin for what it would do of a parent with these children, and again while it needs other objects, which
+/// `answer` finds. Of a parent that is being deleted and has a cleanup, also whether it may go.
+///
+/// # Errors
+/// When the call fails or a need has no answer.
+pub async fn ask<E: From<CallError> + From<NeedError>>(
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    children: &[Arc<DynamicObject>],
+    now: Timestamp,
+    answer: impl AsyncFn(&[Need]) -> Result<Vec<Related>, E>,
+) -> Result<(Response, Option<bool>), E> {
+    let cleanup = plugin.description().finalizer && is_terminating(parent);
     let mut needs: Vec<Need> = Vec::new();
     for _ in 0..=MAX_NEEDS {
         let request = Request {
-            parent: Arc::clone(&scene.parent),
-            children: scene.children.clone(),
-            related: answer(plugin.description(), scene, &needs)?,
-            now: scene.now,
+            parent: Arc::clone(parent),
+            children: children.to_vec(),
+            related: answer(&needs).await?,
+            now,
             traceparent: None,
         };
         let (response, cleaned_up) = if cleanup {

@@ -78,7 +78,15 @@ fn walk(schema: &Value, path: &str, root: bool, problems: &mut Vec<Problem>) {
         return;
     };
     for keyword in map.keys() {
-        if FORBIDDEN.contains(&keyword.as_str()) {
+        if keyword == "$ref" {
+            problems.push(Problem::new(
+                path,
+                format!(
+                    "`$ref` to {} is not allowed: write the schema in place; a type that holds itself has none",
+                    map[keyword]
+                ),
+            ));
+        } else if FORBIDDEN.contains(&keyword.as_str()) {
             problems.push(Problem::new(
                 path,
                 format!("`{keyword}` is not allowed: write the schema in place"),

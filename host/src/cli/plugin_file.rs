@@ -14,6 +14,14 @@ use crate::plugin::{EngineOptions, Limits, LoadError, Plugin, Runtime};
 /// # Errors
 /// When there is no such file, or no engine.
 pub(super) async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failure> {
+    load_with(file, Limits::default()).await
+}
+
+/// As [`load`], with the caps that a configuration gives.
+///
+/// # Errors
+/// As [`load`].
+pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
     let bytes = tokio::fs::read(file)
         .await
         .with_context(|| format!("cannot read {}", file.display()));
@@ -22,7 +30,7 @@ pub(super) async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failu
         concurrency: 1,
         pooling: false,
     })?;
-    Ok(runtime.load(bytes, Limits::default()).await)
+    Ok(runtime.load(bytes, limits).await)
 }
 
 /// Shows what plugins log, on standard error.

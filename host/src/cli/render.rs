@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 
 use super::rendering::{self, Output};
-use super::{Failure, plugin_file};
+use super::{Failure, plugin_file, watch};
 use crate::author::documents::{self, Document};
 use crate::author::pass::{self, Scene};
 use crate::author::{definition, schema};
@@ -54,6 +54,9 @@ pub struct Args {
     /// Print the difference to an earlier rendering instead
     #[arg(long, value_name = "FILE")]
     diff: Option<PathBuf>,
+    /// Render again whenever one of the files is saved, until Ctrl-C
+    #[arg(long, short)]
+    watch: bool,
     /// Which of the plugin's log lines to show, from `off` to `trace`
     #[arg(long, env = "OPERATOR_HOST_LOG", default_value = "info", value_name = "LEVEL")]
     log: String,
@@ -64,16 +67,31 @@ pub struct Args {
 /// # Errors
 /// As the exit codes say.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
-    let comparing = args.diff.is_some();
+    plugin_file::show_log(&args.log)?;
+    if args.watch {
+        let files = [&args.filename, &args.children, &args.related]
+            .into_iter()
+            .flatten();
+        let files = files.chain([&args.plugin]).chain(&args.diff).cloned().collect();
+        return watch::whenever_changed(files, async || {
+            if let Err(Failure::Usage(error) | Failure::Other(error)) = once(&args).await {
+                eprintln!("operator-host: {error:#}");
+            }
+        })
+        .await;
+    }
+    once(&args).await
+}
+
+async fn once(args: &Args) -> Result<ExitCode, Failure> {
     render(args).await.map_err(|failure| match failure {
         // As `diff` itself: 1 means that something differs, and nothing else.
-        Failure::Other(error) if comparing => Failure::Usage(error),
+        Failure::Other(error) if args.diff.is_some() => Failure::Usage(error),
         other => other,
     })
 }
 
-async fn render(args: Args) -> Result<ExitCode, Failure> {
-    plugin_file::show_log(&args.log)?;
+async fn render(args: &Args) -> Result<ExitCode, Failure> {
     let before = match &args.diff {
         Some(file) => {
             let text =
@@ -117,7 +135,7 @@ async fn render(args: Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     let colour = out.is_terminal() && plugin_file::colour();
-    let difference = rendering::diff(&file, &before, &text, colour);
+    let difference = rendering::diff((&file, "rendered"), &before, &text, colour);
     out.write_all(difference.as_bytes())?;
     Ok(if difference.is_empty() {
         ExitCode::SUCCESS

@@ -116,13 +116,13 @@ fn yaml(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<String, Fai
     Ok(text)
 }
 
-/// A unified diff; empty when the texts are the same.
-pub(super) fn diff(from: &str, before: &str, after: &str, colour: bool) -> String {
+/// A unified diff between two texts with these names; empty when they are the same.
+pub(super) fn diff((from, to): (&str, &str), before: &str, after: &str, colour: bool) -> String {
     let diff = TextDiff::from_lines(before, after);
     let mut text = String::new();
     for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
         if text.is_empty() {
-            let _ = write!(text, "--- {from}\n+++ rendered\n");
+            let _ = write!(text, "--- {from}\n+++ {to}\n");
         }
         let _ = writeln!(text, "{}", hunk.header());
         for change in hunk.iter_changes() {

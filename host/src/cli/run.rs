@@ -10,10 +10,11 @@ use tracing::info;
 
 use super::Failure;
 use crate::client::Connection;
-use crate::config::Config;
+use crate::config::{Config, parse_size};
 use crate::health::server;
 use crate::leader;
 use crate::operator::{self, Setup};
+use crate::record::{Bounds, Keeper};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
 
@@ -26,6 +27,26 @@ pub struct Args {
     /// Where to keep compiled plugins, so that the next start compiles nothing; left out: nowhere
     #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
     cache_dir: Option<PathBuf>,
+    /// Keep every plugin call in this folder, for `replay`, without the values of Secrets; left out: none
+    #[arg(long, env = "OPERATOR_HOST_RECORD", value_name = "FOLDER")]
+    record: Option<PathBuf>,
+    /// How many calls to keep; the oldest go first
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_RECORD_CALLS",
+        default_value = "1000",
+        value_name = "NUMBER"
+    )]
+    record_calls: usize,
+    /// How much disk they may take in all, such as `256Mi`; the oldest go first
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_RECORD_SIZE",
+        default_value = "256Mi",
+        value_name = "SIZE",
+        value_parser = size
+    )]
+    record_size: u64,
     /// Where to keep the last versions of each plugin, to go on with after a restart and to go back to; left out: in
     /// `versions` in the folder of --cache-dir, or nowhere
     #[arg(long, env = "OPERATOR_HOST_STATE_DIR", value_name = "FOLDER")]
@@ -61,7 +82,18 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let level = log::start(&args.log, config.log.as_deref(), args.log_format)
         .map_err(|error| Failure::Usage(error.into()))?;
     let telemetry = Telemetry::start().map_err(|error| Failure::Usage(error.into()))?;
-    let instruments = telemetry.instruments();
+    let mut instruments = telemetry.instruments();
+    let keeper = match &args.record {
+        Some(folder) => Some(Keeper::start(
+            folder,
+            Bounds {
+                files: args.record_calls,
+                bytes: args.record_size,
+            },
+        )?),
+        None => None,
+    };
+    instruments.recorder = keeper.as_ref().map(Keeper::recorder);
     let stop = stop_on_signal()?;
     let identity = leader::identity();
     let agent = format!("operator-host/{} ({identity})", env!("CARGO_PKG_VERSION"));
@@ -87,9 +119,17 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         identity,
     };
     operator::run(setup, connection, instruments, stop).await?;
+    if let Some(keeper) = keeper {
+        keeper.finish().await;
+    }
     telemetry.shut_down().await;
     info!("operator-host has stopped");
     Ok(())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let size = parse_size(text).and_then(|size| u64::try_from(size).ok());
+    size.ok_or_else(|| "expected bytes, such as `65536`, `512Ki` or `64Mi`".to_owned())
 }
 
 fn stop_on_signal() -> std::io::Result<CancellationToken> {

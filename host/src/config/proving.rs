@@ -90,3 +90,53 @@ fn percent(text: &str) -> Option<u8> {
     let number: u8 = text.strip_suffix('%')?.parse().ok()?;
     (number <= 100).then_some(number)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, ControllerConfig};
+    use super::*;
+
+    fn proving(text: &str) -> Result<ControllerConfig, String> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("echo.wasm"), b"").unwrap();
+        let file = format!(
+            "controllers:\n  - name: echo\n    parent: {{apiVersion: my-operator.dev/v1, kind: Echo}}\n    \
+             plugin: echo.wasm\n    proving: {text}\n"
+        );
+        let config = Config::parse(&folder.path().join("config.yaml"), &file);
+        let mut config = config.map_err(|error| error.to_string())?;
+        Ok(config.controllers.remove(0))
+    }
+
+    #[test]
+    fn what_is_not_said_of_proving_has_its_default() {
+        assert_eq!(proving("{}").unwrap().proving, DEFAULT_PROVING);
+        let said = "{mode: off, maxDeletions: 0%, objects: 3, keep: 1, promote: 'sha256:0123456789ab'}";
+        let expected = ProvingConfig {
+            mode: Mode::Off,
+            max_deletions: 0,
+            objects: 3,
+            keep: 1,
+            promote: Some(Prefix::parse("0123456789ab").unwrap()),
+        };
+        assert_eq!(proving(said).unwrap().proving, expected);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_would() {
+        let cases = [
+            ("{maxDeletions: 101%}", "such as `20%`"),
+            ("{maxDeletions: '20'}", "such as `20%`"),
+            ("{objects: 0}", "`objects` must be from 1"),
+            ("{promote: latest}", "8 to 64 hexadecimal digits"),
+            ("{mode: maybe}", "maybe"),
+        ];
+        for (text, expected) in cases {
+            let error = proving(text).unwrap_err();
+            assert!(
+                error.contains(":5:") && error.contains(expected),
+                "{text}: {error}"
+            );
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
 use serde_json::Value;
 use thiserror::Error;
@@ -115,14 +115,75 @@ impl<'a> Objects<'a> {
         manager: &str,
         force: bool,
     ) -> Result<DynamicObject, ApiError> {
+        self.apply_with(name, body, manager, force, false).await
+    }
+
+    /// What [`Objects::apply`] would give, without doing it.
+    ///
+    /// # Errors
+    /// As [`Objects::apply`].
+    pub async fn try_apply(
+        &self,
+        name: &ObjectName,
+        body: &Value,
+        manager: &str,
+        force: bool,
+    ) -> Result<DynamicObject, ApiError> {
+        self.apply_with(name, body, manager, force, true).await
+    }
+
+    async fn apply_with(
+        &self,
+        name: &ObjectName,
+        body: &Value,
+        manager: &str,
+        force: bool,
+        dry_run: bool,
+    ) -> Result<DynamicObject, ApiError> {
         let params = PatchParams {
             force,
+            dry_run,
             field_manager: Some(manager.to_owned()),
             ..PatchParams::default()
         };
         let api = self.api(name);
         self.bounded("apply", name, api.patch(&name.name, &params, &Patch::Apply(body)))
             .await
+    }
+
+    /// One object, as the API server has it now; `None` when there is none.
+    ///
+    /// # Errors
+    /// As [`Objects::apply`].
+    pub async fn get(&self, name: &ObjectName) -> Result<Option<DynamicObject>, ApiError> {
+        self.bounded("get", name, self.api(name).get_opt(&name.name))
+            .await
+    }
+
+    /// All objects in the namespace of `place`, or all there are when it names none, that a label selector picks.
+    ///
+    /// # Errors
+    /// As [`Objects::apply`].
+    pub async fn list(
+        &self,
+        place: &ObjectName,
+        selector: Option<&str>,
+    ) -> Result<Vec<DynamicObject>, ApiError> {
+        let params = ListParams {
+            label_selector: selector.map(str::to_owned),
+            ..ListParams::default()
+        };
+        let list = self.bounded("list", place, self.api(place).list(&params)).await?;
+        let types = kube::core::TypeMeta {
+            api_version: self.resource.api.api_version.clone(),
+            kind: self.resource.api.kind.clone(),
+        };
+        // The items of a list do not say what they are.
+        let typed = list.items.into_iter().map(|mut object| {
+            object.types.get_or_insert_with(|| types.clone());
+            object
+        });
+        Ok(typed.collect())
     }
 
     /// Server-side apply of the status subresource.
@@ -220,6 +281,23 @@ impl<'a> Objects<'a> {
         }
     }
 
+    /// An apply that would create an object and may not is refused without a word about what is missing.
+    fn complete(&self, status: &mut kube::core::Status) {
+        if status.code == 403 && status.message.trim_end().ends_with("is forbidden:") {
+            let api = &self.resource.api;
+            let who = self.writer.acts_as.as_ref();
+            let who = who.map_or_else(
+                || "the host".to_owned(),
+                |account| format!("User {:?}", account.user()),
+            );
+            let missing = format!(
+                "{who} cannot create resource {:?} in API group {:?}",
+                api.plural, api.group
+            );
+            status.message = format!("{} {missing}", status.message.trim_end());
+        }
+    }
+
     async fn bounded<T>(
         &self,
         verb: &'static str,
@@ -243,10 +321,13 @@ impl<'a> Objects<'a> {
         };
         let (fault, message) = match answer {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(kube::Error::Api(status))) => (
-                Fault::Refused(status.code),
-                refusal(&status, self.writer.acts_as.as_ref()),
-            ),
+            Ok(Err(kube::Error::Api(mut status))) => {
+                self.complete(&mut status);
+                (
+                    Fault::Refused(status.code),
+                    refusal(&status, self.writer.acts_as.as_ref()),
+                )
+            }
             Ok(Err(error)) if is_deposed(&error) => (Fault::Deposed, Deposed.to_string()),
             Ok(Err(error)) => (
                 Fault::Unreachable,
@@ -283,16 +364,17 @@ const fn span_name(verb: &'static str) -> &'static str {
 }
 
 /// The server's words, and what to do where it is not plain.
-fn refusal(status: &kube::core::Status, acts_as: Option<&ServiceAccount>) -> String {
+pub(super) fn refusal(status: &kube::core::Status, acts_as: Option<&ServiceAccount>) -> String {
     let said = &status.message;
     match (status.code, acts_as) {
+        (401, _) => unknown_to_the_server(said),
         (403, Some(account)) if said.contains("cannot impersonate") => format!(
             "{said}; the controller acts as the ServiceAccount {account}: give the host's role the verb impersonate on it"
         ),
-        (403, Some(account)) if said.contains(&account.user()) => format!(
+        (403, Some(account)) => format!(
             "{said}; give the ServiceAccount {account}, as which the controller acts, that permission, and see that it exists"
         ),
-        (403, _) => format!("{said}; give the host's role that permission"),
+        (403, None) => format!("{said}; give the host's role that permission"),
         (409, _) if said.contains("conflict with") => {
             format!(
                 "{said}; another manager has set these fields: remove them there, or from the plugin's answer"
@@ -300,4 +382,11 @@ fn refusal(status: &kube::core::Status, acts_as: Option<&ServiceAccount>) -> Str
         }
         _ => said.clone(),
     }
+}
+
+/// What to do when the API server does not take the host's token.
+pub(super) fn unknown_to_the_server(said: &str) -> String {
+    format!(
+        "{said}: the API server does not know the host; see that its ServiceAccount exists and its token is of that one"
+    )
 }

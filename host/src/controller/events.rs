@@ -241,6 +241,10 @@ async fn succeeded<T>(
         Ok(Err(error @ (kube::Error::Service(_) | kube::Error::HyperError(_)))) => {
             debug!(reason = entry.reason, %error, "cannot write an Event");
         }
+        Ok(Err(kube::Error::Api(status))) => {
+            let error = super::api::refusal(&status, None);
+            warn!(reason = entry.reason, error, "cannot write an Event");
+        }
         Ok(Err(error)) => warn!(reason = entry.reason, %error, "cannot write an Event"),
         Err(_elapsed) => warn!(
             reason = entry.reason,

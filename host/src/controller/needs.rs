@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::context::Context;
 use super::object::ObjectName;
+use crate::config::ControllerConfig;
 use crate::plugin::contract::{Kind, Need, Related};
 
 /// Why a need cannot be answered.
@@ -66,40 +67,11 @@ pub fn answer(context: &Context, parent: &DynamicObject, needs: &[Need]) -> Resu
             return Err(NeedError::Twice { id });
         }
         let kind = kind_of(need);
-        if !context.reads.contains_key(&kind) {
-            return Err(NeedError::KindNotAllowed {
-                id,
-                controller: context.config.name.clone(),
-                kind,
-            });
-        }
         let namespaced = context
             .resources
             .get(&kind)
             .is_none_or(|resource| resource.namespaced);
-        let own = parent.namespace();
-        let namespace = if namespaced {
-            need.namespace.clone().or_else(|| own.clone())
-        } else {
-            None
-        };
-        if namespaced && namespace.is_none() {
-            return Err(NeedError::NoNamespace { id, kind });
-        }
-        if let Some(namespace) = &namespace
-            && own.as_ref() != Some(namespace)
-            && !context.config.other_namespaces.contains(namespace)
-        {
-            return Err(NeedError::NamespaceNotAllowed {
-                id,
-                namespace: namespace.clone(),
-            });
-        }
-        let selector = selector(need).map_err(|problem| NeedError::BadSelector {
-            id: id.clone(),
-            selector: need.label_selector.clone().unwrap_or_default(),
-            problem,
-        })?;
+        let (namespace, selector) = check(&context.config, namespaced, parent, need)?;
         let objects = context.related(&kind, namespace.as_deref(), need.name.as_deref(), &selector);
         let objects = objects.ok_or_else(|| NeedError::NamespaceNotWatched {
             id: id.clone(),
@@ -108,6 +80,52 @@ pub fn answer(context: &Context, parent: &DynamicObject, needs: &[Need]) -> Resu
         related.push(Related { id, objects });
     }
     Ok(related)
+}
+
+/// Whether a controller may read what a need asks for: the namespace to look in, `None` for a cluster-scoped kind, and
+/// the selector.
+///
+/// # Errors
+/// When its configuration does not allow it, or it makes no sense.
+pub fn check(
+    config: &ControllerConfig,
+    namespaced: bool,
+    parent: &DynamicObject,
+    need: &Need,
+) -> Result<(Option<String>, Selector), NeedError> {
+    let id = need.id.clone();
+    let kind = kind_of(need);
+    if !config.reads.contains(&kind) {
+        return Err(NeedError::KindNotAllowed {
+            id,
+            controller: config.name.clone(),
+            kind,
+        });
+    }
+    let own = parent.namespace();
+    let namespace = if namespaced {
+        need.namespace.clone().or_else(|| own.clone())
+    } else {
+        None
+    };
+    if namespaced && namespace.is_none() {
+        return Err(NeedError::NoNamespace { id, kind });
+    }
+    if let Some(namespace) = &namespace
+        && own.as_ref() != Some(namespace)
+        && !config.other_namespaces.contains(namespace)
+    {
+        return Err(NeedError::NamespaceNotAllowed {
+            id,
+            namespace: namespace.clone(),
+        });
+    }
+    let selector = selector(need).map_err(|problem| NeedError::BadSelector {
+        id,
+        selector: need.label_selector.clone().unwrap_or_default(),
+        problem,
+    })?;
+    Ok((namespace, selector))
 }
 
 /// Whether an object is one that a parent's need selects.

@@ -77,6 +77,21 @@ pub struct ChildKey {
     pub name: ObjectName,
 }
 
+impl ChildKey {
+    /// Of an object that says what it is.
+    #[must_use]
+    pub fn of(object: &DynamicObject) -> Self {
+        let types = object.types.clone().unwrap_or_default();
+        Self {
+            kind: Kind {
+                api_version: types.api_version,
+                kind: types.kind,
+            },
+            name: ObjectName::of(object),
+        }
+    }
+}
+
 impl fmt::Display for ChildKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.kind, self.name)

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use crate::config::ControllerConfig;
 use crate::health::{Health, Pulse, Readiness};
 use crate::metrics::ControllerMetrics;
+use crate::plugin::contract::{Export, Request};
 use crate::plugin::{Call, CallError, Plugin};
+use crate::record::{Answer, Recorder};
 use crate::telemetry::Instruments;
 use crate::trace::{Span, Tracer};
 
@@ -27,6 +29,7 @@ pub struct Observer {
     /// The pulse that all workers share.
     pub working: Pulse,
     health: Arc<Health>,
+    recorder: Option<Recorder>,
     name: String,
 }
 
@@ -38,6 +41,7 @@ impl Observer {
             metrics,
             tracer,
             health,
+            recorder,
         } = instruments;
         let name = config.name.clone();
         health.set(&name, Readiness::Starting);
@@ -47,6 +51,7 @@ impl Observer {
             marking: health.pulse(format!("loop/{name}"), MARKING),
             working: health.pulse(format!("workers/{name}"), WORKING),
             health: Arc::clone(health),
+            recorder: recorder.clone(),
             name,
         }
     }
@@ -92,6 +97,19 @@ impl Observer {
             }
         }
         outcome
+    }
+
+    /// Keeps a call, when calls are recorded.
+    pub fn record<T: Clone + Into<Answer>>(
+        &self,
+        plugin: &Plugin,
+        export: Export,
+        request: Request,
+        outcome: &Result<T, CallError>,
+    ) {
+        if let Some(recorder) = &self.recorder {
+            recorder.call(&self.name, plugin, export, request, outcome, &self.metrics);
+        }
     }
 
     /// The first lists are there and the plugin is loaded.

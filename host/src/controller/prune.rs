@@ -8,7 +8,7 @@ use super::api::{ApiError, Objects};
 use super::children::{Plan, owns};
 use super::context::Context;
 use super::object::{ChildKey, GENERATED_LABEL, ObjectName, is_terminating, label};
-use crate::config::Removal;
+use crate::config::{ControllerConfig, Removal};
 use crate::plugin::contract::Kind;
 
 /// Deletes, and says what it deleted.
@@ -24,7 +24,7 @@ pub async fn prune(
     let parent_name = ObjectName::of(parent);
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     for child in observed {
-        let Some(key) = unwanted(context, parent, child, plan) else {
+        let Some(key) = unwanted(&context.config, parent, child, plan) else {
             continue;
         };
         // What is in the cache was listed, so its kind is served, and the server gave it a UID.
@@ -50,20 +50,22 @@ pub async fn prune(
     (deleted, failed)
 }
 
-fn unwanted(
-    context: &Context,
+/// The key of a child that is to be deleted; `None` of one that stays.
+#[must_use]
+pub fn unwanted(
+    config: &ControllerConfig,
     parent: &DynamicObject,
     child: &DynamicObject,
     plan: &Plan,
 ) -> Option<ChildKey> {
-    let (key, removal) = removable(context, parent, child)?;
+    let (key, removal) = removable(config, parent, child)?;
     (removal == Removal::Delete && !plan.names(&key)).then_some(key)
 }
 
 /// What happens to an object when its parent no longer wants it; `None` when nothing does: it is not the parent's, or
 /// is being deleted.
 pub(super) fn removable(
-    context: &Context,
+    config: &ControllerConfig,
     parent: &DynamicObject,
     child: &DynamicObject,
 ) -> Option<(ChildKey, Removal)> {
@@ -73,16 +75,16 @@ pub(super) fn removable(
         kind: types.kind.clone(),
     };
     let removal = if label(child, GENERATED_LABEL).is_some() {
-        context.config.generated
+        config.generated
     } else {
-        *context.config.children.get(&kind)?
+        *config.children.get(&kind)?
     };
     let key = ChildKey {
         kind,
         name: ObjectName::of(child),
     };
     let is_own = match removal {
-        Removal::Delete => owns(&context.config, parent, child),
+        Removal::Delete => owns(config, parent, child),
         // What is retained has no owner reference.
         Removal::Retain => true,
     };

@@ -122,7 +122,7 @@ async fn pass(
     if let Some(failure) = context.watch_failure() {
         return Err(PassError::Watch(failure));
     }
-    let finalizer = format!("operator-host.dev/{}", context.config.name);
+    let finalizer = context.config.finalizer();
     let has_finalizer = parent.finalizers().contains(&finalizer);
     if is_terminating(parent) {
         if !has_finalizer {

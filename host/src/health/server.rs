@@ -235,6 +235,37 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn differences_between_versions_are_for_this_machine() {
+        use crate::plugin::report::{LiveVersion, PluginReport};
+        use http_body_util::BodyExt;
+        let health = Health::default();
+        let report = PluginReport {
+            live: Some(LiveVersion {
+                digest: "sha256:0".into(),
+                name: "a".into(),
+                version: "1".into(),
+                since: jiff::Timestamp::UNIX_EPOCH,
+                because: "proved".into(),
+                diff: "+a new secret of the trade".into(),
+            }),
+            ..PluginReport::default()
+        };
+        let (_sender, receiver) = tokio::sync::watch::channel(report);
+        health.report("a", receiver);
+        for local in [true, false] {
+            let body = plugins(&health, local)
+                .into_body()
+                .collect()
+                .await
+                .unwrap()
+                .to_bytes();
+            let text = String::from_utf8_lossy(&body).into_owned();
+            assert_eq!(text.contains("of the trade"), local, "{text}");
+            assert!(text.contains("proved"), "{text}");
+        }
+    }
+
     #[test]
     fn one_check_can_be_asked_for() {
         let answer = |uri: &str| {

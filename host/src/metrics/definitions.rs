@@ -148,6 +148,8 @@ definitions! {
         "Time until the API server began to answer";
     EVENTS_DROPPED = Counter, "operator.events_dropped", "{event}", [],
         "Kubernetes Events dropped because too many waited";
+    RECORDS_DROPPED = Counter, "operator.records_dropped", "{call}", ["controller"],
+        "Plugin calls that `--record` did not write: too many waited, one was too large, or the disk is full";
     LEADER = Gauge, "operator.leader", "{replica}", ["controller"],
         "1 when this replica leads the controller, 0 when it stands by";
     WEBHOOK_SERVING = Gauge, "operator.webhook_serving", "{replica}", [],

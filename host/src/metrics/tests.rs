@@ -64,6 +64,7 @@ fn use_all(metrics: &Arc<Metrics>) {
     };
     controller.called("reconcile", "ok", time, &stats);
     controller.reloaded("loaded");
+    controller.record_dropped();
     controller.live(
         "thing".into(),
         "0.1.0".into(),

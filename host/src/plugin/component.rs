@@ -247,15 +247,15 @@ fn is_compatible(plugin: &str) -> bool {
 }
 
 fn check_imports(engine: &Engine, component: &Component) -> Result<(), LoadError> {
-    for (name, _) in component.component_type().imports(engine) {
-        let interface = name.split_once('@').map_or(name, |(interface, _)| interface);
-        if !IMPORTS.contains(&interface) {
-            return Err(LoadError::Forbidden {
-                import: name.to_owned(),
-            });
-        }
-    }
-    Ok(())
+    let types = component.component_type();
+    let names = types.imports(engine).map(|(name, _)| name.to_owned());
+    LoadError::forbidden(names.filter(|name| !gives(name)))
+}
+
+/// Whether this host gives a plugin an interface, such as `wasi:io/poll@0.2.6`.
+pub(super) fn gives(import: &str) -> bool {
+    let interface = import.split_once('@').map_or(import, |(interface, _)| interface);
+    IMPORTS.contains(&interface)
 }
 
 impl types::Host for State {}

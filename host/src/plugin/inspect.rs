@@ -2,6 +2,7 @@
 
 use wasmparser::{Parser, Payload};
 
+use super::component;
 use super::load::LoadError;
 
 /// The module name of WASI preview 1.
@@ -63,15 +64,19 @@ pub(super) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
     } else {
         return Err(LoadError::other_world("_start", exports));
     };
-    match imports
+    let forbidden = imports
         .into_iter()
-        .find(|(module, name)| !allowed(shape, module, name))
-    {
-        Some((module, name)) => Err(LoadError::Forbidden {
-            import: format!("{module}.{name}"),
-        }),
-        None => Ok(shape),
-    }
+        .filter(|(module, name)| !allowed(shape, module, name));
+    let forbidden = forbidden.map(|(module, name)| {
+        // The functions of a WIT interface come and go together.
+        if module.contains(':') {
+            module.to_owned()
+        } else {
+            format!("{module}.{name}")
+        }
+    });
+    LoadError::forbidden(forbidden)?;
+    Ok(shape)
 }
 
 /// Whether a core module may import this function. File functions of preview 1 are allowed, since the
@@ -80,8 +85,6 @@ pub(super) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
 fn allowed(shape: Shape, module: &str, name: &str) -> bool {
     match module {
         PREVIEW_1 => !name.starts_with("sock_"),
-        // The imports of a WIT world carry the name of their package; they are looked at by name once the
-        // module is a component.
-        _ => shape == Shape::Bindings && module.contains(':'),
+        _ => shape == Shape::Bindings && component::gives(module),
     }
 }

@@ -1,5 +1,7 @@
 //! From the bytes of a file to something that can be called.
 
+use std::collections::BTreeSet;
+
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
@@ -45,12 +47,13 @@ pub enum LoadError {
     },
     /// It wants something from the host that no plugin gets.
     #[error(
-        "the plugin imports `{import}`, which this host does not give: plugins have no files, no network \
-         and nothing of other hosts, only `operator-host:plugin/logging` and the basics of WASI"
+        "the plugin imports {}, which this host does not give: plugins have no files, no network \
+         and nothing of other hosts, only `operator-host:plugin/logging` and the basics of WASI",
+        quoted(imports).join(", ")
     )]
     Forbidden {
-        /// The import.
-        import: String,
+        /// Each of them once.
+        imports: Vec<String>,
     },
     /// Made for another version of the contract.
     #[error(
@@ -98,6 +101,17 @@ impl LoadError {
         }
     }
 
+    /// An error when there is any.
+    pub(super) fn forbidden(imports: impl Iterator<Item = String>) -> Result<(), Self> {
+        let imports: BTreeSet<String> = imports.collect();
+        if imports.is_empty() {
+            return Ok(());
+        }
+        Err(Self::Forbidden {
+            imports: imports.into_iter().collect(),
+        })
+    }
+
     /// With the error's causes, as the errors of wasmtime and of wit-component show them.
     pub(super) fn bindings(error: impl std::fmt::Display) -> Self {
         Self::Bindings {
@@ -114,14 +128,14 @@ impl From<wasmparser::BinaryReaderError> for LoadError {
     }
 }
 
+fn quoted(names: &[String]) -> Vec<String> {
+    names.iter().map(|name| format!("`{name}`")).collect()
+}
+
 fn listed(exports: &[String]) -> String {
     /// A library may export thousands of functions.
     const SHOWN: usize = 8;
-    let mut names: Vec<String> = exports
-        .iter()
-        .take(SHOWN)
-        .map(|name| format!("`{name}`"))
-        .collect();
+    let mut names = quoted(&exports[..exports.len().min(SHOWN)]);
     match exports.len() {
         0 => return ", nor anything else".into(),
         count if count > SHOWN => names.push(format!("{} more", count - SHOWN)),

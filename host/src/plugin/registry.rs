@@ -509,10 +509,13 @@ impl Slot {
     }
 
     fn put_aside(&self, plugin: &Plugin, message: String) {
-        if let Some(proof) = &self.proof {
-            proof.announce(None);
+        let was_held_back = self.waiting().as_mut().is_some_and(|waiting| {
+            waiting.said = None;
+            std::mem::take(&mut waiting.tries) > 0
+        });
+        if was_held_back {
+            self.let_go();
         }
-        self.metrics.plugin_held_back(None);
         self.trouble.send_replace(None);
         let candidate = CandidateVersion {
             digest: Some(plugin.digest().to_string()),
@@ -545,10 +548,15 @@ impl Slot {
     fn forget_waiting(&self) {
         let waited = self.waiting().take();
         if waited.is_some_and(|waited| waited.tries > 0) {
-            self.metrics.plugin_held_back(None);
-            if let Some(proof) = &self.proof {
-                proof.announce(None);
-            }
+            self.let_go();
+        }
+    }
+
+    /// Nothing is held back any more.
+    fn let_go(&self) {
+        self.metrics.plugin_held_back(None);
+        if let Some(proof) = &self.proof {
+            proof.announce(None);
         }
     }
 

@@ -103,7 +103,11 @@ impl Files {
                     noticed,
                 }));
             }
-            Look::Trouble(reason) => slot.fail(&reason, None),
+            Look::Trouble(reason) => {
+                // What is not there any more must not take over later, when its objects have changed.
+                candidates.send_replace(None);
+                slot.fail(&reason, None);
+            }
             Look::Same | Look::Unsettled(_) => {}
         });
         Filled {

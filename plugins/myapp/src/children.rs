@@ -1,11 +1,15 @@
 //! What should exist for an application.
 
-use operator_plugin::{Value, json};
+use operator_plugin::{Labels, Value, json};
 
 use crate::MyAppSpec;
 
-fn labels(name: &str) -> Value {
-    json!({ "app": name, "managed-by": "operator-host" })
+fn selector(name: &str) -> Labels {
+    Labels::new("app", name)
+}
+
+fn labels(name: &str) -> Labels {
+    selector(name).and("managed-by", "operator-host")
 }
 
 pub(crate) fn deployment(name: &str, spec: &MyAppSpec) -> Value {
@@ -15,7 +19,7 @@ pub(crate) fn deployment(name: &str, spec: &MyAppSpec) -> Value {
         "metadata": { "name": name, "labels": labels(name) },
         "spec": {
             "replicas": spec.replicas,
-            "selector": { "matchLabels": { "app": name } },
+            "selector": { "matchLabels": selector(name) },
             "template": {
                 "metadata": { "labels": labels(name) },
                 "spec": { "containers": [{
@@ -37,7 +41,7 @@ pub(crate) fn service(name: &str, spec: &MyAppSpec) -> Value {
         "metadata": { "name": name, "labels": labels(name) },
         "spec": {
             "type": "ClusterIP",
-            "selector": { "app": name },
+            "selector": selector(name),
             "ports": [{ "name": "http", "port": spec.port, "targetPort": "http", "protocol": "TCP" }],
         },
     })

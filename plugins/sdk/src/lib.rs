@@ -50,6 +50,7 @@ mod bindings;
 mod command;
 mod crd;
 mod kinds;
+mod labels;
 pub mod log;
 mod minify;
 mod object;
@@ -58,6 +59,8 @@ mod quantity;
 mod request;
 mod response;
 mod rollout;
+#[cfg(feature = "yaml")]
+mod template;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -66,6 +69,7 @@ pub use kinds::{
     CONFIG_MAP, DEPLOYMENT, Kind, PERSISTENT_VOLUME_CLAIM, POD, SECRET, SERVICE, SERVICE_ACCOUNT,
     STATEFUL_SET,
 };
+pub use labels::Labels;
 pub use object::Object;
 pub use plugin::Plugin;
 pub use quantity::{InvalidQuantity, Quantity};
@@ -76,13 +80,15 @@ pub use response::{
 };
 pub use rollout::{Rollout, TEMPLATE_HASH, rolling};
 pub use serde_json::{Value, json};
+#[cfg(feature = "yaml")]
+pub use template::Template;
 
 /// All that a plugin's source usually names.
 pub mod prelude {
     pub use crate::{
         CONFIG_MAP, CleanupResponse, Column, Condition, DEPLOYMENT, Event, Failure, GeneratedSecret, Kind,
-        Need, Object, PERSISTENT_VOLUME_CLAIM, POD, Parent, Plugin, Quantity, Request, Response, SECRET,
-        SERVICE, Value, json,
+        Labels, Need, Object, PERSISTENT_VOLUME_CLAIM, POD, Parent, Plugin, Quantity, Request, Response,
+        SECRET, SERVICE, Value, json,
     };
 }
 

@@ -1,5 +1,7 @@
 //! What a plugin is: its kinds, its functions, its CustomResourceDefinition.
 
+use std::mem::ManuallyDrop;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -111,8 +113,9 @@ pub trait Reconciler {
     fn describe(&self, name: &str, version: &str, crd: &str) -> wit::Description;
     fn reconcile(&self, request: wit::Request) -> Result<wit::Response, Failure>;
     fn cleanup(&self, request: wit::Request) -> Result<wit::CleanupResponse, Failure>;
+    /// The definition, and what is wrong with the types.
     #[cfg(not(target_family = "wasm"))]
-    fn crd(&self) -> serde_json::Value;
+    fn crd(&self) -> (serde_json::Value, Vec<String>);
 }
 
 impl<Spec, Status> Reconciler for Plugin<Spec, Status>
@@ -133,19 +136,23 @@ where
     }
 
     fn reconcile(&self, request: wit::Request) -> Result<wit::Response, Failure> {
-        let request = Request::from_wit(request)?;
+        // Not dropped: the instance ends with this call, and its memory at once.
+        let request = ManuallyDrop::new(Request::from_wit(request)?);
         Ok((self.reconcile)(&request)?.into_wit(&request.children))
     }
 
     fn cleanup(&self, request: wit::Request) -> Result<wit::CleanupResponse, Failure> {
         match self.cleanup {
-            Some(cleanup) => Ok(cleanup(&Request::from_wit(request)?)?.into_wit()),
+            Some(cleanup) => {
+                let request = ManuallyDrop::new(Request::from_wit(request)?);
+                Ok(cleanup(&request)?.into_wit())
+            }
             None => Ok(CleanupResponse::<Status>::done().into_wit()),
         }
     }
 
     #[cfg(not(target_family = "wasm"))]
-    fn crd(&self) -> serde_json::Value {
+    fn crd(&self) -> (serde_json::Value, Vec<String>) {
         self.crd.generate::<Spec, Status>(self.parent)
     }
 }

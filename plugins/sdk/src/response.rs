@@ -86,41 +86,10 @@ impl<Status> Response<Status> {
         self
     }
 
-    /// The parent's whole status, but for `conditions` and `observedGeneration`, which the host writes.
-    pub fn status(mut self, status: Status) -> Self {
-        self.status = Some(status);
-        self
-    }
-
     /// A Secret whose values the host makes, once. A plugin must not draw passwords itself: it has no
     /// randomness that cannot be predicted.
     pub fn generate(mut self, secret: GeneratedSecret) -> Self {
         self.generate.push(secret);
-        self
-    }
-
-    /// A condition beside the host's own `Reconciling` and `Stalled`; one of type `Ready` replaces the host's.
-    pub fn condition(mut self, condition: Condition) -> Self {
-        self.conditions.push(condition);
-        self
-    }
-
-    /// An Event on the parent.
-    pub fn event(mut self, event: Event) -> Self {
-        self.events.push(event);
-        self
-    }
-
-    /// Reconcile again after this time even when nothing changes. Rarely of use: a change of the parent, of a
-    /// child or of a need's object reconciles anyway.
-    pub fn requeue_after(mut self, after: Duration) -> Self {
-        self.requeue_after = Some(after);
-        self
-    }
-
-    /// An object to read and to watch: see [`Request::answer`](crate::Request::answer).
-    pub fn need(mut self, need: Need) -> Self {
-        self.needs.push(need);
         self
     }
 }
@@ -197,36 +166,6 @@ impl<Status> CleanupResponse<Status> {
         self.children.push(child.into());
         self
     }
-
-    /// The status to show meanwhile.
-    pub fn status(mut self, status: Status) -> Self {
-        self.status = Some(status);
-        self
-    }
-
-    /// As in [`Response::condition`].
-    pub fn condition(mut self, condition: Condition) -> Self {
-        self.conditions.push(condition);
-        self
-    }
-
-    /// As in [`Response::event`].
-    pub fn event(mut self, event: Event) -> Self {
-        self.events.push(event);
-        self
-    }
-
-    /// As in [`Response::requeue_after`].
-    pub fn requeue_after(mut self, after: Duration) -> Self {
-        self.requeue_after = Some(after);
-        self
-    }
-
-    /// As in [`Response::need`].
-    pub fn need(mut self, need: Need) -> Self {
-        self.needs.push(need);
-        self
-    }
 }
 
 impl<Status: Serialize> CleanupResponse<Status> {
@@ -243,12 +182,70 @@ impl<Status: Serialize> CleanupResponse<Status> {
     }
 }
 
+/// What both answers have: one field, one way to set it.
+macro_rules! shared {
+    ($response:ident) => {
+        impl<Status> $response<Status> {
+            /// A child from a type that serializes to the whole object, such as those of k8s-openapi.
+            ///
+            /// # Panics
+            ///
+            /// When it does not serialize to JSON: a map whose keys are no text.
+            pub fn object(self, child: &impl Serialize) -> Self {
+                self.child(to_value(child))
+            }
+
+            /// The parent's whole status, but for `conditions` and `observedGeneration`, which the host writes.
+            pub fn status(mut self, status: Status) -> Self {
+                self.status = Some(status);
+                self
+            }
+
+            /// A condition beside the host's own `Reconciling` and `Stalled`; one of type `Ready` replaces the host's.
+            pub fn condition(mut self, condition: Condition) -> Self {
+                self.conditions.push(condition);
+                self
+            }
+
+            /// An Event on the parent.
+            pub fn event(mut self, event: Event) -> Self {
+                self.events.push(event);
+                self
+            }
+
+            /// Ask again after this time even when nothing changes. Rarely of use: a change of the parent, of a child or
+            /// of a need's object does so anyway.
+            pub fn requeue_after(mut self, after: Duration) -> Self {
+                self.requeue_after = Some(after);
+                self
+            }
+
+            /// An object to read and to watch: see [`Request::answer`](crate::Request::answer).
+            pub fn need(mut self, need: Need) -> Self {
+                self.needs.push(need);
+                self
+            }
+        }
+    };
+}
+
+shared!(Response);
+shared!(CleanupResponse);
+
 /// A status type that JSON cannot say (a map whose keys are no text) is a bug in the plugin: the host reports
 /// the panic with its message.
 fn to_text(value: &impl Serialize) -> String {
     match serde_json::to_string(value) {
         Ok(text) => text,
         Err(error) => panic!("the status cannot be written as JSON: {error}"),
+    }
+}
+
+/// As [`to_text`], for a child.
+fn to_value(child: &impl Serialize) -> Value {
+    match serde_json::to_value(child) {
+        Ok(value) => value,
+        Err(error) => panic!("a child cannot be written as JSON: {error}"),
     }
 }
 
@@ -435,5 +432,40 @@ impl Failure {
             message: message.into(),
             after_ms: Some(milliseconds(after)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// As the types of k8s-openapi do: the kind is not a field of the struct, but of what it serializes to.
+    #[derive(Serialize)]
+    #[serde(tag = "kind", rename_all = "camelCase")]
+    struct ConfigMap {
+        api_version: &'static str,
+        metadata: Metadata,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        immutable: Option<bool>,
+    }
+
+    #[derive(Serialize)]
+    struct Metadata {
+        name: String,
+    }
+
+    #[test]
+    fn a_child_may_be_of_any_type_that_serializes_to_an_object() {
+        let child = ConfigMap {
+            api_version: "v1",
+            metadata: Metadata { name: "a".into() },
+            immutable: None,
+        };
+        let expected = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+        let response = Response::<()>::unchanged().object(&child);
+        assert_eq!(response.children, std::slice::from_ref(&expected));
+        assert_eq!(CleanupResponse::<()>::done().object(&child).children, [expected]);
     }
 }

@@ -309,11 +309,23 @@ impl From<wit::CleanupResponse> for Cleanup {
 ///
 /// # Panics
 ///
-/// When the file was out of date: what was built before has the old one.
+/// When the file was out of date: what was built before has the old one. When a type has no structural schema.
 pub fn check_crd(folder: &str, plugin: &impl Reconciler) {
     let path = Path::new(folder).join("crd.json");
-    let expected = format!("{:#}\n", plugin.crd());
-    if fs::read_to_string(&path).is_ok_and(|text| text == expected) {
+    let (definition, problems) = plugin.crd();
+    let expected = format!("{definition:#}\n");
+    let up_to_date = fs::read_to_string(&path).is_ok_and(|text| text == expected);
+    if !problems.is_empty() {
+        if !up_to_date {
+            // Written all the same: `operator-host check` names what is wrong in it too.
+            let _ = fs::write(&path, expected);
+        }
+        panic!(
+            "the API server takes no such definition:\n  {}",
+            problems.join("\n  ")
+        );
+    }
+    if up_to_date {
         return;
     }
     let shown = path.display();

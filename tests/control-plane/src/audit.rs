@@ -6,22 +6,25 @@ use serde::Deserialize;
 
 use crate::error::{Context, Error};
 
-/// Every write once, when it is answered; no bodies, no reads.
+/// Every write once, when it is answered, without bodies; and what ServiceAccounts read, of which a watch is there
+/// twice: when it starts and when it ends.
 pub(crate) const POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
+- level: Metadata
+  userGroups: [\"system:serviceaccounts\"]
 - level: None
   verbs: [get, list, watch]
 - level: Metadata
 ";
 
-/// One write, as the API server's audit log has it.
+/// One request, as the API server's audit log has it: a write, or what a ServiceAccount read.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditEvent {
-    /// `create`, `update`, `patch`, `delete` or `deletecollection`. A server-side apply is a `patch` whose
+    /// `create`, `update`, `patch`, `delete` or `deletecollection`; of a read `get`, `list` or `watch`. A server-side apply is a `patch` whose
     /// URI names its field manager.
     pub verb: String,
     /// The request's path and query.

@@ -109,6 +109,12 @@ impl ControlPlane {
         }
     }
 
+    pub(crate) fn write_kubeconfig(&self, user: &str, token: &str) -> Result<PathBuf, Error> {
+        self.data
+            .write_kubeconfig(user, token, self.apiserver_port.number)?;
+        Ok(self.data.kubeconfig(user))
+    }
+
     /// A new client with the administrator's rights, with connections of its own.
     ///
     /// # Errors
@@ -238,7 +244,7 @@ impl ControlPlane {
         self.options.audit.then(|| self.data.path("audit.log"))
     }
 
-    /// Every write so far, in the order of the answers.
+    /// Every write so far, and every request of a ServiceAccount, in the order of the answers.
     ///
     /// # Errors
     /// [`Error::NotRunning`] when the options did not ask for the log, [`Error::Io`] or [`Error::Audit`] when

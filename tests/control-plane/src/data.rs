@@ -116,7 +116,7 @@ impl DataDir {
         self.write("tokens.csv", &tokens)
     }
 
-    fn write_kubeconfig(&self, user: &str, token: &str, port: u16) -> Result<(), Error> {
+    pub(crate) fn write_kubeconfig(&self, user: &str, token: &str, port: u16) -> Result<(), Error> {
         let path = self.kubeconfig(user);
         let text = format!(
             "apiVersion: v1\n\

@@ -10,14 +10,16 @@
 //! `StorageObjectInUseProtection` is off when no kube-controller-manager is there to take its finalizers away.
 //!
 //! Modules in reading order: `options` what to start, `cluster` the control plane, `component` one process,
-//! `ports`, `binaries` and `install.sh` where the programs come from, `client`, `manifests`, `audit`, then `node`.
+//! `ports`, `binaries` and `install.sh` where the programs come from, `client`, `manifests`, `audit`, `accounts`, `deployed` programs that have no node here, then `node`.
 
+mod accounts;
 mod audit;
 mod binaries;
 mod client;
 mod cluster;
 mod component;
 mod data;
+pub mod deployed;
 mod error;
 pub mod manifests;
 pub mod node;

@@ -17,7 +17,7 @@ pub struct Options {
     pub controller_manager: bool,
     /// Run the stand-in for kubelet, scheduler and volume provisioner.
     pub node: Option<node::Options>,
-    /// Keep an audit log of every write.
+    /// Keep an audit log of every write, and of what ServiceAccounts read.
     pub audit: bool,
     /// Users beside the administrator.
     pub users: Vec<User>,

@@ -47,7 +47,7 @@ pub(super) fn find(
             return Finding::NotDeterministic(format!("the second time it failed: {error}"));
         }
         (Ok(first), _) => first,
-        (Err(error), _) if live.is_ok() => return Finding::Fails(error),
+        (Err(error), _) if live.is_ok() => return Finding::Fails(shorten(&error, MAX_BYTES)),
         (Err(_), _) => return Finding::Unchanged,
     };
     match live {

@@ -58,7 +58,8 @@ impl Scene {
     /// How many of the observed children could be deleted.
     pub(super) fn deletable(&self, context: &Context) -> usize {
         let is_deletable = |child: &&Arc<DynamicObject>| {
-            removable(context, &self.parent, child).is_some_and(|(_, removal)| removal == Removal::Delete)
+            removable(&context.config, &self.parent, child)
+                .is_some_and(|(_, removal)| removal == Removal::Delete)
         };
         self.children.iter().filter(is_deletable).count()
     }
@@ -156,7 +157,7 @@ impl Scene {
         let (mut deleted, mut left) = (BTreeSet::new(), BTreeSet::new());
         // While a parent is being deleted the children that are not named stay.
         for child in self.children.iter().filter(|_| done.is_none()) {
-            match removable(context, &self.parent, child) {
+            match removable(&context.config, &self.parent, child) {
                 Some((key, _)) if plan.names(&key) => {}
                 Some((key, Removal::Delete)) => {
                     deleted.insert(key);

@@ -9,8 +9,9 @@ use super::now;
 use crate::controller::context::Context;
 use crate::controller::needs::{self, NeedError};
 use crate::controller::object::ObjectName;
-use crate::plugin::contract::{CleanupResponse, Need, Request, Response};
+use crate::plugin::contract::{CleanupResponse, Export, Need, Request, Response};
 use crate::plugin::{Call, Plugin};
+use crate::record::Answer;
 use crate::trace::Span;
 
 /// How often a plugin may ask for other objects in one pass.
@@ -62,10 +63,12 @@ async fn question<T: Question>(
             traceparent: span.traceparent(),
         };
         let call = T::ask(plugin, &request);
-        let response = context
+        let outcome = context
             .observer
-            .call(plugin, T::EXPORT, &span, call, T::children)
-            .await?;
+            .call(plugin, T::EXPORT.as_str(), &span, call, T::children)
+            .await;
+        context.observer.record(plugin, T::EXPORT, request, &outcome);
+        let response = outcome?;
         let settled = response.needs() == needs || response.needs().iter().all(|need| needs.contains(need));
         needs = response.needs().to_vec();
         remember(&needs);
@@ -77,16 +80,16 @@ async fn question<T: Question>(
 }
 
 /// The two questions: to reconcile, and to clean up.
-pub(super) trait Question: Sized {
+pub(super) trait Question: Clone + Into<Answer> {
     /// Its name in the contract.
-    const EXPORT: &'static str;
+    const EXPORT: Export;
     fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
     fn needs(&self) -> &[Need];
     fn children(&self) -> usize;
 }
 
 impl Question for Response {
-    const EXPORT: &'static str = "reconcile";
+    const EXPORT: Export = Export::Reconcile;
 
     fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.reconcile(request)
@@ -102,7 +105,7 @@ impl Question for Response {
 }
 
 impl Question for CleanupResponse {
-    const EXPORT: &'static str = "cleanup";
+    const EXPORT: Export = Export::Cleanup;
 
     fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.cleanup(request)

@@ -168,8 +168,9 @@ fn refusal(inner: &Inner, error: &watcher::Error, failures: u32) -> Option<Strin
     };
     let said = status.message.trim_end_matches('.');
     match status.code {
+        401 => Some(super::super::api::unknown_to_the_server(said)),
         403 => Some(format!(
-            "{said}; give the host's role the verbs get, list and watch on it"
+            "{said}; give the host's role the verbs list and watch on it"
         )),
         404 => Some(KindError::Unknown(inner.scope.kind.clone()).to_string()),
         // The resource version is too old after a gap: kube lists anew.

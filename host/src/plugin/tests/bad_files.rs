@@ -131,6 +131,21 @@ async fn interfaces_outside_the_sandbox_are_refused_by_name() {
 }
 
 #[tokio::test]
+async fn every_import_outside_the_sandbox_is_named_at_once() {
+    const HTTP: &str = "package wasi:http@0.2.0; interface outgoing-handler { handle: func(); }";
+    let file = Fixture::new(cases::ANSWER)
+        .import(r#"(import "wasi_snapshot_preview1" "sock_accept" (func (param i32 i32 i32) (result i32)))"#)
+        .import(r#"(import "env" "connect" (func (param i32) (result i32)))"#)
+        .world_import(HTTP, "wasi:http/outgoing-handler@0.2.0")
+        .import(r#"(import "wasi:http/outgoing-handler@0.2.0" "handle" (func))"#)
+        .build(Form::Component);
+    says(
+        &refused(file).await,
+        &["`env.connect`, `wasi:http/outgoing-handler@0.2.0`, `wasi_snapshot_preview1.sock_accept`, which"],
+    );
+}
+
+#[tokio::test]
 async fn a_module_that_wants_more_memory_than_it_may_have_does_not_get_to_describe_itself() {
     for form in FORMS {
         let limits = Limits {

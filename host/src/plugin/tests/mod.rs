@@ -3,8 +3,10 @@
 mod bad_calls;
 mod bad_files;
 mod cache;
+mod compat;
 mod good_plugins;
 mod log;
+mod promotion;
 mod swaps;
 
 use std::sync::{Arc, LazyLock};

@@ -11,7 +11,7 @@ use super::super::registry::{Candidate, Expected, Live, Slot};
 use super::super::{Cache, Digest};
 use super::*;
 
-fn expected(kind: &str) -> Expected {
+pub(super) fn expected(kind: &str) -> Expected {
     Expected {
         controller: "fixtures".into(),
         parent: Kind {
@@ -23,7 +23,7 @@ fn expected(kind: &str) -> Expected {
     }
 }
 
-fn candidate(bytes: &[u8]) -> Candidate {
+pub(super) fn candidate(bytes: &[u8]) -> Candidate {
     Candidate {
         bytes: bytes.to_vec().into(),
         digest: Digest::of(bytes),
@@ -32,13 +32,13 @@ fn candidate(bytes: &[u8]) -> Candidate {
 }
 
 /// Another version that answers the same: with a custom section behind.
-fn version(number: u8) -> Vec<u8> {
+pub(super) fn version(number: u8) -> Vec<u8> {
     let mut file = Fixture::new(cases::ANSWER).build(Form::Component);
     file.extend([0, 3, 1, b'v', number]);
     file
 }
 
-fn live(receiver: &tokio::sync::watch::Receiver<Live>) -> Result<Plugin, String> {
+pub(super) fn live(receiver: &tokio::sync::watch::Receiver<Live>) -> Result<Plugin, String> {
     match &*receiver.borrow() {
         Live::Plugin(plugin) => Ok(plugin.clone()),
         Live::Failed(reason) => Err(reason.to_string()),
@@ -126,7 +126,7 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
 }
 
 /// Instruments that nobody reads.
-fn metrics() -> crate::metrics::ControllerMetrics {
+pub(super) fn metrics() -> crate::metrics::ControllerMetrics {
     let meter = opentelemetry::global::meter("test");
     let metrics = Arc::new(crate::metrics::Metrics::new(&meter, Arc::default()));
     metrics.of("test", &expected("Fixture").parent)

@@ -10,14 +10,18 @@ use super::{Column, Crd, structural};
 use crate::kinds::Kind;
 
 impl Crd {
-    /// The definition of a kind with that spec and status.
+    /// The definition of a kind with that spec and status, and what is wrong with the types.
     ///
     /// Maps are sorted by key (serde_json's default), so equal types give equal text.
-    pub(crate) fn generate<Spec: JsonSchema, Status: JsonSchema>(&self, parent: Kind) -> Value {
-        let mut spec = schema_of::<Spec>("spec");
+    pub(crate) fn generate<Spec: JsonSchema, Status: JsonSchema>(
+        &self,
+        parent: Kind,
+    ) -> (Value, Vec<String>) {
+        let mut problems = Vec::new();
+        let mut spec = schema_of::<Spec>("spec", &mut problems);
         // The comment on the spec's type is what `kubectl explain` says of the kind.
         let spec_description = spec.as_object_mut().and_then(|spec| spec.remove("description"));
-        let mut status = schema_of::<Status>("status");
+        let mut status = schema_of::<Status>("status", &mut problems);
         add_host_fields(&mut status);
         let mut root = json!({
             "type": "object",
@@ -47,7 +51,7 @@ impl Crd {
         if !self.categories.is_empty() {
             names["categories"] = json!(self.categories);
         }
-        json!({
+        let definition = json!({
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
             "metadata": { "name": format!("{plural}.{group}") },
@@ -64,7 +68,8 @@ impl Crd {
                     "additionalPrinterColumns": self.columns(),
                 }],
             },
-        })
+        });
+        (definition, problems)
     }
 
     fn columns(&self) -> Vec<Value> {
@@ -76,7 +81,7 @@ impl Crd {
     }
 }
 
-fn schema_of<T: JsonSchema>(path: &str) -> Value {
+fn schema_of<T: JsonSchema>(path: &str, problems: &mut Vec<String>) -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.meta_schema = None;
         // A structural schema has no `$ref`.
@@ -84,7 +89,7 @@ fn schema_of<T: JsonSchema>(path: &str) -> Value {
         settings.transforms.clear();
     });
     let mut schema = Value::from(settings.into_generator().into_root_schema_for::<T>());
-    structural::rewrite(&mut schema, path);
+    structural::rewrite(&mut schema, path, problems);
     schema
 }
 
@@ -205,7 +210,7 @@ mod tests {
 
     #[test]
     fn types_become_structural_schemas() {
-        let schema = schema_of::<Everything>("spec");
+        let schema = structural_schema::<Everything>();
         let properties = &schema["properties"];
         assert_eq!(
             properties["optional"],
@@ -251,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_properties_of_a_tagged_enum_stand_outside_its_alternatives() {
-        let schema = schema_of::<Everything>("spec");
+        let schema = structural_schema::<Everything>();
         let source = &schema["properties"]["source"];
         assert_eq!(source["type"], "object");
         assert_eq!(
@@ -268,9 +273,62 @@ mod tests {
         );
     }
 
+    #[derive(JsonSchema)]
+    #[serde(untagged)]
+    #[allow(dead_code, reason = "for its schema alone")]
+    enum Mixed {
+        Number(i32),
+        List(Vec<String>),
+    }
+
+    #[derive(JsonSchema)]
+    #[allow(dead_code, reason = "for its schema alone")]
+    struct Unstructural {
+        tree: Tree,
+        mixed: Option<Mixed>,
+        fine: u32,
+    }
+
+    fn structural_schema<T: JsonSchema>() -> Value {
+        let mut problems = Vec::new();
+        let schema = schema_of::<T>("spec", &mut problems);
+        assert_eq!(problems, [""; 0]);
+        schema
+    }
+
     #[test]
-    #[should_panic(expected = "spec.branches[]: a type that holds itself has no structural schema")]
-    fn a_type_that_holds_itself_is_named() {
-        schema_of::<Tree>("spec");
+    fn types_without_a_structural_schema_are_named_all_at_once() {
+        let mut problems = Vec::new();
+        schema_of::<Unstructural>("spec", &mut problems);
+        assert_eq!(
+            problems,
+            [
+                "spec.mixed: alternatives of different types have no structural schema",
+                "spec.tree.branches[]: a type that holds itself (Tree) has no structural schema",
+            ]
+        );
+    }
+
+    /// The host knows the rules of structural schemas for itself: its tests read these files.
+    #[test]
+    fn what_is_made_here_is_committed_for_the_hosts_tests() {
+        let schemas = [
+            ("structural.json", structural_schema::<Everything>()),
+            (
+                "unstructural.json",
+                schema_of::<Unstructural>("spec", &mut Vec::new()),
+            ),
+        ];
+        for (name, schema) in schemas {
+            let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("tests/schemas")
+                .join(name);
+            let expected = format!("{schema:#}\n");
+            if std::fs::read_to_string(&file).is_ok_and(|text| text == expected) {
+                continue;
+            }
+            std::fs::write(&file, expected).unwrap();
+            panic!("{} was out of date and is now written anew", file.display());
+        }
     }
 }

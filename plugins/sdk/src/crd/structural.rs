@@ -31,22 +31,33 @@ const KEYWORDS: [&str; 24] = [
     "type",
 ];
 
-/// Makes a schema structural in place. The path is for the panic that names a type which has no such schema:
-/// it is a bug in the plugin, and loading the plugin shows it.
-pub(super) fn rewrite(schema: &mut Value, path: &str) {
+/// Makes a schema structural in place. A type that has no such schema is a bug in the plugin: what is wrong is added to
+/// `problems` with its path, and that part stays as it is, so that `operator-host check` names it too.
+pub(super) fn rewrite(schema: &mut Value, path: &str, problems: &mut Vec<String>) {
     match schema {
-        Value::Object(fields) => rewrite_object(fields, path),
+        Value::Object(fields) => rewrite_object(fields, path, problems),
         Value::Bool(true) => *schema = json!({ "x-kubernetes-preserve-unknown-fields": true }),
-        _ => panic!("{path}: no value fits this type, so it has no structural schema"),
+        _ => problems.push(format!(
+            "{path}: no value fits this type, so it has no structural schema"
+        )),
     }
 }
 
-fn rewrite_object(fields: &mut Map<String, Value>, path: &str) {
-    if fields.contains_key("$ref") {
-        panic!("{path}: a type that holds itself has no structural schema");
+fn rewrite_object(fields: &mut Map<String, Value>, path: &str, problems: &mut Vec<String>) {
+    if let Some(name) = fields.get("$ref").and_then(Value::as_str) {
+        let name = name.rsplit('/').next().unwrap_or_default();
+        problems.push(format!(
+            "{path}: a type that holds itself ({name}) has no structural schema"
+        ));
+        return;
     }
     accept_null(fields);
-    merge_alternatives(fields, path);
+    if !merge_alternatives(fields) {
+        problems.push(format!(
+            "{path}: alternatives of different types have no structural schema"
+        ));
+        return;
+    }
     translate_values(fields);
     fields.retain(|keyword, value| {
         (KEYWORDS.contains(&keyword.as_str())
@@ -57,7 +68,7 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str) {
 
     if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {
         for (name, property) in properties {
-            rewrite(property, &format!("{path}.{name}"));
+            rewrite(property, &format!("{path}.{name}"), problems);
         }
         // It may not stand beside `properties`. What else is allowed (a flattened map) must then not be pruned.
         if !matches!(
@@ -72,11 +83,11 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str) {
     }
     match fields.get_mut("additionalProperties") {
         Some(Value::Bool(false)) => drop(fields.remove("additionalProperties")),
-        Some(values) => rewrite(values, &format!("{path}.*")),
+        Some(values) => rewrite(values, &format!("{path}.*"), problems),
         None => {}
     }
     if let Some(items) = fields.get_mut("items") {
-        rewrite(items, &format!("{path}[]"));
+        rewrite(items, &format!("{path}[]"), problems);
     }
     if !fields.contains_key("type") && !fields.contains_key("x-kubernetes-int-or-string") {
         fields.insert(
@@ -114,8 +125,8 @@ fn accept_null(fields: &mut Map<String, Value>) {
 }
 
 /// Enums: alternatives of single values become one `enum`, those of objects one object with the properties
-/// of all, numbers and strings an int-or-string.
-fn merge_alternatives(fields: &mut Map<String, Value>, path: &str) {
+/// of all, numbers and strings an int-or-string. `false`, and nothing is changed, when they are none of these.
+fn merge_alternatives(fields: &mut Map<String, Value>) -> bool {
     for keyword in ["anyOf", "oneOf", "allOf"] {
         let Some(Value::Array(mut alternatives)) = fields.remove(keyword) else {
             continue;
@@ -125,7 +136,9 @@ fn merge_alternatives(fields: &mut Map<String, Value>, path: &str) {
                 fields.entry(name).or_insert(value);
             }
             accept_null(fields);
-            merge_alternatives(fields, path);
+            if !merge_alternatives(fields) {
+                return false;
+            }
             continue;
         }
         if let Some(values) = alternatives.iter().map(single_values).collect::<Option<Vec<_>>>() {
@@ -145,9 +158,11 @@ fn merge_alternatives(fields: &mut Map<String, Value>, path: &str) {
                 .collect();
             fields.insert(keyword.to_owned(), rules);
         } else {
-            panic!("{path}: alternatives of different types have no structural schema");
+            fields.insert(keyword.to_owned(), Value::Array(alternatives));
+            return false;
         }
     }
+    true
 }
 
 /// The strings that a schema of strings allows, when it names them all.

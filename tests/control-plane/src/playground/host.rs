@@ -38,23 +38,29 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// `more` are variables of its environment; with `OPERATOR_HOST_CONFIG` among them the arguments need no
+    /// configuration.
     pub(crate) fn start(
         program: &Path,
         arguments: &Arguments,
         kubeconfig: Option<&Path>,
+        more: &[(String, PathBuf)],
         logs: &Path,
         screen: &Screen,
     ) -> anyhow::Result<Self> {
         let log = logs.join("operator-host.log");
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let (reader, writer) = std::io::pipe()?;
-        let config = arguments.config.display().to_string();
         let mut environment: Vec<_> = kubeconfig.iter().map(|path| ("KUBECONFIG", *path)).collect();
+        environment.extend(more.iter().map(|(name, value)| (name.as_str(), value.as_path())));
         let address = address()?;
         environment.push(("OPERATOR_HOST_HEALTH_ADDR", Path::new(&address)));
         environment.push(("OPERATOR_HOST_LOG_FORMAT", Path::new("json")));
         let versions = logs.join(VERSIONS).display().to_string();
-        let arguments_of_host = ["run", "--config", &config, "--state-dir", &versions].map(str::to_owned);
+        let mut arguments_of_host = ["run", "--state-dir", &versions].map(str::to_owned).to_vec();
+        if let Some(config) = &arguments.config {
+            arguments_of_host.extend(["--config".to_owned(), config.display().to_string()]);
+        }
         let component = Component::spawn(
             "operator-host",
             program,

@@ -4,6 +4,7 @@
 //! samples; then lines as things change, until Ctrl-C, SIGTERM or the end of the host. Everything that was
 //! started is stopped, the host first.
 
+mod deploy;
 mod hints;
 mod host;
 mod news;
@@ -28,8 +29,12 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     host: PathBuf,
     /// The host's configuration.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "deploy")]
+    config: Option<PathBuf>,
+    /// A kustomization to apply; the host runs outside of the cluster as its Deployment says, with the token of its
+    /// ServiceAccount.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "config")]
+    deploy: Option<PathBuf>,
     /// CustomResourceDefinitions to install before the host starts.
     #[arg(long, value_name = "PATH")]
     crds: PathBuf,
@@ -88,8 +93,9 @@ async fn run(
     let host_program = arguments.host.canonicalize();
     let host_program =
         host_program.with_context(|| format!("no host at {}: cargo build", arguments.host.display()))?;
-    std::fs::metadata(&arguments.config)
-        .with_context(|| format!("no configuration at {}", arguments.config.display()))?;
+    if let Some(config) = &arguments.config {
+        std::fs::metadata(config).with_context(|| format!("no configuration at {}", config.display()))?;
+    }
     let definitions = manifests::read(&arguments.crds)?;
     let samples = arguments
         .samples
@@ -120,8 +126,29 @@ async fn run(
         () = &mut interrupted => return Ok(interrupted_code()),
     }
     screen.step(&format!("{} installed", counted(definitions.len(), "definition")));
+    let deployed = async {
+        match (&arguments.deploy, &plane) {
+            (Some(folder), Some(plane)) => deploy::deploy(folder, plane, &logs, screen).await,
+            (Some(_), None) => anyhow::bail!("this mode makes its own cluster: leave CLUSTER out"),
+            (None, _) => Ok(deploy::Identity {
+                kubeconfig: kubeconfig.clone(),
+                ..deploy::Identity::default()
+            }),
+        }
+    };
+    let identity = tokio::select! {
+        identity = deployed => identity?,
+        () = &mut interrupted => return Ok(interrupted_code()),
+    };
     let view = view::start(&client, &definitions, screen.clone());
-    let mut host = Host::start(&host_program, arguments, kubeconfig.as_deref(), &logs, screen)?;
+    let mut host = Host::start(
+        &host_program,
+        arguments,
+        identity.kubeconfig.as_deref(),
+        &identity.environment,
+        &logs,
+        screen,
+    )?;
     screen.step(&format!("operator-host runs as process {}", host.id()));
 
     let code = tokio::select! {
@@ -137,6 +164,9 @@ async fn run(
         }
     };
     view.abort();
+    if let (Some(user), Some(plane)) = (&identity.user, &plane) {
+        deploy::say_what_was_forbidden(user, plane, screen)?;
+    }
     if let Some(plane) = plane {
         plane.shutdown().await;
         screen.step("The cluster is stopped");
@@ -222,6 +252,7 @@ impl Running {
         let started = std::time::Instant::now();
         let plane = ControlPlane::start(Options {
             data_dir: arguments.data.clone(),
+            audit: arguments.deploy.is_some(),
             ..Options::default()
         })
         .await?;
@@ -255,6 +286,8 @@ fn forget(data: &std::path::Path) -> anyhow::Result<()> {
         "kube-apiserver.log",
         "kube-controller-manager.log",
         "operator-host.log",
+        "audit.log",
+        "deployed",
         host::VERSIONS,
     ] {
         let path = data.join(name);

@@ -158,6 +158,9 @@ fn parent_state(object: &DynamicObject) -> (String, Mood) {
         }
         (None, _) => Mood::Waiting,
     };
+    if let Some(held) = condition("PluginHeldBack") {
+        parts.push(format!("holds a new plugin back: {}", text(&held["reason"])));
+    }
     // `lastUpdate` moves with the others and says nothing by itself.
     let quiet = ["observedGeneration", "lastUpdate"];
     let scalars = status.as_object().into_iter().flatten();
@@ -261,6 +264,17 @@ mod tests {
             "not Ready: Scaling: 1 of 3 pods; currentReplicas=1 phase=Scaling"
         );
         assert_eq!(mood, Mood::Waiting);
+    }
+
+    #[test]
+    fn a_parent_that_holds_a_plugin_back_is_as_ready_as_before() {
+        let held = json!([
+            { "type": "Ready", "status": "True" },
+            { "type": "PluginHeldBack", "status": "True", "reason": "Fails", "message": "…" },
+        ]);
+        let (state, mood) = parent_state(&object(&json!({ "conditions": held })));
+        assert_eq!(state, "Ready; holds a new plugin back: Fails");
+        assert_eq!(mood, Mood::Good);
     }
 
     #[test]

@@ -1,0 +1,238 @@
+//! `operator-host diff`: what a plugin would change in the cluster.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use serde_json::Value;
+
+use super::{Failure, plugin_file, rendering};
+use crate::author::documents::{self, Document};
+use crate::client;
+use crate::config::{Config, ControllerConfig};
+use crate::controller::kinds::Kinds;
+use crate::controller::object::ObjectName;
+use crate::metrics::Metrics;
+use crate::plugin::{Limits, Plugin};
+use crate::preview::{Difference, Preview};
+
+/// The options of `diff`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes, as of `kubectl diff`: 0 nothing would change, 1 something would, 2 it could not be said for all."
+)]
+pub struct Args {
+    /// The configuration file
+    #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
+    config: PathBuf,
+    /// Only this controller of it
+    #[arg(long, value_name = "NAME")]
+    controller: Option<String>,
+    /// Another plugin file than the configuration names: one that is to be rolled out
+    #[arg(long, short, value_name = "FILE", requires = "controller")]
+    plugin: Option<PathBuf>,
+    /// Resources as if they were applied, in place of those in the cluster
+    #[arg(long = "filename", short, value_name = "FILE")]
+    filename: Vec<PathBuf>,
+    /// The namespace of the names, and where to look when there are none; left out: that of the kubeconfig, and every
+    /// namespace of the configuration
+    #[arg(long, short, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Only the resources with these names
+    #[arg(value_name = "NAME", requires = "controller", conflicts_with = "filename")]
+    names: Vec<String>,
+}
+
+/// Prints the differences.
+///
+/// # Errors
+/// As the exit codes say.
+pub async fn run(args: Args) -> Result<ExitCode, Failure> {
+    // As `kubectl diff`: 1 means that something differs, and nothing else.
+    diff(args).await.map_err(|failure| match failure {
+        Failure::Usage(error) | Failure::Other(error) => Failure::Usage(error),
+    })
+}
+
+async fn diff(args: Args) -> Result<ExitCode, Failure> {
+    plugin_file::show_log("off")?;
+    let config = Config::load(&args.config)?;
+    let controllers = chosen(&config, args.controller.as_deref())?;
+    let mut documents = Vec::new();
+    for file in &args.filename {
+        documents.extend(documents::read(file)?);
+    }
+    if let Some(stray) = documents
+        .iter()
+        .find(|document| controllers.iter().all(|it| it.parent != document.kind()))
+    {
+        return Err(anyhow!("no controller of the configuration is for {}", stray.kind()).into());
+    }
+    let metrics = Arc::new(Metrics::unread());
+    let client = client::connect(Arc::clone(&metrics)).await?;
+    let kinds = Kinds::new(client.clone(), metrics);
+    let mut outcome = Outcome::default();
+    for controller in controllers {
+        let documents: Vec<_> = documents
+            .iter()
+            .filter(|it| it.kind() == controller.parent)
+            .collect();
+        if documents.is_empty() && !args.filename.is_empty() {
+            continue;
+        }
+        let plugin = load(&args, controller).await?;
+        let preview = Preview::new(&client, &kinds, controller, &plugin)
+            .await
+            .with_context(|| format!("controller {:?}", controller.name))?;
+        let namespace = args.namespace.as_deref().unwrap_or(client.default_namespace());
+        let named = |name: &str, given: Option<&str>| ObjectName {
+            namespace: preview
+                .is_namespaced()
+                .then(|| given.unwrap_or(namespace).to_owned()),
+            name: name.to_owned(),
+        };
+        let mut parents = Vec::new();
+        for document in documents {
+            let (manifest, name) = manifest(document, named);
+            parents.push((name.clone(), preview.applied(&manifest, &name).await));
+        }
+        for name in &args.names {
+            let name = named(name, None);
+            parents.push((name.clone(), preview.parent(name).await));
+        }
+        if args.filename.is_empty() && args.names.is_empty() {
+            let places = places(&args, &config, preview.is_namespaced());
+            for place in places {
+                let found = preview.parents(place.as_deref()).await?;
+                parents.extend(
+                    found
+                        .into_iter()
+                        .map(|parent| (ObjectName::of(&parent), Ok(parent))),
+                );
+            }
+        }
+        for (name, parent) in parents {
+            let differences = match parent {
+                Ok(parent) => preview.differences(parent).await,
+                Err(error) => Err(error),
+            };
+            match differences {
+                Ok(differences) => outcome.print(&controller.parent.kind, &name, &plugin, &differences)?,
+                Err(error) => {
+                    outcome.failed = true;
+                    eprintln!("operator-host: {} {name}: {error}", controller.parent.kind);
+                }
+            }
+        }
+    }
+    Ok(ExitCode::from(match outcome {
+        Outcome { failed: true, .. } => 2,
+        Outcome { differs, .. } => u8::from(differs),
+    }))
+}
+
+fn chosen<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<Vec<&'a ControllerConfig>> {
+    let Some(name) = name else {
+        return Ok(config.controllers.iter().collect());
+    };
+    let found = config
+        .controllers
+        .iter()
+        .find(|controller| controller.name == name);
+    found.map(|found| vec![found]).ok_or_else(|| {
+        let names: Vec<_> = config.controllers.iter().map(|it| it.name.as_str()).collect();
+        anyhow!(
+            "the configuration has no controller {name:?}; it has {}",
+            names.join(", ")
+        )
+    })
+}
+
+async fn load(args: &Args, controller: &ControllerConfig) -> anyhow::Result<Plugin> {
+    let file = args.plugin.as_deref().unwrap_or(&controller.plugin);
+    let limits = Limits {
+        memory: controller.limits.memory,
+        deadline: controller.limits.deadline,
+        response: controller.limits.response,
+        ..Limits::default()
+    };
+    let plugin = match plugin_file::load_with(file, limits).await {
+        Ok(plugin) => plugin.with_context(|| file.display().to_string())?,
+        Err(Failure::Usage(error) | Failure::Other(error)) => return Err(error),
+    };
+    let found = &plugin.description().parent;
+    if *found != controller.parent {
+        return Err(anyhow!(
+            "{} reconciles {found}; the controller {:?} is for {}",
+            file.display(),
+            controller.name,
+            controller.parent
+        ));
+    }
+    Ok(plugin)
+}
+
+/// The namespaces to look for parents in; `None` is all of them.
+fn places(args: &Args, config: &Config, namespaced: bool) -> Vec<Option<String>> {
+    match &args.namespace {
+        _ if !namespaced => vec![None],
+        Some(namespace) => vec![Some(namespace.clone())],
+        None if config.namespaces.is_empty() => vec![None],
+        None => config.namespaces.iter().cloned().map(Some).collect(),
+    }
+}
+
+/// A manifest with its namespace.
+fn manifest(document: &Document, named: impl Fn(&str, Option<&str>) -> ObjectName) -> (Value, ObjectName) {
+    let mut manifest = document.object.clone();
+    let metadata = &document.object["metadata"];
+    let name = named(
+        metadata["name"].as_str().unwrap_or_default(),
+        metadata["namespace"].as_str(),
+    );
+    if let Some(namespace) = &name.namespace {
+        manifest["metadata"]["namespace"] = namespace.as_str().into();
+    }
+    (manifest, name)
+}
+
+#[derive(Default)]
+struct Outcome {
+    differs: bool,
+    failed: bool,
+}
+
+impl Outcome {
+    fn print(
+        &mut self,
+        kind: &str,
+        parent: &ObjectName,
+        plugin: &Plugin,
+        differences: &[Difference],
+    ) -> anyhow::Result<()> {
+        let mut out = std::io::stdout().lock();
+        let colour = out.is_terminal() && plugin_file::colour();
+        if !differences.is_empty() {
+            self.differs = true;
+            writeln!(out, "# {kind} {parent}")?;
+        }
+        let text = |side: &Option<Value>| match side {
+            Some(side) => serde_saphyr::to_string(side),
+            None => Ok(String::new()),
+        };
+        let description = plugin.description();
+        let with = format!("with {} {}", description.name, description.version);
+        for difference in differences {
+            let key = &difference.key;
+            let from = difference.before.as_ref().map(|_| format!("{key} (now)"));
+            let to = difference.after.as_ref().map(|_| format!("{key} ({with})"));
+            let names = (from.as_deref(), to.as_deref());
+            let names = (names.0.unwrap_or("/dev/null"), names.1.unwrap_or("/dev/null"));
+            let (before, after) = (text(&difference.before)?, text(&difference.after)?);
+            out.write_all(rendering::diff(names, &before, &after, colour).as_bytes())?;
+        }
+        Ok(())
+    }
+}

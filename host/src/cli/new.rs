@@ -1,0 +1,200 @@
+//! `operator-host new`: a plugin to start from.
+
+mod files;
+mod sdk;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+
+use super::Failure;
+
+/// The options of `new`.
+#[derive(Debug, clap::Args)]
+#[command(disable_version_flag = true)]
+#[command(after_help = "Exit codes: 0 written, 1 it could not be written, 2 wrong usage.")]
+pub struct Args {
+    /// The plugin's folder, which is made; its last part is the plugin's name
+    #[arg(value_name = "NAME")]
+    folder: PathBuf,
+    /// The language
+    #[arg(long, short)]
+    lang: Language,
+    /// The kind of the custom resource, such as `Greeter`
+    #[arg(long, short)]
+    kind: String,
+    /// The kind's API group, such as `example.com`
+    #[arg(long, short)]
+    group: String,
+    /// The kind's version
+    #[arg(long, default_value = "v1")]
+    version: String,
+    /// The kind's plural in the API's paths; left out: the kind in lower case and an `s`
+    #[arg(long)]
+    plural: Option<String>,
+    /// Of a plugin in Rust: the folder of the Rust SDK, or the URL of a git repository that holds it; left out: that of
+    /// the checkout of operator-host around the new folder
+    #[arg(long, env = "OPERATOR_HOST_SDK", value_name = "FOLDER|URL")]
+    sdk: Option<String>,
+}
+
+/// What the plugin is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Language {
+    /// A component, with the Rust SDK
+    Rust,
+    /// A WASI command, with the standard library only
+    Go,
+    /// A component, with the bindings of the WIT world
+    C,
+}
+
+/// What the templates leave open.
+struct Blanks {
+    name: String,
+    kind: String,
+    singular: String,
+    plural: String,
+    group: String,
+    version: String,
+    sdk: String,
+    build: String,
+    tools: String,
+}
+
+impl Blanks {
+    fn fill(&self, template: &str) -> String {
+        [
+            ("@NAME@", &self.name),
+            ("@KIND@", &self.kind),
+            ("@SINGULAR@", &self.singular),
+            ("@PLURAL@", &self.plural),
+            ("@GROUP@", &self.group),
+            ("@VERSION@", &self.version),
+            ("@SDK@", &self.sdk),
+            ("@BUILD@", &self.build),
+            ("@TOOLS@", &self.tools),
+        ]
+        .iter()
+        .fold(template.to_owned(), |text, (blank, value)| {
+            text.replace(blank, value)
+        })
+    }
+}
+
+/// Writes the folder, and says what to do next.
+///
+/// # Errors
+/// When a name cannot be one, the folder is there already, or it cannot be written.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let blanks = blanks(args).map_err(Failure::Usage)?;
+    let folder = &args.folder;
+    if folder.exists() {
+        return Err(Failure::Usage(anyhow!(
+            "{} is there already: give another name, or remove it",
+            folder.display()
+        )));
+    }
+    for (name, content) in files::of(args.lang) {
+        write(&folder.join(name), &content.fill(&blanks))?;
+    }
+    println!(
+        "{} is a plugin for {}/{} {}. Next:",
+        folder.display(),
+        blanks.group,
+        blanks.version,
+        blanks.kind
+    );
+    println!("  cd {}", folder.display());
+    println!("  make          # builds build/{}.wasm", blanks.name);
+    println!("  make render   # its children and its status, without a cluster");
+    println!("  make test");
+    Ok(())
+}
+
+fn write(file: &Path, content: &[u8]) -> anyhow::Result<()> {
+    let written = file
+        .parent()
+        .map_or(Ok(()), std::fs::create_dir_all)
+        .and_then(|()| std::fs::write(file, content));
+    written.with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn blanks(args: &Args) -> anyhow::Result<Blanks> {
+    let name = args
+        .folder
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    check(
+        "the plugin's name",
+        name,
+        "a DNS label that begins with a letter, such as `greeter`",
+        |text| is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase()),
+    )?;
+    check(
+        "--kind",
+        &args.kind,
+        "letters and digits in CamelCase, such as `Greeter`",
+        |text| {
+            text.starts_with(|c: char| c.is_ascii_uppercase())
+                && text.len() <= 63
+                && text.chars().all(|c| c.is_ascii_alphanumeric())
+        },
+    )?;
+    check(
+        "--group",
+        &args.group,
+        "a domain name, such as `example.com`",
+        |text| text.contains('.') && text.len() <= 200 && text.split('.').all(is_label),
+    )?;
+    check(
+        "--version",
+        &args.version,
+        "a version such as `v1` or `v1beta2`",
+        |text| text.starts_with('v') && text[1..].starts_with(|c: char| c.is_ascii_digit()) && is_label(text),
+    )?;
+    let singular = args.kind.to_lowercase();
+    let plural = args.plural.clone().unwrap_or_else(|| format!("{singular}s"));
+    check(
+        "--plural",
+        &plural,
+        "lower-case letters and digits, such as `greeters`",
+        |text| is_label(text) && text != singular,
+    )?;
+    let sdk::Sdk {
+        dependency,
+        build,
+        tools,
+    } = match args.lang {
+        Language::Rust => sdk::find(args.sdk.as_deref(), &args.folder, name)?,
+        Language::Go | Language::C => sdk::Sdk::default(),
+    };
+    Ok(Blanks {
+        name: name.to_owned(),
+        kind: args.kind.clone(),
+        singular,
+        plural,
+        group: args.group.clone(),
+        version: args.version.clone(),
+        sdk: dependency,
+        build,
+        tools,
+    })
+}
+
+fn check(what: &str, text: &str, expected: &str, holds: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    if holds(text) {
+        return Ok(());
+    }
+    Err(anyhow!("{what} is {text:?}; it must be {expected}"))
+}
+
+fn is_label(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=63).contains(&text.len())
+        && text.chars().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}

@@ -1,0 +1,81 @@
+//! What `new` writes, by language. What the samples of this repository have too is taken from them: the loop around
+//! Hello, the bindings and the JSON of Echo in C, the versions of the Rust plugins' dependencies.
+
+use super::{Blanks, Language};
+
+/// A file's content.
+pub(super) enum Content {
+    /// With blanks to fill.
+    Template(&'static str),
+    /// As it is.
+    Verbatim(&'static [u8]),
+}
+
+use Content::{Template, Verbatim};
+
+impl Content {
+    pub(super) fn fill(&self, blanks: &Blanks) -> Vec<u8> {
+        match self {
+            Template(text) => blanks.fill(text).into_bytes(),
+            Verbatim(bytes) => bytes.to_vec(),
+        }
+    }
+}
+
+macro_rules! template {
+    ($path:literal) => {
+        Template(include_str!(concat!("../../../templates/", $path)))
+    };
+}
+
+macro_rules! sample {
+    ($path:literal) => {
+        Verbatim(include_bytes!(concat!("../../../../plugins/", $path)))
+    };
+}
+
+/// The files by their paths in the new folder.
+pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
+    let mut files = vec![
+        ("sample.yaml", template!("common/sample.yaml")),
+        ("config.yaml", template!("common/config.yaml")),
+        ("crd.json", template!("common/crd.json")),
+        ("cases/new.json", template!("common/cases/new.json")),
+        ("cases/ready.json", template!("common/cases/ready.json")),
+        ("cases/no-image.json", template!("common/cases/no-image.json")),
+        (".gitignore", Verbatim(b"/build/\n/target/\n")),
+    ];
+    files.extend(match language {
+        Language::Rust => vec![
+            ("README.md", template!("rust/README.md")),
+            ("Makefile", template!("rust/Makefile")),
+            ("Cargo.toml", template!("rust/Cargo.toml")),
+            // Cargo leaves out what the new plugin does without.
+            ("Cargo.lock", sample!("Cargo.lock")),
+            ("src/lib.rs", template!("rust/src/lib.rs")),
+            ("src/tests.rs", template!("rust/src/tests.rs")),
+        ],
+        Language::Go => vec![
+            ("README.md", template!("go/README.md")),
+            ("Makefile", template!("go/Makefile")),
+            ("go.mod", template!("go/go.mod.txt")),
+            ("main.go", template!("go/main.go.txt")),
+            ("main_test.go", template!("go/main_test.go.txt")),
+            ("contract.go", sample!("hello/contract.go")),
+        ],
+        Language::C => vec![
+            ("README.md", template!("c/README.md")),
+            ("Makefile", sample!("echo-c/Makefile")),
+            ("plugin.c", template!("c/plugin.c")),
+            ("json.h", sample!("echo-c/json.h")),
+            ("json.c", sample!("echo-c/json.c")),
+            ("bindings/plugin.h", sample!("echo-c/bindings/plugin.h")),
+            ("bindings/plugin.c", sample!("echo-c/bindings/plugin.c")),
+            (
+                "bindings/plugin_component_type.o",
+                sample!("echo-c/bindings/plugin_component_type.o"),
+            ),
+        ],
+    });
+    files
+}

@@ -1,0 +1,245 @@
+//! `operator-host rbac`: the least rights for a configuration and its plugins.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+
+use super::{Failure, plugin_file};
+use crate::author::documents;
+use crate::client;
+use crate::config::Config;
+use crate::controller::kinds::{KindError, Kinds};
+use crate::metrics::Metrics;
+use crate::plugin::contract::{Description, Kind};
+use crate::rbac::manifests::{Account, Manifest, manifests};
+use crate::rbac::resources::{Resource, Resources};
+use crate::rbac::{Rights, Scope, rights};
+
+/// The options of `rbac`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The kinds come from the definitions that the plugins carry, from those given with --crd, and from what Kubernetes \
+itself brings; the current cluster is asked for what is left.")]
+pub struct Args {
+    /// The configuration file
+    #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
+    config: PathBuf,
+    /// Who the host is in the cluster
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_SERVICE_ACCOUNT",
+        default_value = "operator-host/operator-host",
+        value_name = "NAMESPACE/NAME",
+        value_parser = account
+    )]
+    service_account: Account,
+    /// CustomResourceDefinitions of kinds that no plugin defines
+    #[arg(long, value_name = "FILE")]
+    crd: Vec<PathBuf>,
+    /// How to print
+    #[arg(
+        long,
+        short,
+        env = "OPERATOR_HOST_OUTPUT",
+        default_value = "yaml",
+        value_name = "FORMAT"
+    )]
+    output: Output,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Documents for `kubectl apply`
+    Yaml,
+    /// A `List` of the same
+    Json,
+    /// Values for the Helm chart
+    Helm,
+    /// Each permission with who needs it, for people
+    Table,
+}
+
+fn account(text: &str) -> Result<Account, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+            Ok(Account {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            })
+        }
+        _ => Err("expected NAMESPACE/NAME, such as operator-host/operator-host".to_owned()),
+    }
+}
+
+/// Prints the rights.
+///
+/// # Errors
+/// Wrong configuration, a plugin that cannot be loaded, a kind that nobody knows.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
+    let descriptions = describe(&config).await?;
+    let resources = resources(&config, &descriptions, &args.crd).await?;
+    let rights = rights(&config, &descriptions, &resources)?;
+    for remark in &rights.remarks {
+        eprintln!("operator-host: {remark}");
+    }
+    print!("{}", print(args.output, &rights, &args.service_account)?);
+    Ok(())
+}
+
+async fn describe(config: &Config) -> Result<Vec<Description>, Failure> {
+    let mut descriptions = Vec::with_capacity(config.controllers.len());
+    for controller in &config.controllers {
+        let file = &controller.plugin;
+        let plugin = plugin_file::load(file)
+            .await?
+            .with_context(|| file.display().to_string())?;
+        let description = plugin.description();
+        if description.parent != controller.parent {
+            return Err(Failure::Usage(anyhow!(
+                "{}: the plugin is for {}, and the controller {:?} for {}: name the plugin of that kind",
+                file.display(),
+                description.parent,
+                controller.name,
+                controller.parent
+            )));
+        }
+        descriptions.push(description.clone());
+    }
+    Ok(descriptions)
+}
+
+/// All kinds that the configuration names, or an error that says what to give.
+async fn resources(
+    config: &Config,
+    descriptions: &[Description],
+    crds: &[PathBuf],
+) -> Result<Resources, Failure> {
+    let mut resources = Resources::default();
+    for file in crds {
+        let documents = documents::read(file).map_err(|error| Failure::Usage(error.into()))?;
+        for document in documents {
+            if document.kind().kind == "CustomResourceDefinition" {
+                resources.define(&document.object);
+            }
+        }
+    }
+    for crd in descriptions
+        .iter()
+        .filter_map(|description| description.crd.as_ref())
+    {
+        resources.define(crd);
+    }
+    let named = config.controllers.iter().flat_map(|controller| {
+        std::iter::once(&controller.parent)
+            .chain(controller.children.keys())
+            .chain(&controller.reads)
+    });
+    let missing: BTreeSet<&Kind> = named.filter(|kind| resources.of(kind).is_err()).collect();
+    if missing.is_empty() {
+        return Ok(resources);
+    }
+    let metrics = Arc::new(Metrics::unread());
+    let client = client::connect(Arc::clone(&metrics)).await;
+    let kinds = client.map(|client| Kinds::new(client, metrics));
+    for kind in missing {
+        let found = match &kinds {
+            Ok(kinds) => kinds.resolve(kind).await.map_err(|error| match error {
+                KindError::Unknown(_) => "the current cluster does not serve it".to_owned(),
+                KindError::Discovery { message, .. } => message,
+            }),
+            Err(error) => Err(error.to_string()),
+        };
+        let found = found.map_err(|why| {
+            Failure::Usage(anyhow!(
+                "the plural of {kind} is not known: no plugin brings its CustomResourceDefinition, and {why}; give the \
+                 definition with --crd FILE, or connect to a cluster that has it"
+            ))
+        })?;
+        resources.insert(
+            kind.clone(),
+            Resource {
+                group: found.api.group.clone(),
+                plural: found.api.plural.clone(),
+                namespaced: found.namespaced,
+                has_status: found.has_status,
+            },
+        );
+    }
+    Ok(resources)
+}
+
+fn print(output: Output, rights: &Rights, account: &Account) -> Result<String, Failure> {
+    let manifests = || manifests(rights, account);
+    Ok(match output {
+        Output::Yaml => {
+            let mut text = String::from("# Printed by `operator-host rbac`.\n");
+            for manifest in manifests() {
+                text.push_str("---\n");
+                text.push_str(&serde_saphyr::to_string(&manifest)?);
+            }
+            text
+        }
+        Output::Json => {
+            let items: Vec<Manifest> = manifests();
+            let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+            serde_json::to_string_pretty(&list)? + "\n"
+        }
+        Output::Helm => {
+            let text = serde_saphyr::to_string(&json!({ "rbac": helm(&manifests()) }))?;
+            format!("# Printed by `operator-host rbac -o helm`.\n{text}")
+        }
+        Output::Table => table(rights),
+    })
+}
+
+/// The chart makes the objects itself, with its own names; it needs the rules.
+fn helm(manifests: &[Manifest]) -> Value {
+    let mut namespaces = Map::new();
+    let mut cluster = json!([]);
+    for manifest in manifests {
+        match manifest {
+            Manifest::ClusterRole(role) => cluster = json!(role.rules),
+            Manifest::Role(role) => {
+                let namespace = role.metadata.namespace.clone().unwrap_or_default();
+                namespaces.insert(namespace, json!(role.rules));
+            }
+            Manifest::ClusterRoleBinding(_) | Manifest::RoleBinding(_) => {}
+        }
+    }
+    json!({ "cluster": cluster, "namespaces": namespaces })
+}
+
+fn table(rights: &Rights) -> String {
+    let mut rows = vec![["NAMESPACE", "RESOURCE", "VERB", "WHY"].map(str::to_owned)];
+    for (permission, reasons) in rights.iter() {
+        let namespace = match &permission.scope {
+            Scope::Cluster => "(all)".to_owned(),
+            Scope::Namespace(namespace) => namespace.clone(),
+        };
+        let resource = match permission.group.as_str() {
+            "" => permission.resource.clone(),
+            group => format!("{}.{group}", permission.resource),
+        };
+        let reasons: Vec<&str> = reasons.iter().map(String::as_str).collect();
+        rows.push([
+            namespace,
+            resource,
+            permission.verb.to_owned(),
+            reasons.join("; "),
+        ]);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let (namespace, resource, verb) = (width(0), width(1), width(2));
+    rows.iter().fold(String::new(), |mut text, row| {
+        let [a, b, c, why] = row;
+        let _ = writeln!(text, "{a:namespace$}   {b:resource$}   {c:verb$}   {why}");
+        text
+    })
+}

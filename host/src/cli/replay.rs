@@ -1,0 +1,163 @@
+//! `operator-host replay`: recorded calls, made again.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use serde_json::Value;
+
+use super::{Failure, plugin_file, rendering};
+use crate::author::documents::kind_of;
+use crate::plugin::Plugin;
+use crate::plugin::contract::Export;
+use crate::record::{Answer, Record, Version, mask};
+
+/// The options of `replay`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit codes: 0 every answer is the recorded one, 1 some differ, 2 everything else.")]
+pub struct Args {
+    /// The plugin's WebAssembly file: the one that was recorded, or one to compare with it
+    #[arg(long, short, env = "OPERATOR_HOST_PLUGIN", value_name = "FILE")]
+    plugin: PathBuf,
+    /// Records, as `run --record` writes them, and folders of them
+    #[arg(required = true, value_name = "RECORD")]
+    records: Vec<PathBuf>,
+    /// Which of the plugin's log lines to show, from `off` to `trace`
+    #[arg(long, env = "OPERATOR_HOST_LOG", default_value = "off", value_name = "LEVEL")]
+    log: String,
+}
+
+/// Makes every call and prints what differs.
+///
+/// # Errors
+/// When a file is no record, or of another plugin's kind; when the plugin does not load.
+pub async fn run(args: Args) -> Result<ExitCode, Failure> {
+    // As `diff` itself: 1 means that something differs, and nothing else.
+    replay(args).await.map_err(|failure| match failure {
+        Failure::Usage(error) | Failure::Other(error) => Failure::Usage(error),
+    })
+}
+
+async fn replay(args: Args) -> Result<ExitCode, Failure> {
+    plugin_file::show_log(&args.log)?;
+    let plugin = plugin_file::load(&args.plugin)
+        .await?
+        .with_context(|| args.plugin.display().to_string())?;
+    let mut files = Vec::new();
+    for path in &args.records {
+        collect(path, &mut files).with_context(|| format!("cannot read {}", path.display()))?;
+    }
+    if files.is_empty() {
+        return Err(anyhow!("there is no record (*.json) in the folders").into());
+    }
+    let mut records = Vec::with_capacity(files.len());
+    for file in files {
+        let record = read(&file, &plugin).with_context(|| file.display().to_string())?;
+        records.push((file, record));
+    }
+    let mut out = std::io::stdout().lock();
+    let colour = out.is_terminal() && plugin_file::colour();
+    let live = Version::of(&plugin);
+    let mut different = 0;
+    for (file, record) in &records {
+        let answer = call(&plugin, record).await?;
+        let (before, after) = (text(record, &record.output)?, text(record, &answer)?);
+        if before == after {
+            writeln!(out, "same       {}", file.display())?;
+            continue;
+        }
+        different += 1;
+        writeln!(out, "different  {}", file.display())?;
+        let recorded = match &record.plugin {
+            Some(version) => format!("recorded ({version})"),
+            None => "recorded".to_owned(),
+        };
+        let names = (recorded.as_str(), &*format!("replayed ({live})"));
+        out.write_all(rendering::diff(names, &before, &after, colour).as_bytes())?;
+    }
+    let same = records.len() - different;
+    writeln!(
+        out,
+        "{} calls replayed: {same} the same, {different} different",
+        records.len()
+    )?;
+    Ok(ExitCode::from(u8::from(different > 0)))
+}
+
+/// A file, or all records in a folder and the folders in it, by name.
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    if !std::fs::metadata(path)?.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    let mut entries = std::fs::read_dir(path)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()?;
+    entries.sort();
+    for entry in entries {
+        if entry.is_dir() || entry.extension().is_some_and(|extension| extension == "json") {
+            collect(&entry, files)?;
+        }
+    }
+    Ok(())
+}
+
+fn read(file: &Path, plugin: &Plugin) -> anyhow::Result<Record> {
+    let text = std::fs::read_to_string(file)?;
+    let record: Record = serde_json::from_str(&text).context("this is no record of a plugin call")?;
+    let Some(request) = &record.input.request else {
+        return Err(anyhow!("a record holds a request; this one has none"));
+    };
+    let types = request.parent.types.as_ref();
+    let (kind, expected) = (
+        types.map(|types| (types.api_version.as_str(), types.kind.as_str())),
+        &plugin.description().parent,
+    );
+    if kind != Some((&expected.api_version, &expected.kind)) {
+        let found = kind_of(&serde_json::to_value(&*request.parent)?);
+        return Err(anyhow!(
+            "the call is about {found}; the plugin reconciles {expected}"
+        ));
+    }
+    Ok(record)
+}
+
+async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<Answer> {
+    let request = record.input.request.as_deref();
+    Ok(match (record.input.call, request) {
+        (Export::Reconcile, Some(request)) => Answer::of(&plugin.reconcile(request).await.outcome),
+        (Export::Cleanup, Some(request)) => Answer::of(&plugin.cleanup(request).await.outcome),
+        _ => {
+            return Err(anyhow!(
+                "a record is of `reconcile` or `cleanup`; this one is of `describe`"
+            ));
+        }
+    })
+}
+
+/// The answer as it would be recorded: its Secrets are masked beside the same request.
+fn text(record: &Record, answer: &Answer) -> anyhow::Result<String> {
+    let mut document = serde_json::to_value(Record {
+        output: answer.clone(),
+        ..record.clone()
+    })?;
+    mask(&mut document);
+    let mut answer = document["output"].take();
+    tidy(&mut answer);
+    Ok(serde_saphyr::to_string(&answer)?)
+}
+
+/// Leaves out the fields of an answer that say nothing.
+fn tidy(answer: &mut Value) {
+    let bodies = answer
+        .as_object_mut()
+        .into_iter()
+        .flat_map(|answer| answer.values_mut());
+    for body in bodies {
+        if let Some(fields) = body.as_object_mut() {
+            fields
+                .retain(|_, value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()));
+        }
+    }
+}

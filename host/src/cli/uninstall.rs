@@ -1,0 +1,95 @@
+//! `operator-host uninstall`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use super::Failure;
+use crate::client;
+use crate::config::Config;
+use crate::controller::kinds::Kinds;
+use crate::metrics::Metrics;
+use crate::uninstall::{Left, Uninstall};
+
+/// The options of `uninstall`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Stop the host before: one that runs puts its finalizers back. It needs the rights to list parents and children and \
+to patch parents. Exit codes: 0 released, 1 something could not be released, 2 wrong usage or configuration.")]
+pub struct Args {
+    /// The configuration that the host ran with; the plugins' files need not be there
+    #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
+    config: PathBuf,
+    /// Say what would be released, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Releases every parent of every controller, and says what it left.
+///
+/// # Errors
+/// Wrong configuration, no cluster.
+pub async fn run(args: Args) -> Result<ExitCode, Failure> {
+    let config = Config::load_without_plugins(&args.config).map_err(|error| Failure::Usage(error.into()))?;
+    let metrics = Arc::new(Metrics::unread());
+    let client = client::connect(Arc::clone(&metrics)).await?;
+    let uninstall = Uninstall {
+        kinds: Kinds::new(client.clone(), metrics),
+        client,
+        config: &config,
+        dry_run: args.dry_run,
+    };
+    let mut code = ExitCode::SUCCESS;
+    for controller in &config.controllers {
+        let left = uninstall.controller(controller).await;
+        say(
+            &controller.name,
+            &controller.parent.to_string(),
+            &left,
+            args.dry_run,
+        );
+        for error in &left.errors {
+            eprintln!("operator-host: {error}");
+            code = ExitCode::FAILURE;
+        }
+    }
+    Ok(code)
+}
+
+fn say(controller: &str, kind: &str, left: &Left, dry_run: bool) {
+    let done = if dry_run { "would be released" } else { "released" };
+    println!("{controller}:");
+    if !left.served {
+        println!("  the cluster does not serve {kind}: there is nothing to release");
+    }
+    for held in &left.held {
+        let goes = match held.terminating {
+            true => ", and goes without its cleanup, since it is being deleted",
+            false => "",
+        };
+        println!("  {kind} {} {done}{goes}", held.name);
+    }
+    if left.served {
+        println!(
+            "  {} of {} parents {done}; the definition and all parents stay",
+            left.held.len(),
+            left.parents
+        );
+    }
+    for (kind, count) in &left.owned {
+        println!("  {count} {kind} stay, and go with their parents");
+    }
+    for (kind, names) in &left.retained {
+        let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+        println!(
+            "  {} {kind} stay until somebody deletes them: {}",
+            names.len(),
+            names.join(", ")
+        );
+    }
+    for (finalizer, count) in &left.foreign {
+        println!(
+            "  {count} parents also have the finalizer {finalizer}, of no controller in this configuration: it stays"
+        );
+    }
+}

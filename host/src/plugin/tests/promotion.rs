@@ -1,0 +1,289 @@
+//! Which version a slot makes live: of its file's, the kept ones and the live one, as a proof and people say.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::super::proof::{HeldBack, Orders, Prefix, Proof, Verdict};
+use super::super::registry::{Live, Slot};
+use super::super::report::CandidateState;
+use super::super::versions::Versions;
+use super::super::{Digest, Limits, Plugin};
+use super::RUNTIME;
+use super::swaps::{candidate, expected, live, metrics, version};
+
+/// Holds back the versions that it is told to.
+struct Fake {
+    orders: watch::Sender<Option<Orders>>,
+    holds: Mutex<Vec<u8>>,
+    /// The reasons that were announced; `None` where it was said that nothing is held back.
+    announced: Mutex<Vec<Option<String>>>,
+}
+
+impl Fake {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            orders: watch::Sender::new(Some(Orders::default())),
+            holds: Mutex::default(),
+            announced: Mutex::default(),
+        })
+    }
+
+    fn hold(&self, numbers: &[u8]) {
+        *self.holds.lock().unwrap() = numbers.to_vec();
+    }
+
+    fn order(&self, promote: Option<u8>, pin: Option<&str>) {
+        self.orders.send_replace(Some(Orders {
+            promote: promote.map(prefix).into_iter().collect(),
+            pin: pin.map(|pin| Prefix::parse(pin).unwrap()),
+        }));
+    }
+
+    fn announced(&self) -> Vec<Option<String>> {
+        std::mem::take(&mut *self.announced.lock().unwrap())
+    }
+}
+
+#[async_trait::async_trait]
+impl Proof for Fake {
+    fn orders(&self) -> watch::Receiver<Option<Orders>> {
+        self.orders.subscribe()
+    }
+
+    async fn prove(&self, _live: &Plugin, candidate: &Plugin) -> Verdict {
+        let holds = self.holds.lock().unwrap();
+        if holds.iter().any(|number| digest(*number) == *candidate.digest()) {
+            return Verdict::HeldBack(Box::new(HeldBack {
+                reason: "Fails",
+                message: "it fails".into(),
+                diff: "-a\n+b".into(),
+                objects: Vec::new(),
+            }));
+        }
+        Verdict::Proved {
+            on: "2 objects".into(),
+            diff: String::new(),
+        }
+    }
+
+    fn announce(&self, held: Option<&HeldBack>) {
+        let held = held.map(|held| held.reason.to_owned());
+        self.announced.lock().unwrap().push(held);
+    }
+}
+
+fn digest(number: u8) -> Digest {
+    Digest::of(&version(number))
+}
+
+fn prefix(number: u8) -> Prefix {
+    Prefix::parse(&digest(number).to_string()).unwrap()
+}
+
+fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Receiver<Live>) {
+    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    let slot = slot.proved(Arc::clone(proof) as _);
+    match state {
+        None => (slot, receiver),
+        Some(state) => (slot.keeping(Versions::open(state, "test", 5).unwrap()), receiver),
+    }
+}
+
+async fn settle(slot: &Slot, number: u8) -> Option<Duration> {
+    slot.settle(Some(&candidate(&version(number)))).await
+}
+
+#[track_caller]
+fn assert_live(receiver: &watch::Receiver<Live>, number: u8) {
+    assert_eq!(*live(receiver).unwrap().digest(), digest(number));
+}
+
+fn because(slot: &Slot) -> String {
+    slot.report().borrow().live.clone().unwrap().because
+}
+
+#[tokio::test]
+async fn a_version_that_is_held_back_is_tried_again_after_longer_and_longer() {
+    let proof = Fake::new();
+    proof.hold(&[2]);
+    let (slot, receiver) = slot(&proof, None);
+    assert_eq!(settle(&slot, 1).await, None);
+    assert_eq!(because(&slot), "it was the first");
+    let first = settle(&slot, 2).await.unwrap();
+    let second = settle(&slot, 2).await.unwrap();
+    assert!(
+        first < second && second < Duration::from_secs(60),
+        "{first:?} {second:?}"
+    );
+    assert_live(&receiver, 1);
+    let report = slot.report().borrow().candidate.clone().unwrap();
+    assert_eq!(
+        (report.state, report.diff.as_str()),
+        (CandidateState::HeldBack, "-a\n+b")
+    );
+    assert!(slot.trouble().borrow().as_ref().unwrap().contains("it fails"));
+    assert_eq!(proof.announced(), [Some("Fails".into())], "said once");
+    // The objects have changed.
+    proof.hold(&[]);
+    assert_eq!(settle(&slot, 2).await, None);
+    assert_live(&receiver, 2);
+    assert_eq!(because(&slot), "proved: 2 objects");
+    assert_eq!(proof.announced(), [None]);
+    assert!(slot.report().borrow().candidate.is_none() && slot.trouble().borrow().is_none());
+}
+
+#[tokio::test]
+async fn nothing_is_held_back_any_more_when_the_file_holds_another_version() {
+    let proof = Fake::new();
+    proof.hold(&[2, 3]);
+    let (slot, receiver) = slot(&proof, None);
+    settle(&slot, 1).await;
+    settle(&slot, 2).await;
+    settle(&slot, 3).await;
+    assert_eq!(
+        proof.announced(),
+        [Some("Fails".into()), None, Some("Fails".into())]
+    );
+    settle(&slot, 1).await;
+    assert_eq!(proof.announced(), [None]);
+    assert_live(&receiver, 1);
+    assert!(slot.report().borrow().candidate.is_none());
+    // A file that is no plugin takes its place too.
+    settle(&slot, 2).await;
+    slot.offer(candidate(b"nothing")).await;
+    assert_eq!(proof.announced(), [Some("Fails".into()), None]);
+    let refused = slot.report().borrow().candidate.clone().unwrap();
+    assert_eq!(refused.state, CandidateState::Refused);
+}
+
+#[tokio::test]
+async fn a_version_takes_over_by_force_whatever_the_proof_says() {
+    let proof = Fake::new();
+    proof.hold(&[2, 3]);
+    let (slot, receiver) = slot(&proof, None);
+    settle(&slot, 1).await;
+    settle(&slot, 2).await;
+    proof.order(Some(2), None);
+    assert_eq!(settle(&slot, 2).await, None);
+    assert_live(&receiver, 2);
+    assert_eq!(because(&slot), "promoted by force");
+    // One version is meant, not the next as well.
+    assert!(settle(&slot, 3).await.is_some());
+    assert_live(&receiver, 2);
+}
+
+#[tokio::test]
+async fn a_pin_goes_back_to_a_version_that_was_kept_and_puts_the_files_aside() {
+    let state = tempfile::tempdir().unwrap();
+    let proof = Fake::new();
+    let (slot, receiver) = slot(&proof, Some(state.path()));
+    settle(&slot, 1).await;
+    settle(&slot, 2).await;
+    assert_live(&receiver, 2);
+    proof.hold(&[1]);
+    proof.order(None, Some(&digest(1).to_string()));
+    // What it finds in the file has to be put aside next.
+    assert_eq!(settle(&slot, 2).await, Some(Duration::ZERO));
+    assert_live(&receiver, 1);
+    assert_eq!(settle(&slot, 2).await, None);
+    assert_live(&receiver, 1);
+    let report = slot.report().borrow().clone();
+    assert_eq!(report.candidate.unwrap().state, CandidateState::PutAside);
+    assert_eq!(report.kept[0].digest, digest(1).to_string(), "the last good one");
+    // Another file meanwhile changes nothing.
+    settle(&slot, 3).await;
+    assert_live(&receiver, 1);
+    proof.order(None, None);
+    settle(&slot, 3).await;
+    assert_live(&receiver, 3);
+}
+
+#[tokio::test]
+async fn a_version_that_a_pin_put_aside_is_held_back_again_without_the_pin() {
+    let proof = Fake::new();
+    proof.hold(&[2]);
+    let (slot, receiver) = slot(&proof, None);
+    settle(&slot, 1).await;
+    settle(&slot, 2).await;
+    proof.order(None, Some(&digest(1).to_string()));
+    settle(&slot, 2).await;
+    settle(&slot, 2).await;
+    assert_eq!(proof.announced(), [Some("Fails".into()), None]);
+    proof.order(None, None);
+    settle(&slot, 2).await;
+    assert_eq!(proof.announced(), [Some("Fails".into())]);
+    assert!(slot.trouble().borrow().is_some());
+    assert_live(&receiver, 1);
+}
+
+#[tokio::test]
+async fn a_pin_that_nothing_answers_to_leaves_the_live_version_or_says_why_there_is_none() {
+    let proof = Fake::new();
+    let (slot, receiver) = slot(&proof, None);
+    proof.order(None, Some("0123456789abcdef"));
+    settle(&slot, 1).await;
+    let reason = live(&receiver).err().unwrap();
+    assert!(reason.contains("0123456789abcdef is pinned"), "{reason}");
+    proof.order(None, Some(&digest(1).to_string()));
+    settle(&slot, 1).await;
+    assert_live(&receiver, 1);
+    proof.order(None, Some("0123456789abcdef"));
+    settle(&slot, 2).await;
+    assert_live(&receiver, 1);
+}
+
+#[tokio::test]
+async fn the_last_good_version_is_live_again_after_a_restart() {
+    let state = tempfile::tempdir().unwrap();
+    let proof = Fake::new();
+    proof.hold(&[2]);
+    let (before, _) = slot(&proof, Some(state.path()));
+    settle(&before, 1).await;
+    settle(&before, 2).await;
+    drop(before);
+    let (after, receiver) = slot(&proof, Some(state.path()));
+    after.restore().await;
+    assert_live(&receiver, 1);
+    assert!(settle(&after, 2).await.is_some(), "it is held back again");
+    assert_live(&receiver, 1);
+    // Without a state folder there is nothing to go on with.
+    let (without, receiver) = slot(&proof, None);
+    without.restore().await;
+    assert_eq!(live(&receiver).err().unwrap(), "loading");
+}
+
+#[tokio::test]
+async fn nothing_takes_over_before_it_is_known_what_people_want() {
+    let proof = Fake::new();
+    proof.orders.send_replace(None);
+    let (slot, receiver) = slot(&proof, None);
+    let first = candidate(&version(1));
+    let settling = slot.settle(Some(&first));
+    let waited = tokio::time::timeout(Duration::from_millis(300), settling).await;
+    assert!(waited.is_err() && live(&receiver).is_err());
+    proof.order(None, None);
+    settle(&slot, 1).await;
+    assert_live(&receiver, 1);
+}
+
+#[tokio::test]
+async fn other_limits_are_taken_without_a_proof_and_keep_what_is_held_back() {
+    let proof = Fake::new();
+    proof.hold(&[1, 2]);
+    let (slot, receiver) = slot(&proof, None);
+    settle(&slot, 1).await;
+    settle(&slot, 2).await;
+    let mut other = expected("Fixture");
+    other.limits = Limits {
+        deadline: Duration::from_secs(1),
+        ..other.limits
+    };
+    let slot = slot.expecting(other.clone());
+    settle(&slot, 1).await;
+    assert_eq!(*live(&receiver).unwrap().limits(), other.limits);
+    assert_eq!(because(&slot), "its limits were changed");
+    assert_eq!(proof.announced(), [Some("Fails".into()), None]);
+}

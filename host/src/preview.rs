@@ -1,0 +1,308 @@
+//! What a plugin would change in the cluster as it is: `operator-host diff`. The plugin is asked as in
+//! `controller::reconcile`, its answer is checked by the same plan, and the API server says by dry-run what would come
+//! of each child. Nothing is written.
+//!
+//! One round: what the plugin would want next, once it sees what came of this, does not show.
+
+mod sides;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{Timestamp, Unit};
+use kube::core::DynamicObject;
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+use thiserror::Error;
+
+pub use sides::Difference;
+
+use crate::author::pass;
+use crate::client::Writer;
+use crate::config::ControllerConfig;
+use crate::controller::api::{ApiError, Objects};
+use crate::controller::children::{Desired, DesiredSecret, Plan, Policy, Refusal, owns, plan, retains};
+use crate::controller::kinds::{KindError, Kinds, Resource};
+use crate::controller::needs::{self, NeedError};
+use crate::controller::object::{ChildKey, ObjectName, is_terminating, slim};
+use crate::controller::prune::unwanted;
+use crate::plugin::contract::{Kind, Need, Related};
+use crate::plugin::{CallError, Plugin};
+
+/// Why it cannot be said what a plugin would change.
+#[derive(Debug, Error)]
+pub enum PreviewError {
+    /// A kind is not served, or discovery failed.
+    #[error(transparent)]
+    Kind(#[from] KindError),
+    /// The API server refused something, if only by dry-run.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The call failed, or the plugin said so.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// A need makes no sense or is not allowed.
+    #[error(transparent)]
+    Need(#[from] NeedError),
+    /// The plugin asked for what it must not have; one line each.
+    #[error("the plugin's answer is refused:\n  {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "))]
+    Refused(Vec<Refusal>),
+    /// There is no such parent.
+    #[error("there is no {kind} {name}")]
+    NoParent {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: ObjectName,
+    },
+}
+
+/// One controller of a configuration against the cluster.
+pub struct Preview<'a> {
+    writer: Writer,
+    config: &'a ControllerConfig,
+    plugin: &'a Plugin,
+    parent: Arc<Resource>,
+    others: BTreeMap<Kind, Arc<Resource>>,
+}
+
+impl<'a> Preview<'a> {
+    /// Looks its kinds up.
+    ///
+    /// # Errors
+    /// When the parent's kind is not served, or the API server does not answer.
+    pub async fn new(
+        client: &'a Client,
+        kinds: &Kinds,
+        config: &'a ControllerConfig,
+        plugin: &'a Plugin,
+    ) -> Result<Self, PreviewError> {
+        let parent = kinds.resolve(&config.parent).await?;
+        let mut others = BTreeMap::new();
+        for kind in config.children.keys().chain(&config.reads) {
+            match kinds.resolve(kind).await {
+                Ok(resource) => {
+                    others.insert(kind.clone(), resource);
+                }
+                // As in a controller: what concerns that kind fails and says so.
+                Err(KindError::Unknown(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Self {
+            writer: Writer::from(client.clone()),
+            config,
+            plugin,
+            parent,
+            others,
+        })
+    }
+
+    /// Whether the parents are in namespaces.
+    #[must_use]
+    pub fn is_namespaced(&self) -> bool {
+        self.parent.namespaced
+    }
+
+    /// A parent that is there.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub async fn parent(&self, name: ObjectName) -> Result<DynamicObject, PreviewError> {
+        let found = Objects::new(&self.writer, &self.parent).get(&name).await?;
+        found.ok_or_else(|| PreviewError::NoParent {
+            kind: self.config.parent.kind.clone(),
+            name,
+        })
+    }
+
+    /// All parents of a namespace, or all there are.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn parents(&self, namespace: Option<&str>) -> Result<Vec<DynamicObject>, PreviewError> {
+        let objects = Objects::new(&self.writer, &self.parent);
+        Ok(objects.list(&everything_in(namespace), None).await?)
+    }
+
+    /// A parent as it would be if this manifest were applied, by its user's rights.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub async fn applied(&self, manifest: &Value, name: &ObjectName) -> Result<DynamicObject, PreviewError> {
+        let objects = Objects::new(&self.writer, &self.parent);
+        Ok(objects
+            .try_apply(name, manifest, "operator-host-diff", true)
+            .await?)
+    }
+
+    /// What would become of a parent's children.
+    ///
+    /// # Errors
+    /// When the plugin fails or is refused, or the API server refuses a child.
+    pub async fn differences(&self, parent: DynamicObject) -> Result<Vec<Difference>, PreviewError> {
+        let mut parent = parent;
+        slim(&mut parent);
+        let parent = Arc::new(parent);
+        let there = self.there(&parent).await?;
+        let mut observed: Vec<Arc<DynamicObject>> = there
+            .values()
+            .filter(|child| owns(self.config, &parent, child) || retains(self.config, &parent, child))
+            .map(|child| {
+                let mut child = child.clone();
+                slim(&mut child);
+                Arc::new(child)
+            })
+            .collect();
+        observed.sort_by_cached_key(|child| ChildKey::of(child));
+        let now = Timestamp::now().round(Unit::Second).unwrap_or_default();
+        let answer = async |needs: &[Need]| self.answer(&parent, needs).await;
+        let (response, cleaned_up) =
+            pass::ask::<PreviewError>(self.plugin, &parent, &observed, now, answer).await?;
+        let digest = self.plugin.digest().to_string();
+        let policy = Policy {
+            config: self.config,
+            parent: &parent,
+            digest: &digest,
+            namespaced: &|kind: &Kind| self.others.get(kind).map(|resource| resource.namespaced),
+            existing: &|key: &ChildKey| there.get(key).cloned().map(Arc::new),
+        };
+        let plan = plan(&policy, &response.children, &response.keep, &response.generate)
+            .map_err(PreviewError::Refused)?;
+        let mut differences = Vec::new();
+        for secret in &plan.secrets {
+            differences.extend(generated(secret, there.get(&secret.key)));
+        }
+        for desired in &plan.desired {
+            differences.extend(self.change(&parent, desired, there.get(&desired.key)).await?);
+        }
+        // A parent that is being deleted keeps its children until it is gone.
+        if cleaned_up.is_none() {
+            differences.extend(self.deletions(&parent, &plan, &there));
+        }
+        Ok(differences)
+    }
+
+    /// Every object of the kinds that the plugin may make, where it may make them.
+    async fn there(&self, parent: &DynamicObject) -> Result<BTreeMap<ChildKey, DynamicObject>, PreviewError> {
+        let mut there = BTreeMap::new();
+        for kind in self.config.children.keys() {
+            let Some(resource) = self.others.get(kind) else {
+                continue;
+            };
+            let objects = Objects::new(&self.writer, resource);
+            let mut places: Vec<ObjectName> = Vec::new();
+            match parent.namespace() {
+                Some(namespace) => places.push(everything_in(Some(&namespace))),
+                None if resource.namespaced => {
+                    places.extend(
+                        self.config
+                            .other_namespaces
+                            .iter()
+                            .map(|it| everything_in(Some(it))),
+                    );
+                }
+                None => places.push(everything_in(None)),
+            }
+            for place in places {
+                let found = objects.list(&place, None).await?;
+                there.extend(found.into_iter().map(|object| (ChildKey::of(&object), object)));
+            }
+        }
+        Ok(there)
+    }
+
+    async fn answer(&self, parent: &DynamicObject, needs: &[Need]) -> Result<Vec<Related>, PreviewError> {
+        let mut related: Vec<Related> = Vec::new();
+        for need in needs {
+            let id = need.id.clone();
+            if related.iter().any(|other| other.id == id) {
+                return Err(NeedError::Twice { id }.into());
+            }
+            let kind = Kind {
+                api_version: need.api_version.clone(),
+                kind: need.kind.clone(),
+            };
+            let resource = self.others.get(&kind);
+            let namespaced = resource.is_none_or(|resource| resource.namespaced);
+            let (namespace, _) = needs::check(self.config, namespaced, parent, need)?;
+            let resource = resource.ok_or(KindError::Unknown(kind))?;
+            let objects = Objects::new(&self.writer, resource);
+            let mut place = everything_in(namespace.as_deref());
+            let mut found = match &need.name {
+                Some(name) => {
+                    place.name.clone_from(name);
+                    objects.get(&place).await?.into_iter().collect()
+                }
+                None => objects.list(&place, need.label_selector.as_deref()).await?,
+            };
+            found.iter_mut().for_each(slim);
+            found.sort_by_cached_key(ObjectName::of);
+            related.push(Related {
+                id,
+                objects: found.into_iter().map(Arc::new).collect(),
+            });
+        }
+        Ok(related)
+    }
+
+    async fn change(
+        &self,
+        parent: &DynamicObject,
+        desired: &Desired,
+        live: Option<&DynamicObject>,
+    ) -> Result<Option<Difference>, PreviewError> {
+        if live.is_some_and(is_terminating) {
+            // It is made anew when it is gone.
+            return Ok(None);
+        }
+        // `plan` has refused kinds that the cluster does not serve.
+        let Some(resource) = self.others.get(&desired.key.kind) else {
+            return Ok(None);
+        };
+        // As in `controller::apply`.
+        let force =
+            live.is_some_and(|live| owns(self.config, parent, live) || retains(self.config, parent, live));
+        let manager = self.config.field_manager();
+        let after = Objects::new(&self.writer, resource)
+            .try_apply(&desired.key.name, &desired.body, &manager, force)
+            .await?;
+        Ok(Difference::between(&desired.key, live, Some(&after)))
+    }
+
+    fn deletions(
+        &self,
+        parent: &DynamicObject,
+        plan: &Plan,
+        there: &BTreeMap<ChildKey, DynamicObject>,
+    ) -> Vec<Difference> {
+        there
+            .values()
+            .filter_map(|child| {
+                let key = unwanted(self.config, parent, child, plan)?;
+                Difference::between(&key, Some(child), None)
+            })
+            .collect()
+    }
+}
+
+/// A Secret whose values the host would make: those that are not there yet.
+fn generated(secret: &DesiredSecret, live: Option<&DynamicObject>) -> Option<Difference> {
+    let has = |key: &str| live.is_some_and(|live| live.data["data"].get(key).is_some());
+    let mut after: DynamicObject = match live {
+        Some(live) => live.clone(),
+        None => serde_json::from_value(secret.body.clone()).ok()?,
+    };
+    for entry in secret.secret.entries.iter().filter(|entry| !has(&entry.key)) {
+        after.data["data"][&entry.key] = "made by the host".into();
+    }
+    Difference::between(&secret.key, live, Some(&after))
+}
+
+/// For a list: a place has no name.
+fn everything_in(namespace: Option<&str>) -> ObjectName {
+    ObjectName {
+        namespace: namespace.map(str::to_owned),
+        name: String::new(),
+    }
+}

@@ -1,0 +1,156 @@
+//! Kinds and the resources behind them without a cluster, as far as that can be known.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::plugin::contract::Kind;
+
+/// How RBAC names a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// Empty for the core.
+    pub group: String,
+    /// In lower case.
+    pub plural: String,
+    /// Whether its objects are in namespaces.
+    pub namespaced: bool,
+    /// Whether it has the `status` subresource.
+    pub has_status: bool,
+}
+
+impl Resource {
+    /// Group and plural.
+    #[must_use]
+    pub fn name(&self) -> (&str, &str) {
+        (&self.group, &self.plural)
+    }
+}
+
+/// What is known of kinds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Resources(BTreeMap<Kind, Resource>);
+
+impl Resources {
+    /// Takes in what a definition says of each of its versions.
+    pub fn define(&mut self, crd: &Value) {
+        let spec = &crd["spec"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let group = text(&spec["group"]);
+        for version in spec["versions"].as_array().into_iter().flatten() {
+            let kind = Kind {
+                api_version: format!("{group}/{}", text(&version["name"])),
+                kind: text(&spec["names"]["kind"]),
+            };
+            let resource = Resource {
+                group: group.clone(),
+                plural: text(&spec["names"]["plural"]),
+                namespaced: spec["scope"] != "Cluster",
+                has_status: version["subresources"]["status"].is_object(),
+            };
+            self.0.insert(kind, resource);
+        }
+    }
+
+    /// Takes in what somebody else knows, such as a cluster.
+    pub fn insert(&mut self, kind: Kind, resource: Resource) {
+        self.0.insert(kind, resource);
+    }
+
+    /// The resource of a kind.
+    ///
+    /// # Errors
+    /// When no definition has it and Kubernetes itself does not bring it.
+    pub fn of(&self, kind: &Kind) -> Result<Resource, UnknownKind> {
+        let known = self.0.get(kind).cloned().or_else(|| builtin(kind));
+        known.ok_or_else(|| UnknownKind(kind.clone()))
+    }
+}
+
+/// A kind whose plural is not known here.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("the plural of {0} is not known")]
+pub struct UnknownKind(pub Kind);
+
+/// The kinds that come with Kubernetes and that an operator may make or read: group, kind, plural. Their versions
+/// are many and their plurals the same in each. Source: the API reference of Kubernetes 1.33.
+const NAMESPACED: &[(&str, &str, &str)] = &[
+    ("", "ConfigMap", "configmaps"),
+    ("", "Endpoints", "endpoints"),
+    ("", "Event", "events"),
+    ("", "LimitRange", "limitranges"),
+    ("", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    ("", "Pod", "pods"),
+    ("", "PodTemplate", "podtemplates"),
+    ("", "ReplicationController", "replicationcontrollers"),
+    ("", "ResourceQuota", "resourcequotas"),
+    ("", "Secret", "secrets"),
+    ("", "Service", "services"),
+    ("", "ServiceAccount", "serviceaccounts"),
+    ("apps", "ControllerRevision", "controllerrevisions"),
+    ("apps", "DaemonSet", "daemonsets"),
+    ("apps", "Deployment", "deployments"),
+    ("apps", "ReplicaSet", "replicasets"),
+    ("apps", "StatefulSet", "statefulsets"),
+    (
+        "autoscaling",
+        "HorizontalPodAutoscaler",
+        "horizontalpodautoscalers",
+    ),
+    ("batch", "CronJob", "cronjobs"),
+    ("batch", "Job", "jobs"),
+    ("coordination.k8s.io", "Lease", "leases"),
+    ("discovery.k8s.io", "EndpointSlice", "endpointslices"),
+    ("events.k8s.io", "Event", "events"),
+    ("networking.k8s.io", "Ingress", "ingresses"),
+    ("networking.k8s.io", "NetworkPolicy", "networkpolicies"),
+    ("policy", "PodDisruptionBudget", "poddisruptionbudgets"),
+    ("rbac.authorization.k8s.io", "Role", "roles"),
+    ("rbac.authorization.k8s.io", "RoleBinding", "rolebindings"),
+];
+const CLUSTER_SCOPED: &[(&str, &str, &str)] = &[
+    ("", "Namespace", "namespaces"),
+    ("", "Node", "nodes"),
+    ("", "PersistentVolume", "persistentvolumes"),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
+    ),
+    (
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+    ),
+    ("networking.k8s.io", "IngressClass", "ingressclasses"),
+    ("rbac.authorization.k8s.io", "ClusterRole", "clusterroles"),
+    (
+        "rbac.authorization.k8s.io",
+        "ClusterRoleBinding",
+        "clusterrolebindings",
+    ),
+    ("scheduling.k8s.io", "PriorityClass", "priorityclasses"),
+    ("storage.k8s.io", "StorageClass", "storageclasses"),
+];
+
+fn builtin(kind: &Kind) -> Option<Resource> {
+    let find = |list: &[(&str, &str, &str)], namespaced| {
+        let found = list
+            .iter()
+            .find(|(group, name, _)| *group == kind.group() && *name == kind.kind);
+        found.map(|(group, _, plural)| Resource {
+            group: (*group).to_owned(),
+            plural: (*plural).to_owned(),
+            namespaced,
+            // Of children and reads nobody asks.
+            has_status: false,
+        })
+    };
+    find(NAMESPACED, true).or_else(|| find(CLUSTER_SCOPED, false))
+}

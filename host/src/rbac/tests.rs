@@ -1,0 +1,180 @@
+use std::path::Path;
+
+use serde_json::json;
+
+use super::*;
+
+const KINDS: [(&str, &str, &str); 2] = [("Thing", "things", "Namespaced"), ("Realm", "realms", "Cluster")];
+
+fn resources() -> Resources {
+    let mut resources = Resources::default();
+    for (kind, plural, scope) in KINDS {
+        resources.define(&json!({ "spec": {
+            "group": "test.dev", "scope": scope, "names": { "kind": kind, "plural": plural },
+            "versions": [{ "name": "v1", "subresources": { "status": {} } }],
+        }}));
+    }
+    resources
+}
+
+fn kind(text: &str) -> Kind {
+    let (api_version, kind) = text.rsplit_once('/').unwrap();
+    Kind {
+        api_version: api_version.into(),
+        kind: kind.into(),
+    }
+}
+
+/// `more` are further lines of the one controller; `makes` is what its plugin says that it makes.
+fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finalizer: bool) -> Rights {
+    let parent = kind(parent);
+    let text = format!(
+        "plugins: /\nnamespaces: {namespaces}\ncontrollers:\n- name: c\n  plugin: {}\n  \
+         parent: {{apiVersion: {}, kind: {}}}\n{more}",
+        // Any file that is there: nothing is loaded.
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml").display(),
+        parent.api_version,
+        parent.kind,
+    );
+    let config = Config::parse(Path::new("/config.yaml"), &text).unwrap();
+    let description = Description {
+        name: "c".into(),
+        version: "1".into(),
+        parent,
+        makes: makes.iter().map(|text| kind(text)).collect(),
+        reads: Vec::new(),
+        finalizer,
+        crd: None,
+    };
+    rights(&config, &[description], &resources()).unwrap()
+}
+
+/// `scope resource: verbs`, the scope of the cluster as `*`.
+fn texts(rights: &Rights) -> Vec<String> {
+    let mut lines: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (permission, _) in rights.iter() {
+        let scope = match &permission.scope {
+            Scope::Cluster => "*",
+            Scope::Namespace(name) => name,
+        };
+        let line = format!("{scope} {}.{}", permission.resource, permission.group);
+        lines.entry(line).or_default().push(permission.verb);
+    }
+    lines
+        .into_iter()
+        .map(|(line, verbs)| format!("{line}: {}", verbs.join(" ")))
+        .collect()
+}
+
+#[test]
+fn without_namespaces_everything_is_granted_in_the_cluster() {
+    let children = "  children:\n  - {apiVersion: v1, kind: Pod}\n  - {apiVersion: v1, kind: PersistentVolumeClaim}\n  \
+                    reads: [{apiVersion: v1, kind: Secret}]\n";
+    let makes = ["v1/Pod", "v1/PersistentVolumeClaim"];
+    let rights = rights_of("test.dev/v1/Thing", "[]", children, &makes, false);
+    assert_eq!(
+        texts(&rights),
+        [
+            "* customresourcedefinitions.apiextensions.k8s.io: list watch",
+            "* events.events.k8s.io: create patch",
+            "* persistentvolumeclaims.: create list patch watch",
+            "* pods.: create delete list patch watch",
+            "* secrets.: list watch",
+            "* things.test.dev: list watch",
+            "* things/status.test.dev: patch",
+        ]
+    );
+    assert!(rights.remarks.is_empty(), "{:?}", rights.remarks);
+}
+
+#[test]
+fn with_namespaces_only_definitions_are_granted_in_the_cluster_and_other_namespaces_are_only_read() {
+    let children = "  otherNamespaces: [b]\n  children: [{apiVersion: v1, kind: Pod}]\n";
+    let rights = rights_of("test.dev/v1/Thing", "[a]", children, &["v1/Pod"], true);
+    assert_eq!(
+        texts(&rights),
+        [
+            "* customresourcedefinitions.apiextensions.k8s.io: list watch",
+            "a events.events.k8s.io: create patch",
+            "a pods.: create delete list patch watch",
+            "a things.test.dev: list patch watch",
+            "a things/status.test.dev: patch",
+            "b pods.: list watch",
+        ]
+    );
+}
+
+#[test]
+fn a_cluster_scoped_parent_writes_children_in_other_namespaces_only_and_has_its_events_in_default() {
+    let children = "  otherNamespaces: [b]\n  children: [{apiVersion: v1, kind: Pod}]\n";
+    let rights = rights_of("test.dev/v1/Realm", "[]", children, &["v1/Pod"], false);
+    assert_eq!(
+        texts(&rights),
+        [
+            "* customresourcedefinitions.apiextensions.k8s.io: list watch",
+            "* pods.: list watch",
+            "* realms.test.dev: list watch",
+            "* realms/status.test.dev: patch",
+            "b pods.: create delete patch",
+            "default events.events.k8s.io: create patch",
+        ]
+    );
+}
+
+#[test]
+fn secrets_need_delete_when_either_the_plain_or_the_generated_ones_are_deleted() {
+    let delete = |removal: &str| {
+        let children = format!("  children: [{{apiVersion: v1, kind: Secret{removal}}}]\n");
+        let rights = rights_of("test.dev/v1/Thing", "[]", &children, &["v1/Secret"], false);
+        rights
+            .iter()
+            .any(|(permission, _)| permission.resource == "secrets" && permission.verb == "delete")
+    };
+    assert!(delete(""));
+    assert!(delete(", onRemoval: delete"));
+    assert!(!delete(", onRemoval: retain"));
+}
+
+#[test]
+fn what_the_plugin_does_not_make_is_watched_and_never_written_and_a_remark_says_so() {
+    let children = "  children: [{apiVersion: v1, kind: Pod}, {apiVersion: v1, kind: Node}]\n";
+    let rights = rights_of(
+        "test.dev/v1/Thing",
+        "[]",
+        children,
+        &["v1/Node", "v1/Service"],
+        false,
+    );
+    let texts = texts(&rights);
+    assert!(texts.contains(&"* pods.: list watch".to_owned()), "{texts:?}");
+    assert!(texts.contains(&"* nodes.: list watch".to_owned()), "{texts:?}");
+    let remarks = rights.remarks.join("\n");
+    for words in ["does not make", "cluster-scoped", "v1/Service"] {
+        assert!(remarks.contains(words), "{words:?} is not in: {remarks}");
+    }
+}
+
+#[test]
+fn a_kind_that_nobody_knows_is_named() {
+    let mut config = Config::parse(Path::new("/c"), "controllers: []").unwrap();
+    assert_eq!(
+        texts(&rights(&config, &[], &resources()).unwrap()),
+        ["* customresourcedefinitions.apiextensions.k8s.io: list watch"]
+    );
+    let other = format!(
+        "controllers: [{{name: c, plugin: {}/Cargo.toml, parent: {{apiVersion: other.dev/v1, kind: Other}}}}]",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    config = Config::parse(Path::new("/c"), &other).unwrap();
+    let description = Description {
+        name: "c".into(),
+        version: "1".into(),
+        parent: kind("other.dev/v1/Other"),
+        makes: Vec::new(),
+        reads: Vec::new(),
+        finalizer: false,
+        crd: None,
+    };
+    let error = rights(&config, &[description], &resources()).unwrap_err();
+    assert_eq!(error.0, kind("other.dev/v1/Other"));
+}

@@ -1,0 +1,208 @@
+//! Takes the values of Secrets out of a record.
+//!
+//! Each value gets a stand-in, the same wherever it stands: in the Secret, and in any other text that holds it
+//! (a plugin may have copied it into an environment variable or a message). So a plugin that is given the masked
+//! request copies the stand-ins to where the recorded answer has them, and a replay can be compared.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use serde_json::{Map, Value};
+
+/// A value shorter than this is masked in its Secret only: in other texts it would be found by chance.
+const MIN_LENGTH: usize = 6;
+
+/// Where `kubectl apply` leaves a copy of the whole object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Replaces the values of every Secret in a document, at whatever depth, and their copies in all other texts.
+/// Masking twice is masking once.
+pub fn mask(document: &mut Value) {
+    let mut stand_ins = StandIns::default();
+    stand_ins.collect(document);
+    // Longest first: one value may hold another.
+    let mut copies: Vec<(String, String)> = Vec::new();
+    for (value, stand_in) in &stand_ins.0 {
+        if let Ok(text) = std::str::from_utf8(value)
+            && text.len() >= MIN_LENGTH
+        {
+            copies.push((text.to_owned(), stand_in.clone()));
+        }
+        if value.len() >= MIN_LENGTH {
+            copies.push((base64(value), base64(stand_in.as_bytes())));
+        }
+    }
+    copies.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+    stand_ins.replace(document, &copies);
+}
+
+/// From each value to what stands for it.
+#[derive(Default)]
+struct StandIns(BTreeMap<Vec<u8>, String>);
+
+impl StandIns {
+    fn collect(&mut self, value: &Value) {
+        match value {
+            Value::Object(map) => {
+                if is_secret(map) {
+                    for value in entries(map, "data").filter_map(|(_, value)| decoded(value)) {
+                        self.add(value);
+                    }
+                    for (_, value) in entries(map, "stringData") {
+                        self.add(value.as_str().unwrap_or_default().as_bytes().to_vec());
+                    }
+                }
+                map.values().for_each(|value| self.collect(value));
+            }
+            Value::Array(items) => items.iter().for_each(|item| self.collect(item)),
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, value: Vec<u8>) {
+        // What the host generated is blank already.
+        if !value.is_empty() {
+            let stand_in = format!("masked-{:04}", self.0.len() + 1);
+            self.0.entry(value).or_insert(stand_in);
+        }
+    }
+
+    fn replace(&self, value: &mut Value, copies: &[(String, String)]) {
+        match value {
+            Value::Object(map) => {
+                if is_secret(map) {
+                    self.replace_values(map);
+                }
+                map.values_mut().for_each(|value| self.replace(value, copies));
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.replace(item, copies)),
+            Value::String(text) => {
+                for (copy, stand_in) in copies {
+                    if text.contains(copy) {
+                        *text = text.replace(copy, stand_in);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn replace_values(&self, secret: &mut Map<String, Value>) {
+        let stand_in = |value: &[u8]| self.0.get(value).cloned().unwrap_or_default();
+        if let Some(Value::Object(data)) = secret.get_mut("data") {
+            for value in data.values_mut() {
+                // What is not base64 is no value that a Secret can hold; it goes all the same.
+                let text = decoded(value).map(|value| stand_in(&value)).unwrap_or_default();
+                *value = base64(text.as_bytes()).into();
+            }
+        }
+        if let Some(Value::Object(data)) = secret.get_mut("stringData") {
+            for value in data.values_mut() {
+                *value = stand_in(value.as_str().unwrap_or_default().as_bytes()).into();
+            }
+        }
+        if let Some(Value::Object(annotations)) = secret
+            .get_mut("metadata")
+            .and_then(|metadata| metadata.get_mut("annotations"))
+        {
+            annotations.remove(LAST_APPLIED);
+        }
+    }
+}
+
+fn is_secret(map: &Map<String, Value>) -> bool {
+    let is = |field: &str, text: &str| map.get(field).is_some_and(|value| value == text);
+    is("kind", "Secret") && is("apiVersion", "v1")
+}
+
+fn entries<'a>(map: &'a Map<String, Value>, field: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    map.get(field).and_then(Value::as_object).into_iter().flatten()
+}
+
+fn decoded(value: &Value) -> Option<Vec<u8>> {
+    serde_json::from_value::<ByteString>(value.clone())
+        .ok()
+        .map(|ByteString(bytes)| bytes)
+}
+
+fn base64(bytes: &[u8]) -> String {
+    // It is a string whatever the bytes are.
+    match serde_json::to_value(ByteString(bytes.to_vec())) {
+        Ok(Value::String(text)) => text,
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn secret(value: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": "s", "annotations": {LAST_APPLIED: "{\"data\":{}}", "other": "stays"}},
+            "data": {"password": base64(value.as_bytes()), "pin": base64(b"1234"), "empty": ""},
+        })
+    }
+
+    #[test]
+    fn a_value_goes_from_its_secret_and_from_every_text_that_holds_it() {
+        let mut document = json!({
+            "related": [secret("correct horse")],
+            "output": {
+                "children": [
+                    {"env": "correct horse", "url": "mysql://root:correct horse@db", "port": "1234"},
+                    {"copy": base64(b"correct horse")},
+                ],
+                "template": {"apiVersion": "v1", "kind": "Secret", "stringData": {"p": "correct horse", "q": "only here"}},
+                "message": "is it only here?",
+            },
+        });
+        mask(&mut document);
+        let text = document.to_string();
+        for value in [
+            "correct horse",
+            &base64(b"correct horse"),
+            &base64(b"1234"),
+            "only here",
+            "{}",
+        ] {
+            assert!(!text.contains(value), "{value:?} is in {text}");
+        }
+        let secret = &document["related"][0];
+        let stand_in = decoded(&secret["data"]["password"]).unwrap();
+        let stand_in = std::str::from_utf8(&stand_in).unwrap();
+        let child = &document["output"]["children"][0];
+        assert_eq!(child["env"], stand_in, "copies agree");
+        assert_eq!(child["url"], format!("mysql://root:{stand_in}@db"));
+        assert_eq!(
+            child["port"], "1234",
+            "a short text is a value only in its Secret"
+        );
+        assert_eq!(secret["data"]["empty"], "");
+        assert_eq!(secret["metadata"]["annotations"], json!({"other": "stays"}));
+    }
+
+    #[test]
+    fn what_is_masked_stays_as_it_is() {
+        let mut once =
+            json!({"b": secret("correct horse"), "a": secret("battery staple"), "c": "battery staple"});
+        mask(&mut once);
+        let mut twice = once.clone();
+        mask(&mut twice);
+        assert_eq!(once, twice);
+    }
+
+    #[test]
+    fn other_kinds_and_other_fields_stay() {
+        let before = json!({
+            "a": {"apiVersion": "v1", "kind": "ConfigMap", "data": {"x": "correct horse"}},
+            "b": {"apiVersion": "x/v1", "kind": "Secret", "data": {"x": "Y29ycmVjdCBob3JzZQ=="}},
+        });
+        let mut after = before.clone();
+        mask(&mut after);
+        assert_eq!(before, after);
+    }
+}

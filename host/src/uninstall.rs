@@ -1,0 +1,299 @@
+//! Takes the host's finalizers off the parents, so that nothing waits for a host that is gone, and counts what stays.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::{DynamicObject, PartialObjectMeta};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use thiserror::Error;
+
+use crate::config::{Config, ControllerConfig};
+use crate::controller::kinds::{KindError, Kinds, Resource};
+use crate::controller::object::{CONTROLLER_LABEL, ObjectName};
+use crate::plugin::contract::Kind;
+
+/// How many objects are listed at a time.
+const PAGE: u32 = 500;
+/// How often a parent that changes meanwhile is tried.
+const TRIES: usize = 5;
+
+/// Why something could not be looked at or released.
+#[derive(Debug, Error)]
+pub enum UninstallError {
+    /// Discovery failed.
+    #[error(transparent)]
+    Kind(#[from] KindError),
+    /// The API server refuses the list of a kind.
+    #[error("cannot list {kind}{}: {message}", within(.namespace.as_deref()))]
+    List {
+        /// The kind.
+        kind: Kind,
+        /// The namespace; all when there is none.
+        namespace: Option<String>,
+        /// What the API server said.
+        message: String,
+    },
+    /// The API server refuses to take a finalizer off.
+    #[error("cannot release {kind} {name}: {message}")]
+    Release {
+        /// The kind.
+        kind: Kind,
+        /// The parent.
+        name: ObjectName,
+        /// What the API server said.
+        message: String,
+    },
+}
+
+fn within(namespace: Option<&str>) -> String {
+    namespace.map_or_else(String::new, |namespace| format!(" in {namespace}"))
+}
+
+/// One parent with the finalizer of its controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The parent.
+    pub name: ObjectName,
+    /// Whether it is being deleted: then it goes as soon as it is released, without the cleanup.
+    pub terminating: bool,
+}
+
+/// What one controller leaves.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// The parents that had, or have, its finalizer.
+    pub held: Vec<Held>,
+    /// How many parents there are.
+    pub parents: usize,
+    /// Children with an owner, by kind: they go with their parents.
+    pub owned: BTreeMap<Kind, usize>,
+    /// Children without one: they stay when their parents go.
+    pub retained: BTreeMap<Kind, Vec<ObjectName>>,
+    /// Finalizers that look like this host's and belong to no controller of the configuration.
+    pub foreign: BTreeMap<String, usize>,
+    /// Whether the kind is served at all.
+    pub served: bool,
+    /// What could not be done.
+    pub errors: Vec<UninstallError>,
+}
+
+/// The cluster, and what is to be done in it.
+pub struct Uninstall<'a> {
+    /// The connection.
+    pub client: Client,
+    /// Discovery.
+    pub kinds: Kinds,
+    /// What the host was run with.
+    pub config: &'a Config,
+    /// Whether to change nothing.
+    pub dry_run: bool,
+}
+
+impl Uninstall<'_> {
+    /// Releases all parents of one controller.
+    pub async fn controller(&self, controller: &ControllerConfig) -> Left {
+        let mut left = Left::default();
+        let resource = match self.kinds.resolve(&controller.parent).await {
+            Ok(resource) => resource,
+            // Without a definition there are no parents; children may still be there.
+            Err(KindError::Unknown(_)) => {
+                self.count_children(controller, &mut left).await;
+                return left;
+            }
+            Err(error) => {
+                left.errors.push(error.into());
+                return left;
+            }
+        };
+        left.served = true;
+        let (parents, errors) = self.list(&controller.parent, &resource, "", &[]).await;
+        left.errors.extend(errors);
+        left.parents = parents.len();
+        let finalizer = controller.finalizer();
+        for parent in parents {
+            for other in parent.finalizers() {
+                if self.is_foreign(other) {
+                    *left.foreign.entry(other.clone()).or_default() += 1;
+                }
+            }
+            if !parent.finalizers().contains(&finalizer) {
+                continue;
+            }
+            let held = Held {
+                name: name_of(&parent),
+                terminating: parent.metadata.deletion_timestamp.is_some(),
+            };
+            if !self.dry_run
+                && let Err(error) = self.release(controller, &resource, parent).await
+            {
+                left.errors.push(error);
+                continue;
+            }
+            left.held.push(held);
+        }
+        self.count_children(controller, &mut left).await;
+        left
+    }
+
+    fn is_foreign(&self, finalizer: &str) -> bool {
+        finalizer.starts_with("operator-host.dev/")
+            && !self
+                .config
+                .controllers
+                .iter()
+                .any(|controller| controller.finalizer() == finalizer)
+    }
+
+    /// Takes the finalizer off unless the parent has changed since it was read; then reads it again.
+    async fn release(
+        &self,
+        controller: &ControllerConfig,
+        resource: &Resource,
+        parent: PartialObjectMeta<DynamicObject>,
+    ) -> Result<(), UninstallError> {
+        let name = name_of(&parent);
+        let api = api(&self.client, resource, name.namespace.as_deref());
+        let failed = |message: String| UninstallError::Release {
+            kind: controller.parent.clone(),
+            name: name.clone(),
+            message,
+        };
+        let finalizer = controller.finalizer();
+        let mut metadata = parent.metadata;
+        for _ in 0..TRIES {
+            let rest: Vec<_> = metadata
+                .finalizers
+                .iter()
+                .flatten()
+                .filter(|f| **f != finalizer)
+                .collect();
+            let patch = json!({
+                "metadata": { "resourceVersion": metadata.resource_version, "finalizers": rest },
+            });
+            let params = PatchParams {
+                field_manager: Some(controller.field_manager()),
+                ..PatchParams::default()
+            };
+            match api
+                .patch_metadata(&name.name, &params, &Patch::Merge(patch))
+                .await
+            {
+                Ok(_) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(failed(plain(&error))),
+            }
+            match api.get_metadata_opt(&name.name).await {
+                Ok(Some(now)) => metadata = now.metadata,
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(failed(plain(&error))),
+            }
+        }
+        Err(failed(format!(
+            "it changed {TRIES} times meanwhile: is a host still running?"
+        )))
+    }
+
+    async fn count_children(&self, controller: &ControllerConfig, left: &mut Left) {
+        for kind in controller.children.keys() {
+            let resource = match self.kinds.resolve(kind).await {
+                Ok(resource) => resource,
+                Err(KindError::Unknown(_)) => continue,
+                Err(error) => {
+                    left.errors.push(error.into());
+                    continue;
+                }
+            };
+            let selector = format!("{CONTROLLER_LABEL}={}", controller.name);
+            let more: Vec<_> = controller.other_namespaces.iter().cloned().collect();
+            let (children, errors) = self.list(kind, &resource, &selector, &more).await;
+            left.errors.extend(errors);
+            for child in children {
+                if child.owner_references().is_empty() {
+                    left.retained
+                        .entry(kind.clone())
+                        .or_default()
+                        .push(name_of(&child));
+                } else {
+                    *left.owned.entry(kind.clone()).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// Everything of a kind in the namespaces of the configuration, without its contents.
+    async fn list(
+        &self,
+        kind: &Kind,
+        resource: &Arc<Resource>,
+        selector: &str,
+        more: &[String],
+    ) -> (Vec<PartialObjectMeta<DynamicObject>>, Vec<UninstallError>) {
+        let mut scopes: Vec<Option<&str>> = Vec::new();
+        if resource.namespaced && !self.config.namespaces.is_empty() {
+            scopes.extend(
+                self.config
+                    .namespaces
+                    .iter()
+                    .chain(more)
+                    .map(|namespace| Some(namespace.as_str())),
+            );
+            scopes.sort();
+            scopes.dedup();
+        } else {
+            scopes.push(None);
+        }
+        let (mut objects, mut errors) = (Vec::new(), Vec::new());
+        for namespace in scopes {
+            let api = api(&self.client, resource, namespace);
+            let mut params = ListParams::default().labels(selector).limit(PAGE);
+            loop {
+                match api.list_metadata(&params).await {
+                    Ok(page) => {
+                        params.continue_token =
+                            page.metadata.continue_.clone().filter(|token| !token.is_empty());
+                        objects.extend(page.items);
+                    }
+                    Err(error) => {
+                        errors.push(UninstallError::List {
+                            kind: kind.clone(),
+                            namespace: namespace.map(str::to_owned),
+                            message: plain(&error),
+                        });
+                        break;
+                    }
+                }
+                if params.continue_token.is_none() {
+                    break;
+                }
+            }
+        }
+        (objects, errors)
+    }
+}
+
+fn api(client: &Client, resource: &Resource, namespace: Option<&str>) -> Api<DynamicObject> {
+    match namespace {
+        Some(namespace) if resource.namespaced => {
+            Api::namespaced_with(client.clone(), namespace, &resource.api)
+        }
+        _ => Api::all_with(client.clone(), &resource.api),
+    }
+}
+
+fn name_of(object: &PartialObjectMeta<DynamicObject>) -> ObjectName {
+    ObjectName {
+        namespace: object.metadata.namespace.clone(),
+        name: object.metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+/// The API server's own words.
+fn plain(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => crate::client::chain(other),
+    }
+}

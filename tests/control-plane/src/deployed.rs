@@ -1,0 +1,150 @@
+//! A Deployment run on this machine: what its pod would find in its volumes, as files, and what it would be told.
+//!
+//! For programs that a control plane without nodes cannot run. Nothing is isolated.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, PodSpec, Volume};
+use kube::api::DynamicObject;
+use kube::{Api, Client, ResourceExt};
+
+use crate::error::{Context, Error};
+use crate::manifests;
+
+/// How to start the first container of a Deployment outside of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deployed {
+    /// The container's environment, as far as it is written down in the Deployment, with its mounts where they are here.
+    pub environment: Vec<(String, PathBuf)>,
+    /// Namespace and name of its ServiceAccount.
+    pub account: (String, String),
+}
+
+/// The objects of a kustomization, as `kubectl kustomize` makes them, in the file `into`.
+///
+/// # Errors
+/// [`Error::Io`] when kubectl does not run or refuses, [`Error::Manifest`] when it makes something else.
+pub fn kustomize(folder: &Path, into: &Path) -> Result<Vec<DynamicObject>, Error> {
+    let what = || {
+        format!(
+            "make the manifests of {} with kubectl kustomize",
+            folder.display()
+        )
+    };
+    let output = Command::new("kubectl")
+        .arg("kustomize")
+        .arg(folder)
+        .output()
+        .context(what)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(std::io::Error::other(said)).context(what);
+    }
+    std::fs::write(into, output.stdout).context(|| format!("write {}", into.display()))?;
+    manifests::read(into)
+}
+
+/// Gives an object the version that an old API server has of it: `policy/v1` is from Kubernetes 1.21, and its
+/// PodDisruptionBudget is `policy/v1beta1`'s.
+pub fn for_old_servers(object: &mut DynamicObject) {
+    if let Some(types) = &mut object.types
+        && types.api_version == "policy/v1"
+    {
+        types.api_version = "policy/v1beta1".to_owned();
+    }
+}
+
+/// Writes the volumes of a Deployment's first container below `root`.
+///
+/// # Errors
+/// [`Error::Api`] when the Deployment or a ConfigMap is not there, [`Error::Io`] when a file cannot be written.
+pub async fn unpack(client: &Client, namespace: &str, name: &str, root: &Path) -> Result<Deployed, Error> {
+    let deployment = Api::<Deployment>::namespaced(client.clone(), namespace)
+        .get(name)
+        .await?;
+    let pod = deployment.spec.template.spec.unwrap_or_default();
+    let PodSpec {
+        containers,
+        volumes,
+        service_account_name,
+        ..
+    } = pod;
+    let container = containers.into_iter().next().unwrap_or_default();
+    let mut mounts = BTreeMap::new();
+    for mount in container.volume_mounts.into_iter().flatten() {
+        let here = root.join(mount.mount_path.trim_start_matches('/'));
+        std::fs::create_dir_all(&here).context(|| format!("create {}", here.display()))?;
+        let volume = volumes.iter().flatten().find(|volume| volume.name == mount.name);
+        for config_map in volume.map(config_maps).unwrap_or_default() {
+            let object = Api::<ConfigMap>::namespaced(client.clone(), namespace)
+                .get(&config_map)
+                .await?;
+            write(&object, &here)?;
+        }
+        mounts.insert(mount.mount_path, here);
+    }
+    let here = |text: &str| {
+        let within = |(mount, here): (&String, &PathBuf)| {
+            let rest = Path::new(text).strip_prefix(mount).ok()?;
+            Some(if rest.as_os_str().is_empty() {
+                here.clone()
+            } else {
+                here.join(rest)
+            })
+        };
+        mounts
+            .iter()
+            .find_map(within)
+            .unwrap_or_else(|| PathBuf::from(text))
+    };
+    let literal = container.env.into_iter().flatten().filter_map(|variable| {
+        let value = variable.value.filter(|value| !value.contains("$("))?;
+        Some((variable.name, here(&value)))
+    });
+    Ok(Deployed {
+        environment: literal.collect(),
+        account: (
+            namespace.to_owned(),
+            service_account_name.unwrap_or_else(|| "default".to_owned()),
+        ),
+    })
+}
+
+/// The names of the ConfigMaps that a volume shows.
+fn config_maps(volume: &Volume) -> Vec<String> {
+    let own = volume.config_map.iter().map(|source| source.name.clone());
+    let projected = volume
+        .projected
+        .iter()
+        .flat_map(|projected| projected.sources.iter().flatten());
+    let projected =
+        projected.filter_map(|source| source.config_map.as_ref().map(|source| source.name.clone()));
+    own.chain(projected).collect()
+}
+
+fn write(config_map: &ConfigMap, folder: &Path) -> Result<(), Error> {
+    let texts = config_map
+        .data
+        .iter()
+        .flatten()
+        .map(|(name, text)| (name, text.as_bytes()));
+    let bytes = config_map
+        .binary_data
+        .iter()
+        .flatten()
+        .map(|(name, bytes)| (name, bytes.0.as_slice()));
+    for (name, content) in texts.chain(bytes) {
+        let file = folder.join(name);
+        std::fs::write(&file, content).context(|| {
+            format!(
+                "write {} of the ConfigMap {}",
+                file.display(),
+                config_map.name_any()
+            )
+        })?;
+    }
+    Ok(())
+}

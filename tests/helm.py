@@ -1,0 +1,45 @@
+"""Calls Helm's library, of the package helm-sdkpy, through its C interface. Called by helm.sh."""
+
+import ctypes
+import os
+import sys
+
+
+def main(library, command, *arguments):
+    helm = ctypes.CDLL(library)
+    helm.helm_sdkpy_last_error.restype = ctypes.c_char_p
+    result = ctypes.c_char_p()
+
+    def check(code):
+        if code != 0:
+            sys.exit("helm: " + helm.helm_sdkpy_last_error().decode())
+
+    def configuration(namespace):
+        handle = ctypes.c_ulonglong()
+        kubeconfig = os.environ.get("KUBECONFIG", "")
+        check(helm.helm_sdkpy_config_create(text(namespace), text(kubeconfig), None, b"{}", ctypes.byref(handle)))
+        return handle
+
+    if command == "lint":
+        (chart,) = arguments
+        check(helm.helm_sdkpy_lint(configuration("default"), text(chart), ctypes.byref(result)))
+    elif command == "install":
+        namespace, release, chart, values = arguments
+        with open(values, encoding="utf-8") as file:
+            values = file.read()
+        options = b'{"create_namespace": true, "wait": false, "server_side_apply": "true", "timeout_seconds": 60}'
+        check(
+            helm.helm_sdkpy_install(
+                configuration(namespace), text(release), text(chart), text(values), b"", options, ctypes.byref(result)
+            )
+        )
+    else:
+        sys.exit(f"helm.py: no command {command}")
+    print(result.value.decode())
+
+
+def text(value):
+    return value.encode()
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,229 @@
+//! `diff`: what a plugin would change in the cluster, and that nothing is changed by asking.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use kube::ResourceExt;
+use kube::api::ListParams;
+use kube::core::DynamicObject;
+use plugin_fixtures::{Fixture, Form};
+use serde_json::json;
+
+use super::{Answer, sample};
+use crate::echo::CONTROLLER;
+use crate::puppet::{self, PUPPET};
+use crate::support::Scenario;
+
+const ECHO: &str = "my-operator.dev/v1/Echo";
+
+fn echo(name: &str, replicas: u32) -> String {
+    format!(
+        "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: {name}}}\nspec: {{replicas: {replicas}, image: i}}\n"
+    )
+}
+
+fn diff(scenario: &Scenario, config: &Path, more: &[&str]) -> Answer {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["diff", "--config", config.to_str().unwrap()])
+        .args(more)
+        .env("KUBECONFIG", scenario.kubeconfig())
+        .output()
+        .expect("it runs");
+    Answer {
+        code: status.code(),
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_as_the_plugin_wants_it_shows_nothing_and_another_spec_shows_what_would_change() {
+    let scenario = Scenario::new("diff").await;
+    let config = scenario.config(CONTROLLER);
+    let host = scenario.start_with(&config, &[]);
+    scenario.apply(&echo("e", 2)).await;
+    let ready = |e: &DynamicObject| e.data["status"]["isReady"] == true;
+    scenario.until(ECHO, "e", "ready", ready).await;
+    assert!(host.stop().await.success());
+    let before = versions(&scenario).await;
+
+    assert_eq!(diff(&scenario, &config, &[]).expect(0).out, "");
+    let named = ["--controller", "echo", "-n", &scenario.namespace, "e"];
+    assert_eq!(diff(&scenario, &config, &named).expect(0).out, "");
+
+    let file = scenario.file("e.yaml", echo("e", 3));
+    let file = ["-n", &scenario.namespace, "-f", file.to_str().unwrap()];
+    let answer = diff(&scenario, &config, &file).expect(1);
+    for line in [
+        "# Echo diff/e\n",
+        "--- /dev/null\n",
+        "+++ Pod diff/e-pod-2 (with echo 0.1.0)\n",
+        "+  name: e-pod-2\n",
+    ] {
+        assert!(answer.out.contains(line), "{line:?} is not in {}", answer.out);
+    }
+    assert!(!answer.out.contains("e-pod-1\n"), "{}", answer.out);
+    assert!(!answer.out.contains("managedFields") && !answer.out.contains("operator-host.dev/applied"));
+
+    let fewer = scenario.file("fewer.yaml", echo("e", 1).replace("image: i", "image: j"));
+    let answer = diff(
+        &scenario,
+        &config,
+        &["-n", &scenario.namespace, "-f", fewer.to_str().unwrap()],
+    )
+    .expect(1);
+    for line in [
+        "--- Pod diff/e-pod-1 (now)\n+++ /dev/null\n",
+        "-  - image: i\n+  - image: j\n",
+    ] {
+        assert!(answer.out.contains(line), "{line:?} is not in {}", answer.out);
+    }
+    // One that is not there yet.
+    let new = scenario.file("new.yaml", echo("new", 1));
+    let answer = diff(
+        &scenario,
+        &config,
+        &["-n", &scenario.namespace, "-f", new.to_str().unwrap()],
+    )
+    .expect(1);
+    assert!(answer.out.contains("+  name: new-pod-0\n"), "{}", answer.out);
+
+    assert_eq!(versions(&scenario).await, before, "nothing was written");
+}
+
+/// The names and the versions of all Echos and pods.
+async fn versions(scenario: &Scenario) -> Vec<(String, Option<String>)> {
+    let mut versions = Vec::new();
+    for kind in [ECHO, "v1/Pod"] {
+        for object in scenario.api(kind).list(&ListParams::default()).await.unwrap() {
+            versions.push((object.name_any(), object.metadata.resource_version));
+        }
+    }
+    assert_eq!(versions.len(), 3, "{versions:?}");
+    versions
+}
+
+#[tokio::test]
+async fn another_plugin_can_be_tried_before_it_is_rolled_out() {
+    let scenario = Scenario::new("diff-plugin").await;
+    let config = scenario.config(CONTROLLER);
+    let host = scenario.start_with(&config, &[]);
+    scenario.apply(&echo("e", 1)).await;
+    let ready = |e: &DynamicObject| e.data["status"]["isReady"] == true;
+    scenario.until(ECHO, "e", "ready", ready).await;
+    assert!(host.stop().await.success());
+    // The same operator in another language changes nothing.
+    let with = |file: &str| diff(&scenario, &config, &["--controller", "echo", "--plugin", file]);
+    assert_eq!(with(&sample("echo-c")).expect(0).out, "");
+    // One that wants a Pod less, and is not allowed what it wants more.
+    let other = Fixture::new(plugin_fixtures::cases::ANSWER).parent("my-operator.dev/v1", "Echo");
+    let other = scenario.file("other.wasm", other.build(Form::Component));
+    let answer = with(other.to_str().unwrap()).expect(2);
+    assert!(
+        answer.err.contains("Echo diff-plugin/e")
+            && answer.err.contains("may not make the kind v1/ConfigMap"),
+        "{}",
+        answer.err
+    );
+    let answer = with(&sample("hello")).expect(2);
+    assert!(
+        answer.err.contains("reconciles fraim.co.jp/v1/Hello"),
+        "{}",
+        answer.err
+    );
+}
+
+#[tokio::test]
+async fn values_of_secrets_are_masked_and_needs_are_read_from_the_cluster() {
+    let scenario = Scenario::new("diff-secret").await;
+    let kinds = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]\nreads: [{apiVersion: v1, kind: ConfigMap}]";
+    let config = scenario.config(&puppet::controller("puppet.wasm", kinds));
+    let need = json!({"id": "n", "apiVersion": "v1", "kind": "ConfigMap", "labelSelector": "team=blue"});
+    let settings = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "blue", "labels": {"team": "blue"}}});
+    scenario.apply(&settings.to_string()).await;
+    let secret = |value: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"password": value, "user": "the-user"}});
+    let spec = |value: &str| {
+        json!({"response": {
+            "needs": [need], "children": [secret(value)], "status": {"read": "$related"},
+            "generate": [{"name": "g", "entries": [{"key": "token", "length": 8}]}],
+        }})
+    };
+    scenario.puppet("p", spec("correct horse")).await;
+    let answer = diff(&scenario, &config, &[]).expect(1);
+    assert!(
+        answer.out.contains("+++ Secret diff-secret/s (with puppet"),
+        "{}",
+        answer.out
+    );
+    assert!(
+        answer.out.contains("+++ Secret diff-secret/g") && answer.out.contains("+  token:"),
+        "{}",
+        answer.out
+    );
+    let host = scenario.start_with(&config, &[]);
+    scenario.until_ready("p").await;
+    assert!(host.stop().await.success());
+    assert_eq!(diff(&scenario, &config, &[]).expect(0).out, "");
+
+    scenario.puppet("p", spec("battery staple")).await;
+    let answer = diff(&scenario, &config, &[]).expect(1);
+    assert!(
+        answer
+            .out
+            .contains("-  password: '*** (before)'\n+  password: '*** (after)'\n")
+            || answer.out.contains("*** (after)"),
+        "{}",
+        answer.out
+    );
+    for value in [
+        "correct horse",
+        "battery staple",
+        "YmF0dGVyeSBzdGFwbGU",
+        "Y29ycmVjdCBob3JzZQ",
+        "dGhlLXVzZXI",
+    ] {
+        assert!(!answer.out.contains(value), "{value}: {}", answer.out);
+    }
+    assert!(scenario.get(PUPPET, "p").await.is_some());
+}
+
+#[tokio::test]
+async fn what_cannot_be_compared_is_told_and_the_exit_code_is_2() {
+    let scenario = Scenario::new("diff-bad").await;
+    let config = scenario.config(CONTROLLER);
+    let missing = diff(
+        &scenario,
+        &config,
+        &["--controller", "echo", "-n", &scenario.namespace, "nobody"],
+    )
+    .expect(2);
+    assert!(
+        missing.err.contains("there is no Echo diff-bad/nobody"),
+        "{}",
+        missing.err
+    );
+    let unknown = diff(&scenario, &config, &["--controller", "ecco"]).expect(2);
+    assert!(unknown.err.contains("it has echo"), "{}", unknown.err);
+    let wrong = scenario.file("e.yaml", echo("e", 101));
+    let wrong = diff(
+        &scenario,
+        &config,
+        &["-n", &scenario.namespace, "-f", wrong.to_str().unwrap()],
+    )
+    .expect(2);
+    assert!(wrong.err.contains("spec.replicas"), "{}", wrong.err);
+    let stray = scenario.file("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n");
+    let stray = diff(&scenario, &config, &["-f", stray.to_str().unwrap()]).expect(2);
+    assert!(
+        stray
+            .err
+            .contains("no controller of the configuration is for v1/Pod"),
+        "{}",
+        stray.err
+    );
+    diff(&scenario, Path::new("/nowhere.yaml"), &[]).expect(2);
+}

@@ -1,0 +1,222 @@
+//! `new`: what it writes builds, passes its own tests, and runs.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::host;
+use crate::support::{Scenario, install, root};
+
+/// A folder within the repository, so that the SDK is found as an author finds it.
+fn desk() -> TempDir {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    tempfile::tempdir_in(target).unwrap()
+}
+
+/// Writes a plugin.
+fn write(desk: &TempDir, name: &str, language: &str) {
+    let folder = desk.path().join(name);
+    let arguments = [
+        "--lang",
+        language,
+        "--kind",
+        "Greeter",
+        "--group",
+        "example.org",
+        "--version",
+        "v1beta1",
+    ];
+    let sdk = root().join("plugins/sdk").canonicalize().unwrap();
+    let mut all = vec!["new", folder.to_str().unwrap()];
+    all.extend(arguments);
+    all.extend(["--sdk", sdk.to_str().unwrap()]);
+    let answer = host(&all).expect(0);
+    assert!(answer.out.contains("make render"), "{}", answer.out);
+}
+
+/// Calls a target of its Makefile and gives what it said.
+fn make(desk: &TempDir, name: &str, target: &str) -> String {
+    let script = |script: &str| {
+        let output = Command::new(root().join(script)).output().expect("it runs");
+        assert!(
+            output.status.success(),
+            "{script}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let mut command = Command::new("make");
+    command
+        .arg(target)
+        .current_dir(desk.path().join(name))
+        .env("OPERATOR_HOST", env!("CARGO_BIN_EXE_operator-host"))
+        // What the samples' dependencies were compiled to is there already.
+        .env(
+            "CARGO_TARGET_DIR",
+            root().join("plugins/target").canonicalize().unwrap(),
+        )
+        .env_remove("OPERATOR_HOST_LOG")
+        .env_remove("MAKEFLAGS");
+    if name.ends_with("-go") {
+        command.arg(format!("GO={}", script("plugins/go.sh")));
+    }
+    if name.ends_with("-c") {
+        command.arg(format!("CC={}", script("plugins/c.sh")));
+    }
+    let output = command
+        .output()
+        .expect("make, of Debian's package make: run tests/prerequisites.sh");
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "make {target} in {name}:\n{out}{err}");
+    out.into_owned()
+}
+
+fn tested(name: &str, language: &str) -> TempDir {
+    let desk = desk();
+    write(&desk, name, language);
+    let said = make(&desk, name, "test");
+    assert!(
+        said.contains("3 calls replayed: 3 the same, 0 different"),
+        "{said}"
+    );
+    assert!(!said.contains("fail  "), "{said}");
+    let rendered = make(&desk, name, "render");
+    assert!(
+        rendered.contains("kind: Deployment") && rendered.contains("readyReplicas: 0"),
+        "{rendered}"
+    );
+    desk
+}
+
+#[tokio::test]
+async fn a_plugin_in_rust_passes_its_tests_and_runs_in_a_cluster() {
+    let desk = tested("greeter-rust", "rust");
+    let folder = desk.path().join("greeter-rust");
+    let scenario = Scenario::new("new-rust").await;
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    install(&scenario.client, scenario.folder.path(), &read("crd.json")).await;
+    let config = folder.join("config.yaml");
+    let _host = scenario.start_with(&config, &[]);
+    let resource = "example.org/v1beta1/Greeter";
+    let sample = read("sample.yaml").replace(
+        "namespace: default",
+        &format!("namespace: {}", scenario.namespace),
+    );
+    scenario.apply(&sample).await;
+    scenario
+        .until_condition(resource, "my-greeter", "Ready", "True", "ReplicasReady")
+        .await;
+}
+
+#[test]
+fn a_plugin_in_go_passes_its_tests() {
+    tested("greeter-go", "go");
+}
+
+#[test]
+fn a_plugin_in_c_passes_its_tests() {
+    tested("greeter-c", "c");
+}
+
+#[test]
+fn names_that_cannot_be_are_refused_and_nothing_is_overwritten() {
+    let desk = desk();
+    let there = desk.path().to_str().unwrap().to_owned();
+    let folder = |name: &str| format!("{there}/{name}");
+    let new = |name: &str, more: &[&str]| {
+        let folder = folder(name);
+        let mut arguments = vec![
+            "new",
+            &*folder,
+            "--lang",
+            "go",
+            "--kind",
+            "Greeter",
+            "--group",
+            "example.com",
+        ];
+        for pair in more.chunks(2) {
+            let place = arguments.iter().position(|argument| *argument == pair[0]);
+            match place {
+                Some(place) => arguments[place + 1] = pair[1],
+                None => arguments.extend(pair),
+            }
+        }
+        host(&arguments)
+    };
+    for (name, more, expected) in [
+        ("Greeter", &[][..], "a DNS label that begins with a letter"),
+        ("3greeter", &[][..], "a DNS label that begins with a letter"),
+        ("g", &["--kind", "greeter"][..], "letters and digits in CamelCase"),
+        ("g", &["--group", "example"][..], "a domain name"),
+        ("g", &["--group", "Example.com"][..], "a domain name"),
+        ("g", &["--version", "1"][..], "a version such as"),
+        ("g", &["--plural", "greeter"][..], "lower-case letters and digits"),
+        (
+            "g",
+            &["--lang", "rust", "--sdk", "/nowhere"][..],
+            "is not the Rust SDK",
+        ),
+    ] {
+        let answer = new(name, more).expect(2);
+        assert!(answer.err.contains(expected), "{name} {more:?}: {}", answer.err);
+        assert!(!Path::new(&folder(name)).exists());
+    }
+    new("g", &[]).expect(0);
+    let again = new("g", &[]).expect(2);
+    assert!(again.err.contains("is there already"), "{}", again.err);
+}
+
+#[test]
+fn without_a_checkout_around_it_the_sdk_must_be_given() {
+    let desk = tempfile::tempdir().unwrap();
+    let folder = desk.path().join("greeter");
+    let folder = folder.to_str().unwrap();
+    let arguments = [
+        "new",
+        folder,
+        "--lang",
+        "rust",
+        "--kind",
+        "Greeter",
+        "--group",
+        "example.com",
+    ];
+    let answer = host(&arguments).expect(2);
+    assert!(answer.err.contains("give --sdk"), "{}", answer.err);
+    let mut all = arguments.to_vec();
+    all.extend(["--sdk", "https://example.com/operator-host.git"]);
+    host(&all).expect(0);
+    let manifest = std::fs::read_to_string(desk.path().join("greeter/Cargo.toml")).unwrap();
+    assert!(
+        manifest.contains("git = \"https://example.com/operator-host.git\""),
+        "{manifest}"
+    );
+}
+
+#[test]
+fn a_type_without_a_structural_schema_is_named_by_check() {
+    let desk = desk();
+    write(&desk, "broken-c", "c");
+    let file = desk.path().join("broken-c/crd.json");
+    let mut crd: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    // As the SDK writes it of such types.
+    let spec = root().join("plugins/sdk/tests/schemas/unstructural.json");
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] =
+        serde_json::from_slice(&std::fs::read(spec).unwrap()).unwrap();
+    std::fs::write(&file, serde_json::to_string_pretty(&crd).unwrap()).unwrap();
+    make(&desk, "broken-c", "build/broken-c.wasm");
+    let plugin = desk.path().join("broken-c/build/broken-c.wasm");
+    let answer = host(&["check", plugin.to_str().unwrap()]).expect(1);
+    for words in [
+        "fail  crd",
+        "properties.tree.properties.branches.items: `$ref` to \"#/$defs/Tree\"",
+    ] {
+        assert!(answer.out.contains(words), "{words:?} is not in {}", answer.out);
+    }
+}

@@ -1,0 +1,234 @@
+//! `run --record` and `replay`: yesterday's calls, made again. And the cases that every implementation of a kind answers
+//! alike, which are records too.
+
+use std::path::{Path, PathBuf};
+
+use plugin_fixtures::{Fixture, Form, cases};
+use serde_json::{Value, json};
+
+use super::{Answer, Desk, host, sample};
+use crate::echo::CONTROLLER as ECHO_CONTROLLER;
+use crate::puppet::{PUPPET, controller};
+use crate::support::{Scenario, root};
+
+fn replay(plugin: &str, records: &Path) -> Answer {
+    host(&["replay", "--plugin", plugin, records.to_str().unwrap()])
+}
+
+#[test]
+fn every_echo_answers_the_same_cases_alike() {
+    let folder = root().join("plugins/echo/cases");
+    let count = std::fs::read_dir(&folder).unwrap().count();
+    assert!(count > 10);
+    for name in ["echo", "echo-command", "echo-c"] {
+        let answer = replay(&sample(name), &folder).expect(0);
+        let summary = format!("{count} calls replayed: {count} the same, 0 different\n");
+        assert!(answer.out.ends_with(&summary), "{name}: {}", answer.out);
+    }
+}
+
+#[test]
+fn every_echo_hands_out_the_same_definition() {
+    let crd = |name: &str| host(&["crd", &sample(name)]).expect(0).out;
+    assert_eq!(crd("echo"), crd("echo-c"));
+    assert_eq!(crd("echo"), crd("echo-command"));
+}
+
+/// One call of a fixture, with the answer that it gives or another one.
+fn record(answer: &Value) -> String {
+    json!({
+        "input": {"contract": "0.1.0", "call": "reconcile", "request": {
+            "parent": {"apiVersion": "fixtures.dev/v1", "kind": "Fixture", "metadata": {"name": "f", "uid": "u"}},
+            "children": [], "related": [], "now": "2026-01-01T00:00:00Z",
+        }},
+        "output": answer,
+    })
+    .to_string()
+}
+
+fn answered() -> Value {
+    json!({"response": {"children": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "answer"}}]}})
+}
+
+#[test]
+fn the_exit_code_says_whether_an_answer_differs_and_the_difference_is_printed() {
+    let desk = Desk::new();
+    let file = |name: &str, case: &str| {
+        let file = desk.file(name, Fixture::new(case).build(Form::Component));
+        file.to_str().unwrap().to_owned()
+    };
+    let plugin = file("answer.wasm", cases::ANSWER);
+    let good = desk.file("good.json", record(&answered()));
+    replay(&plugin, &good).expect(0);
+
+    let mut other = answered();
+    other["response"]["children"][0]["metadata"]["name"] = "question".into();
+    let other = desk.file("other.json", record(&other));
+    let answer = replay(&plugin, &other).expect(1);
+    for line in [
+        "--- recorded\n",
+        "+++ replayed (fixture 1.0.0, sha256:",
+        "-      name: question\n",
+        "+      name: answer\n",
+    ] {
+        assert!(answer.out.contains(line), "{line:?} is not in {}", answer.out);
+    }
+
+    // A call that failed is a record too, and so is one that fails now.
+    let panics = file("panic.wasm", cases::PANIC);
+    let answer = replay(&panics, &good).expect(1);
+    assert!(
+        answer.out.contains("panicked at src/lib.rs:7:9"),
+        "{}",
+        answer.out
+    );
+
+    let both = host(&["replay", "--plugin", &plugin, desk.0.path().to_str().unwrap()]).expect(1);
+    assert!(
+        both.out.contains("2 calls replayed: 1 the same, 1 different"),
+        "{}",
+        both.out
+    );
+
+    for (name, text, expected) in [
+        ("text.json", "hello".to_owned(), "no record of a plugin call"),
+        (
+            "kind.json",
+            record(&answered()).replace("\"Fixture\"", "\"Fixtures\""),
+            "the plugin reconciles fixtures.dev/v1/Fixture",
+        ),
+        (
+            "empty.json",
+            r#"{"input": {"contract": "0.1.0", "call": "reconcile"}, "output": {"response": {}}}"#.to_owned(),
+            "has none",
+        ),
+    ] {
+        let bad = desk.file(name, text);
+        let answer = replay(&plugin, &bad).expect(2);
+        assert!(
+            answer.err.contains(expected) && answer.err.contains(name),
+            "{}",
+            answer.err
+        );
+        std::fs::remove_file(bad).unwrap();
+    }
+    replay("/nowhere.wasm", &good).expect(2);
+    replay(&plugin, Path::new("/nowhere")).expect(2);
+}
+
+fn records(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|file| file.extension().is_some_and(|extension| extension == "json"))
+        .collect();
+    files.sort();
+    files
+}
+
+#[tokio::test]
+async fn what_a_host_recorded_is_replayed_alike_and_holds_no_value_of_a_secret() {
+    let scenario = Scenario::new("record").await;
+    let folder = scenario.folder.path().join("records");
+    let kinds = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
+    let config = scenario.config(&controller("puppet.wasm", kinds));
+    let running = scenario.start_with(&config, &["--record", folder.to_str().unwrap()]);
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"},
+        "stringData": {"password": "correct horse", "pin": "1234"},
+    });
+    let copy = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"},
+        "data": {"url": "mysql://root:correct horse@db"},
+    });
+    scenario
+        .puppet(
+            "p",
+            json!({"response": {"children": [secret, copy], "status": {"seen": "$children"}}}),
+        )
+        .await;
+    scenario
+        .until(PUPPET, "p", "both children seen", |p| {
+            p.data["status"]["seen"][1].is_object()
+        })
+        .await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    assert!(running.stop().await.success());
+
+    let files = records(&folder.join("puppet"));
+    let text: String = files
+        .iter()
+        .map(|file| std::fs::read_to_string(file).unwrap())
+        .collect();
+    for value in ["correct horse", "Y29ycmVjdCBob3JzZQ", "1234\"", "MTIzNA=="] {
+        assert!(!text.contains(value), "{value} was recorded:\n{text}");
+    }
+    assert!(text.contains("mysql://root:masked-"), "{text}");
+    let calls: Vec<String> = files
+        .iter()
+        .map(|file| {
+            serde_json::from_str::<Value>(&std::fs::read_to_string(file).unwrap()).unwrap()["input"]["call"]
+                .to_string()
+        })
+        .collect();
+    assert!(
+        calls.contains(&"\"reconcile\"".to_owned()) && calls.contains(&"\"cleanup\"".to_owned()),
+        "{calls:?}"
+    );
+    let first: Value = serde_json::from_str(&std::fs::read_to_string(&files[0]).unwrap()).unwrap();
+    let digest = first["plugin"]["digest"].as_str().unwrap();
+    assert!(digest.starts_with("sha256:") && digest.len() == 71, "{first}");
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&folder), mode(&files[0])), (0o700, 0o600));
+    }
+    for form in ["puppet", "puppet-command"] {
+        let answer = replay(&sample(form), &folder).expect(0);
+        assert!(answer.out.contains("0 different"), "{}", answer.out);
+    }
+}
+
+#[tokio::test]
+async fn the_records_are_bounded_and_one_that_cannot_be_written_holds_nobody_up() {
+    let scenario = Scenario::new("record-bounds").await;
+    let folder = scenario.folder.path().join("records");
+    let config = scenario.config(ECHO_CONTROLLER);
+    let arguments = ["--record", folder.to_str().unwrap(), "--record-calls", "3"];
+    let running = scenario.start_with(&config, &arguments);
+    let echo = |name: &str| {
+        format!(
+            "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: {name}}}\nspec: {{replicas: 1, image: i}}\n"
+        )
+    };
+    let ready = |e: &kube::core::DynamicObject| e.data["status"]["isReady"] == true;
+    for name in ["a", "b", "c"] {
+        scenario.apply(&echo(name)).await;
+        scenario
+            .until("my-operator.dev/v1/Echo", name, "ready", ready)
+            .await;
+    }
+    assert!(running.stop().await.success());
+    let kept = records(&folder.join("echo"));
+    assert_eq!(kept.len(), 3, "{kept:?}");
+    assert!(
+        kept[2].to_str().unwrap().ends_with("-record-bounds-c.json"),
+        "the last ones: {kept:?}"
+    );
+
+    // A file where the controller's folder should be.
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("echo"), "").unwrap();
+    let running = scenario.start_with(&config, &arguments);
+    scenario.apply(&echo("d")).await;
+    scenario
+        .until("my-operator.dev/v1/Echo", "d", "ready", ready)
+        .await;
+    running
+        .until_log(&["WARN", "a plugin call was not recorded"])
+        .await;
+}

@@ -1,0 +1,133 @@
+//! `operator-host uninstall`: no parent waits for a host that is gone.
+
+use std::process::{Command, Output};
+
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::puppet::{CONFIG_MAP, PUPPET, config_map};
+use crate::support::Scenario;
+
+const FINALIZER: &str = "operator-host.dev/puppet";
+const CONTROLLER: &str = "\
+- name: puppet
+  parent: {apiVersion: test.operator-host.dev/v1, kind: Puppet}
+  plugin: puppet.wasm
+  children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: PersistentVolumeClaim}]
+  backoff: {initial: 50ms, max: 500ms}
+";
+
+fn uninstall(scenario: &Scenario, more: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["uninstall", "--config"])
+        .arg(scenario.folder.path().join("config.yaml"))
+        .args(more)
+        .env("KUBECONFIG", scenario.kubeconfig())
+        .output()
+        .expect("the program runs")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+async fn finalizers(scenario: &Scenario, name: &str) -> Vec<String> {
+    scenario
+        .get(PUPPET, name)
+        .await
+        .expect("the parent")
+        .finalizers()
+        .to_vec()
+}
+
+#[tokio::test]
+async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left() {
+    let scenario = Scenario::new("uninstall").await;
+    let host = scenario.start(CONTROLLER);
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    });
+    scenario
+        .puppet(
+            "a",
+            json!({ "response": { "children": [config_map("a", "1"), claim] } }),
+        )
+        .await;
+    scenario
+        .puppet("b", json!({ "response": { "children": [config_map("b", "1")] } }))
+        .await;
+    for name in ["a", "b"] {
+        scenario.until_ready(name).await;
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+    // Another controller's, of an earlier configuration, and somebody else's.
+    let others = ["operator-host.dev/old", "example.com/theirs"];
+    let patch = json!({ "metadata": { "finalizers": [FINALIZER, others[0], others[1]] } });
+    scenario.patch(PUPPET, "a", patch).await;
+    // Deleted after the host went: it waits for nobody.
+    scenario.delete(PUPPET, "b").await;
+    assert_eq!(finalizers(&scenario, "b").await, [FINALIZER]);
+
+    let output = uninstall(&scenario, &["--dry-run"]);
+    let dry = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{dry}");
+    assert!(dry.contains("2 of 2 parents would be released"), "{dry}");
+    assert_eq!(
+        finalizers(&scenario, "a").await,
+        [FINALIZER, others[0], others[1]]
+    );
+
+    // The plugins' folder may be gone as well.
+    let file = scenario.folder.path().join("config.yaml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("plugins: ", "plugins: /nonexistent")).unwrap();
+    let output = uninstall(&scenario, &[]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    for words in [
+        "2 of 2 parents released",
+        "uninstall/b released, and goes without its cleanup",
+        "1 v1/PersistentVolumeClaim stay until somebody deletes them: uninstall/data",
+        "v1/ConfigMap stay, and go with their parents",
+        "operator-host.dev/old, of no controller in this configuration",
+    ] {
+        assert!(told.contains(words), "{words:?} is not in:\n{told}");
+    }
+    assert_eq!(finalizers(&scenario, "a").await, others);
+    scenario.until_gone(PUPPET, "b").await;
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+    scenario.until_gone(CONFIG_MAP, "b").await;
+    let output = uninstall(&scenario, &[]);
+    assert!(
+        said(&output).contains("0 of 1 parents released"),
+        "{}",
+        said(&output)
+    );
+    scenario
+        .patch(PUPPET, "a", json!({ "metadata": { "finalizers": null } }))
+        .await;
+}
+
+#[tokio::test]
+async fn who_may_not_release_is_told_which_parent_keeps_its_finalizer() {
+    let cluster = crate::support::cluster().await;
+    let scenario = Scenario::new("uninstall-refused").await;
+    let host = scenario.start(CONTROLLER);
+    scenario.puppet("a", json!({ "response": {} })).await;
+    scenario.until_ready("a").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let scenario = scenario.with_kubeconfig(cluster.kubeconfig_of(crate::support::LIMITED).unwrap());
+    let output = uninstall(&scenario, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(
+        said(&output).contains("cannot list test.operator-host.dev/v1/Puppet in uninstall-refused"),
+        "{}",
+        said(&output)
+    );
+    assert!(said(&output).contains("is forbidden"), "{}", said(&output));
+    assert_eq!(finalizers(&scenario, "a").await, [FINALIZER]);
+    scenario
+        .patch(PUPPET, "a", json!({ "metadata": { "finalizers": null } }))
+        .await;
+}
