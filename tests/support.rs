@@ -116,6 +116,20 @@ impl Scenario {
         self.file("config.yaml", text)
     }
 
+    /// The same with further lines at the top.
+    pub fn config_with(&self, top: &str, controllers: &str) -> PathBuf {
+        let text = std::fs::read_to_string(self.config(controllers)).unwrap();
+        self.file("config.yaml", format!("{top}\n{text}"))
+    }
+
+    /// Starts one of several hosts, with a name and a log of its own.
+    pub fn start_named(&self, name: &str, config: &Path) -> Host {
+        let folder = self.folder.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let environment = [("HOSTNAME", name)];
+        Host::start(config, &self.kubeconfig, &[], &environment, &folder)
+    }
+
     /// Starts a host with these controllers.
     pub fn start(&self, controllers: &str) -> Host {
         self.start_with(&self.config(controllers), &[])

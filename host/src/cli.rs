@@ -12,6 +12,7 @@ pub mod replay;
 pub mod run;
 pub mod schema;
 pub mod uninstall;
+pub mod webhook_manifests;
 
 mod plugin_file;
 mod rendering;
@@ -56,6 +57,8 @@ pub enum Command {
     Uninstall(uninstall::Args),
     /// Print the JSON Schema of what a WASI command reads or writes
     Schema(schema::Args),
+    /// Print the manifest that makes the API server ask the host before it writes a resource
+    WebhookManifests(webhook_manifests::Args),
 }
 
 /// How a command failed.

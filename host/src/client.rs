@@ -1,21 +1,32 @@
 //! The connection to the API server.
 
+mod fence;
 mod measured;
 mod reach;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::header::{HeaderValue, USER_AGENT};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use kube::client::middleware::AuthLayer;
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
 use thiserror::Error;
 use tower::BoxError;
 
+use crate::config::ServiceAccount;
+use crate::leader::lease::Timing;
+use crate::leader::term::Term;
 use crate::metrics::Metrics;
 
+use self::fence::Fencing;
+pub(crate) use self::fence::{Deposed, is_deposed};
 use self::measured::Measured;
+use self::reach::Reach;
 pub(crate) use self::reach::chain;
 
 /// The silence after which the other end of a connection is asked whether it is there, and the time between two
@@ -38,20 +49,160 @@ pub enum ClientError {
     Setup(#[from] kube::Error),
 }
 
-/// Connects as `kubectl` would: `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
-///
-/// kube's own default leaves Nagle's algorithm on, which costs 40 ms at the first list and again at the first
-/// write. So the connector is made here, with `TCP_NODELAY`; the layers above it are kube's.
+/// A client for commands that look something up.
 ///
 /// # Errors
-/// When there is no configuration or it cannot be used. Nothing is sent yet.
+/// As [`Connection::infer`].
 pub async fn connect(metrics: Arc<Metrics>) -> Result<Client, ClientError> {
-    // `install_default` fails only when a provider is installed already, which is as good.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let config = Config::infer().await?;
-    if let Some(proxy) = &config.proxy_url {
-        return Err(ClientError::Proxy(proxy.to_string()));
+    let agent = concat!("operator-host/", env!("CARGO_PKG_VERSION"));
+    Connection::infer(metrics, agent).await?.client()
+}
+
+/// What carries requests: hyper's client with TLS, behind a fence.
+type Transport = legacy::Client<HttpsConnector<Fencing<HttpConnector>>, Body>;
+
+/// The way to the API server, and the clients that use it.
+pub struct Connection {
+    config: Config,
+    auth: Option<AuthLayer>,
+    transport: Transport,
+    metrics: Arc<Metrics>,
+    reach: Reach,
+}
+
+impl Connection {
+    /// Connects as `kubectl` would: `KUBECONFIG`, `~/.kube/config`, or the pod's service account. `agent` is how the
+    /// audit log calls this process.
+    ///
+    /// kube's own default leaves Nagle's algorithm on, which costs 40 ms at the first list and again at the first
+    /// write. So the connector is made here, with `TCP_NODELAY`; the layers above it are kube's.
+    ///
+    /// # Errors
+    /// When there is no configuration or it cannot be used. Nothing is sent yet.
+    pub async fn infer(metrics: Arc<Metrics>, agent: &str) -> Result<Self, ClientError> {
+        // `install_default` fails only when a provider is installed already, which is as good.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let mut config = Config::infer().await?;
+        if let Some(proxy) = &config.proxy_url {
+            return Err(ClientError::Proxy(proxy.to_string()));
+        }
+        // An identity is made of a host's name; one that no header can hold is left out.
+        if let Ok(agent) = HeaderValue::from_str(agent) {
+            config.headers.push((USER_AGENT, agent));
+        }
+        Ok(Self {
+            auth: config.auth_layer()?,
+            transport: transport(&config, &Term::endless(), None)?,
+            config,
+            metrics,
+            reach: Reach::default(),
+        })
     }
+
+    /// The client of the host itself: watches, discovery, Leases.
+    ///
+    /// # Errors
+    /// When the configuration cannot be used.
+    pub fn client(&self) -> Result<Client, ClientError> {
+        self.layered(&self.config, self.transport.clone(), Term::endless())
+    }
+
+    /// Makes the writers of one term. They share connections of their own, on which nothing is sent once it is over.
+    ///
+    /// # Errors
+    /// When the configuration cannot be used.
+    pub fn writers(self: &Arc<Self>, term: &Term, timing: &Timing) -> Result<Writers, ClientError> {
+        let transport = if term.is_elected() {
+            // What the kernel could not deliver by then must not arrive in another's term.
+            let undelivered = timing.duration - timing.renew_deadline;
+            transport(&self.config, term, Some(undelivered))?
+        } else {
+            self.transport.clone()
+        };
+        Ok(Writers {
+            connection: Arc::clone(self),
+            transport,
+            term: term.clone(),
+        })
+    }
+
+    fn layered(&self, config: &Config, transport: Transport, term: Term) -> Result<Client, ClientError> {
+        let metrics = Arc::clone(&self.metrics);
+        let service = tower::ServiceBuilder::new()
+            .layer_fn(|service| Measured::new(service, Arc::clone(&metrics)))
+            .layer(config.base_uri_layer())
+            .option_layer(self.auth.as_ref())
+            .layer(config.extra_headers_layer()?)
+            .map_err(BoxError::from)
+            .map_request(move |request| fence::bound(request, &term))
+            .map_result(self.reach.listen())
+            .service(transport);
+        Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
+    }
+}
+
+/// See [`Connection::writers`]. Clones share their connections.
+#[derive(Clone)]
+pub struct Writers {
+    connection: Arc<Connection>,
+    transport: Transport,
+    term: Term,
+}
+
+impl Writers {
+    /// When they may write.
+    #[must_use]
+    pub fn term(&self) -> &Term {
+        &self.term
+    }
+
+    /// A writer in the host's own name, or in that of a ServiceAccount.
+    ///
+    /// # Errors
+    /// When the configuration cannot be used.
+    pub fn writer(&self, acts_as: Option<&ServiceAccount>) -> Result<Writer, ClientError> {
+        let mut config = self.connection.config.clone();
+        if let Some(account) = acts_as {
+            let auth = &mut config.auth_info;
+            // Without groups: the API server gives a ServiceAccount its own, and asks for no right to others.
+            auth.impersonate = Some(account.user());
+            (auth.impersonate_groups, auth.impersonate_uid) = (None, None);
+            auth.impersonate_user_extra = None;
+        }
+        let client = self
+            .connection
+            .layered(&config, self.transport.clone(), self.term.clone())?;
+        Ok(Writer {
+            client,
+            term: self.term.clone(),
+            acts_as: acts_as.cloned(),
+        })
+    }
+}
+
+/// A client that writes, in whose name and for how long.
+#[derive(Clone)]
+pub struct Writer {
+    /// The connection.
+    pub client: Client,
+    /// When it may.
+    pub term: Term,
+    /// `None`: the host itself.
+    pub acts_as: Option<ServiceAccount>,
+}
+
+/// In the host's own name and at any time, for commands that share the cluster with nobody.
+impl From<Client> for Writer {
+    fn from(client: Client) -> Self {
+        Self {
+            client,
+            term: Term::endless(),
+            acts_as: None,
+        }
+    }
+}
+
+fn transport(config: &Config, term: &Term, undelivered: Option<Duration>) -> Result<Transport, ClientError> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -60,15 +211,9 @@ pub async fn connect(metrics: Arc<Metrics>) -> Result<Client, ClientError> {
     connector.set_keepalive(Some(KEEPALIVE));
     connector.set_keepalive_interval(Some(KEEPALIVE));
     connector.set_keepalive_retries(Some(2));
-    let https = config.rustls_https_connector_with_connector(connector)?;
-    let transport = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(https);
-    let service = tower::ServiceBuilder::new()
-        .layer_fn(|service| Measured::new(service, Arc::clone(&metrics)))
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
-        .map_result(reach::listen())
-        .service(transport);
-    Ok(ClientBuilder::new(service, config.default_namespace).build())
+    #[cfg(target_os = "linux")]
+    connector.set_tcp_user_timeout(undelivered);
+    let fencing = Fencing::new(connector, term.clone());
+    let https = config.rustls_https_connector_with_connector(fencing)?;
+    Ok(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(https))
 }

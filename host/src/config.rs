@@ -4,7 +4,9 @@
 //! Both say the line and the column.
 
 pub mod follow;
+pub mod leadership;
 mod trust;
+pub mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,6 +16,8 @@ use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 use thiserror::Error;
 
+use self::leadership::{LeadershipConfig, RawLease};
+use self::webhook::{RawWebhook, WebhookConfig};
 use crate::plugin::contract::Kind;
 use crate::plugin::source;
 use crate::plugin::trust::{PublicKey, Trust};
@@ -34,6 +38,10 @@ pub struct Config {
     pub log: Option<String>,
     /// One for each kind of custom resource, in the order of the file.
     pub controllers: Vec<ControllerConfig>,
+    /// How several replicas share the work.
+    pub leadership: LeadershipConfig,
+    /// Whether and where resources are validated before they are written.
+    pub webhook: Option<WebhookConfig>,
 }
 
 /// One kind of custom resource and the plugin that reconciles it.
@@ -67,6 +75,31 @@ pub struct ControllerConfig {
     pub trust: Trust,
     /// What a new version of the plugin must show.
     pub proving: ProvingConfig,
+    /// The ServiceAccount in whose name children are written; `None`: the host's own.
+    pub service_account: Option<ServiceAccount>,
+}
+
+/// Whom the host impersonates for a controller's children.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceAccount {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ServiceAccount {
+    /// The user name by which Kubernetes knows it.
+    #[must_use]
+    pub fn user(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.name)
+    }
+}
+
+impl std::fmt::Display for ServiceAccount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 impl ControllerConfig {
@@ -218,6 +251,11 @@ struct RawConfig {
     log: Option<Spanned<String>>,
     signatures: Option<RawSignatures>,
     controllers: Vec<RawController>,
+    #[serde(default)]
+    leadership: leadership::Mode,
+    #[serde(default)]
+    lease: RawLease,
+    webhook: Option<RawWebhook>,
 }
 
 #[derive(Deserialize)]
@@ -242,6 +280,7 @@ struct RawController {
     limits: RawLimits,
     sha256: Option<Spanned<String>>,
     signatures: Option<RawSignatures>,
+    service_account: Option<Spanned<String>>,
     #[serde(default)]
     proving: RawProving,
 }
@@ -343,6 +382,8 @@ impl RawConfig {
             namespaces,
             log: self.log.map(|filter| filter.value),
             controllers,
+            leadership: self.lease.validate(file, self.leadership)?,
+            webhook: self.webhook.map(|raw| raw.validate(file)).transpose()?,
         })
     }
 }
@@ -441,6 +482,10 @@ impl RawController {
                 response: bytes(file, self.limits.response.as_ref(), DEFAULT_LIMITS.response)?,
             },
             trust: Trust { sha256, keys },
+            service_account: self
+                .service_account
+                .map(|text| service_account(file, &text))
+                .transpose()?,
             proving: self.proving.validate(file)?,
         })
     }
@@ -502,6 +547,24 @@ fn dns_label(file: &Path, text: &Spanned<String>, what: &str) -> Result<(), Conf
         text.value
     );
     Err(invalid(file, text.referenced, message))
+}
+
+fn service_account(file: &Path, text: &Spanned<String>) -> Result<ServiceAccount, ConfigError> {
+    match text.value.split_once('/') {
+        Some((namespace, name)) if is_dns_label(namespace) && name.split('.').all(is_dns_label) => {
+            Ok(ServiceAccount {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            })
+        }
+        _ => {
+            let message = format!(
+                "{:?} is not a ServiceAccount: expected `namespace/name`",
+                text.value
+            );
+            Err(invalid(file, text.referenced, message))
+        }
+    }
 }
 
 fn duration(file: &Path, text: Option<&Spanned<String>>, default: Duration) -> Result<Duration, ConfigError> {

@@ -39,6 +39,10 @@ pub struct Check {
 /// What the checks look at. One for a process.
 #[derive(Default)]
 pub struct Health {
+    /// Who leads which controller, in words.
+    leaders: Mutex<BTreeMap<String, String>>,
+    /// How the webhook is doing, when there is one.
+    webhook: Mutex<Option<String>>,
     controllers: Mutex<BTreeMap<String, Expected>>,
     /// Why the configuration's file, as it is now, is not the one that is in use.
     configuration: Mutex<Option<String>>,
@@ -86,6 +90,20 @@ impl Health {
         if let Some(expected) = lock(&self.controllers).get_mut(controller) {
             expected.readiness = readiness;
         }
+    }
+
+    /// Who leads a controller, in words; standing by is being ready.
+    pub fn leads(&self, controller: &str, words: Option<String>) {
+        let mut leaders = lock(&self.leaders);
+        match words {
+            Some(words) => leaders.insert(controller.to_owned(), words),
+            None => leaders.remove(controller),
+        };
+    }
+
+    /// How the webhook is doing, in words: its certificate may come later, which does not make the host unready.
+    pub fn webhook(&self, words: String) {
+        *lock(&self.webhook) = Some(words);
     }
 
     /// Where to read what there is to say of a controller's plugin.
@@ -176,6 +194,18 @@ impl Health {
             checks.push(Check {
                 name: format!("plugin/{name}"),
                 result,
+            });
+        }
+        for (name, words) in &*lock(&self.leaders) {
+            checks.push(Check {
+                name: format!("leader/{name}"),
+                result: Ok(words.clone()),
+            });
+        }
+        if let Some(words) = &*lock(&self.webhook) {
+            checks.push(Check {
+                name: "webhook".to_owned(),
+                result: Ok(words.clone()),
             });
         }
         if self.stopping.load(Ordering::Relaxed) {

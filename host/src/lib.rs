@@ -23,8 +23,10 @@ pub mod telemetry;
 pub mod trace;
 
 pub mod client;
+pub mod leader;
 pub mod operator;
 pub mod supervisor;
+pub mod webhook;
 
 pub mod controller;
 

@@ -22,6 +22,9 @@ fn main() -> ExitCode {
             Command::Crd(args) => cli::crd::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Render(args) => cli::render::run(args).await,
             Command::Check(args) => cli::check::run(args).await,
+            Command::WebhookManifests(args) => cli::webhook_manifests::run(args)
+                .await
+                .map(|()| ExitCode::SUCCESS),
             Command::Diff(args) => cli::diff::run(args).await,
             Command::Replay(args) => cli::replay::run(args).await,
             Command::Pack(args) => cli::pack::run(args).await.map(|()| ExitCode::SUCCESS),

@@ -67,6 +67,7 @@ pub struct Metrics {
     queue_duration: Histogram<f64>,
     watch_restarts: Counter<u64>,
     api_requests: Counter<u64>,
+    admissions: Counter<u64>,
     api_request_duration: Histogram<f64>,
     observed: Arc<Observed>,
 }
@@ -125,6 +126,7 @@ impl Metrics {
             queue_duration: histogram(define::QUEUE_DURATION, PASS_TIMES),
             watch_restarts: counter(define::WATCH_RESTARTS),
             api_requests: counter(define::API_REQUESTS),
+            admissions: counter(define::WEBHOOK_REVIEWS),
             api_request_duration: histogram(define::API_REQUEST_DURATION, PASS_TIMES),
             observed,
         }
@@ -196,9 +198,28 @@ impl Metrics {
             .add(1, &[verb, kind, KeyValue::new("code", code)]);
     }
 
-    /// Whether this replica acts or stands by. A host without leader election always acts.
-    pub fn set_leader(&self, leader: bool) {
-        self.observed.stands_by.store(!leader, Ordering::Relaxed);
+    /// Whether this replica leads a controller or stands by; `None` when it has the controller no more. A host without
+    /// leader election always leads.
+    pub fn set_leader(&self, controller: &str, leads: Option<bool>) {
+        let mut leaders = lock(&self.observed.leaders);
+        match leads {
+            Some(leads) => leaders.insert(controller.into(), leads),
+            None => leaders.remove(controller),
+        };
+    }
+
+    /// Whether the webhook's certificate is one that the API server takes.
+    pub fn set_webhook(&self, serves: bool) {
+        *lock(&self.observed.webhook) = Some(serves);
+    }
+
+    /// A resource was reviewed before it was written: `allowed`, `denied`, or `failed` when there was no verdict.
+    pub fn admission(&self, controller: &str, result: &'static str) {
+        let labels = [
+            KeyValue::new("controller", controller.to_owned()),
+            KeyValue::new("result", result),
+        ];
+        self.admissions.add(1, &labels);
     }
 
     /// One more Event was dropped; how many were before it.

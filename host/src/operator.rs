@@ -6,27 +6,33 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::controllers::{Controllers, Places};
+use crate::client::{ClientError, Connection};
 use crate::config::Config;
 use crate::config::follow::{Configurations, Follower};
+use crate::config::leadership::Mode;
 use crate::controller::events::Events;
 use crate::controller::kinds::Kinds;
 use crate::controller::watches::Watches;
+use crate::leader::Leadership;
+use crate::leader::term::Term;
 use crate::plugin::reload::Files;
 use crate::plugin::{Cache, EngineError, EngineOptions, Runtime};
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::Instruments;
 use crate::telemetry::log::Level;
+use crate::webhook::{self, Door};
 
 /// How long passes under way may take after the signal to stop. A pod has 30 seconds by default.
 const DRAIN: Duration = Duration::from_secs(25);
 /// How long Events that wait may take after that.
 const FLUSH: Duration = Duration::from_secs(2);
+/// The same while another replica waits for the leases.
+const FLUSH_LEADING: Duration = Duration::from_millis(500);
 
 /// The most plugin calls at a time in one process: each reserves address space, which costs nothing until it is used.
 /// A controller makes no more than its `concurrency`, so that below this sum none waits for the plugin of another,
@@ -42,6 +48,12 @@ pub enum OperatorError {
     /// Nobody would look after the plugins' files.
     #[error("cannot start the thread that looks after files: {0}")]
     Files(std::io::Error),
+    /// The connection to the cluster cannot be used.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The webhook cannot be served.
+    #[error(transparent)]
+    Webhook(#[from] webhook::ServerError),
 }
 
 /// What the command line says.
@@ -56,6 +68,8 @@ pub struct Setup {
     pub state_dir: Option<PathBuf>,
     /// Changes what is logged.
     pub level: Level,
+    /// What tells this process from every other.
+    pub identity: String,
 }
 
 /// Runs the controllers that the configuration names, as it changes, until `stop`; then waits for the passes under
@@ -65,7 +79,7 @@ pub struct Setup {
 /// When nothing could be started.
 pub async fn run(
     setup: Setup,
-    client: Client,
+    connection: Arc<Connection>,
     instruments: Instruments,
     stop: CancellationToken,
 ) -> Result<(), OperatorError> {
@@ -75,6 +89,7 @@ pub async fn run(
     };
     let runtime = Runtime::with_cache(options, setup.cache_dir.as_deref().and_then(open_cache))?;
     let files = Files::start().map_err(OperatorError::Files)?;
+    let client = connection.client()?;
     let kinds = Arc::new(Kinds::new(client.clone(), Arc::clone(&instruments.metrics)));
     let watches = Arc::new(Watches::new(
         client.clone(),
@@ -82,13 +97,30 @@ pub async fn run(
         Arc::clone(&instruments.metrics),
     ));
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host".to_owned());
-    let (events, writer) = Events::start(client.clone(), instance, Arc::clone(&instruments.metrics));
+    let election = &setup.config.leadership;
+    let own = connection
+        .writers(&Term::endless(), &election.timing)?
+        .writer(None)?;
+    let (events, writer) = Events::start(own, instance, Arc::clone(&instruments.metrics));
     let definitions = watch_definitions(&kinds, &watches);
+    let (leadership, elections) = Leadership::start(
+        election,
+        connection,
+        &setup.identity,
+        events.clone(),
+        &instruments,
+    )?;
+    let door = Arc::<Door>::default();
+    if let Some(config) = setup.config.webhook.clone() {
+        webhook::start(config, Arc::clone(&door), instruments.clone()).await?;
+    }
     let shared = Shared {
         client,
         kinds,
         watches,
-        events,
+        events: events.clone(),
+        leadership: leadership.clone(),
+        door: Arc::clone(&door),
         instruments: instruments.clone(),
         namespaces: Arc::default(),
     };
@@ -97,6 +129,7 @@ pub async fn run(
         metrics: Arc::clone(&instruments.metrics),
         health: Arc::clone(&instruments.health),
     };
+    let start = setup.config.clone();
     let configurations = follower.start(&files, setup.config);
     let beside = setup.cache_dir.map(|folder| folder.join("versions"));
     let places = Places {
@@ -108,7 +141,7 @@ pub async fn run(
     let mut controllers = Controllers::new(places, shared, stop.clone());
     tokio::select! {
         () = stop.cancelled() => {}
-        () = follow(&mut controllers, configurations, &setup.level) => {}
+        () = follow(&mut controllers, configurations, &setup.level, &start) => {}
     }
     instruments.health.stopping();
     info!("stopping: waiting for the passes under way");
@@ -118,6 +151,13 @@ pub async fn run(
         );
     }
     drop(definitions);
+    // What leaders have to say must be said before another leads.
+    let alone = start.leadership.mode == Mode::None;
+    if !alone && tokio::time::timeout(FLUSH_LEADING, events.flush()).await.is_err() {
+        warn!("some Events were not written within {FLUSH_LEADING:?}");
+    }
+    leadership.release(elections).await;
+    drop(events);
     if tokio::time::timeout(FLUSH, writer).await.is_err() {
         warn!("some Events were not written within {FLUSH:?}");
     }
@@ -125,9 +165,17 @@ pub async fn run(
 }
 
 /// Keeps the controllers what the configuration says. It has no end.
-async fn follow(controllers: &mut Controllers, mut configurations: Configurations, level: &Level) {
+async fn follow(
+    controllers: &mut Controllers,
+    mut configurations: Configurations,
+    level: &Level,
+    start: &Config,
+) {
     loop {
         let config = configurations.current();
+        if config.leadership != start.leadership || config.webhook != start.webhook {
+            warn!("`leadership`, `lease` and `webhook` are as they were at the start until the next one");
+        }
         level.configure(config.log.as_deref());
         controllers.apply(&config).await;
         configurations.changed().await;

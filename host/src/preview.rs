@@ -18,6 +18,7 @@ use thiserror::Error;
 pub use sides::Difference;
 
 use crate::author::pass;
+use crate::client::Writer;
 use crate::config::ControllerConfig;
 use crate::controller::api::{ApiError, Objects};
 use crate::controller::children::{Desired, DesiredSecret, Plan, Policy, Refusal, owns, plan, retains};
@@ -58,7 +59,7 @@ pub enum PreviewError {
 
 /// One controller of a configuration against the cluster.
 pub struct Preview<'a> {
-    client: &'a Client,
+    writer: Writer,
     config: &'a ControllerConfig,
     plugin: &'a Plugin,
     parent: Arc<Resource>,
@@ -89,7 +90,7 @@ impl<'a> Preview<'a> {
             }
         }
         Ok(Self {
-            client,
+            writer: Writer::from(client.clone()),
             config,
             plugin,
             parent,
@@ -108,7 +109,7 @@ impl<'a> Preview<'a> {
     /// # Errors
     /// When it is not.
     pub async fn parent(&self, name: ObjectName) -> Result<DynamicObject, PreviewError> {
-        let found = Objects::new(self.client, &self.parent).get(&name).await?;
+        let found = Objects::new(&self.writer, &self.parent).get(&name).await?;
         found.ok_or_else(|| PreviewError::NoParent {
             kind: self.config.parent.kind.clone(),
             name,
@@ -120,7 +121,7 @@ impl<'a> Preview<'a> {
     /// # Errors
     /// When the API server does not answer.
     pub async fn parents(&self, namespace: Option<&str>) -> Result<Vec<DynamicObject>, PreviewError> {
-        let objects = Objects::new(self.client, &self.parent);
+        let objects = Objects::new(&self.writer, &self.parent);
         Ok(objects.list(&everything_in(namespace), None).await?)
     }
 
@@ -129,7 +130,7 @@ impl<'a> Preview<'a> {
     /// # Errors
     /// When the API server refuses it.
     pub async fn applied(&self, manifest: &Value, name: &ObjectName) -> Result<DynamicObject, PreviewError> {
-        let objects = Objects::new(self.client, &self.parent);
+        let objects = Objects::new(&self.writer, &self.parent);
         Ok(objects
             .try_apply(name, manifest, "operator-host-diff", true)
             .await?)
@@ -189,7 +190,7 @@ impl<'a> Preview<'a> {
             let Some(resource) = self.others.get(kind) else {
                 continue;
             };
-            let objects = Objects::new(self.client, resource);
+            let objects = Objects::new(&self.writer, resource);
             let mut places: Vec<ObjectName> = Vec::new();
             match parent.namespace() {
                 Some(namespace) => places.push(everything_in(Some(&namespace))),
@@ -226,7 +227,7 @@ impl<'a> Preview<'a> {
             let namespaced = resource.is_none_or(|resource| resource.namespaced);
             let (namespace, _) = needs::check(self.config, namespaced, parent, need)?;
             let resource = resource.ok_or(KindError::Unknown(kind))?;
-            let objects = Objects::new(self.client, resource);
+            let objects = Objects::new(&self.writer, resource);
             let mut place = everything_in(namespace.as_deref());
             let mut found = match &need.name {
                 Some(name) => {
@@ -263,7 +264,7 @@ impl<'a> Preview<'a> {
         let force =
             live.is_some_and(|live| owns(self.config, parent, live) || retains(self.config, parent, live));
         let manager = self.config.field_manager();
-        let after = Objects::new(self.client, resource)
+        let after = Objects::new(&self.writer, resource)
             .try_apply(&desired.key.name, &desired.body, &manager, force)
             .await?;
         Ok(Difference::between(&desired.key, live, Some(&after)))

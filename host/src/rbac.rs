@@ -18,6 +18,7 @@ pub mod resources;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::config::leadership::{LeadershipConfig, Mode};
 use crate::config::{Config, ControllerConfig, Removal};
 use crate::plugin::contract::{Description, Kind};
 
@@ -41,7 +42,7 @@ pub struct Permission {
     pub group: String,
     /// The plural, with `/status` for that subresource.
     pub resource: String,
-    /// `list`, `watch`, `create`, `patch` or `delete`.
+    /// `list`, `watch`, `create`, `patch`, `delete` and the like.
     pub verb: &'static str,
 }
 
@@ -71,6 +72,7 @@ pub fn rights(
         &READ,
         "the host: a kind that comes or changes",
     );
+    rights.grant_elections(&config.leadership);
     for (controller, description) in config.controllers.iter().zip(descriptions) {
         Controller {
             config,
@@ -113,6 +115,33 @@ impl Rights {
                     .insert(reason.to_owned());
             }
         }
+    }
+
+    /// What replicas need to know who leads.
+    fn grant_elections(&mut self, leadership: &LeadershipConfig) {
+        let verbs: &[&'static str] = match leadership.mode {
+            Mode::None => return,
+            Mode::Single => &["get", "create", "update"],
+            Mode::PerController => &["get", "list", "create", "update", "delete"],
+        };
+        let Some(namespace) = &leadership.namespace else {
+            self.remarks.push(format!(
+                "`lease.namespace` is not set, so what the Leases need is left out: {} on leases, and create and patch on \
+                 events of events.k8s.io, in the namespace that the host runs in",
+                verbs.join(", ")
+            ));
+            return;
+        };
+        let scope = [Scope::Namespace(namespace.clone())];
+        let leases = ("coordination.k8s.io", "leases");
+        self.grant(&scope, leases, verbs, "the host: who leads");
+        let events = ("events.k8s.io", "events");
+        self.grant(
+            &scope,
+            events,
+            &["create", "patch"],
+            "the host: Events on its Leases",
+        );
     }
 
     /// A permission in all namespaces is one in each.
@@ -211,6 +240,16 @@ impl Controller<'_> {
             false if child.namespaced => namespaces(&self.controller.other_namespaces),
             false => vec![Scope::Cluster],
         };
+        if let Some(account) = &self.controller.service_account {
+            let scope = [Scope::Namespace(account.namespace.clone())];
+            let why = format!("{name}: to write its children as {account}");
+            rights.grant(&scope, ("", "serviceaccounts"), &["impersonate"], &why);
+            rights.remarks.push(format!(
+                "{name}: the ServiceAccount {account} needs create, patch and delete on {}, which is not printed here",
+                child.plural
+            ));
+            return Ok(());
+        }
         rights.grant(&written, child.name(), &["create", "patch"], &why);
         let generated = *kind == secret() && self.controller.generated == Removal::Delete;
         if removal == Removal::Delete || generated {

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::client::Writer;
 use crate::config::ControllerConfig;
 use crate::controller;
 use crate::controller::context::{Context, KindWatches, Parts};
@@ -18,9 +19,11 @@ use crate::controller::observer::Observer;
 use crate::controller::proving::Proving;
 use crate::controller::watches::{Subscription, Watch, Watches};
 use crate::health::Readiness;
+use crate::leader::Leadership;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::telemetry::Instruments;
+use crate::webhook::Door;
 
 /// The longest wait before discovery is asked again. A CustomResourceDefinition that comes wakes the wait; this
 /// is for hosts that may not watch those.
@@ -35,7 +38,7 @@ const SETTLED: Duration = Duration::from_secs(3);
 /// What all controllers share.
 #[derive(Clone)]
 pub struct Shared {
-    /// The connection.
+    /// The connection for reading.
     pub client: Client,
     /// Discovery.
     pub kinds: Arc<Kinds>,
@@ -43,10 +46,23 @@ pub struct Shared {
     pub watches: Arc<Watches>,
     /// Where Events go.
     pub events: Events,
+    /// Who writes.
+    pub leadership: Leadership,
+    /// Where resources are validated before they are written.
+    pub door: Arc<Door>,
     /// Metrics, spans and health.
     pub instruments: Instruments,
     /// The namespaces to watch; empty: all of them.
     pub namespaces: Arc<[String]>,
+}
+
+/// What a controller writes with.
+#[derive(Clone)]
+pub struct Hands {
+    /// In the host's own name: status, finalizers, Events.
+    pub own: Writer,
+    /// In the name of the controller's ServiceAccount, or the host's own: children.
+    pub children: Writer,
 }
 
 /// The resources that a controller needs, as the cluster serves them now.
@@ -61,6 +77,7 @@ pub async fn supervise(
     shared: Shared,
     config: Arc<ControllerConfig>,
     plugin: watch::Receiver<Live>,
+    hands: Hands,
     proving: Arc<Proving>,
     stop: CancellationToken,
 ) {
@@ -83,8 +100,10 @@ pub async fn supervise(
                 }
                 let stop_one = stop.child_token();
                 proving.starting(&resolved.parent);
-                let context = context(&shared, &config, &resolved, plugin.clone(), Arc::clone(&proving));
+                let (hands, proving) = (hands.clone(), Arc::clone(&proving));
+                let context = context(&shared, &config, &resolved, plugin.clone(), hands, proving);
                 let context = Arc::new(context);
+                shared.door.open(&context);
                 let running = tokio::spawn(controller::run(Arc::clone(&context), stop_one.clone()));
                 until_changed(&shared, &config, &resolved, &mut changed, &stop).await;
                 stop_one.cancel();
@@ -198,6 +217,7 @@ fn context(
     config: &Arc<ControllerConfig>,
     resolved: &Resolved,
     plugin: watch::Receiver<Live>,
+    hands: Hands,
     proving: Arc<Proving>,
 ) -> Context {
     let watches = |kind: &Kind, namespaced: bool, others: bool| {
@@ -216,14 +236,16 @@ fn context(
         (kind.clone(), watches(kind, namespaced, true))
     };
     Context::new(Parts {
+        events: shared.events.of(hands.own.clone()),
         client: shared.client.clone(),
+        writer: hands.own,
+        children_writer: hands.children,
         resource: Arc::clone(&resolved.parent),
         resources: resolved.others.clone(),
         parents: watches(&config.parent, resolved.parent.namespaced, false),
         children: config.children.keys().map(others).collect(),
         reads: config.reads.iter().map(others).collect(),
         plugin,
-        events: shared.events.clone(),
         observer: Observer::new(config, &shared.instruments),
         proving,
         config: Arc::clone(config),

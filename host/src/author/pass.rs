@@ -299,6 +299,7 @@ fn controller(description: &Description) -> ControllerConfig {
         backoff: DEFAULT_BACKOFF,
         limits: DEFAULT_LIMITS,
         trust: Trust::default(),
+        service_account: None,
         proving: DEFAULT_PROVING,
     }
 }

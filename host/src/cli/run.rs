@@ -9,9 +9,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::Failure;
-use crate::client;
+use crate::client::Connection;
 use crate::config::{Config, parse_size};
 use crate::health::server;
+use crate::leader;
 use crate::operator::{self, Setup};
 use crate::record::{Bounds, Keeper};
 use crate::telemetry::Telemetry;
@@ -94,7 +95,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     };
     instruments.recorder = keeper.as_ref().map(Keeper::recorder);
     let stop = stop_on_signal()?;
-    let client = client::connect(Arc::clone(&instruments.metrics)).await?;
+    let identity = leader::identity();
+    let agent = format!("operator-host/{} ({identity})", env!("CARGO_PKG_VERSION"));
+    let connection = Arc::new(Connection::infer(Arc::clone(&instruments.metrics), &agent).await?);
     info!(
         version = env!("CARGO_PKG_VERSION"),
         controllers = config.controllers.len(),
@@ -113,8 +116,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         cache_dir: args.cache_dir,
         state_dir: args.state_dir,
         level,
+        identity,
     };
-    operator::run(setup, client, instruments, stop).await?;
+    operator::run(setup, connection, instruments, stop).await?;
     if let Some(keeper) = keeper {
         keeper.finish().await;
     }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
+use super::fence;
+
 /// A server that ends serves the connections it has and takes no new ones: it is back when no request has failed
 /// for so long.
 const SETTLED: Duration = Duration::from_millis(1000);
@@ -19,19 +21,29 @@ struct Away {
     answered: Option<Instant>,
 }
 
-type Reach = Arc<Mutex<Option<Away>>>;
+/// What is known of it. Clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct Reach(Arc<Mutex<Option<Away>>>);
 
-/// Listens to the outcome of every request; they are made within a tokio runtime.
-pub(super) fn listen<T, E: Error>() -> impl FnOnce(Result<T, E>) -> Result<T, E> + Clone {
-    let reach = Reach::default();
-    move |outcome| {
-        heard(&reach, outcome.as_ref().err());
-        outcome
+impl Reach {
+    /// Listens to the outcome of every request; they are made within a tokio runtime.
+    pub(super) fn listen<T, E: Error + 'static>(
+        &self,
+    ) -> impl FnOnce(Result<T, E>) -> Result<T, E> + Clone + use<T, E> {
+        let reach = self.clone();
+        move |outcome| {
+            let failure = outcome.as_ref().err();
+            // What this process itself held back says nothing about the server.
+            if !failure.is_some_and(|error| fence::is_deposed(error)) {
+                heard(&reach, failure);
+            }
+            outcome
+        }
     }
 }
 
 fn heard<E: Error>(reach: &Reach, failure: Option<&E>) {
-    let mut away = reach.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut away = reach.0.lock().unwrap_or_else(PoisonError::into_inner);
     let now = Instant::now();
     match (failure, away.as_mut()) {
         (None, None) => {}
@@ -53,7 +65,7 @@ fn heard<E: Error>(reach: &Reach, failure: Option<&E>) {
                 "the API server cannot be reached: {}; everything is tried again until it answers",
                 chain(error)
             );
-            tokio::spawn(say_when_back(Arc::clone(reach)));
+            tokio::spawn(say_when_back(reach.clone()));
         }
     }
 }
@@ -61,7 +73,7 @@ fn heard<E: Error>(reach: &Reach, failure: Option<&E>) {
 async fn say_when_back(reach: Reach) {
     loop {
         tokio::time::sleep(SETTLED / 4).await;
-        let mut state = reach.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = reach.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(away) = state.as_ref() else { return };
         if let Some(answered) = away.answered
             && away.last_failure.elapsed() >= SETTLED

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
-use kube::{Api, Client};
 use serde_json::Value;
 use thiserror::Error;
 
 use super::kinds::Resource;
 use super::object::ObjectName;
-use crate::client::chain;
+use crate::client::{Deposed, Writer, chain, is_deposed};
+use crate::config::ServiceAccount;
 use crate::trace::Span;
 
 /// How long one request may take. The API server gives up by itself after a minute; a connection that is cut
@@ -44,6 +45,8 @@ pub enum Fault {
     Silent,
     /// The host itself, before it asked.
     Host,
+    /// The host did not send it, since it leads no more.
+    Deposed,
 }
 
 impl ApiError {
@@ -59,7 +62,7 @@ impl ApiError {
         match self.fault {
             Fault::Silent | Fault::Unreachable | Fault::Refused(429 | 503 | 504) => true,
             Fault::Refused(500) => self.message.contains("etcdserver"),
-            Fault::Refused(_) | Fault::Host => false,
+            Fault::Refused(_) | Fault::Host | Fault::Deposed => false,
         }
     }
 
@@ -90,15 +93,15 @@ impl ApiError {
 
 /// The API of one resource, in the namespace of one object.
 pub struct Objects<'a> {
-    client: &'a Client,
+    writer: &'a Writer,
     resource: &'a Resource,
 }
 
 impl<'a> Objects<'a> {
     /// Sends nothing.
     #[must_use]
-    pub const fn new(client: &'a Client, resource: &'a Resource) -> Self {
-        Self { client, resource }
+    pub const fn new(writer: &'a Writer, resource: &'a Resource) -> Self {
+        Self { writer, resource }
     }
 
     /// Server-side apply. `force` takes fields over from other managers; without it such a field is a conflict.
@@ -272,9 +275,9 @@ impl<'a> Objects<'a> {
     fn api(&self, name: &ObjectName) -> Api<DynamicObject> {
         match &name.namespace {
             Some(namespace) if self.resource.namespaced => {
-                Api::namespaced_with(self.client.clone(), namespace, &self.resource.api)
+                Api::namespaced_with(self.writer.client.clone(), namespace, &self.resource.api)
             }
-            _ => Api::all_with(self.client.clone(), &self.resource.api),
+            _ => Api::all_with(self.writer.client.clone(), &self.resource.api),
         }
     }
 
@@ -282,8 +285,13 @@ impl<'a> Objects<'a> {
     fn complete(&self, status: &mut kube::core::Status) {
         if status.code == 403 && status.message.trim_end().ends_with("is forbidden:") {
             let api = &self.resource.api;
+            let who = self.writer.acts_as.as_ref();
+            let who = who.map_or_else(
+                || "the host".to_owned(),
+                |account| format!("User {:?}", account.user()),
+            );
             let missing = format!(
-                "the host cannot create resource {:?} in API group {:?}",
+                "{who} cannot create resource {:?} in API group {:?}",
                 api.plural, api.group
             );
             status.message = format!("{} {missing}", status.message.trim_end());
@@ -305,20 +313,32 @@ impl<'a> Objects<'a> {
                 span.set("k8s.namespace.name", namespace.clone());
             }
         }
-        let answer = span.around(tokio::time::timeout(REQUEST_TIMEOUT, request)).await;
+        // Until another may begin, or as long as any request.
+        let limit = self.writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT));
+        let answer = match limit {
+            Some(limit) => span.around(tokio::time::timeout(limit, request)).await,
+            None => Ok(Err(kube::Error::Service(Box::new(Deposed)))),
+        };
         let (fault, message) = match answer {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(kube::Error::Api(mut status))) => {
                 self.complete(&mut status);
-                (Fault::Refused(status.code), refusal(&status))
+                (
+                    Fault::Refused(status.code),
+                    refusal(&status, self.writer.acts_as.as_ref()),
+                )
             }
+            Ok(Err(error)) if is_deposed(&error) => (Fault::Deposed, Deposed.to_string()),
             Ok(Err(error)) => (
                 Fault::Unreachable,
                 format!("the API server cannot be reached: {}", chain(&error)),
             ),
             Err(_elapsed) => (
                 Fault::Silent,
-                format!("no answer from the API server within {REQUEST_TIMEOUT:?}"),
+                format!(
+                    "no answer from the API server within {:?}",
+                    limit.unwrap_or(REQUEST_TIMEOUT)
+                ),
             ),
         };
         if let Fault::Refused(code) = fault {
@@ -344,12 +364,18 @@ const fn span_name(verb: &'static str) -> &'static str {
 }
 
 /// The server's words, and what to do where it is not plain.
-pub(super) fn refusal(status: &kube::core::Status) -> String {
+pub(super) fn refusal(status: &kube::core::Status, acts_as: Option<&ServiceAccount>) -> String {
     let said = &status.message;
-    match status.code {
-        401 => unknown_to_the_server(said),
-        403 => format!("{said}; give the host's role that permission"),
-        409 if said.contains("conflict with") => {
+    match (status.code, acts_as) {
+        (401, _) => unknown_to_the_server(said),
+        (403, Some(account)) if said.contains("cannot impersonate") => format!(
+            "{said}; the controller acts as the ServiceAccount {account}: give the host's role the verb impersonate on it"
+        ),
+        (403, Some(account)) => format!(
+            "{said}; give the ServiceAccount {account}, as which the controller acts, that permission, and see that it exists"
+        ),
+        (403, None) => format!("{said}; give the host's role that permission"),
+        (409, _) if said.contains("conflict with") => {
             format!(
                 "{said}; another manager has set these fields: remove them there, or from the plugin's answer"
             )

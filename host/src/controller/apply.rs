@@ -94,7 +94,7 @@ async fn apply_one(
         owns(&context.config, parent_object, live) || retains(&context.config, parent_object, live)
     });
     let manager = context.config.field_manager();
-    let answer = Objects::new(&context.client, resource)
+    let answer = Objects::new(&context.children_writer, resource)
         .apply(&desired.key.name, &desired.body, &manager, force)
         .await?;
     let was = live

@@ -16,6 +16,7 @@ use super::observer::Observer;
 use super::proving::Proving;
 use super::queue::{Queue, Trigger};
 use super::watches::{Watch, WatchState};
+use crate::client::Writer;
 use crate::config::ControllerConfig;
 use crate::plugin::contract::{Kind, Need};
 use crate::plugin::registry::Live;
@@ -135,8 +136,12 @@ fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> 
 pub struct Context {
     /// The controller's configuration.
     pub config: Arc<ControllerConfig>,
-    /// The connection.
+    /// Reads what no cache has, whoever leads.
     pub client: Client,
+    /// Writes the parent's status and finalizers: the host's own word.
+    pub writer: Writer,
+    /// Writes the children, in the name of the controller's ServiceAccount when it has one.
+    pub children_writer: Writer,
     /// The parent's resource.
     pub resource: Arc<Resource>,
     /// The resources of the kinds that the plugin may make or read, as far as the cluster serves them.
@@ -166,6 +171,10 @@ pub struct Parts {
     pub config: Arc<ControllerConfig>,
     /// See [`Context::client`].
     pub client: Client,
+    /// See [`Context::writer`].
+    pub writer: Writer,
+    /// See [`Context::children_writer`].
+    pub children_writer: Writer,
     /// See [`Context::resource`].
     pub resource: Arc<Resource>,
     /// See [`Context::resources`].
@@ -193,6 +202,8 @@ impl Context {
         let Parts {
             config,
             client,
+            writer,
+            children_writer,
             resource,
             resources,
             parents,
@@ -212,6 +223,8 @@ impl Context {
         Self {
             config,
             client,
+            writer,
+            children_writer,
             resource,
             resources,
             parents,
@@ -329,6 +342,16 @@ impl Context {
             .find_map(KindWatches::failure)
     }
 
+    /// Whether a first list is under way: what it has not shown yet would look missing.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        let others = self.children.values().chain(self.reads.values());
+        std::iter::once(&self.parents)
+            .chain(others)
+            .flat_map(KindWatches::iter)
+            .any(|watch| *watch.state().borrow() == WatchState::Starting)
+    }
+
     /// Looks at what is remembered of a parent, and may change it.
     pub fn memory_of<T>(&self, parent: &ObjectName, look: impl FnOnce(&mut Memory) -> T) -> T {
         let mut memory = self.memory();
@@ -341,6 +364,11 @@ impl Context {
     /// The parent is gone.
     pub fn forget(&self, parent: &ObjectName) {
         self.memory().remove(parent);
+    }
+
+    /// Nothing is known of what happened to any parent since.
+    pub fn forget_all(&self) {
+        self.memory().clear();
     }
 
     /// Whether a trigger is only the echo of an own write.

@@ -8,19 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::Resource as _;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use opentelemetry::trace::TraceId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{debug, warn};
 
 use super::object::shorten;
+use crate::client::Writer;
 use crate::metrics::Metrics;
 use crate::plugin::contract::EventType;
 use crate::trace;
@@ -31,6 +34,8 @@ const CAPACITY: usize = 1024;
 const PACE: Duration = Duration::from_millis(40);
 /// How long an Event that repeats is counted up, as in Kubernetes' own recorder.
 const SERIES: Duration = Duration::from_secs(360);
+/// How long one write may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The API server refuses a longer note.
 const MAX_NOTE: usize = 1024;
 
@@ -38,6 +43,7 @@ const MAX_NOTE: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
     controller: String,
+    action: &'static str,
     regarding: Reference,
     type_: &'static str,
     reason: String,
@@ -53,23 +59,68 @@ struct Reference {
     uid: String,
 }
 
-/// The trace is no part of what makes two Events the same.
-type Message = (Entry, Option<TraceId>);
+enum Message {
+    /// The trace is no part of what makes two Events the same.
+    Write(Entry, Option<TraceId>, Writer),
+    /// To be told when all before it are written.
+    Flush(oneshot::Sender<()>),
+}
 
 /// Takes Events; cheap to clone. The task ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Events {
     sender: mpsc::Sender<Message>,
+    writer: Writer,
     metrics: Arc<Metrics>,
 }
 
 impl Events {
     /// Starts the task that writes them. `instance` tells replicas apart, such as the pod's name.
     #[must_use]
-    pub fn start(client: Client, instance: String, metrics: Arc<Metrics>) -> (Self, JoinHandle<()>) {
+    pub fn start(writer: Writer, instance: String, metrics: Arc<Metrics>) -> (Self, JoinHandle<()>) {
         let (sender, receiver) = mpsc::channel(CAPACITY);
-        let task = tokio::spawn(write(client, instance, receiver));
-        (Self { sender, metrics }, task)
+        let task = tokio::spawn(write(instance, receiver));
+        let events = Self {
+            sender,
+            writer,
+            metrics,
+        };
+        (events, task)
+    }
+
+    /// The same line, for Events of another writer: those that its term does not live to see written are dropped.
+    #[must_use]
+    pub fn of(&self, writer: Writer) -> Self {
+        Self {
+            writer,
+            ..self.clone()
+        }
+    }
+
+    /// Waits until all that are in line are written.
+    pub async fn flush(&self) {
+        let (done, wait) = oneshot::channel();
+        if self.sender.send(Message::Flush(done)).await.is_ok() {
+            let _ = wait.await;
+        }
+    }
+
+    /// Puts an Event about an election in line, as client-go has it.
+    pub fn elected(&self, lease: &Lease, note: &str) {
+        self.put(Entry {
+            controller: "operator-host/leader-election".to_owned(),
+            action: "LeaderElection",
+            regarding: Reference {
+                api_version: Lease::API_VERSION.to_owned(),
+                kind: Lease::KIND.to_owned(),
+                namespace: lease.metadata.namespace.clone(),
+                name: lease.metadata.name.clone().unwrap_or_default(),
+                uid: lease.metadata.uid.clone().unwrap_or_default(),
+            },
+            type_: "Normal",
+            reason: "LeaderElection".to_owned(),
+            note: shorten(note, MAX_NOTE),
+        });
     }
 
     /// Puts an Event in line. Never waits.
@@ -82,8 +133,9 @@ impl Events {
         note: &str,
     ) {
         let types = regarding.types.clone().unwrap_or_default();
-        let entry = Entry {
+        self.put(Entry {
             controller: format!("operator-host/{controller}"),
+            action: "Reconcile",
             regarding: Reference {
                 api_version: types.api_version,
                 kind: types.kind,
@@ -97,9 +149,13 @@ impl Events {
             },
             reason: reason.to_owned(),
             note: shorten(note, MAX_NOTE),
-        };
+        });
+    }
+
+    fn put(&self, entry: Entry) {
         let trace = trace::current().map(|span| span.trace_id());
-        if self.sender.try_send((entry, trace)).is_err() && self.metrics.event_dropped() == 0 {
+        let message = Message::Write(entry, trace, self.writer.clone());
+        if self.sender.try_send(message).is_err() && self.metrics.event_dropped() == 0 {
             warn!("too many Events wait for the API server: some are dropped from now on");
         }
     }
@@ -118,17 +174,28 @@ struct Written {
     last: Instant,
 }
 
-async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Message>) {
+async fn write(instance: String, mut messages: mpsc::Receiver<Message>) {
     let mut written: HashMap<Entry, Written> = HashMap::new();
     let mut pace = interval(PACE);
     // A silence before is no reason for a burst.
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while let Some((entry, trace)) = entries.recv().await {
+    while let Some(message) = messages.recv().await {
+        let (entry, trace, writer) = match message {
+            Message::Write(entry, trace, writer) => (entry, trace, writer),
+            Message::Flush(done) => {
+                let _ = done.send(());
+                continue;
+            }
+        };
+        // Who leads now will say what there is to say.
+        let Some(limit) = writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT)) else {
+            continue;
+        };
         pace.tick().await;
         written.retain(|_, event| event.last.elapsed() < SERIES);
         // Events of cluster-scoped objects are kept in `default`, as Kubernetes' own recorder does.
         let namespace = entry.regarding.namespace.as_deref().unwrap_or("default");
-        let api: Api<Event> = Api::namespaced(client.clone(), namespace);
+        let api: Api<Event> = Api::namespaced(writer.client.clone(), namespace);
         let now = Timestamp::now();
         if let Some(event) = written.get_mut(&entry) {
             event.count += 1;
@@ -140,7 +207,7 @@ async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Mes
             let metadata = serde_json::json!({ "annotations": annotations(trace) });
             let patch = Patch::Merge(serde_json::json!({ "series": series, "metadata": metadata }));
             let params = PatchParams::default();
-            if succeeded(&entry, api.patch(&event.name, &params, &patch)).await {
+            if succeeded(&entry, limit, api.patch(&event.name, &params, &patch)).await {
                 continue;
             }
             // It may have expired on the server: written anew below.
@@ -148,7 +215,7 @@ async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Mes
         }
         let name = format!("{}.{:x}", entry.regarding.name, now.as_nanosecond());
         let event = event(&entry, trace, &instance, &name, now);
-        if succeeded(&entry, api.create(&PostParams::default(), &event)).await {
+        if succeeded(&entry, limit, api.create(&PostParams::default(), &event)).await {
             written.insert(
                 entry,
                 Written {
@@ -161,8 +228,12 @@ async fn write(client: Client, instance: String, mut entries: mpsc::Receiver<Mes
     }
 }
 
-async fn succeeded<T>(entry: &Entry, request: impl Future<Output = kube::Result<T>>) -> bool {
-    match timeout(Duration::from_secs(10), request).await {
+async fn succeeded<T>(
+    entry: &Entry,
+    limit: Duration,
+    request: impl Future<Output = kube::Result<T>>,
+) -> bool {
+    match timeout(limit, request).await {
         Ok(Ok(_)) => return true,
         // The namespace is going, or the Event is gone: nothing to say.
         Ok(Err(kube::Error::Api(status))) if status.code == 404 || status.is_forbidden_by_termination() => {}
@@ -171,7 +242,7 @@ async fn succeeded<T>(entry: &Entry, request: impl Future<Output = kube::Result<
             debug!(reason = entry.reason, %error, "cannot write an Event");
         }
         Ok(Err(kube::Error::Api(status))) => {
-            let error = super::api::refusal(&status);
+            let error = super::api::refusal(&status, None);
             warn!(reason = entry.reason, error, "cannot write an Event");
         }
         Ok(Err(error)) => warn!(reason = entry.reason, %error, "cannot write an Event"),
@@ -207,7 +278,7 @@ fn event(entry: &Entry, trace: Option<TraceId>, instance: &str, name: &str, now:
             ),
             ..ObjectMeta::default()
         },
-        action: Some("Reconcile".to_owned()),
+        action: Some(entry.action.to_owned()),
         event_time: Some(MicroTime(now)),
         note: Some(entry.note.clone()),
         reason: Some(entry.reason.clone()),

@@ -45,6 +45,7 @@ use self::context::{Context, KindWatches};
 use self::object::{
     CONTROLLER_LABEL, ChildKey, ObjectName, PARENT_ANNOTATION, annotation, controller_of, label, version,
 };
+use self::observer::Observer;
 use self::queue::{Trigger, Work};
 use self::reconcile::{Next, reconcile};
 use self::watches::{Change, Subscription, WatchState};
@@ -52,8 +53,11 @@ use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::trace::Span;
 
-/// Runs one controller until it is told to stop, then waits for the passes under way.
+/// Runs one controller until it is told to stop, then waits for the passes under way. While another replica leads, it
+/// keeps its caches full and does nothing else.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    // What happens before the first pass is in the caches by then.
+    context.queue.close();
     let subscriptions = subscribe(&context);
     let mut plugin = context.plugin.clone();
     let ready = async {
@@ -67,22 +71,59 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         () = stop.cancelled() => return,
     }
     context.observer.started();
+    let term = &context.writer.term;
+    term.set_warm(true);
     context.proving.running(&context);
     info!(controller = context.config.name, parent = %context.config.parent, "controller started");
-    mark_all(&context, &Trigger::Resync);
+    while !stop.is_cancelled() {
+        tokio::select! {
+            () = stand_by(&context) => {}
+            () = stop.cancelled() => break,
+        }
+        let stay = term.stay();
+        lead(&context, plugin.clone(), &stop).await;
+        drop(stay);
+    }
+    term.set_warm(false);
+    drop(subscriptions);
+    info!(controller = context.config.name, "controller stopped");
+}
+
+/// Waits for the term. A controller that has nothing to do is alive.
+async fn stand_by(context: &Context) {
+    let Observer { marking, working, .. } = &context.observer;
+    let mut beat = interval(marking.period());
+    let begun = context.writer.term.begun();
+    let mut begun = std::pin::pin!(begun);
+    loop {
+        tokio::select! {
+            () = &mut begun => return,
+            _ = beat.tick() => {
+                marking.beat();
+                working.beat();
+            }
+        }
+    }
+}
+
+/// Works until the term ends or the controller is told to stop, then waits for the passes under way.
+async fn lead(context: &Arc<Context>, plugin: tokio::sync::watch::Receiver<Live>, stop: &CancellationToken) {
+    // Another may have led meanwhile.
+    context.forget_all();
+    context.queue.open();
+    mark_all(context, &Trigger::Resync);
     let workers = TaskTracker::new();
     for _ in 0..context.config.concurrency {
-        workers.spawn(work(Arc::clone(&context)));
+        workers.spawn(work(Arc::clone(context)));
     }
     workers.close();
     tokio::select! {
-        () = keep_marking(&context, plugin) => {}
+        () = keep_marking(context, plugin) => {}
+        () = context.writer.term.ended() => {}
         () = stop.cancelled() => {}
     }
-    drop(subscriptions);
     context.queue.close();
     workers.wait().await;
-    info!(controller = context.config.name, "controller stopped");
 }
 
 async fn wait_for_first_lists(context: &Context) {

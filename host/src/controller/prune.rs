@@ -32,7 +32,7 @@ pub async fn prune(
         else {
             continue;
         };
-        match Objects::new(&context.client, resource)
+        match Objects::new(&context.children_writer, resource)
             .delete(&key.name, uid)
             .await
         {

@@ -92,9 +92,12 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Marks a parent; it is handed out as soon as a worker is free.
+    /// Marks a parent; it is handed out as soon as a worker is free. A closed queue takes no marks.
     pub fn mark(&self, parent: &ObjectName, trigger: Trigger) {
         let mut state = self.lock();
+        if state.closed {
+            return;
+        }
         state.mark(parent, trigger);
         drop(state);
         self.changed.notify_one();
@@ -167,6 +170,11 @@ impl Queue {
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
+    }
+
+    /// Begins anew, with nothing marked. All work that was handed out has been done.
+    pub fn open(&self) {
+        *self.lock() = State::default();
     }
 
     /// How many parents wait for a worker, and for how long the first of them has.
@@ -333,6 +341,20 @@ mod tests {
                     .unwrap()
             );
         }
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_was_closed_begins_anew_with_nothing_from_before() {
+        let queue = Queue::default();
+        queue.mark(&name("a"), Trigger::Resync);
+        queue.mark_at(&name("a"), Instant::now());
+        queue.close();
+        queue.mark(&name("b"), Trigger::Resync);
+        assert!(queue.next().await.is_none());
+        queue.open();
+        assert!(is_idle(&queue).await);
+        queue.mark(&name("c"), Trigger::Resync);
+        assert_eq!(queue.next().await.unwrap().parent, name("c"));
     }
 
     #[tokio::test]

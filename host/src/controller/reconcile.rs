@@ -9,6 +9,7 @@ use kube::core::DynamicObject;
 use serde_json::json;
 use tracing::debug;
 
+pub use self::admit::{Admission, admit};
 use self::answer::{Answer, Changes};
 pub(crate) use self::ask::MAX_NEEDS;
 use self::ask::ask;
@@ -26,6 +27,7 @@ use crate::plugin::contract::{CleanupResponse, Kind, Response};
 use crate::plugin::registry::Live;
 use crate::trace::Span;
 
+mod admit;
 mod answer;
 mod ask;
 mod failure;
@@ -292,7 +294,7 @@ async fn set_finalizers(
     let body = json!({
         "metadata": { "resourceVersion": parent.metadata.resource_version, "finalizers": finalizers },
     });
-    let objects = Objects::new(&context.client, &context.resource);
+    let objects = Objects::new(&context.writer, &context.resource);
     match objects.merge(&name, &body, &context.config.field_manager()).await {
         Ok(answer) => Ok(context.record_parent(answer)),
         Err(error) if error.is_not_found() => Ok(None),

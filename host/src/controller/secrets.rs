@@ -58,7 +58,7 @@ pub async fn generate(
     let Some(resource) = context.resources.get(&key.kind) else {
         return Ok(false);
     };
-    let objects = Objects::new(&context.client, resource);
+    let objects = Objects::new(&context.children_writer, resource);
     let answer = if let Some(live) = live {
         // Refused when somebody was faster: what is there must not be drawn twice.
         body["metadata"]["resourceVersion"] = live.metadata.resource_version.clone().into();

@@ -243,7 +243,7 @@ pub async fn write(
     if let Some(namespace) = parent.namespace() {
         body["metadata"]["namespace"] = namespace.into();
     }
-    let objects = Objects::new(&context.client, &context.resource);
+    let objects = Objects::new(&context.writer, &context.resource);
     match objects
         .apply_status(&name, &body, &context.config.field_manager())
         .await

@@ -150,8 +150,12 @@ definitions! {
         "Kubernetes Events dropped because too many waited";
     RECORDS_DROPPED = Counter, "operator.records_dropped", "{call}", ["controller"],
         "Plugin calls that `--record` did not write: too many waited, one was too large, or the disk is full";
-    LEADER = Gauge, "operator.leader", "{replica}", [],
-        "1 when this replica acts, 0 when it stands by";
+    LEADER = Gauge, "operator.leader", "{replica}", ["controller"],
+        "1 when this replica leads the controller, 0 when it stands by";
+    WEBHOOK_SERVING = Gauge, "operator.webhook_serving", "{replica}", [],
+        "1 when the webhook's certificate is one that the API server takes, 0 when not; without a webhook there is none";
+    WEBHOOK_REVIEWS = Counter, "operator.webhook_reviews", "{review}", ["controller", "result"],
+        "Resources reviewed before they were written: `allowed`, `denied`, or `failed` when there was no verdict";
     TELEMETRY_DROPPED = Counter, "operator.telemetry_dropped", "{item}", ["signal", "reason"],
         "Spans, and exports of metrics, that the collector did not get";
     PROCESS_MEMORY = Gauge, "process.memory.usage", "By", [],

@@ -1,7 +1,7 @@
 //! Instruments that are read from what is there, at the time of an export or of a scrape.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ pub(super) struct Observed {
     pub(super) plugins: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
     pub(super) held_back: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
     pub(super) kinds: Mutex<HashMap<(String, String), Arc<str>>>,
-    pub(super) stands_by: AtomicBool,
+    pub(super) leaders: Mutex<BTreeMap<Arc<str>, bool>>,
+    pub(super) webhook: Mutex<Option<bool>>,
     pub(super) events_dropped: AtomicU64,
 }
 
@@ -81,7 +82,15 @@ pub(super) fn observe(meter: &Meter, observed: &Arc<Observed>, losses: Arc<Losse
     });
     let state = Arc::clone(observed);
     instrument!(u64_observable_gauge, define::LEADER, move |gauge| {
-        gauge.observe(u64::from(!state.stands_by.load(Ordering::Relaxed)), &[]);
+        for (controller, leads) in &*lock(&state.leaders) {
+            gauge.observe(u64::from(*leads), &[label(controller)]);
+        }
+    });
+    let state = Arc::clone(observed);
+    instrument!(u64_observable_gauge, define::WEBHOOK_SERVING, move |gauge| {
+        if let Some(serves) = *lock(&state.webhook) {
+            gauge.observe(u64::from(serves), &[]);
+        }
     });
     let state = Arc::clone(observed);
     instrument!(u64_observable_counter, define::EVENTS_DROPPED, move |counter| {

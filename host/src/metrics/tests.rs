@@ -73,6 +73,9 @@ fn use_all(metrics: &Arc<Metrics>) {
     );
     controller.held_back(Some(("thing".into(), "0.2.0".into(), "sha256:1".into())));
     controller.queue(|| Some((1, Duration::from_secs(1))));
+    metrics.set_leader("things", Some(true));
+    metrics.set_webhook(true);
+    metrics.admission("things", "denied");
     metrics.config_reloaded("taken");
     metrics.watch_restarted(&kind("Pod"));
     metrics.api_request("patch", "", "pods", Some(200), time);

@@ -8,8 +8,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
+use crate::client::ClientError;
 use crate::config::{Config, ControllerConfig};
 use crate::controller::proving::Proving;
 use crate::controller::watches::{Keep, KeepPolicy, Watch};
@@ -17,7 +18,7 @@ use crate::plugin::registry::{Expected, Live, Slot};
 use crate::plugin::reload::{Files, Filled};
 use crate::plugin::versions::Versions;
 use crate::plugin::{Limits, Runtime};
-use crate::supervisor::{Shared, supervise};
+use crate::supervisor::{Hands, Shared, supervise};
 
 /// See the module.
 pub(super) struct Controllers {
@@ -123,6 +124,7 @@ impl Controllers {
             let _ = (&mut running.task).await;
         }
         for name in removed {
+            self.shared.leadership.leave(&name);
             self.shared.instruments.health.forget(&name);
             self.shared.instruments.metrics.forget(&name);
         }
@@ -130,8 +132,17 @@ impl Controllers {
         for controller in &config.controllers {
             if !self.running.contains_key(&controller.name) {
                 let before = outdated.remove(&controller.name);
-                let running = self.start(Arc::new(controller.clone()), before);
-                self.running.insert(controller.name.clone(), running);
+                match self.start(Arc::new(controller.clone()), before) {
+                    Ok(running) => {
+                        self.running.insert(controller.name.clone(), running);
+                    }
+                    Err(error) => {
+                        error!(
+                            controller = controller.name,
+                            "the controller is not started: {error}"
+                        );
+                    }
+                }
             }
         }
     }
@@ -142,7 +153,7 @@ impl Controllers {
         self.tasks.wait().await;
     }
 
-    fn start(&self, config: Arc<ControllerConfig>, before: Option<Running>) -> Running {
+    fn start(&self, config: Arc<ControllerConfig>, before: Option<Running>) -> Result<Running, ClientError> {
         let plugin = self.place(&config, before);
         let (live, trouble) = (plugin.live.clone(), plugin.slot.trouble());
         self.shared
@@ -155,20 +166,26 @@ impl Controllers {
             .report(&config.name, plugin.slot.report());
         let proving = Arc::clone(&plugin.proving.proving);
         let stop = self.stop.child_token();
+        let writers = self.shared.leadership.join(&config.name)?;
+        let hands = Hands {
+            own: writers.writer(None)?,
+            children: writers.writer(config.service_account.as_ref())?,
+        };
         let supervised = supervise(
             self.shared.clone(),
             Arc::clone(&config),
             live,
+            hands,
             proving,
             stop.clone(),
         );
         let task = self.tasks.spawn(supervised);
-        Running {
+        Ok(Running {
             config,
             plugin,
             stop,
             task,
-        }
+        })
     }
 
     /// The place of a controller's plugin. What was live stays so for as long as it is for the same kind.

@@ -32,6 +32,14 @@ pub struct AuditEvent {
     pub request_uri: String,
     /// Who asked.
     pub user: AuditUser,
+    /// In whose name; `None` when in their own.
+    pub impersonated_user: Option<AuditUser>,
+    /// When the request came, RFC 3339 with microseconds, so that texts compare as times.
+    #[serde(default)]
+    pub request_received_timestamp: String,
+    /// When it was answered, likewise.
+    #[serde(default)]
+    pub stage_timestamp: String,
     /// The program that asked, as it calls itself.
     #[serde(default)]
     pub user_agent: String,
@@ -46,6 +54,9 @@ pub struct AuditEvent {
 pub struct AuditUser {
     /// The user's name.
     pub username: String,
+    /// The groups.
+    #[serde(default)]
+    pub groups: Vec<String>,
 }
 
 /// The object of an audited request.

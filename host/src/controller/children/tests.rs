@@ -32,6 +32,7 @@ fn config() -> ControllerConfig {
         backoff: DEFAULT_BACKOFF,
         limits: DEFAULT_LIMITS,
         trust: Default::default(),
+        service_account: None,
         proving: DEFAULT_PROVING,
     }
 }

@@ -25,11 +25,34 @@ pub(super) async fn ask<T: Question>(
     observed: &[Arc<DynamicObject>],
 ) -> Result<T, PassError> {
     let name = ObjectName::of(parent);
-    let mut needs = context.memory_of(&name, |memory| memory.needs.clone());
+    let needs = context.memory_of(&name, |memory| memory.needs.clone());
+    // Before they are answered: a change of what is needed must find who needs it.
+    let remember = |needs: &[Need]| context.memory_of(&name, |memory| memory.needs = needs.to_vec());
+    question(context, plugin, parent, observed, needs, remember).await
+}
+
+/// What the plugin says of an object that is not there yet, or not so: nothing is remembered of it.
+pub(super) async fn ask_ahead(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+) -> Result<Response, PassError> {
+    let observed = context.observed(parent);
+    question(context, plugin, parent, &observed, Vec::new(), |_| {}).await
+}
+
+async fn question<T: Question>(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    observed: &[Arc<DynamicObject>],
+    mut needs: Vec<Need>,
+    remember: impl Fn(&[Need]),
+) -> Result<T, PassError> {
     for _ in 0..=MAX_NEEDS {
         let related = needs::answer(context, parent, &needs).inspect_err(|_| {
             // The next pass asks anew: the plugin or its configuration may be another one by then.
-            context.memory_of(&name, |memory| memory.needs.clear());
+            remember(&[]);
         })?;
         let span = Span::child("plugin");
         let request = Request {
@@ -48,7 +71,7 @@ pub(super) async fn ask<T: Question>(
         let response = outcome?;
         let settled = response.needs() == needs || response.needs().iter().all(|need| needs.contains(need));
         needs = response.needs().to_vec();
-        context.memory_of(&name, |memory| memory.needs.clone_from(&needs));
+        remember(&needs);
         if settled {
             return Ok(response);
         }

@@ -138,7 +138,9 @@ pub(super) fn is_passing(context: &Context, name: &ObjectName, error: &PassError
     let failures = context.memory_of(name, |memory| memory.failures);
     errors.iter().all(lost_race)
         || (name.namespace.is_some() && errors.iter().any(ApiError::is_namespace_going))
-        || errors.iter().any(|error| error.fault == Fault::Unreachable)
+        || errors
+            .iter()
+            .any(|error| matches!(error.fault, Fault::Unreachable | Fault::Deposed))
         || (failures < PATIENCE && errors.iter().any(ApiError::is_overload))
 }
 

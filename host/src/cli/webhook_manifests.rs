@@ -1,0 +1,198 @@
+//! `operator-host webhook-manifests`: what tells the API server to ask the host before it writes a resource.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use super::{Failure, plugin_file};
+use crate::author::documents;
+use crate::config::{Config, ControllerConfig};
+use crate::webhook::PATH;
+
+/// The options of `webhook-manifests`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The configuration file
+    #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
+    config: PathBuf,
+    /// The Service in front of the host's webhook port
+    #[arg(
+        long,
+        default_value = "operator-host/operator-host-webhook",
+        value_name = "NAMESPACE/NAME",
+        conflicts_with = "url"
+    )]
+    service: String,
+    /// The Service's port
+    #[arg(long, default_value_t = 443, value_name = "PORT")]
+    port: u16,
+    /// In place of a Service: where the API server finds the host, such as `https://10.0.0.1:8443/validate`
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// The certificate authority that the API server is to trust, PEM; left out when something else fills it in, such as
+    /// cert-manager's annotation
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// What the API server does when the host gives no verdict
+    #[arg(long, default_value = "fail", value_name = "POLICY")]
+    failure_policy: FailurePolicy,
+    /// How many seconds the API server waits
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u8).range(1..=30))]
+    timeout: u8,
+    /// The name of the object
+    #[arg(long, default_value = "operator-host", value_name = "NAME")]
+    name: String,
+    /// CustomResourceDefinitions of kinds that no plugin defines
+    #[arg(long, value_name = "FILE")]
+    crd: Vec<PathBuf>,
+}
+
+/// See `failurePolicy` of admission webhooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FailurePolicy {
+    /// It refuses the write: nothing invalid gets in, and nothing at all while no replica answers
+    Fail,
+    /// It writes all the same: the resource's conditions say later what is wrong
+    Ignore,
+}
+
+impl FailurePolicy {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fail => "Fail",
+            Self::Ignore => "Ignore",
+        }
+    }
+}
+
+/// Prints a ValidatingWebhookConfiguration.
+///
+/// # Errors
+/// Wrong configuration, a plugin that cannot be loaded, a kind whose definition nobody has.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
+    let client = client_config(&args)?;
+    let given = definitions(&args.crd)?;
+    let mut webhooks = Vec::with_capacity(config.controllers.len());
+    for controller in &config.controllers {
+        let plural = plural(controller, &given).await?;
+        webhooks.push(webhook(&args, &config, controller, &plural, &client));
+    }
+    let manifest = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": args.name },
+        "webhooks": webhooks,
+    });
+    print!("{}", serde_saphyr::to_string(&manifest)?);
+    Ok(())
+}
+
+fn client_config(args: &Args) -> Result<Value, Failure> {
+    let mut client = match &args.url {
+        Some(url) => json!({ "url": url }),
+        None => {
+            let (namespace, name) = args
+                .service
+                .split_once('/')
+                .filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty())
+                .ok_or_else(|| Failure::Usage(anyhow!("--service must be NAMESPACE/NAME")))?;
+            json!({ "service": { "namespace": namespace, "name": name, "port": args.port, "path": PATH } })
+        }
+    };
+    if let Some(file) = &args.ca {
+        let pem = std::fs::read(file)
+            .with_context(|| format!("cannot read {}", file.display()))
+            .map_err(Failure::Usage)?;
+        if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
+            return Err(Failure::Usage(anyhow!(
+                "{} holds no certificate in PEM",
+                file.display()
+            )));
+        }
+        // As base64, which is what its JSON is.
+        client["caBundle"] = json!(k8s_openapi::ByteString(pem));
+    }
+    Ok(client)
+}
+
+/// The plurals that definitions in files give, by group and kind.
+fn definitions(files: &[PathBuf]) -> Result<BTreeMap<(String, String), String>, Failure> {
+    let mut given = BTreeMap::new();
+    for file in files {
+        let documents = documents::read(file).map_err(|error| Failure::Usage(error.into()))?;
+        given.extend(documents.iter().filter_map(|document| named(&document.object)));
+    }
+    Ok(given)
+}
+
+/// Group, kind and plural of a definition.
+fn named(crd: &Value) -> Option<((String, String), String)> {
+    let spec = &crd["spec"];
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let (group, names) = (text(&spec["group"])?, &spec["names"]);
+    Some(((group, text(&names["kind"])?), text(&names["plural"])?))
+}
+
+async fn plural(
+    controller: &ControllerConfig,
+    given: &BTreeMap<(String, String), String>,
+) -> Result<String, Failure> {
+    let parent = &controller.parent;
+    let key = (parent.group().to_owned(), parent.kind.clone());
+    if let Some(plural) = given.get(&key) {
+        return Ok(plural.clone());
+    }
+    let file: &Path = &controller.plugin;
+    let plugin = plugin_file::load(file)
+        .await?
+        .with_context(|| file.display().to_string())?;
+    let own = plugin.description().crd.as_ref().and_then(named);
+    own.filter(|(of, _)| *of == key).map(|(_, plural)| plural).ok_or_else(|| {
+        Failure::Usage(anyhow!(
+            "the plural of {parent} is not known: the plugin {} brings no CustomResourceDefinition of it; give it with \
+             --crd FILE",
+            file.display()
+        ))
+    })
+}
+
+fn webhook(
+    args: &Args,
+    config: &Config,
+    controller: &ControllerConfig,
+    plural: &str,
+    client: &Value,
+) -> Value {
+    let parent = &controller.parent;
+    let version = parent.api_version.rsplit('/').next().unwrap_or_default();
+    let mut webhook = json!({
+        // It has to be a domain name with three parts; users see it in what is denied.
+        "name": format!("{}.operator-host.dev", controller.name),
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": client,
+        "failurePolicy": args.failure_policy.as_str(),
+        "matchPolicy": "Equivalent",
+        "rules": [{
+            "apiGroups": [parent.group()],
+            "apiVersions": [version],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": [plural],
+            "scope": "*",
+        }],
+        "sideEffects": "None",
+        "timeoutSeconds": args.timeout,
+    });
+    if !config.namespaces.is_empty() {
+        // Of other namespaces the host knows nothing. Kubernetes labels every namespace with its name since 1.21.
+        webhook["namespaceSelector"] = json!({
+            "matchExpressions": [{
+                "key": "kubernetes.io/metadata.name", "operator": "In", "values": config.namespaces,
+            }],
+        });
+    }
+    webhook
+}

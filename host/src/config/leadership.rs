@@ -1,0 +1,142 @@
+//! The part of the configuration that says how several replicas share the work.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use super::{ConfigError, dns_label, duration, invalid, is_dns_label};
+use crate::leader::lease::{MAX_DURATION, Timing};
+
+/// How several replicas share the work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeadershipConfig {
+    /// Who leads what.
+    pub mode: Mode,
+    /// The namespace of the Leases; `None`: the one that the host runs in, or that the kubeconfig names.
+    pub namespace: Option<String>,
+    /// The name of the Lease, and what the names of the others begin with.
+    pub name: String,
+    /// The times of the election.
+    pub timing: Timing,
+}
+
+/// Who leads what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// There is one replica; no Lease is used.
+    #[default]
+    None,
+    /// One replica does all, the others stand by.
+    Single,
+    /// Each controller has a Lease of its own; the replicas share them evenly.
+    PerController,
+}
+
+impl Mode {
+    /// As it stands in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Single => "single",
+            Self::PerController => "per-controller",
+        }
+    }
+}
+
+/// The times that client-go has as its defaults.
+pub const DEFAULT_TIMING: Timing = Timing {
+    duration: Duration::from_secs(15),
+    renew_deadline: Duration::from_secs(10),
+    retry_period: Duration::from_secs(2),
+};
+/// Default of [`LeadershipConfig::name`].
+pub const DEFAULT_LEASE: &str = "operator-host";
+
+impl Default for LeadershipConfig {
+    fn default() -> Self {
+        Self {
+            mode: Mode::None,
+            namespace: None,
+            name: DEFAULT_LEASE.to_owned(),
+            timing: DEFAULT_TIMING,
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct RawLease {
+    namespace: Option<Spanned<String>>,
+    name: Option<Spanned<String>>,
+    duration: Option<Spanned<String>>,
+    renew_deadline: Option<Spanned<String>>,
+    retry_period: Option<Spanned<String>>,
+}
+
+/// A Lease's name, with a controller's name or a hash behind it, must not be too long.
+const MAX_NAME: usize = 180;
+
+impl RawLease {
+    pub(super) fn validate(self, file: &Path, mode: Mode) -> Result<LeadershipConfig, ConfigError> {
+        if let Some(namespace) = &self.namespace {
+            dns_label(file, namespace, "a namespace")?;
+        }
+        if let Some(name) = &self.name
+            && !(name.value.len() <= MAX_NAME && name.value.split('.').all(is_dns_label))
+        {
+            let message = format!(
+                "{:?} cannot be the name of a Lease: expected at most {MAX_NAME} lower-case letters, digits, '-' and '.'",
+                name.value
+            );
+            return Err(invalid(file, name.referenced, message));
+        }
+        let time = |given: &Option<Spanned<String>>, default| duration(file, given.as_ref(), default);
+        let timing = Timing {
+            duration: time(&self.duration, DEFAULT_TIMING.duration)?,
+            renew_deadline: time(&self.renew_deadline, DEFAULT_TIMING.renew_deadline)?,
+            retry_period: time(&self.retry_period, DEFAULT_TIMING.retry_period)?,
+        };
+        let given = [&self.duration, &self.renew_deadline, &self.retry_period];
+        if let (Some(problem), Some(at)) = (problem(&timing), given.into_iter().flatten().next()) {
+            return Err(invalid(file, at.referenced, problem));
+        }
+        Ok(LeadershipConfig {
+            mode,
+            namespace: self.namespace.map(|namespace| namespace.value),
+            name: self
+                .name
+                .map_or_else(|| DEFAULT_LEASE.to_owned(), |name| name.value),
+            timing,
+        })
+    }
+}
+
+/// What is wrong with the times together; the rules are client-go's, and a limit.
+fn problem(timing: &Timing) -> Option<String> {
+    let Timing {
+        duration,
+        renew_deadline,
+        retry_period,
+    } = *timing;
+    if duration.subsec_nanos() != 0 || duration > MAX_DURATION {
+        return Some(format!(
+            "`lease.duration` ({duration:?}) must be whole seconds, at most {MAX_DURATION:?}"
+        ));
+    }
+    if duration <= renew_deadline {
+        return Some(format!(
+            "`lease.duration` ({duration:?}) must be over `lease.renewDeadline` ({renew_deadline:?})"
+        ));
+    }
+    if renew_deadline <= retry_period.mul_f64(1.2) {
+        return Some(format!(
+            "`lease.renewDeadline` ({renew_deadline:?}) must be over 1.2 times `lease.retryPeriod` ({retry_period:?})"
+        ));
+    }
+    (retry_period < Duration::from_millis(100))
+        .then(|| format!("`lease.retryPeriod` ({retry_period:?}) must be at least 100ms"))
+}

@@ -1,0 +1,559 @@
+//! The task that takes, renews and gives back Leases, and tells the terms.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::{join, join_all};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::Roster;
+use super::lease::{Candidate, GROUP_LABEL, Step};
+use super::replicas::Replicas;
+use super::share::{Member, allotted, surplus};
+use super::term::{Phase, Term};
+use crate::client::chain;
+use crate::config::leadership::{LeadershipConfig, Mode};
+use crate::controller::events::Events;
+use crate::health::Pulse;
+use crate::telemetry::Instruments;
+
+/// The loop must come round in this time.
+const PULSE: Duration = Duration::from_secs(60);
+/// How long giving leases back may take at the end.
+const RELEASE: Duration = Duration::from_secs(2);
+
+/// One lease and what hangs on it.
+struct Seat {
+    controllers: BTreeSet<String>,
+    candidate: Candidate,
+    term: Term,
+    /// When to renew.
+    due: Instant,
+    /// Since when it could be taken by anybody.
+    free_since: Option<Instant>,
+    /// What was last told of it.
+    leads: bool,
+}
+
+/// What came of a write.
+enum Outcome {
+    Won(Lease),
+    /// Somebody was faster; this is what is there.
+    Lost(Option<Lease>),
+    Failed(String),
+}
+
+pub(super) struct Elector {
+    config: LeadershipConfig,
+    identity: String,
+    leases: Api<Lease>,
+    roster: Arc<Roster>,
+    seats: BTreeMap<String, Seat>,
+    /// Only where controllers are shared.
+    replicas: Option<Replicas>,
+    events: Events,
+    instruments: Instruments,
+    pulse: Pulse,
+    /// What is wrong, said once.
+    said: Option<String>,
+}
+
+impl Elector {
+    pub(super) fn new(
+        config: LeadershipConfig,
+        identity: String,
+        leases: Api<Lease>,
+        roster: Arc<Roster>,
+        events: Events,
+        instruments: Instruments,
+    ) -> Self {
+        let replicas = (config.mode == Mode::PerController)
+            .then(|| Replicas::new(&config.name, &identity, config.timing));
+        Self {
+            pulse: instruments.health.pulse("leader-election".to_owned(), PULSE),
+            config,
+            identity,
+            leases,
+            roster,
+            seats: BTreeMap::new(),
+            replicas,
+            events,
+            instruments,
+            said: None,
+        }
+    }
+
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let roster = Arc::clone(&self.roster);
+        while !stop.is_cancelled() {
+            self.pulse.beat();
+            let next = self.turn().await;
+            tokio::select! {
+                () = tokio::time::sleep_until(next.into()) => {}
+                () = roster.changed.notified() => {}
+                () = stop.cancelled() => {}
+            }
+        }
+        if tokio::time::timeout(RELEASE, self.release_all()).await.is_err() {
+            warn!(
+                "leases could not be given back within {RELEASE:?}: others take them when their time is over"
+            );
+        }
+    }
+
+    /// How often a replica that does not lead looks.
+    fn poll(&self) -> Duration {
+        self.config.timing.retry_period / 4
+    }
+
+    /// Does what is due, and says when to come back.
+    async fn turn(&mut self) -> Instant {
+        self.follow_roster();
+        let looks = self.replicas.is_some()
+            || self
+                .seats
+                .values()
+                .any(|seat| !seat.candidate.holds(Instant::now()));
+        let renewals = self.renewals();
+        let able = self.able();
+        let own = self
+            .replicas
+            .as_mut()
+            .and_then(|replicas| replicas.record(&able, Instant::now()));
+        // The own Lease first: who sees that it is old must not see later that we hold something.
+        if let Some(record) = own {
+            self.write_own(record, able).await;
+        }
+        let all = async { if looks { Some(self.look().await) } else { None } };
+        let (all, renewed) = join(all, self.write_all(renewals)).await;
+        for (name, sent, outcome) in renewed {
+            self.heard(&name, sent, outcome);
+        }
+        match all {
+            None => {}
+            Some(Ok(all)) => {
+                self.take(&all).await;
+                self.clear_away().await;
+            }
+            Some(Err(error)) => self.complain(format!("cannot read the Leases: {error}")),
+        }
+        self.give_up().await;
+        self.tell();
+        self.next()
+    }
+
+    /// A seat for every controller that takes part.
+    fn follow_roster(&mut self) {
+        let terms = self.roster.terms();
+        let mut wanted: BTreeMap<String, (BTreeSet<String>, Term)> = BTreeMap::new();
+        for (controller, term) in terms {
+            let lease = match self.config.mode {
+                Mode::PerController => format!("{}-{controller}", self.config.name),
+                Mode::None | Mode::Single => self.config.name.clone(),
+            };
+            let (controllers, _) = wanted.entry(lease).or_insert_with(|| (BTreeSet::new(), term));
+            controllers.insert(controller);
+        }
+        for (lease, seat) in &mut self.seats {
+            let rest = wanted.get(lease).map(|(controllers, _)| controllers);
+            for gone in seat
+                .controllers
+                .iter()
+                .filter(|c| !rest.is_some_and(|rest| rest.contains(*c)))
+            {
+                self.instruments.metrics.set_leader(gone, None);
+                self.instruments.health.leads(gone, None);
+            }
+            if rest.is_none() {
+                // It goes once it is given back.
+                seat.controllers.clear();
+                seat.term.leave();
+            }
+        }
+        self.seats
+            .retain(|_, seat| !seat.controllers.is_empty() || seat.term.phase() != Phase::Standby);
+        for (lease, (controllers, term)) in wanted {
+            let now = Instant::now();
+            let seat = self.seats.entry(lease.clone()).or_insert_with(|| Seat {
+                controllers: BTreeSet::new(),
+                candidate: Candidate::new(&lease, &self.config.name, &self.identity, self.config.timing),
+                term: term.clone(),
+                due: now,
+                free_since: None,
+                leads: false,
+            });
+            if seat.controllers.is_empty() {
+                // A controller that went and came back has a new term; the old one ends here.
+                if seat.term.phase() != Phase::Standby {
+                    continue;
+                }
+                seat.term = term;
+            }
+            seat.controllers = controllers;
+        }
+    }
+
+    /// The leases that this replica could hold.
+    fn able(&self) -> BTreeSet<String> {
+        let able = self
+            .seats
+            .iter()
+            .filter(|(_, seat)| !seat.controllers.is_empty() && seat.term.is_warm());
+        able.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What is to be renewed now.
+    fn renewals(&mut self) -> Vec<(String, Lease)> {
+        let (now, clock) = (Instant::now(), Timestamp::now());
+        let mut records = Vec::new();
+        for (name, seat) in &mut self.seats {
+            if seat.candidate.holds(now)
+                && seat.due <= now
+                && let Step::Write(record) = seat.candidate.step(now, clock)
+            {
+                seat.candidate.writing(&record);
+                records.push((name.clone(), *record));
+            }
+        }
+        records
+    }
+
+    async fn write_own(&mut self, record: Lease, able: BTreeSet<String>) {
+        let sent = Instant::now();
+        let outcome = self.write(&record).await;
+        let Some(replicas) = &mut self.replicas else {
+            return;
+        };
+        match outcome {
+            Outcome::Won(answer) => replicas.written(answer, able, sent),
+            Outcome::Lost(lease) => replicas.refused(lease),
+            Outcome::Failed(error) => self.complain(error),
+        }
+    }
+
+    async fn write_all(&self, records: Vec<(String, Lease)>) -> Vec<(String, Instant, Outcome)> {
+        let writes = records.into_iter().map(|(name, record)| async move {
+            let sent = Instant::now();
+            let outcome = self.write(&record).await;
+            (name, sent, outcome)
+        });
+        join_all(writes).await
+    }
+
+    async fn write(&self, record: &Lease) -> Outcome {
+        let name = record.metadata.name.clone().unwrap_or_default();
+        let params = PostParams {
+            field_manager: Some("operator-host".to_owned()),
+            ..PostParams::default()
+        };
+        let request = async {
+            match record.metadata.resource_version {
+                Some(_) => self.leases.replace(&name, &params, record).await,
+                None => self.leases.create(&params, record).await,
+            }
+        };
+        match self.bounded(request).await {
+            Ok(lease) => Outcome::Won(lease),
+            Err(Some(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                match self.bounded(self.leases.get_opt(&name)).await {
+                    Ok(lease) => Outcome::Lost(lease),
+                    Err(error) => Outcome::Failed(self.in_words("read", &name, error.as_ref())),
+                }
+            }
+            Err(error) => Outcome::Failed(self.in_words("write", &name, error.as_ref())),
+        }
+    }
+
+    /// The Leases of this group, by name.
+    async fn look(&self) -> Result<BTreeMap<String, Lease>, String> {
+        let words = |error: Option<kube::Error>| self.in_words("read", &self.config.name, error.as_ref());
+        let found = if self.replicas.is_some() {
+            // Not by label, which somebody could have taken away.
+            let list = self.bounded(async { self.leases.list(&ListParams::default()).await });
+            list.await.map_err(words)?.items
+        } else {
+            let lease = self.bounded(self.leases.get_opt(&self.config.name)).await;
+            lease.map_err(words)?.into_iter().collect()
+        };
+        let named = found.into_iter().filter_map(|lease| {
+            let name = lease.metadata.name.clone()?;
+            let group = lease.metadata.labels.as_ref().and_then(|l| l.get(GROUP_LABEL));
+            let ours = self.seats.contains_key(&name) || group == Some(&self.config.name);
+            ours.then_some((name, lease))
+        });
+        Ok(named.collect())
+    }
+
+    /// No answer is waited for so long that there would be no time for a second try.
+    async fn bounded<T>(
+        &self,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Option<kube::Error>> {
+        match tokio::time::timeout(self.config.timing.renew_deadline / 2, request).await {
+            Ok(answer) => answer.map_err(Some),
+            Err(_elapsed) => Err(None),
+        }
+    }
+
+    fn in_words(&self, verb: &str, name: &str, error: Option<&kube::Error>) -> String {
+        let why = match error {
+            None => "no answer from the API server in time".to_owned(),
+            Some(kube::Error::Api(status)) if status.code == 403 => format!(
+                "{}; give the host's role the verbs get, list, create, update and delete on leases in that namespace",
+                status.message
+            ),
+            Some(error) => chain(error),
+        };
+        format!("cannot {verb} the Lease {name}: {why}")
+    }
+
+    fn heard(&mut self, name: &str, sent: Instant, outcome: Outcome) {
+        let (now, poll, retry) = (Instant::now(), self.poll(), self.config.timing.retry_period);
+        let Some(seat) = self.seats.get_mut(name) else {
+            return;
+        };
+        match outcome {
+            Outcome::Won(answer) => {
+                seat.candidate.won(answer, sent, now);
+                seat.due = sent + retry;
+                seat.free_since = None;
+                if let Some((until, expiry)) = seat.candidate.term() {
+                    seat.term.extend(until, expiry);
+                }
+                self.said = None;
+            }
+            Outcome::Lost(lease) => {
+                seat.candidate.observe(lease, now);
+                if seat.candidate.holds(now) {
+                    // Still ours, in other words: renewed in the next turn.
+                    seat.due = now;
+                } else {
+                    seat.term.end();
+                }
+            }
+            Outcome::Failed(error) => {
+                seat.due = now + poll;
+                self.complain(error);
+            }
+        }
+    }
+
+    /// Looks at what others hold, and takes what falls to this replica.
+    async fn take(&mut self, all: &BTreeMap<String, Lease>) {
+        let now = Instant::now();
+        for (name, seat) in &mut self.seats {
+            // Of what we hold, our own writes know best.
+            if !seat.candidate.holds(now) {
+                seat.candidate.observe(all.get(name).cloned(), now);
+            }
+            let free = seat.candidate.is_free(now);
+            seat.free_since = seat.free_since.filter(|_| free).or(free.then_some(now));
+        }
+        let mine = self.mine(all, now);
+        let clock = Timestamp::now();
+        let mut records = Vec::new();
+        for (name, seat) in &mut self.seats {
+            // Passes of an earlier term must be through: they know nothing of what others did since.
+            if mine.contains(name)
+                && seat.term.is_idle()
+                && let Step::Write(record) = seat.candidate.step(now, clock)
+            {
+                seat.candidate.writing(&record);
+                records.push((name.clone(), *record));
+            }
+        }
+        for (name, sent, outcome) in self.write_all(records).await {
+            self.heard(&name, sent, outcome);
+        }
+    }
+
+    /// The free leases that this replica is to take.
+    fn mine(&mut self, all: &BTreeMap<String, Lease>, now: Instant) -> BTreeSet<String> {
+        let free: BTreeSet<String> = self
+            .seats
+            .iter()
+            .filter(|(_, seat)| seat.free_since.is_some() && !seat.controllers.is_empty())
+            .map(|(name, _)| name.clone())
+            .collect();
+        let able = self.able();
+        let Some(replicas) = &mut self.replicas else {
+            return free;
+        };
+        replicas.observe(all, now);
+        let held = self
+            .seats
+            .iter()
+            .filter(|(_, seat)| seat.candidate.holds(now))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let own = Member {
+            able: able.clone(),
+            held,
+        };
+        let members = replicas.members(all, own, now);
+        let mut mine = allotted(&members, &free, &self.identity);
+        // Whoever it falls to may be unable after all: then anybody takes it.
+        let patience = self.config.timing.retry_period * 2;
+        for (name, seat) in &self.seats {
+            if able.contains(name) && seat.free_since.is_some_and(|since| now >= since + patience) {
+                mine.insert(name.clone());
+            }
+        }
+        let leaving = self
+            .seats
+            .values()
+            .any(|seat| seat.term.phase() == Phase::Leaving);
+        if free.is_empty()
+            && !leaving
+            && let Some(seat) = surplus(&members, &self.identity).and_then(|name| self.seats.get(&name))
+        {
+            info!(
+                lease = seat.candidate.name(),
+                "another replica leads fewer controllers: it gets this one"
+            );
+            seat.term.leave();
+        }
+        mine
+    }
+
+    /// Deletes what replicas that are gone have left.
+    async fn clear_away(&self) {
+        let gone = self
+            .replicas
+            .iter()
+            .flat_map(|replicas| replicas.gone(Instant::now()));
+        for (name, version) in gone {
+            self.delete(&name, version).await;
+        }
+    }
+
+    async fn delete(&self, name: &str, version: Option<String>) {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                resource_version: version,
+                uid: None,
+            }),
+            ..DeleteParams::default()
+        };
+        if let Err(error) = self.bounded(self.leases.delete(name, &params)).await {
+            debug!("{}", self.in_words("delete", name, error.as_ref()));
+        }
+    }
+
+    /// Gives back what is to go to another, once the passes under way are through.
+    async fn give_up(&mut self) {
+        let (now, clock) = (Instant::now(), Timestamp::now());
+        let mut records = Vec::new();
+        for seat in self.seats.values_mut() {
+            if seat.term.phase() == Phase::Leaving && seat.term.is_idle() {
+                seat.term.end();
+                records.extend(seat.candidate.release(now, clock));
+            }
+        }
+        self.write_back(records).await;
+    }
+
+    async fn write_back(&mut self, records: Vec<Lease>) {
+        let named = records
+            .into_iter()
+            .map(|record| (record.metadata.name.clone().unwrap_or_default(), record));
+        let named = named.collect();
+        for (name, _, outcome) in self.write_all(named).await {
+            let Some(seat) = self.seats.get_mut(&name) else {
+                continue;
+            };
+            match outcome {
+                Outcome::Won(lease) => seat.candidate.observe(Some(lease), Instant::now()),
+                Outcome::Lost(lease) => seat.candidate.observe(lease, Instant::now()),
+                Outcome::Failed(error) => self.complain(error),
+            }
+        }
+    }
+
+    async fn release_all(&mut self) {
+        let (now, clock) = (Instant::now(), Timestamp::now());
+        let mut records = Vec::new();
+        for seat in self.seats.values_mut() {
+            seat.term.end();
+            records.extend(seat.candidate.release(now, clock));
+        }
+        // First of all: who sees what is free must not think of us.
+        if let Some(replicas) = &self.replicas {
+            self.delete(replicas.own_name(), None).await;
+        }
+        self.write_back(records).await;
+        self.tell();
+    }
+
+    /// Says what has changed: in the log, as an Event, as a metric, and to `/readyz`.
+    fn tell(&mut self) {
+        for seat in self.seats.values_mut() {
+            let leads = seat.term.holds();
+            if !leads {
+                seat.term.end();
+            }
+            for controller in &seat.controllers {
+                self.instruments.metrics.set_leader(controller, Some(leads));
+                let words = match seat.candidate.holder() {
+                    _ if leads => "it leads".to_owned(),
+                    Some(holder) if holder != self.identity => format!("stands by; {holder} leads"),
+                    _ => "stands by; nobody leads yet".to_owned(),
+                };
+                self.instruments.health.leads(controller, Some(words));
+            }
+            if leads == seat.leads {
+                continue;
+            }
+            seat.leads = leads;
+            let lease = seat.candidate.name();
+            let verb = if leads {
+                info!(lease, identity = self.identity, "this replica leads");
+                "became leader"
+            } else {
+                let holder = seat.candidate.holder().filter(|holder| *holder != self.identity);
+                info!(lease, identity = self.identity, holder, "this replica stands by");
+                "stopped leading"
+            };
+            if let Some(lease) = seat.candidate.lease() {
+                self.events.elected(lease, &format!("{} {verb}", self.identity));
+            }
+        }
+    }
+
+    fn complain(&mut self, text: String) {
+        if self.said.as_ref() == Some(&text) {
+            debug!("{text}");
+        } else {
+            warn!("{text}");
+            self.said = Some(text);
+        }
+    }
+
+    /// When there is something to do again.
+    fn next(&self) -> Instant {
+        let now = Instant::now();
+        let poll = now + self.poll();
+        let seats = self.seats.values().map(|seat| {
+            if seat.candidate.holds(now) && seat.term.phase() == Phase::Leading {
+                return seat.due;
+            }
+            match seat.candidate.step(now, Timestamp::UNIX_EPOCH) {
+                // Right when its time is over.
+                Step::Wait(expiry) => expiry.min(poll),
+                Step::Write(_) | Step::Look => poll,
+            }
+        });
+        let shared = self.replicas.as_ref().map(|_| poll);
+        seats
+            .chain(shared)
+            .min()
+            .unwrap_or(now + self.config.timing.retry_period)
+            .max(now)
+    }
+}

@@ -1,0 +1,264 @@
+//! One Lease as one replica sees it: a state machine without I/O.
+//!
+//! As in client-go, the times in the record are for people. That a holder is gone is measured by our own monotonic
+//! clock from when we last saw the record change, so that no clock that jumps, and no hand that writes a time, makes
+//! two leaders. Stricter than client-go where the record is edited or deleted by hand: whoever held it may not know
+//! yet, so nobody else begins before that holder must have stopped.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use jiff::{Timestamp, Unit};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+
+/// Annotation of a Lease that its holder gave back: the holder that was. Only with it an empty holder means that
+/// another may begin at once.
+pub const RELEASED_ANNOTATION: &str = "operator-host.dev/released-by";
+/// Label of every Lease that the host makes: the name under which its replicas find each other.
+pub const GROUP_LABEL: &str = "operator-host.dev/leadership";
+
+/// The longest duration that is believed: no host writes a longer one.
+pub const MAX_DURATION: Duration = Duration::from_secs(600);
+
+/// The times of an election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// A lease that was not renewed for so long is taken by another. Whole seconds.
+    pub duration: Duration,
+    /// A leader that could not renew for so long writes nothing more. Shorter than `duration`.
+    pub renew_deadline: Duration,
+    /// How often a leader renews. Shorter than `renew_deadline`.
+    pub retry_period: Duration,
+}
+
+/// What a replica may do with a lease now.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Write this record: it takes the lease or renews it. Without a resource version it is to be created.
+    Write(Box<Lease>),
+    /// Another has it, until this time unless it renews.
+    Wait(Instant),
+    /// It was not looked at yet.
+    Look,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Candidate {
+    name: String,
+    group: String,
+    identity: String,
+    timing: Timing,
+    /// As last read, `None` when it is not there, and when that was first seen.
+    seen: Option<(Option<Lease>, Instant)>,
+    /// What we wrote last, though perhaps without hearing that it was taken.
+    written: Option<LeaseSpec>,
+    /// When the write that made us the holder was sent, or the last that renewed it.
+    renewed: Option<Instant>,
+}
+
+impl Candidate {
+    /// Nothing is known of the lease `name` yet. `group` is for its label.
+    #[must_use]
+    pub fn new(name: &str, group: &str, identity: &str, timing: Timing) -> Self {
+        Self {
+            name: name.to_owned(),
+            group: group.to_owned(),
+            identity: identity.to_owned(),
+            timing,
+            seen: None,
+            written: None,
+            renewed: None,
+        }
+    }
+
+    /// The name of the lease.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The lease was read at `now`; `None` when it is not there.
+    pub fn observe(&mut self, lease: Option<Lease>, now: Instant) {
+        let since = match &self.seen {
+            // Another version with the same words is no sign of life, such as after an annotation.
+            Some((known, since)) if spec(known.as_ref()) == spec(lease.as_ref()) => *since,
+            _ => now,
+        };
+        if self.renewed.is_some() && lease.is_some() && !self.names_me(lease.as_ref()) {
+            self.renewed = None;
+        }
+        self.seen = Some((lease, since));
+    }
+
+    /// The holder, when there is one.
+    #[must_use]
+    pub fn holder(&self) -> Option<&str> {
+        let (lease, _) = self.seen.as_ref()?;
+        spec(lease.as_ref())?
+            .holder_identity
+            .as_deref()
+            .filter(|holder| !holder.is_empty())
+    }
+
+    /// The lease as last read.
+    #[must_use]
+    pub fn lease(&self) -> Option<&Lease> {
+        self.seen.as_ref()?.0.as_ref()
+    }
+
+    /// Until when we may write, and when another may begin: counted from when the last renewal was sent.
+    #[must_use]
+    pub fn term(&self) -> Option<(Instant, Instant)> {
+        self.renewed
+            .map(|sent| (sent + self.timing.renew_deadline, sent + self.timing.duration))
+    }
+
+    /// Whether we may write at `now`.
+    #[must_use]
+    pub fn holds(&self, now: Instant) -> bool {
+        self.term().is_some_and(|(until, _)| now < until)
+    }
+
+    /// Whether somebody else could take it at `now`, or it is ours to take up again.
+    #[must_use]
+    pub fn is_free(&self, now: Instant) -> bool {
+        matches!(self.step(now, Timestamp::UNIX_EPOCH), Step::Write(_)) && !self.holds(now)
+    }
+
+    /// What may be done at `now`; `clock` is what the record says of it.
+    #[must_use]
+    pub fn step(&self, now: Instant, clock: Timestamp) -> Step {
+        let Some((lease, since)) = &self.seen else {
+            return Step::Look;
+        };
+        let spec = spec(lease.as_ref());
+        // It is what we wrote, or it names us while our term runs: nobody can have led in between.
+        let ours = match spec {
+            Some(spec) => {
+                self.names_me(lease.as_ref()) && (self.holds(now) || self.written.as_ref() == Some(spec))
+            }
+            None => self.holds(now),
+        };
+        let released = lease.as_ref().is_some_and(is_released);
+        let expiry = *since + self.validity(spec);
+        if ours || released || expiry <= now {
+            Step::Write(Box::new(self.record(lease.as_ref(), clock)))
+        } else {
+            Step::Wait(expiry)
+        }
+    }
+
+    /// A write of [`Step::Write`] goes out.
+    pub fn writing(&mut self, record: &Lease) {
+        self.written.clone_from(&record.spec);
+    }
+
+    /// A write that was sent at `sent` was taken; this is the answer.
+    pub fn won(&mut self, answer: Lease, sent: Instant, now: Instant) {
+        self.observe(Some(answer), now);
+        self.renewed = Some(sent);
+    }
+
+    /// What gives the lease back, when it is ours. We hold it no more from now on.
+    pub fn release(&mut self, now: Instant, clock: Timestamp) -> Option<Lease> {
+        let held = self.holds(now);
+        self.renewed = None;
+        let (Some(lease), _) = self.seen.as_ref()? else {
+            return None;
+        };
+        if !held || !self.names_me(Some(lease)) {
+            return None;
+        }
+        let mut lease = lease.clone();
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity = Some(String::new());
+        // As client-go writes it; the API server wants more than zero.
+        spec.lease_duration_seconds = Some(1);
+        spec.renew_time = Some(micro(clock));
+        lease.metadata.managed_fields = None;
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(RELEASED_ANNOTATION.to_owned(), self.identity.clone());
+        self.written = None;
+        Some(lease)
+    }
+
+    /// The record of a lease that nobody else wants, whatever it says now.
+    #[must_use]
+    pub fn anew(&self, clock: Timestamp) -> Lease {
+        self.record(self.lease(), clock)
+    }
+
+    fn names_me(&self, lease: Option<&Lease>) -> bool {
+        spec(lease).is_some_and(|spec| spec.holder_identity.as_deref() == Some(&self.identity))
+    }
+
+    /// How long a record counts after it was last seen to change: as long as its holder says, which may be configured
+    /// otherwise, but never less than we would.
+    fn validity(&self, spec: Option<&LeaseSpec>) -> Duration {
+        let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
+        let said = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        said.min(MAX_DURATION).max(self.timing.duration)
+    }
+
+    fn record(&self, lease: Option<&Lease>, clock: Timestamp) -> Lease {
+        let before = spec(lease).cloned().unwrap_or_default();
+        let stays = self.names_me(lease);
+        let clock = micro(clock);
+        let spec = LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(self.timing.duration.as_secs()).ok(),
+            acquire_time: before
+                .acquire_time
+                .clone()
+                .filter(|_| stays)
+                .or_else(|| Some(clock.clone())),
+            renew_time: Some(clock),
+            lease_transitions: Some(match (before.lease_transitions, lease) {
+                (Some(count), _) if stays => count,
+                (count, Some(_)) => count.unwrap_or(0).saturating_add(1),
+                (_, None) => 0,
+            }),
+            ..before
+        };
+        let mut metadata = lease.map_or_else(
+            || ObjectMeta {
+                name: Some(self.name.clone()),
+                ..ObjectMeta::default()
+            },
+            |lease| lease.metadata.clone(),
+        );
+        metadata.managed_fields = None;
+        if let Some(annotations) = &mut metadata.annotations {
+            annotations.remove(RELEASED_ANNOTATION);
+        }
+        let labels = metadata.labels.get_or_insert_with(BTreeMap::new);
+        labels.insert(GROUP_LABEL.to_owned(), self.group.clone());
+        Lease {
+            metadata,
+            spec: Some(spec),
+        }
+    }
+}
+
+fn spec(lease: Option<&Lease>) -> Option<&LeaseSpec> {
+    lease?.spec.as_ref()
+}
+
+/// Whether its last holder gave it back by itself: an empty holder alone could be anybody's edit.
+fn is_released(lease: &Lease) -> bool {
+    let empty = spec(Some(lease))
+        .and_then(|spec| spec.holder_identity.as_deref())
+        .is_none_or(str::is_empty);
+    let annotations = lease.metadata.annotations.as_ref();
+    empty && annotations.is_some_and(|annotations| annotations.contains_key(RELEASED_ANNOTATION))
+}
+
+/// With the precision that the API server keeps, so that a record reads back as it was written.
+fn micro(clock: Timestamp) -> MicroTime {
+    MicroTime(clock.round(Unit::Microsecond).unwrap_or(clock))
+}
+
+#[cfg(test)]
+mod tests;

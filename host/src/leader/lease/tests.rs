@@ -1,0 +1,272 @@
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use super::*;
+
+const S: Duration = Duration::from_secs(1);
+const TIMING: Timing = Timing {
+    duration: Duration::from_secs(15),
+    renew_deadline: Duration::from_secs(10),
+    retry_period: Duration::from_secs(2),
+};
+
+/// A stand-in for the API server: one Lease and its version.
+#[derive(Default)]
+struct Server {
+    lease: Option<Lease>,
+    version: u32,
+}
+
+impl Server {
+    fn write(&mut self, mut lease: Lease) -> Option<Lease> {
+        let current = self
+            .lease
+            .as_ref()
+            .and_then(|lease| lease.metadata.resource_version.clone());
+        if lease.metadata.resource_version != current {
+            return None;
+        }
+        self.version += 1;
+        lease.metadata.resource_version = Some(self.version.to_string());
+        self.lease = Some(lease.clone());
+        Some(lease)
+    }
+
+    /// What `kubectl edit` does.
+    fn edit(&mut self, change: impl FnOnce(&mut LeaseSpec)) {
+        let mut lease = self.lease.clone().unwrap();
+        change(lease.spec.as_mut().unwrap());
+        self.write(lease).unwrap();
+    }
+
+    fn transitions(&self) -> Option<i32> {
+        self.lease.as_ref()?.spec.as_ref()?.lease_transitions
+    }
+}
+
+fn candidate(identity: &str) -> Candidate {
+    Candidate::new("host", "host", identity, TIMING)
+}
+
+/// A clock that says something else each time, and goes back as well as forth.
+fn clock() -> Timestamp {
+    static LOOKS: AtomicI64 = AtomicI64::new(0);
+    let looks = LOOKS.fetch_add(1, Ordering::Relaxed);
+    Timestamp::from_second(1_700_000_000 + looks * if looks % 2 == 0 { 1 } else { -1 }).unwrap()
+}
+
+/// Looks and does what may be done. Whether it may write afterwards.
+fn turn(candidate: &mut Candidate, server: &mut Server, now: Instant) -> bool {
+    candidate.observe(server.lease.clone(), now);
+    act(candidate, server, now)
+}
+
+/// Does what may be done on what it knows.
+fn act(candidate: &mut Candidate, server: &mut Server, now: Instant) -> bool {
+    if let Step::Write(record) = candidate.step(now, clock()) {
+        candidate.writing(&record);
+        match server.write(*record) {
+            Some(answer) => candidate.won(answer, now, now),
+            None => candidate.observe(server.lease.clone(), now),
+        }
+    }
+    candidate.holds(now)
+}
+
+/// A server whose lease `a` holds since `start`, and `b` has seen that.
+fn led_by_a(start: Instant) -> (Server, Candidate, Candidate) {
+    let (mut server, mut a, mut b) = (Server::default(), candidate("a"), candidate("b"));
+    a.observe(None, start - 15 * S);
+    assert!(turn(&mut a, &mut server, start));
+    assert!(!turn(&mut b, &mut server, start));
+    assert_eq!(b.holder(), Some("a"));
+    (server, a, b)
+}
+
+fn start() -> Instant {
+    Instant::now() + 1000 * S
+}
+
+#[test]
+fn a_lease_that_is_not_there_is_taken_when_nobody_can_be_left_who_had_it() {
+    let (mut server, mut a) = (Server::default(), candidate("a"));
+    let start = start();
+    assert_eq!(a.step(start, clock()), Step::Look);
+    assert!(!turn(&mut a, &mut server, start));
+    assert!(!turn(&mut a, &mut server, start + 14 * S));
+    assert!(turn(&mut a, &mut server, start + 15 * S));
+    assert_eq!(server.transitions(), Some(0));
+}
+
+#[test]
+fn a_holder_that_renews_is_never_replaced_and_one_that_does_not_is_when_its_time_is_over() {
+    let start = start();
+    let (mut server, mut a, mut b) = led_by_a(start);
+    for i in 1..20 {
+        assert!(turn(&mut a, &mut server, start + 2 * i * S));
+        assert!(!turn(&mut b, &mut server, start + 2 * i * S));
+    }
+    let last = start + 38 * S;
+    assert!(!turn(&mut b, &mut server, last + 14 * S));
+    assert!(!a.holds(last + 10 * S), "it stops before another begins");
+    assert!(turn(&mut b, &mut server, last + 15 * S));
+    assert_eq!(server.transitions(), Some(1));
+    assert!(!turn(&mut a, &mut server, last + 16 * S), "the other has it");
+}
+
+#[test]
+fn the_time_of_a_term_counts_from_when_its_renewal_was_sent() {
+    let start = start();
+    let (mut server, mut a, _) = led_by_a(start);
+    let Step::Write(record) = a.step(start + 2 * S, clock()) else {
+        panic!("it renews")
+    };
+    a.writing(&record);
+    let answer = server.write(*record).unwrap();
+    a.won(answer, start + 2 * S, start + 9 * S);
+    assert_eq!(a.term(), Some((start + 12 * S, start + 17 * S)));
+}
+
+#[test]
+fn the_times_in_the_record_mean_nothing() {
+    let start = start();
+    for year in ["1970-01-01T00:00:00Z", "9999-01-01T00:00:00Z"] {
+        let (mut server, _, mut b) = led_by_a(start);
+        let time: Timestamp = year.parse().unwrap();
+        server.edit(|spec| {
+            spec.renew_time = Some(MicroTime(time));
+            spec.acquire_time = Some(MicroTime(time));
+        });
+        let edited = start + 5 * S;
+        assert!(!turn(&mut b, &mut server, edited));
+        assert!(!turn(&mut b, &mut server, edited + 14 * S), "{year}");
+        assert!(turn(&mut b, &mut server, edited + 15 * S), "{year}");
+    }
+}
+
+#[test]
+fn a_released_lease_is_taken_at_once_but_an_empty_holder_alone_is_no_release() {
+    let start = start();
+    let (mut server, mut a, mut b) = led_by_a(start);
+    server.edit(|spec| spec.holder_identity = Some(String::new()));
+    assert!(a.holds(start + S), "it does not know yet");
+    assert!(!turn(&mut b, &mut server, start + S));
+    assert!(!turn(&mut a, &mut server, start + 2 * S), "now it does");
+    assert!(!turn(&mut b, &mut server, start + 15 * S));
+    assert!(turn(&mut b, &mut server, start + 16 * S));
+
+    let (mut server, mut a, mut b) = led_by_a(start);
+    let release = a.release(start + S, clock()).unwrap();
+    assert!(!a.holds(start + S));
+    server.write(release).unwrap();
+    assert!(turn(&mut b, &mut server, start + S));
+    assert_eq!(server.transitions(), Some(1));
+    let annotations = server.lease.unwrap().metadata.annotations.unwrap();
+    assert!(!annotations.contains_key(RELEASED_ANNOTATION));
+}
+
+#[test]
+fn a_deleted_lease_is_made_again_by_its_holder_and_by_others_only_when_that_must_have_stopped() {
+    let start = start();
+    let (mut server, mut a, mut b) = led_by_a(start);
+    // `b` has heard nothing for long, so what it saw is worth nothing.
+    let deleted = start + 60 * S;
+    server.lease = None;
+    assert!(!turn(&mut b, &mut server, deleted));
+    assert!(!turn(&mut b, &mut server, deleted + 14 * S));
+    assert!(turn(&mut b, &mut server, deleted + 15 * S));
+
+    let (mut server, mut a2, _) = led_by_a(start);
+    server.lease = None;
+    assert!(turn(&mut a2, &mut server, start + 2 * S));
+    // But not when its time is over: another could have begun and lost it.
+    server.lease = None;
+    assert!(!turn(&mut a, &mut server, start + 12 * S));
+}
+
+#[test]
+fn a_lease_given_to_a_replica_by_hand_is_not_its_before_the_holder_must_have_stopped() {
+    let start = start();
+    let (mut server, a, mut b) = led_by_a(start);
+    server.edit(|spec| spec.holder_identity = Some("b".into()));
+    assert!(!turn(&mut b, &mut server, start + S));
+    assert!(a.holds(start + S), "it does not know yet");
+    assert!(!turn(&mut b, &mut server, start + 15 * S));
+    assert!(turn(&mut b, &mut server, start + 16 * S));
+}
+
+#[test]
+fn a_holder_keeps_a_lease_that_was_edited_but_still_names_it() {
+    let start = start();
+    let (mut server, mut a, mut b) = led_by_a(start);
+    server.edit(|spec| {
+        spec.lease_duration_seconds = Some(1);
+        spec.lease_transitions = Some(i32::MAX);
+    });
+    assert!(!act(&mut b, &mut server, start + S));
+    assert!(
+        !turn(&mut b, &mut server, start + 3 * S),
+        "never sooner than we would"
+    );
+    assert!(!act(&mut candidate("c"), &mut server, start + 3 * S));
+    assert!(
+        act(&mut a, &mut server, start + 3 * S),
+        "it does not know: refused, and looked at"
+    );
+    assert!(act(&mut a, &mut server, start + 3 * S));
+    let spec = server.lease.clone().unwrap().spec.unwrap();
+    assert_eq!(spec.lease_duration_seconds, Some(15));
+    assert!(!turn(&mut b, &mut server, start + 4 * S));
+    assert!(turn(&mut b, &mut server, start + 19 * S));
+    assert_eq!(server.transitions(), Some(i32::MAX), "counted no further");
+}
+
+#[test]
+fn a_longer_duration_of_another_host_is_respected_and_an_absurd_one_is_not() {
+    let start = start();
+    for (said, counts) in [(60, 60 * S), (i32::MAX, MAX_DURATION), (-5, 15 * S)] {
+        let (mut server, _, mut b) = led_by_a(start);
+        server.edit(|spec| spec.lease_duration_seconds = Some(said));
+        assert!(!turn(&mut b, &mut server, start));
+        assert!(!turn(&mut b, &mut server, start + counts - S), "{said}");
+        assert!(turn(&mut b, &mut server, start + counts), "{said}");
+    }
+}
+
+#[test]
+fn a_write_whose_answer_was_lost_is_known_again() {
+    let start = start();
+    let (mut server, mut a, _) = led_by_a(start);
+    let Step::Write(record) = a.step(start + 9 * S, clock()) else {
+        panic!("it renews")
+    };
+    a.writing(&record);
+    server.write(*record).unwrap();
+    // The answer never comes, and meanwhile the term is over; nobody else has taken it.
+    assert!(!a.holds(start + 11 * S));
+    assert!(turn(&mut a, &mut server, start + 11 * S));
+    assert_eq!(server.transitions(), Some(0));
+}
+
+#[test]
+fn of_two_that_reach_for_it_at_once_one_gets_it() {
+    let start = start();
+    let (mut server, _, mut b) = led_by_a(start);
+    let mut c = candidate("c");
+    assert!(!turn(&mut c, &mut server, start));
+    let late = start + 20 * S;
+    let won = [act(&mut b, &mut server, late), act(&mut c, &mut server, late)];
+    assert_eq!(won, [true, false]);
+    assert_eq!(c.holder(), Some("b"));
+}
+
+#[test]
+fn a_touch_of_the_metadata_is_no_sign_of_life() {
+    let start = start();
+    let (mut server, _, mut b) = led_by_a(start);
+    server.edit(|_| {});
+    assert!(!turn(&mut b, &mut server, start + 10 * S));
+    assert!(
+        turn(&mut b, &mut server, start + 15 * S),
+        "with the version of now"
+    );
+}

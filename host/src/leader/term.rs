@@ -1,0 +1,262 @@
+//! The right to write, which ends by itself: a process that was stopped or cut off learns of its end from its own
+//! monotonic clock, not from anybody's word.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+/// Whether a controller should work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Another leads, or nobody does.
+    Standby,
+    /// It leads.
+    Leading,
+    /// It leads until the passes under way are through, and then gives the lease to another.
+    Leaving,
+}
+
+/// The right to write. Clones are the same term.
+#[derive(Clone, Debug)]
+pub struct Term(Option<Arc<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    start: Instant,
+    /// Nanoseconds after `start` from which on nothing is sent; 0 when the term is not held.
+    until: AtomicU64,
+    /// Nanoseconds after `start` at which another may begin.
+    expiry: AtomicU64,
+    phase: watch::Sender<Phase>,
+    stays: AtomicUsize,
+    warm: AtomicBool,
+}
+
+impl Inner {
+    fn after_start(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn left(&self, clock: &AtomicU64) -> Option<Duration> {
+        let left = clock
+            .load(Ordering::SeqCst)
+            .checked_sub(self.after_start(Instant::now()))?;
+        (left > 0).then(|| Duration::from_nanos(left))
+    }
+}
+
+impl Term {
+    /// Of a host that shares the cluster with no other: it never ends.
+    #[must_use]
+    pub const fn endless() -> Self {
+        Self(None)
+    }
+
+    /// One that is not held yet.
+    #[must_use]
+    pub fn elected() -> Self {
+        Self(Some(Arc::new(Inner {
+            start: Instant::now(),
+            until: AtomicU64::new(0),
+            expiry: AtomicU64::new(0),
+            phase: watch::Sender::new(Phase::Standby),
+            stays: AtomicUsize::new(0),
+            warm: AtomicBool::new(false),
+        })))
+    }
+
+    /// Whether there are others who may write at another time.
+    #[must_use]
+    pub const fn is_elected(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Whether something may be sent now.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|inner| inner.left(&inner.until).is_some())
+    }
+
+    /// How long a write that is sent now may take until another may begin; `None` when nothing may be sent.
+    #[must_use]
+    pub fn allowance(&self) -> Option<Duration> {
+        match &self.0 {
+            None => Some(Duration::MAX),
+            Some(inner) => inner.left(&inner.until).and_then(|_| inner.left(&inner.expiry)),
+        }
+    }
+
+    /// The lease was taken or renewed: nothing is sent after `until`, and another may begin at `expiry`.
+    pub fn extend(&self, until: Instant, expiry: Instant) {
+        let Some(inner) = &self.0 else { return };
+        // The expiry first: who finds the new deadline must not find the old expiry.
+        inner.expiry.store(inner.after_start(expiry), Ordering::SeqCst);
+        inner.until.store(inner.after_start(until), Ordering::SeqCst);
+        inner.phase.send_if_modified(|phase| {
+            let begins = *phase == Phase::Standby;
+            if begins {
+                *phase = Phase::Leading;
+            }
+            begins
+        });
+    }
+
+    /// No pass is to begin; what is under way may end.
+    pub fn leave(&self) {
+        let Some(inner) = &self.0 else { return };
+        inner.phase.send_if_modified(|phase| {
+            let leads = *phase == Phase::Leading;
+            if leads {
+                *phase = Phase::Leaving;
+            }
+            leads
+        });
+    }
+
+    /// Nothing more is sent.
+    pub fn end(&self) {
+        let Some(inner) = &self.0 else { return };
+        inner.until.store(0, Ordering::SeqCst);
+        inner.phase.send_if_modified(|phase| {
+            let changes = *phase != Phase::Standby;
+            *phase = Phase::Standby;
+            changes
+        });
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.0
+            .as_ref()
+            .map_or(Phase::Leading, |inner| *inner.phase.borrow())
+    }
+
+    /// Waits until it has begun.
+    pub async fn begun(&self) {
+        let Some(inner) = &self.0 else { return };
+        let mut phase = inner.phase.subscribe();
+        while !(*phase.borrow_and_update() == Phase::Leading && self.holds()) {
+            // The sender is in `inner`.
+            let _ = phase.changed().await;
+        }
+    }
+
+    /// Waits until it ends: the lease is lost, or to be given to another, or was not renewed in time.
+    pub async fn ended(&self) {
+        let Some(inner) = &self.0 else {
+            return std::future::pending().await;
+        };
+        let mut phase = inner.phase.subscribe();
+        loop {
+            if *phase.borrow_and_update() != Phase::Leading {
+                return;
+            }
+            let Some(left) = inner.left(&inner.until) else {
+                return;
+            };
+            tokio::select! {
+                _ = phase.changed() => {}
+                () = tokio::time::sleep(left) => {}
+            }
+        }
+    }
+
+    /// A controller works in this term for as long as it holds what this returns.
+    #[must_use]
+    pub fn stay(&self) -> Stay {
+        if let Some(inner) = &self.0 {
+            inner.stays.fetch_add(1, Ordering::SeqCst);
+        }
+        Stay(self.clone())
+    }
+
+    /// Whether no controller works in it.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|inner| inner.stays.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Whether the controller has its caches full and its plugin loaded, so that it could begin at once.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|inner| inner.warm.load(Ordering::Relaxed))
+    }
+
+    /// Says whether it could begin at once.
+    pub fn set_warm(&self, warm: bool) {
+        if let Some(inner) = &self.0 {
+            inner.warm.store(warm, Ordering::Relaxed);
+        }
+    }
+}
+
+/// See [`Term::stay`].
+#[derive(Debug)]
+pub struct Stay(Term);
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        if let Some(inner) = &self.0.0 {
+            inner.stays.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[tokio::test]
+    async fn a_term_that_nobody_renews_ends_by_itself() {
+        let term = Term::elected();
+        assert!(!term.holds());
+        let now = Instant::now();
+        term.extend(now + 60 * MS, now + 90 * MS);
+        term.begun().await;
+        assert!(term.holds() && term.allowance().unwrap() <= 90 * MS);
+        term.ended().await;
+        assert!(now.elapsed() >= 60 * MS, "it ends at its deadline");
+        assert!(!term.holds());
+        assert_eq!(term.allowance(), None, "though nobody else may begin yet");
+    }
+
+    #[tokio::test]
+    async fn a_term_that_is_renewed_goes_on_and_one_that_is_left_sends_to_its_end() {
+        let term = Term::elected();
+        let now = Instant::now();
+        term.extend(now + 20 * MS, now + 30 * MS);
+        term.extend(now + 5000 * MS, now + 6000 * MS);
+        let wait = tokio::time::timeout(60 * MS, term.ended()).await;
+        assert!(wait.is_err(), "it was renewed");
+        let stay = term.stay();
+        term.leave();
+        term.ended().await;
+        assert!(term.holds(), "passes under way may write");
+        assert!(!term.is_idle());
+        term.extend(now + 7000 * MS, now + 8000 * MS);
+        assert_eq!(term.phase(), Phase::Leaving, "a renewal does not take it back");
+        drop(stay);
+        assert!(term.is_idle());
+        term.end();
+        assert!(!term.holds());
+    }
+
+    #[tokio::test]
+    async fn an_endless_term_holds() {
+        let term = Term::endless();
+        term.begun().await;
+        assert!(term.holds() && term.is_warm() && !term.is_elected());
+        assert!(tokio::time::timeout(10 * MS, term.ended()).await.is_err());
+    }
+}

@@ -1,0 +1,475 @@
+//! Several replicas of which one writes: killed, stopped, cut off, and its Lease edited by hand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use control_plane::{AuditEvent, ControlPlane, Options};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::puppet::{assert_says, config_map, controller};
+use crate::support::{Host, LIMIT, LIMITED, Scenario, cluster, own_cluster};
+use crate::telemetry::get;
+
+const LEASE: &str = "coordination.k8s.io/v1/Lease";
+const NAME: &str = "operator-host";
+
+/// The configuration of a replica, with shorter times than the defaults; the rules are the same.
+pub fn shared(scenario: &Scenario, mode: &str, times: [&str; 3], controllers: &str) -> std::path::PathBuf {
+    let [duration, renew, retry] = times;
+    let top = format!(
+        "leadership: {mode}\nlease: {{namespace: {}, duration: {duration}, renewDeadline: {renew}, retryPeriod: {retry}}}",
+        scenario.namespace
+    );
+    scenario.config_with(&top, controllers)
+}
+
+/// Keeps the leader writing: the spec of ten puppets changes all the time.
+struct Load {
+    stop: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<u64>,
+}
+
+impl Load {
+    async fn start(scenario: &Scenario) -> Self {
+        let response = |i: u64| json!({"response": {"children": [config_map("x", &i.to_string())]}});
+        for p in 0..10 {
+            let child = json!({"response": {"children": [config_map(&format!("p{p}"), "0")]}});
+            scenario.puppet(&format!("p{p}"), child).await;
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let (api, stopped) = (scenario.api(crate::puppet::PUPPET), Arc::clone(&stop));
+        let task = tokio::spawn(async move {
+            let mut count = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let mut spec = response(count);
+                let name = format!("p{}", count % 10);
+                spec["response"]["children"][0]["metadata"]["name"] = json!(name);
+                let patch = Patch::Merge(json!({ "spec": spec }));
+                // The API server may be away for a while.
+                let _ = api.patch(&name, &PatchParams::default(), &patch).await;
+                count += 1;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            count
+        });
+        Self { stop, task }
+    }
+
+    async fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.task.await.unwrap();
+    }
+}
+
+/// The replica that a request comes from, by how it calls itself.
+fn replica(event: &AuditEvent) -> Option<&str> {
+    let (_, identity) = event
+        .user_agent
+        .strip_prefix("operator-host/")?
+        .split_once(" (")?;
+    Some(identity.trim_end_matches(')'))
+}
+
+fn is_taken(event: &AuditEvent) -> bool {
+    event
+        .response_status
+        .as_ref()
+        .is_some_and(|status| status.code < 300)
+}
+
+/// What a host wrote in this namespace, in the order in which it came; Leases and the rest apart. What a host says
+/// of elections is no write of a leader.
+fn writes(scenario: &Scenario, cluster: &ControlPlane) -> (Vec<AuditEvent>, Vec<AuditEvent>) {
+    let mut events = cluster.audit_events().expect("the audit log");
+    events.retain(|event| {
+        let object = event.object_ref.clone().unwrap_or_default();
+        object.namespace == scenario.namespace
+            && replica(event).is_some()
+            && !object.name.starts_with(&format!("{NAME}."))
+            && !(object.resource == "events" && object.name.is_empty())
+    });
+    events.sort_by(|a, b| a.request_received_timestamp.cmp(&b.request_received_timestamp));
+    let is_lease = |event: &AuditEvent| {
+        event
+            .object_ref
+            .as_ref()
+            .is_some_and(|object| object.resource == "leases")
+    };
+    events.into_iter().partition(is_lease)
+}
+
+/// Fails if anything was written by another than who had last written the Lease; gives how often the leader changed.
+#[track_caller]
+fn assert_never_two(scenario: &Scenario, cluster: &ControlPlane) -> usize {
+    let (mut leases, writes) = writes(scenario, cluster);
+    leases.retain(is_taken);
+    leases.sort_by(|a, b| a.stage_timestamp.cmp(&b.stage_timestamp));
+    assert!(writes.len() > 50, "only {} writes prove nothing", writes.len());
+    for write in &writes {
+        let at = &write.request_received_timestamp;
+        let leader = leases
+            .iter()
+            .take_while(|lease| lease.stage_timestamp <= *at)
+            .last();
+        assert_eq!(
+            leader.and_then(replica),
+            replica(write),
+            "in another's term: {write:#?}\nthe Lease before it: {leader:#?}"
+        );
+    }
+    let mut terms: Vec<_> = leases.iter().map(replica).collect();
+    terms.dedup();
+    terms.len()
+}
+
+/// Waits for a write of another replica than those that begin with `not`; how long that took.
+async fn until_written(scenario: &Scenario, cluster: &ControlPlane, since: &str, not: &str) -> String {
+    let start = Instant::now();
+    loop {
+        let (_, writes) = writes(scenario, cluster);
+        let found = writes.iter().find(|write| {
+            write.request_received_timestamp.as_str() > since
+                && replica(write).is_some_and(|replica| !replica.starts_with(not))
+        });
+        if let Some(write) = found {
+            return write.request_received_timestamp.clone();
+        }
+        assert!(start.elapsed() < LIMIT, "nobody but {not} writes");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn now() -> String {
+    let now = jiff::Timestamp::now();
+    format!("{now:.6}")
+}
+
+/// Seconds between two times of the audit log.
+fn between(from: &str, to: &str) -> f64 {
+    let time = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+    (time(to) - time(from)).total(jiff::Unit::Second).unwrap()
+}
+
+async fn holder(scenario: &Scenario) -> String {
+    let lease = scenario.get(LEASE, NAME).await;
+    let holder = lease.map(|lease| lease.data["spec"]["holderIdentity"].clone());
+    holder.unwrap_or_default().as_str().unwrap_or_default().to_owned()
+}
+
+/// Of some hosts by name: the one that holds the Lease, and the others.
+async fn sort(
+    scenario: &Scenario,
+    hosts: Vec<(&'static str, Host)>,
+) -> ((&'static str, Host), Vec<(&'static str, Host)>) {
+    let held = |lease: &DynamicObject| {
+        lease.data["spec"]["holderIdentity"]
+            .as_str()
+            .is_some_and(|h| !h.is_empty())
+    };
+    scenario.until(LEASE, NAME, "held", held).await;
+    let holder = holder(scenario).await;
+    let (mut leaders, standbys): (Vec<_>, Vec<_>) = hosts
+        .into_iter()
+        .partition(|(name, _)| holder.starts_with(&format!("{name}_")));
+    (leaders.pop().expect("one of them"), standbys)
+}
+
+/// Waits until a host says this of who leads.
+async fn until_ready_says(host: &Host, words: &str) -> (u16, String) {
+    let start = Instant::now();
+    loop {
+        let answer = get(host, "/readyz?verbose").await;
+        if answer.1.contains(words) {
+            return answer;
+        }
+        assert!(start.elapsed() < LIMIT, "{words:?} is not in {}", answer.1);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_or_stopped() {
+    let scenario = Scenario::new("leaders").await;
+    let cluster = cluster().await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["4s", "2500ms", "800ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let load = Load::start(&scenario).await;
+    let hosts = ["a", "b", "c"].map(|name| (name, scenario.start_named(name, &config)));
+    let ((first, leader), standbys) = sort(&scenario, hosts.into()).await;
+    until_written(&scenario, cluster, "", "nobody").await;
+    for (_, standby) in &standbys {
+        standby.until_log(&["controller started"]).await;
+        let words = format!("leader/puppet ok: stands by; {first}_");
+        let (status, ready) = until_ready_says(standby, &words).await;
+        assert_eq!(status, 200, "a standby is ready: {ready}");
+        assert_says(
+            &get(standby, "/metrics").await.1,
+            &["operator_leader{controller=\"puppet\"", "} 0\n"],
+        );
+    }
+    assert_says(
+        &get(&leader, "/readyz?verbose").await.1,
+        &["leader/puppet ok: it leads"],
+    );
+
+    let killed = now();
+    leader.kill();
+    let taken = until_written(&scenario, cluster, &killed, first).await;
+    let took = between(&killed, &taken);
+    eprintln!("{took:.2} s after SIGKILL another writes; the lease is for 4 s");
+    assert!(took <= 4.0 + 2.0, "{took}");
+
+    let ((second, leader), standbys) = sort(&scenario, standbys).await;
+    let (third, standby) = standbys.into_iter().next().unwrap();
+    let terminated = now();
+    let ended = tokio::spawn(leader.stop());
+    let taken = until_written(&scenario, cluster, &terminated, second).await;
+    let took = between(&terminated, &taken);
+    eprintln!("{took:.2} s after SIGTERM another writes");
+    assert!(took <= 2.0, "{took}");
+    assert_eq!(ended.await.unwrap().code(), Some(0));
+
+    // Stopped in the middle of its writing, and continued when another leads.
+    let mut stopped = standby;
+    let mut name = third;
+    for round in 0..3 {
+        let next = ["d", "e", "f"][round];
+        let other = scenario.start_named(next, &config);
+        other.until_log(&["controller started"]).await;
+        let at = now();
+        stopped.process().pause();
+        let taken = until_written(&scenario, cluster, &at, name).await;
+        eprintln!("{:.2} s after SIGSTOP another writes", between(&at, &taken));
+        stopped.process().resume();
+        let line = stopped.until_log(&["this replica stands by"]).await;
+        assert_says(&line, &[next]);
+        let (status, ready) = get(&stopped, "/readyz").await;
+        assert_eq!(status, 200, "it stands by in the same process: {ready}");
+        until_written(&scenario, cluster, &now(), name).await;
+        // The one that was stopped takes over again in the first rounds: its caches are warm.
+        if round < 2 {
+            let (terminated, ended) = (now(), tokio::spawn(other.stop()));
+            let taken = until_written(&scenario, cluster, &terminated, next).await;
+            eprintln!(
+                "{:.2} s after SIGTERM the one that was stopped writes",
+                between(&terminated, &taken)
+            );
+            ended.await.unwrap();
+            continue;
+        }
+        drop(std::mem::replace(&mut stopped, other));
+        name = next;
+    }
+    load.stop().await;
+    let changes = assert_never_two(&scenario, cluster);
+    assert!(changes >= 8, "{changes} terms");
+    assert!(!name.is_empty());
+    scenario.until_event(NAME, "Normal", "LeaderElection").await;
+}
+
+async fn edit(scenario: &Scenario, spec: Value) {
+    let patch = Patch::Merge(json!({ "spec": spec }));
+    let edited = scenario
+        .api(LEASE)
+        .patch(NAME, &PatchParams::default(), &patch)
+        .await;
+    edited.expect("the Lease can be edited");
+}
+
+#[tokio::test]
+async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
+    let scenario = Scenario::new("leaders-edited").await;
+    let cluster = cluster().await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["2s", "1300ms", "400ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let load = Load::start(&scenario).await;
+    let hosts = ["a", "b"].map(|name| (name, scenario.start_named(name, &config)));
+    until_written(&scenario, cluster, "", "nobody").await;
+    for (_, host) in &hosts {
+        host.until_log(&["controller started"]).await;
+    }
+    let there = |lease: &DynamicObject| {
+        lease.data["spec"]["holderIdentity"]
+            .as_str()
+            .is_some_and(|h| h.contains('_'))
+    };
+    for round in 0..2 {
+        for spec in [
+            json!({"holderIdentity": "nobody"}),
+            json!({"holderIdentity": ""}),
+            json!({"holderIdentity": null, "leaseDurationSeconds": null, "renewTime": null}),
+            json!({"renewTime": "9999-12-31T23:59:59.000000Z", "acquireTime": "9999-12-31T23:59:59.000000Z"}),
+            json!({"renewTime": "1970-01-01T00:00:00.000000Z"}),
+            json!({"leaseDurationSeconds": 1, "leaseTransitions": i32::MAX}),
+            // To the other one, who has not asked for it.
+            Value::Null,
+        ] {
+            let spec = if spec.is_null() {
+                let holder = holder(&scenario).await;
+                let other = hosts.iter().find(|(name, _)| !holder.starts_with(name)).unwrap();
+                let line = other.1.until_log(&["taking part in elections"]).await;
+                let identity = line.split("identity").nth(1).unwrap();
+                let identity: String = identity
+                    .chars()
+                    .skip_while(|c| !c.is_alphanumeric())
+                    .take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '.'))
+                    .collect();
+                json!({ "holderIdentity": identity })
+            } else {
+                spec
+            };
+            let at = now();
+            edit(&scenario, spec).await;
+            scenario.until(LEASE, NAME, "held by a host", there).await;
+            until_written(&scenario, cluster, &at, "nobody").await;
+        }
+        let at = now();
+        let deleted = scenario.api(LEASE).delete(NAME, &DeleteParams::default()).await;
+        deleted.expect("the Lease can be deleted");
+        scenario.until(LEASE, NAME, "there again", there).await;
+        eprintln!(
+            "round {round}: there again {:.2} s after it was deleted",
+            between(&at, &now())
+        );
+    }
+    load.stop().await;
+    assert_never_two(&scenario, cluster);
+}
+
+/// A replica of another version, or another program altogether, is known by its identity only.
+#[tokio::test]
+async fn a_holder_of_another_version_is_respected_as_long_as_it_renews() {
+    let scenario = Scenario::new("leaders-versions").await;
+    let cluster = cluster().await;
+    let renew = async |i: i32| {
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NAME},
+            "spec": {"holderIdentity": "old_0.0.1_12345678", "leaseDurationSeconds": 2,
+                // Its clock is far off.
+                "renewTime": format!("2001-01-01T00:00:{i:02}.000000Z"), "leaseTransitions": 7},
+        });
+        scenario.apply(&lease.to_string()).await;
+    };
+    renew(0).await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["2s", "1300ms", "400ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let host = scenario.start_named("new", &config);
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("p", "x")]}}))
+        .await;
+    host.until_log(&["controller started"]).await;
+    for i in 1..20 {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        renew(i).await;
+    }
+    assert_says(
+        &get(&host, "/readyz?verbose").await.1,
+        &["stands by; old_0.0.1_12345678 leads"],
+    );
+    let (_, writes) = writes(&scenario, cluster);
+    assert!(writes.is_empty(), "{writes:#?}");
+    scenario.until_ready("p").await;
+    let lease = scenario.get(LEASE, NAME).await.unwrap();
+    assert_eq!(lease.data["spec"]["leaseTransitions"], 8);
+}
+
+#[tokio::test]
+async fn a_leader_cut_off_from_the_api_server_stops_and_goes_on_when_it_is_back() {
+    let mut cluster = own_cluster(Options::default().with_audit()).await;
+    let scenario = Scenario::within(&cluster, "leaders-away").await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["3s", "2s", "500ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let load = Load::start(&scenario).await;
+    let hosts = ["a", "b"].map(|name| (name, scenario.start_named(name, &config)));
+    until_written(&scenario, &cluster, "", "nobody").await;
+    let ((_, leader), _standbys) = sort(&scenario, hosts.into()).await;
+    cluster.stop_apiserver().await;
+    leader.until_log(&["this replica stands by"]).await;
+    cluster.start_apiserver().await.expect("the API server");
+    let back = now();
+    let written = until_written(&scenario, &cluster, &back, "nobody").await;
+    eprintln!(
+        "{:.2} s after the API server is back somebody writes",
+        between(&back, &written)
+    );
+    while writes(&scenario, &cluster).1.len() < 100 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    load.stop().await;
+    assert_never_two(&scenario, &cluster);
+}
+
+async fn grant(scenario: &Scenario, leases: &[&str]) {
+    let namespace = &scenario.namespace;
+    let rules = json!([
+        { "apiGroups": ["test.operator-host.dev"], "resources": ["*"], "verbs": ["*"] },
+        { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"] },
+        { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": leases },
+    ]);
+    let api_version = "rbac.authorization.k8s.io/v1";
+    let role = json!({ "apiVersion": api_version, "kind": "Role",
+        "metadata": { "name": "host", "namespace": namespace }, "rules": rules });
+    scenario.apply(&role.to_string()).await;
+    let binding = json!({ "apiVersion": api_version, "kind": "RoleBinding",
+        "metadata": { "name": "host", "namespace": namespace },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "host" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED }] });
+    scenario.apply(&binding.to_string()).await;
+}
+
+#[tokio::test]
+async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_return_is_noticed() {
+    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+    let scenario = Scenario::new("leaders-rights").await.with_kubeconfig(kubeconfig);
+    let config = shared(
+        &scenario,
+        "single",
+        ["2s", "1300ms", "400ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let puppet = |text: &str| json!({"response": {"children": [config_map("p", text)]}});
+    grant(&scenario, &["get", "create"]).await;
+    scenario.puppet("p", puppet("1")).await;
+    let host = scenario.start_named("a", &config);
+    scenario.until_ready("p").await;
+    let line = host
+        .until_log(&["WARN", "cannot write the Lease operator-host"])
+        .await;
+    assert_says(
+        &line,
+        &["cannot update resource", "give the host's role the verbs"],
+    );
+    host.until_log(&["this replica stands by"]).await;
+
+    grant(&scenario, &["get", "create", "update"]).await;
+    scenario.puppet("p", puppet("2")).await;
+    scenario.until_ready("p").await;
+    grant(&scenario, &["delete"]).await;
+    host.until_log(&["WARN", "cannot read the Lease", "cannot get resource"])
+        .await;
+    let (status, ready) = get(&host, "/readyz").await;
+    assert_eq!(status, 200, "{ready}");
+    grant(&scenario, &["get", "create", "update"]).await;
+    scenario.puppet("p", puppet("3")).await;
+    scenario.until_ready("p").await;
+}

@@ -1,0 +1,336 @@
+//! The API server asks the host before it writes a resource.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::puppet::{PUPPET, assert_says, config_map, controller};
+use crate::support::{Host, LIMIT, Scenario, resource};
+use crate::telemetry::get;
+
+/// A certificate authority and what it signs, in a folder.
+struct Authority(PathBuf);
+
+fn openssl(folder: &Path, arguments: &[&str]) {
+    let output = Command::new("openssl")
+        .current_dir(folder)
+        .args(arguments)
+        .output()
+        .expect("openssl");
+    assert!(
+        output.status.success(),
+        "openssl {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+impl Authority {
+    fn new(scenario: &Scenario, name: &str) -> Self {
+        let folder = scenario.folder.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let subject = format!("/CN={name}");
+        let new = [
+            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", "ca.key", "-out",
+            "ca.crt",
+        ];
+        openssl(&folder, &[&new[..], &["-subj", &subject]].concat());
+        std::fs::write(folder.join("extensions"), "subjectAltName=IP:127.0.0.1\n").unwrap();
+        Self(folder)
+    }
+
+    /// A certificate for the host; with negative days it has expired.
+    fn sign(&self, days: &str) -> (Vec<u8>, Vec<u8>) {
+        let folder = &self.0;
+        openssl(
+            folder,
+            &[
+                "req", "-newkey", "rsa:2048", "-nodes", "-keyout", "tls.key", "-out", "tls.csr", "-subj",
+                "/CN=h",
+            ],
+        );
+        let sign = [
+            "x509",
+            "-req",
+            "-in",
+            "tls.csr",
+            "-CA",
+            "ca.crt",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+        ];
+        let rest = ["-extfile", "extensions", "-days", days, "-out", "tls.crt"];
+        openssl(folder, &[&sign[..], &rest].concat());
+        let read = |name| std::fs::read(folder.join(name)).unwrap();
+        (read("tls.crt"), read("tls.key"))
+    }
+}
+
+fn put(scenario: &Scenario, (certificate, key): (Vec<u8>, Vec<u8>)) {
+    scenario.file("tls.key", key);
+    scenario.file("tls.crt", certificate);
+}
+
+fn configuration(scenario: &Scenario) -> PathBuf {
+    let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
+    scenario.config_with(top, &controller("puppet.wasm", "limits: {deadline: 20s}"))
+}
+
+/// Applies what `webhook-manifests` prints for this host.
+async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Authority, more: &[&str]) {
+    let line = host.until_log(&["serving the webhook"]).await;
+    let port: String = line
+        .split("127.0.0.1:")
+        .nth(1)
+        .unwrap()
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    let url = format!("https://127.0.0.1:{port}/validate");
+    let name = format!("test-{}", scenario.namespace);
+    let crds = crate::support::root().join("tests/fixtures/puppet/crds.yaml");
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["webhook-manifests", "--url", &url, "--name", &name, "--config"])
+        .arg(config)
+        .arg("--ca")
+        .arg(authority.0.join("ca.crt"))
+        .arg("--crd")
+        .arg(crds)
+        .args(more)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let manifest = String::from_utf8(output.stdout).unwrap();
+    let object: DynamicObject = serde_saphyr::from_str(&manifest).unwrap();
+    let kind = resource("admissionregistration.k8s.io/v1/ValidatingWebhookConfiguration");
+    let api: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &kind);
+    let params = PatchParams::apply("user").force();
+    api.patch(&name, &params, &Patch::Apply(&object))
+        .await
+        .expect("the manifest is taken");
+    // API servers before 1.21 do not label namespaces by themselves.
+    let label = json!({"metadata": {"labels": {"kubernetes.io/metadata.name": scenario.namespace}}});
+    let namespaces: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &resource("v1/Namespace"));
+    namespaces
+        .patch(&scenario.namespace, &PatchParams::default(), &Patch::Merge(label))
+        .await
+        .expect("a label");
+}
+
+fn puppet(name: &str, spec: &Value) -> DynamicObject {
+    let puppet = json!({
+        "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": name}, "spec": spec,
+    });
+    serde_json::from_value(puppet).unwrap()
+}
+
+/// Creates a puppet; what the API server says when it refuses.
+async fn create(
+    scenario: &Scenario,
+    name: &str,
+    spec: &Value,
+    dry_run: bool,
+) -> Result<(), kube::core::Status> {
+    let params = PostParams {
+        dry_run,
+        ..PostParams::default()
+    };
+    match scenario.api(PUPPET).create(&params, &puppet(name, spec)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) => Err(*status),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The same again until the API server refuses with these words: it learns of a webhook a moment after it was installed.
+async fn until_refused(scenario: &Scenario, spec: &Value, words: &str) -> kube::core::Status {
+    let start = Instant::now();
+    loop {
+        let answer = create(scenario, "probe", spec, true).await;
+        if let Err(status) = &answer
+            && status.message.contains(words)
+        {
+            return status.clone();
+        }
+        assert!(
+            start.elapsed() < LIMIT,
+            "never refused with {words:?}: {answer:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn until_ready_says(host: &Host, words: &[&str]) {
+    let start = Instant::now();
+    loop {
+        let (status, ready) = get(host, "/readyz?verbose").await;
+        assert_eq!(status, 200, "the rest works: {ready}");
+        if words.iter().all(|word| ready.contains(word)) {
+            return;
+        }
+        assert!(start.elapsed() < LIMIT, "{words:?} is not in {ready}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn good() -> Value {
+    json!({"response": {"children": [config_map("good", "1")]}})
+}
+
+fn invalid() -> Value {
+    json!({"failure": {"invalid": {"reason": "TooSmall", "message": "spec.size: 3 is less than 5"}}})
+}
+
+#[tokio::test]
+async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_the_policy() {
+    let scenario = Scenario::new("webhook").await;
+    let config = configuration(&scenario);
+    let authority = Authority::new(&scenario, "ca");
+    put(&scenario, authority.sign("1"));
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    install(&scenario, &host, &config, &authority, &["--timeout", "2"]).await;
+    let refused = until_refused(&scenario, &invalid(), "denied the request").await;
+    assert_says(
+        &refused.message,
+        &[
+            "admission webhook \"puppet.operator-host.dev\" denied the request: TooSmall: spec.size: 3 is less than 5",
+        ],
+    );
+    assert_eq!(refused.code, 422);
+    create(&scenario, "p", &invalid(), false)
+        .await
+        .expect_err("it is denied");
+    assert!(scenario.get(PUPPET, "p").await.is_none());
+
+    create(&scenario, "p", &good(), false).await.expect("it is taken");
+    scenario.until_ready("p").await;
+    let patch = Patch::Merge(json!({ "spec": invalid() }));
+    let update = scenario
+        .api(PUPPET)
+        .patch("p", &PatchParams::default(), &patch)
+        .await;
+    assert_says(&update.unwrap_err().to_string(), &["TooSmall"]);
+    // It sees what is there: the answer depends on the children.
+    assert_eq!(scenario.get(PUPPET, "p").await.unwrap().data["spec"], good());
+    // What it waits for may come: that is no reason to refuse.
+    let waiting = json!({"failure": {"retry": {"message": "the claim is not bound yet"}}});
+    create(&scenario, "waiting", &waiting, false)
+        .await
+        .expect("it is taken");
+
+    // No verdict: `Fail` refuses, in the time that the webhook has.
+    let traps = json!({"misbehave": "trap"});
+    let status = create(&scenario, "traps", &traps, false)
+        .await
+        .expect_err("no verdict");
+    assert_says(
+        &status.message,
+        &["failed calling webhook", "puppet.operator-host.dev"],
+    );
+    let start = Instant::now();
+    let slow = json!({"busy": 1_000_000});
+    create(&scenario, "slow", &slow, false)
+        .await
+        .expect_err("no verdict");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let metrics = get(&host, "/metrics").await.1;
+    for result in ["allowed", "denied", "failed"] {
+        let line = metrics.lines().find(|line| {
+            line.starts_with("operator_webhook_reviews_total")
+                && line.contains(&format!("result=\"{result}\""))
+        });
+        assert!(line.is_some(), "{result} is not in {metrics}");
+    }
+    assert_says(&metrics, &["operator_webhook_serving"]);
+
+    // `Ignore` lets it in, and what is in can go, invalid or not.
+    install(
+        &scenario,
+        &host,
+        &config,
+        &authority,
+        &["--failure-policy", "ignore"],
+    )
+    .await;
+    let start = Instant::now();
+    while create(&scenario, "traps", &traps, false).await.is_err() {
+        assert!(start.elapsed() < LIMIT, "never taken");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    scenario.until_stalled("traps", "PluginTrapped").await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    host.kill();
+    // Nobody answers.
+    create(&scenario, "free", &invalid(), false)
+        .await
+        .expect("it is taken");
+    let deleted = scenario
+        .api(PUPPET)
+        .delete("free", &DeleteParams::default())
+        .await;
+    deleted.expect("it can go");
+}
+
+#[tokio::test]
+async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followed() {
+    let scenario = Scenario::new("webhook-certificates").await;
+    let config = configuration(&scenario);
+    let (first, second) = (
+        Authority::new(&scenario, "first"),
+        Authority::new(&scenario, "second"),
+    );
+    let host = scenario.start_with(&config, &[]);
+    until_ready_says(
+        &host,
+        &[
+            "webhook ok: cannot read",
+            "tls.crt",
+            "does not answer until there is one",
+        ],
+    )
+    .await;
+    install(&scenario, &host, &config, &first, &[]).await;
+    until_refused(&scenario, &good(), "failed calling webhook").await;
+    let count = |words: &str| host.log().lines().filter(|line| line.contains(words)).count();
+    assert_eq!(count("does not answer until there is one"), 1, "said once");
+
+    put(&scenario, first.sign("-1"));
+    until_ready_says(
+        &host,
+        &[
+            "the certificate has expired at",
+            "the API server does not take it",
+        ],
+    )
+    .await;
+    assert_says(&get(&host, "/metrics").await.1, &["operator_webhook_serving"]);
+    until_refused(&scenario, &good(), "certificate has expired").await;
+
+    // A key that is not the certificate's, as between two writes; then the right ones.
+    let (certificate, key) = first.sign("1");
+    scenario.file("tls.crt", &certificate);
+    until_ready_says(
+        &host,
+        &["cannot be used together", "the one before is still in use"],
+    )
+    .await;
+    scenario.file("tls.key", key);
+    until_ready_says(&host, &["webhook ok: its certificate is in use"]).await;
+    until_refused(&scenario, &invalid(), "denied the request").await;
+
+    // Another authority: the host shows the new certificate, and the API server is told to trust it.
+    put(&scenario, second.sign("1"));
+    install(&scenario, &host, &config, &second, &[]).await;
+    until_refused(&scenario, &invalid(), "denied the request").await;
+}
