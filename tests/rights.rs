@@ -59,6 +59,8 @@ fn config(scenario: &Scenario, only: Option<&str>) -> PathBuf {
     let (head, controllers) = text.split_once("controllers:\n").expect("controllers");
     let plugins = root().join("plugins/target/plugins");
     let mut text = head.replace("../plugins", &plugins.display().to_string());
+    // The first leader waits as long as a lease lasts.
+    text.push_str("lease: {duration: 2s, renewDeadline: 1500ms, retryPeriod: 500ms}\n");
     text.push_str(&format!("namespaces: [{}]\ncontrollers:\n", scenario.namespace));
     for controller in controllers.split("  - name: ").skip(1) {
         let name = controller.lines().next().unwrap();

@@ -131,3 +131,29 @@ async fn who_may_not_release_is_told_which_parent_keeps_its_finalizer() {
         .patch(PUPPET, "a", json!({ "metadata": { "finalizers": null } }))
         .await;
 }
+
+#[tokio::test]
+async fn it_refuses_while_a_host_holds_the_lease_and_goes_on_once_that_is_released() {
+    let scenario = Scenario::new("uninstall-leased").await;
+    let config = scenario.config(CONTROLLER);
+    let text = format!(
+        "leadership: single\nlease: {{namespace: uninstall-leased}}\n{}",
+        std::fs::read_to_string(&config).unwrap()
+    );
+    std::fs::write(&config, text).unwrap();
+    let host = scenario.start_with(&config, &[]);
+    scenario.puppet("a", json!({ "response": {} })).await;
+    scenario.until_ready("a").await;
+    let output = uninstall(&scenario, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(
+        said(&output).contains("holds the Lease uninstall-leased/operator-host"),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(finalizers(&scenario, "a").await, [FINALIZER]);
+    assert_eq!(host.stop().await.code(), Some(0));
+    let output = uninstall(&scenario, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(finalizers(&scenario, "a").await.is_empty());
+}

@@ -10,8 +10,10 @@
 //! | `controller::status` | `patch` of the parents' `status` |
 //! | `controller::reconcile` | `patch` of the parents, when the plugin wants a finalizer |
 //! | `controller::events` | `create` and `patch` of Events |
+//! | `leader` | `get`, `create` and `update` of its Lease; of those of all controllers also `list` and `delete` |
+//! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
 //!
-//! Nothing is read by name, so `get` is never needed, and discovery is open to everybody who is authenticated.
+//! Discovery is open to everybody who is authenticated.
 
 pub mod manifests;
 pub mod resources;
@@ -19,7 +21,7 @@ pub mod resources;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::leadership::{LeadershipConfig, Mode};
-use crate::config::{Config, ControllerConfig, Removal};
+use crate::config::{Config, ControllerConfig, Removal, ServiceAccount};
 use crate::plugin::contract::{Description, Kind};
 
 use self::resources::{Resource, Resources, UnknownKind};
@@ -36,13 +38,17 @@ pub enum Scope {
 /// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Permission {
+    /// Who needs it: a ServiceAccount in whose name children are written, or the host itself.
+    pub who: Option<ServiceAccount>,
     /// Where.
     pub scope: Scope,
     /// The API group; empty for the core.
     pub group: String,
     /// The plural, with `/status` for that subresource.
     pub resource: String,
-    /// `list`, `watch`, `create`, `patch`, `delete` and the like.
+    /// The one object that it is about; all of them when there is none.
+    pub name: Option<String>,
+    /// Such as `list`.
     pub verb: &'static str,
 }
 
@@ -54,13 +60,14 @@ pub struct Rights {
     pub remarks: Vec<String>,
 }
 
-/// What the host needs for this configuration. `descriptions` are those of the controllers' plugins, in the same
-/// order.
+/// What the host, which is `account`, needs for this configuration. `descriptions` are those of the controllers'
+/// plugins, in the same order.
 ///
 /// # Errors
 /// The first kind of the configuration that `resources` does not know.
 pub fn rights(
     config: &Config,
+    account: &ServiceAccount,
     descriptions: &[Description],
     resources: &Resources,
 ) -> Result<Rights, UnknownKind> {
@@ -72,7 +79,7 @@ pub fn rights(
         &READ,
         "the host: a kind that comes or changes",
     );
-    rights.grant_elections(&config.leadership);
+    grant_leases(&mut rights, &config.leadership, account);
     for (controller, description) in config.controllers.iter().zip(descriptions) {
         Controller {
             config,
@@ -86,6 +93,40 @@ pub fn rights(
     Ok(rights)
 }
 
+fn grant_leases(rights: &mut Rights, leadership: &LeadershipConfig, account: &ServiceAccount) {
+    let namespace = leadership
+        .namespace
+        .clone()
+        .unwrap_or_else(|| account.namespace.clone());
+    let scopes = [Scope::Namespace(namespace)];
+    let leases = ("coordination.k8s.io", "leases");
+    let why = "the host: which replica writes";
+    if leadership.mode != Mode::None {
+        rights.grant(
+            &scopes,
+            EVENTS,
+            &["create", "patch"],
+            "the host: Events on its Leases",
+        );
+    }
+    match leadership.mode {
+        Mode::None => {}
+        Mode::Single => {
+            rights.grant(&scopes, leases, &["create"], why);
+            rights.grant_named(&scopes, leases, &leadership.name, &["get", "update"], why);
+        }
+        Mode::PerController => {
+            rights.grant(
+                &scopes,
+                leases,
+                &["get", "list", "create", "update", "delete"],
+                why,
+            );
+        }
+    }
+}
+
+const EVENTS: (&str, &str) = ("events.k8s.io", "events");
 const READ: [&str; 2] = ["list", "watch"];
 
 impl Rights {
@@ -94,54 +135,44 @@ impl Rights {
         self.needed.iter()
     }
 
-    fn grant(
-        &mut self,
-        scopes: &[Scope],
-        (group, resource): (&str, &str),
-        verbs: &[&'static str],
-        reason: &str,
-    ) {
-        for scope in scopes {
-            for verb in verbs {
-                let permission = Permission {
-                    scope: scope.clone(),
-                    group: group.to_owned(),
-                    resource: resource.to_owned(),
-                    verb,
-                };
-                self.needed
-                    .entry(permission)
-                    .or_default()
-                    .insert(reason.to_owned());
-            }
-        }
+    fn grant(&mut self, scopes: &[Scope], resource: (&str, &str), verbs: &[&'static str], why: &str) {
+        self.grant_to(None, scopes, resource, None, verbs, why);
     }
 
-    /// What replicas need to know who leads.
-    fn grant_elections(&mut self, leadership: &LeadershipConfig) {
-        let verbs: &[&'static str] = match leadership.mode {
-            Mode::None => return,
-            Mode::Single => &["get", "create", "update"],
-            Mode::PerController => &["get", "list", "create", "update", "delete"],
-        };
-        let Some(namespace) = &leadership.namespace else {
-            self.remarks.push(format!(
-                "`lease.namespace` is not set, so what the Leases need is left out: {} on leases, and create and patch on \
-                 events of events.k8s.io, in the namespace that the host runs in",
-                verbs.join(", ")
-            ));
-            return;
-        };
-        let scope = [Scope::Namespace(namespace.clone())];
-        let leases = ("coordination.k8s.io", "leases");
-        self.grant(&scope, leases, verbs, "the host: who leads");
-        let events = ("events.k8s.io", "events");
-        self.grant(
-            &scope,
-            events,
-            &["create", "patch"],
-            "the host: Events on its Leases",
-        );
+    fn grant_named(
+        &mut self,
+        scopes: &[Scope],
+        resource: (&str, &str),
+        name: &str,
+        verbs: &[&'static str],
+        why: &str,
+    ) {
+        self.grant_to(None, scopes, resource, Some(name), verbs, why);
+    }
+
+    fn grant_to(
+        &mut self,
+        who: Option<&ServiceAccount>,
+        scopes: &[Scope],
+        (group, resource): (&str, &str),
+        name: Option<&str>,
+        verbs: &[&'static str],
+        why: &str,
+    ) {
+        for (scope, verb) in scopes
+            .iter()
+            .flat_map(|scope| verbs.iter().map(move |verb| (scope, verb)))
+        {
+            let permission = Permission {
+                who: who.cloned(),
+                scope: scope.clone(),
+                group: group.to_owned(),
+                resource: resource.to_owned(),
+                name: name.map(str::to_owned),
+                verb,
+            };
+            self.needed.entry(permission).or_default().insert(why.to_owned());
+        }
     }
 
     /// A permission in all namespaces is one in each.
@@ -191,7 +222,18 @@ impl Controller<'_> {
             false => vec![Scope::Namespace("default".to_owned())],
         };
         let why = format!("{name}: Events on its parents");
-        rights.grant(&events, ("events.k8s.io", "events"), &["create", "patch"], &why);
+        rights.grant(&events, EVENTS, &["create", "patch"], &why);
+        if let Some(account) = &self.controller.service_account {
+            let scopes = [Scope::Namespace(account.namespace.clone())];
+            let why = format!("{name}: children are written as this account");
+            rights.grant_named(
+                &scopes,
+                ("", "serviceaccounts"),
+                &account.name,
+                &["impersonate"],
+                &why,
+            );
+        }
         for (kind, removal) in &self.controller.children {
             self.grant_child(rights, parent, kind, *removal)?;
         }
@@ -240,21 +282,12 @@ impl Controller<'_> {
             false if child.namespaced => namespaces(&self.controller.other_namespaces),
             false => vec![Scope::Cluster],
         };
-        if let Some(account) = &self.controller.service_account {
-            let scope = [Scope::Namespace(account.namespace.clone())];
-            let why = format!("{name}: to write its children as {account}");
-            rights.grant(&scope, ("", "serviceaccounts"), &["impersonate"], &why);
-            rights.remarks.push(format!(
-                "{name}: the ServiceAccount {account} needs create, patch and delete on {}, which is not printed here",
-                child.plural
-            ));
-            return Ok(());
-        }
-        rights.grant(&written, child.name(), &["create", "patch"], &why);
+        let who = self.controller.service_account.as_ref();
+        rights.grant_to(who, &written, child.name(), None, &["create", "patch"], &why);
         let generated = *kind == secret() && self.controller.generated == Removal::Delete;
         if removal == Removal::Delete || generated {
             let why = format!("{name}: children that are no longer wanted");
-            rights.grant(&written, child.name(), &["delete"], &why);
+            rights.grant_to(who, &written, child.name(), None, &["delete"], &why);
         }
         Ok(())
     }

@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use thiserror::Error;
 
+use crate::config::leadership::Mode;
 use crate::config::{Config, ControllerConfig};
 use crate::controller::kinds::{KindError, Kinds, Resource};
 use crate::controller::object::{CONTROLLER_LABEL, ObjectName};
+use crate::leader::lease::GROUP_LABEL;
 use crate::plugin::contract::Kind;
 
 /// How many objects are listed at a time.
@@ -79,6 +83,15 @@ pub struct Left {
     pub errors: Vec<UninstallError>,
 }
 
+/// A Lease of this host that is held and renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Namespace and name of the Lease.
+    pub lease: ObjectName,
+    /// Who holds it.
+    pub identity: String,
+}
+
 /// The cluster, and what is to be done in it.
 pub struct Uninstall<'a> {
     /// The connection.
@@ -92,6 +105,49 @@ pub struct Uninstall<'a> {
 }
 
 impl Uninstall<'_> {
+    /// The Leases of this configuration that somebody holds; `namespace` is where the host runs. Without leadership
+    /// nobody can tell.
+    ///
+    /// # Errors
+    /// When the Leases cannot be listed.
+    pub async fn holders(&self, namespace: &str) -> Result<Vec<Holder>, UninstallError> {
+        let leadership = &self.config.leadership;
+        if leadership.mode == Mode::None {
+            return Ok(Vec::new());
+        }
+        let namespace = leadership.namespace.as_deref().unwrap_or(namespace);
+        let leases = Api::<Lease>::namespaced(self.client.clone(), namespace);
+        let list = leases.list(&ListParams::default()).await;
+        let list = list.map_err(|error| UninstallError::List {
+            kind: Kind {
+                api_version: "coordination.k8s.io/v1".into(),
+                kind: "Lease".into(),
+            },
+            namespace: Some(namespace.to_owned()),
+            message: plain(&error),
+        })?;
+        let ours = |lease: &Lease| {
+            lease.name_any() == leadership.name || lease.labels().get(GROUP_LABEL) == Some(&leadership.name)
+        };
+        let held = list.items.iter().filter(|lease| ours(lease)).filter_map(|lease| {
+            let spec = lease.spec.as_ref()?;
+            let identity = spec
+                .holder_identity
+                .clone()
+                .filter(|identity| !identity.is_empty())?;
+            let duration = SignedDuration::from_secs(spec.lease_duration_seconds?.into());
+            let until = spec.renew_time.as_ref()?.0.checked_add(duration).ok()?;
+            (Timestamp::now() < until).then(|| Holder {
+                lease: ObjectName {
+                    namespace: Some(namespace.to_owned()),
+                    name: lease.name_any(),
+                },
+                identity,
+            })
+        });
+        Ok(held.collect())
+    }
+
     /// Releases all parents of one controller.
     pub async fn controller(&self, controller: &ControllerConfig) -> Left {
         let mut left = Left::default();

@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use serde_json::{Map, Value, json};
 
 use super::{Failure, plugin_file};
 use crate::author::documents;
 use crate::client;
-use crate::config::Config;
+use crate::config::{Config, ServiceAccount};
 use crate::controller::kinds::{KindError, Kinds};
 use crate::metrics::Metrics;
 use crate::plugin::contract::{Description, Kind};
-use crate::rbac::manifests::{Account, Manifest, manifests};
+use crate::rbac::manifests::{Manifest, manifests};
 use crate::rbac::resources::{Resource, Resources};
 use crate::rbac::{Rights, Scope, rights};
 
@@ -37,7 +38,7 @@ pub struct Args {
         value_name = "NAMESPACE/NAME",
         value_parser = account
     )]
-    service_account: Account,
+    service_account: ServiceAccount,
     /// CustomResourceDefinitions of kinds that no plugin defines
     #[arg(long, value_name = "FILE")]
     crd: Vec<PathBuf>,
@@ -65,10 +66,10 @@ enum Output {
     Table,
 }
 
-fn account(text: &str) -> Result<Account, String> {
+fn account(text: &str) -> Result<ServiceAccount, String> {
     match text.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
-            Ok(Account {
+            Ok(ServiceAccount {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
             })
@@ -85,7 +86,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
     let descriptions = describe(&config).await?;
     let resources = resources(&config, &descriptions, &args.crd).await?;
-    let rights = rights(&config, &descriptions, &resources)?;
+    let rights = rights(&config, &args.service_account, &descriptions, &resources)?;
     for remark in &rights.remarks {
         eprintln!("operator-host: {remark}");
     }
@@ -175,7 +176,7 @@ async fn resources(
     Ok(resources)
 }
 
-fn print(output: Output, rights: &Rights, account: &Account) -> Result<String, Failure> {
+fn print(output: Output, rights: &Rights, account: &ServiceAccount) -> Result<String, Failure> {
     let manifests = || manifests(rights, account);
     Ok(match output {
         Output::Yaml => {
@@ -192,7 +193,7 @@ fn print(output: Output, rights: &Rights, account: &Account) -> Result<String, F
             serde_json::to_string_pretty(&list)? + "\n"
         }
         Output::Helm => {
-            let text = serde_saphyr::to_string(&json!({ "rbac": helm(&manifests()) }))?;
+            let text = serde_saphyr::to_string(&json!({ "rbac": helm(&manifests(), account) }))?;
             format!("# Printed by `operator-host rbac -o helm`.\n{text}")
         }
         Output::Table => table(rights),
@@ -200,11 +201,14 @@ fn print(output: Output, rights: &Rights, account: &Account) -> Result<String, F
 }
 
 /// The chart makes the objects itself, with its own names; it needs the rules.
-fn helm(manifests: &[Manifest]) -> Value {
+fn helm(manifests: &[Manifest], host: &ServiceAccount) -> Value {
     let mut namespaces = Map::new();
     let mut cluster = json!([]);
     for manifest in manifests {
         match manifest {
+            // Whom the host impersonates is not the chart's.
+            Manifest::ClusterRole(ClusterRole { metadata, .. }) | Manifest::Role(Role { metadata, .. })
+                if metadata.name.as_ref() != Some(&host.name) => {}
             Manifest::ClusterRole(role) => cluster = json!(role.rules),
             Manifest::Role(role) => {
                 let namespace = role.metadata.namespace.clone().unwrap_or_default();
@@ -217,7 +221,7 @@ fn helm(manifests: &[Manifest]) -> Value {
 }
 
 fn table(rights: &Rights) -> String {
-    let mut rows = vec![["NAMESPACE", "RESOURCE", "VERB", "WHY"].map(str::to_owned)];
+    let mut rows = vec![["WHO", "NAMESPACE", "RESOURCE", "VERB", "WHY"].map(str::to_owned)];
     for (permission, reasons) in rights.iter() {
         let namespace = match &permission.scope {
             Scope::Cluster => "(all)".to_owned(),
@@ -227,6 +231,14 @@ fn table(rights: &Rights) -> String {
             "" => permission.resource.clone(),
             group => format!("{}.{group}", permission.resource),
         };
+        let resource = match &permission.name {
+            Some(name) => format!("{resource} {name}"),
+            None => resource,
+        };
+        let who = permission
+            .who
+            .as_ref()
+            .map_or_else(|| "host".to_owned(), ToString::to_string);
         let reasons: Vec<&str> = reasons.iter().map(String::as_str).collect();
         rows.push([
             namespace,
@@ -236,10 +248,13 @@ fn table(rights: &Rights) -> String {
         ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let (namespace, resource, verb) = (width(0), width(1), width(2));
+    let [who, namespace, resource, verb] = [0, 1, 2, 3].map(width);
     rows.iter().fold(String::new(), |mut text, row| {
-        let [a, b, c, why] = row;
-        let _ = writeln!(text, "{a:namespace$}   {b:resource$}   {c:verb$}   {why}");
+        let [a, b, c, d, why] = row;
+        let _ = writeln!(
+            text,
+            "{a:who$}   {b:namespace$}   {c:resource$}   {d:verb$}   {why}"
+        );
         text
     })
 }

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::anyhow;
+
 use super::Failure;
 use crate::client;
 use crate::config::Config;
 use crate::controller::kinds::Kinds;
 use crate::metrics::Metrics;
-use crate::uninstall::{Left, Uninstall};
+use crate::uninstall::{Holder, Left, Uninstall};
 
 /// The options of `uninstall`.
 #[derive(Debug, clap::Args)]
@@ -20,6 +22,12 @@ pub struct Args {
     /// The configuration that the host ran with; the plugins' files need not be there
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
     config: PathBuf,
+    /// The namespace that the host ran in, where its Leases are
+    #[arg(long, short, env = "OPERATOR_HOST_NAMESPACE", default_value = "operator-host")]
+    namespace: String,
+    /// Release though a Lease says that a host still runs
+    #[arg(long)]
+    force: bool,
     /// Say what would be released, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -39,6 +47,15 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         config: &config,
         dry_run: args.dry_run,
     };
+    if !args.force && !args.dry_run {
+        let holders = uninstall.holders(&args.namespace).await?;
+        if let Some(Holder { lease, identity }) = holders.first() {
+            return Err(Failure::Other(anyhow!(
+                "a host still runs, which would put its finalizers back: {identity} holds the Lease {lease}; stop it \
+                 first (kubectl scale deployment operator-host --replicas=0), or give --force"
+            )));
+        }
+    }
     let mut code = ExitCode::SUCCESS;
     for controller in &config.controllers {
         let left = uninstall.controller(controller).await;

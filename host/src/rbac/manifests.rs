@@ -9,17 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
 use super::{Rights, Scope};
+use crate::config::ServiceAccount;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
-
-/// Who is given the rights.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name, which the roles and bindings get too.
-    pub name: String,
-}
 
 /// One object of the answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,19 +24,30 @@ pub enum Manifest {
     RoleBinding(RoleBinding),
 }
 
-/// A role and its binding for each scope, the cluster first.
+/// A role and its binding for each account and scope: the host's first, and those in the cluster first.
 #[must_use]
-pub fn manifests(rights: &Rights, account: &Account) -> Vec<Manifest> {
-    let mut scopes: BTreeMap<&Scope, BTreeMap<(&str, &str), Vec<&str>>> = BTreeMap::new();
+pub fn manifests(rights: &Rights, host: &ServiceAccount) -> Vec<Manifest> {
+    type Named<'a> = (&'a str, Option<&'a str>, &'a str);
+    let mut roles: BTreeMap<(&Option<ServiceAccount>, &Scope), BTreeMap<Named<'_>, Vec<&str>>> =
+        BTreeMap::new();
     for (permission, _) in rights.iter() {
-        let resource = (permission.group.as_str(), permission.resource.as_str());
-        let resources = scopes.entry(&permission.scope).or_default();
-        resources.entry(resource).or_default().push(permission.verb);
+        let named = (
+            permission.group.as_str(),
+            permission.name.as_deref(),
+            permission.resource.as_str(),
+        );
+        let role = roles.entry((&permission.who, &permission.scope)).or_default();
+        role.entry(named).or_default().push(permission.verb);
     }
     let mut manifests = Vec::new();
-    for (scope, resources) in scopes {
+    for ((who, scope), resources) in roles {
         let rules = rules(&resources);
-        let (metadata, subject) = (metadata(scope, account), subject(account));
+        let name = match who {
+            None => host.name.clone(),
+            // A name of RBAC may have colons, so it is nobody else's.
+            Some(account) => format!("{}:{}:{}", host.name, account.namespace, account.name),
+        };
+        let (metadata, subject) = (metadata(scope, &name), subject(who.as_ref().unwrap_or(host)));
         match scope {
             Scope::Cluster => {
                 manifests.push(Manifest::ClusterRole(ClusterRole {
@@ -54,7 +57,7 @@ pub fn manifests(rights: &Rights, account: &Account) -> Vec<Manifest> {
                 }));
                 manifests.push(Manifest::ClusterRoleBinding(ClusterRoleBinding {
                     metadata,
-                    role_ref: role_ref("ClusterRole", account),
+                    role_ref: role_ref("ClusterRole", &name),
                     subjects: Some(vec![subject]),
                 }));
             }
@@ -65,7 +68,7 @@ pub fn manifests(rights: &Rights, account: &Account) -> Vec<Manifest> {
                 }));
                 manifests.push(Manifest::RoleBinding(RoleBinding {
                     metadata,
-                    role_ref: role_ref("Role", account),
+                    role_ref: role_ref("Role", &name),
                     subjects: Some(vec![subject]),
                 }));
             }
@@ -75,15 +78,16 @@ pub fn manifests(rights: &Rights, account: &Account) -> Vec<Manifest> {
 }
 
 /// One rule for the resources of a group that need the same verbs.
-fn rules(resources: &BTreeMap<(&str, &str), Vec<&str>>) -> Vec<PolicyRule> {
+fn rules(resources: &BTreeMap<(&str, Option<&str>, &str), Vec<&str>>) -> Vec<PolicyRule> {
     let mut rules: Vec<PolicyRule> = Vec::new();
-    let mut places: BTreeMap<(&str, &[&str]), usize> = BTreeMap::new();
-    for ((group, resource), verbs) in resources {
-        let place = *places.entry((group, verbs)).or_insert(rules.len());
+    let mut places: BTreeMap<(&str, Option<&str>, &[&str]), usize> = BTreeMap::new();
+    for ((group, name, resource), verbs) in resources {
+        let place = *places.entry((group, *name, verbs)).or_insert(rules.len());
         if place == rules.len() {
             rules.push(PolicyRule {
                 api_groups: Some(vec![(*group).to_owned()]),
                 resources: Some(Vec::new()),
+                resource_names: name.map(|name| vec![name.to_owned()]),
                 verbs: verbs.iter().map(ToString::to_string).collect(),
                 ..PolicyRule::default()
             });
@@ -95,10 +99,10 @@ fn rules(resources: &BTreeMap<(&str, &str), Vec<&str>>) -> Vec<PolicyRule> {
     rules
 }
 
-fn metadata(scope: &Scope, account: &Account) -> ObjectMeta {
+fn metadata(scope: &Scope, name: &str) -> ObjectMeta {
     let labels = [("app.kubernetes.io/name", "operator-host")];
     ObjectMeta {
-        name: Some(account.name.clone()),
+        name: Some(name.to_owned()),
         namespace: match scope {
             Scope::Cluster => None,
             Scope::Namespace(namespace) => Some(namespace.clone()),
@@ -112,15 +116,15 @@ fn metadata(scope: &Scope, account: &Account) -> ObjectMeta {
     }
 }
 
-fn role_ref(kind: &str, account: &Account) -> RoleRef {
+fn role_ref(kind: &str, name: &str) -> RoleRef {
     RoleRef {
         api_group: Some(GROUP.to_owned()),
         kind: kind.to_owned(),
-        name: account.name.clone(),
+        name: name.to_owned(),
     }
 }
 
-fn subject(account: &Account) -> Subject {
+fn subject(account: &ServiceAccount) -> Subject {
     Subject {
         kind: "ServiceAccount".to_owned(),
         name: account.name.clone(),

@@ -25,6 +25,13 @@ fn kind(text: &str) -> Kind {
     }
 }
 
+fn host() -> ServiceAccount {
+    ServiceAccount {
+        namespace: "system".into(),
+        name: "host".into(),
+    }
+}
+
 /// `more` are further lines of the one controller; `makes` is what its plugin says that it makes.
 fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finalizer: bool) -> Rights {
     let parent = kind(parent);
@@ -46,7 +53,7 @@ fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finaliz
         finalizer,
         crd: None,
     };
-    rights(&config, &[description], &resources()).unwrap()
+    rights(&config, &host(), &[description], &resources()).unwrap()
 }
 
 /// `scope resource: verbs`, the scope of the cluster as `*`.
@@ -57,7 +64,13 @@ fn texts(rights: &Rights) -> Vec<String> {
             Scope::Cluster => "*",
             Scope::Namespace(name) => name,
         };
-        let line = format!("{scope} {}.{}", permission.resource, permission.group);
+        let mut line = format!("{scope} {}.{}", permission.resource, permission.group);
+        if let Some(name) = &permission.name {
+            line = format!("{line} {name}");
+        }
+        if let Some(who) = &permission.who {
+            line = format!("{who}: {line}");
+        }
         lines.entry(line).or_default().push(permission.verb);
     }
     lines
@@ -158,7 +171,7 @@ fn what_the_plugin_does_not_make_is_watched_and_never_written_and_a_remark_says_
 fn a_kind_that_nobody_knows_is_named() {
     let mut config = Config::parse(Path::new("/c"), "controllers: []").unwrap();
     assert_eq!(
-        texts(&rights(&config, &[], &resources()).unwrap()),
+        texts(&rights(&config, &host(), &[], &resources()).unwrap()),
         ["* customresourcedefinitions.apiextensions.k8s.io: list watch"]
     );
     let other = format!(
@@ -175,6 +188,59 @@ fn a_kind_that_nobody_knows_is_named() {
         finalizer: false,
         crd: None,
     };
-    let error = rights(&config, &[description], &resources()).unwrap_err();
+    let error = rights(&config, &host(), &[description], &resources()).unwrap_err();
     assert_eq!(error.0, kind("other.dev/v1/Other"));
+}
+
+#[test]
+fn who_writes_in_the_name_of_a_service_account_needs_no_right_to_write_but_to_be_that_account() {
+    let children = "  serviceAccount: shop/writer\n  children: [{apiVersion: v1, kind: Pod}]\n";
+    let rights = rights_of("test.dev/v1/Thing", "[a]", children, &["v1/Pod"], false);
+    let texts = texts(&rights);
+    for expected in [
+        "a pods.: list watch",
+        "shop serviceaccounts. writer: impersonate",
+        "shop/writer: a pods.: create delete patch",
+    ] {
+        assert!(
+            texts.contains(&expected.to_owned()),
+            "{expected} is not in {texts:?}"
+        );
+    }
+    let names: Vec<_> = manifests::manifests(&rights, &host())
+        .into_iter()
+        .filter_map(|manifest| match manifest {
+            manifests::Manifest::Role(role) => role.metadata.name,
+            _ => None,
+        })
+        .collect();
+    assert_eq!(names, ["host", "host", "host:shop:writer"]);
+}
+
+#[test]
+fn leases_are_in_the_hosts_namespace_and_of_a_single_one_only_the_creation_is_not_by_name() {
+    let with = |mode: &str| {
+        let text = format!("leadership: {mode}\ncontrollers: []");
+        let config = Config::parse(Path::new("/c"), &text).unwrap();
+        texts(&rights(&config, &host(), &[], &resources()).unwrap())
+    };
+    let definitions = "* customresourcedefinitions.apiextensions.k8s.io: list watch";
+    assert_eq!(with("none"), [definitions]);
+    assert_eq!(
+        with("single"),
+        [
+            definitions,
+            "system events.events.k8s.io: create patch",
+            "system leases.coordination.k8s.io: create",
+            "system leases.coordination.k8s.io operator-host: get update",
+        ]
+    );
+    assert_eq!(
+        with("per-controller"),
+        [
+            definitions,
+            "system events.events.k8s.io: create patch",
+            "system leases.coordination.k8s.io: create delete get list update"
+        ]
+    );
 }

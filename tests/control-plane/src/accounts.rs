@@ -14,7 +14,7 @@ use crate::error::Error;
 const LIFETIME: i64 = 24 * 60 * 60;
 
 impl ControlPlane {
-    /// A kubeconfig with a new token of a ServiceAccount that exists.
+    /// A kubeconfig with a new token of a ServiceAccount that exists; its namespace is the default one, as in a pod.
     ///
     /// # Errors
     /// [`Error::Api`] when it does not, [`Error::Io`] when the file cannot be written.
@@ -31,6 +31,6 @@ impl ControlPlane {
             .create_token_request(name, &PostParams::default(), &request)
             .await?;
         let token = answer.status.and_then(|status| status.token).unwrap_or_default();
-        self.write_kubeconfig(&format!("{namespace}-{name}"), &token)
+        self.write_kubeconfig(&format!("{namespace}-{name}"), &token, namespace)
     }
 }

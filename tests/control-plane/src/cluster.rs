@@ -109,9 +109,14 @@ impl ControlPlane {
         }
     }
 
-    pub(crate) fn write_kubeconfig(&self, user: &str, token: &str) -> Result<PathBuf, Error> {
+    pub(crate) fn write_kubeconfig(
+        &self,
+        user: &str,
+        token: &str,
+        namespace: &str,
+    ) -> Result<PathBuf, Error> {
         self.data
-            .write_kubeconfig(user, token, self.apiserver_port.number)?;
+            .write_kubeconfig(user, token, self.apiserver_port.number, namespace)?;
         Ok(self.data.kubeconfig(user))
     }
 

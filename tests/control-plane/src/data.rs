@@ -111,12 +111,18 @@ impl DataDir {
             let token = token();
             // token,user,uid,"groups": https://kubernetes.io/docs/reference/access-authn-authz/authentication/
             tokens += &format!("{token},{0},{0},\"{1}\"\n", user.name, user.groups.join(","));
-            self.write_kubeconfig(&user.name, &token, port)?;
+            self.write_kubeconfig(&user.name, &token, port, "default")?;
         }
         self.write("tokens.csv", &tokens)
     }
 
-    pub(crate) fn write_kubeconfig(&self, user: &str, token: &str, port: u16) -> Result<(), Error> {
+    pub(crate) fn write_kubeconfig(
+        &self,
+        user: &str,
+        token: &str,
+        port: u16,
+        namespace: &str,
+    ) -> Result<(), Error> {
         let path = self.kubeconfig(user);
         let text = format!(
             "apiVersion: v1\n\
@@ -124,7 +130,7 @@ impl DataDir {
              current-context: control-plane\n\
              contexts:\n\
              - name: control-plane\n  \
-               context: {{cluster: control-plane, user: {user}, namespace: default}}\n\
+               context: {{cluster: control-plane, user: {user}, namespace: {namespace}}}\n\
              clusters:\n\
              - name: control-plane\n  \
                cluster:\n    \
