@@ -1,0 +1,149 @@
+//! What people want of a version, and what is remembered of it over a restart.
+
+use std::fs;
+
+use control_plane::Options;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use super::{DEFINITION, Stage, digest, is_held_back, response, until_held_back, until_live, until_report};
+use crate::puppet::{CONFIG_MAP, PUPPET};
+use crate::support::{Scenario, own_cluster, resource};
+
+#[tokio::test]
+async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_again() {
+    let scenario = Scenario::new("proving-restart").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let spec =
+        |text: &str| json!({"response": response(&[("a", text)]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec("x")).await;
+    scenario.until_ready("p").await;
+    let uid = scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid;
+    stage.swap(1);
+    until_held_back(&host, 1).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // A log of its own tells the second run from the first.
+    fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
+    let host = stage.start();
+    until_live(&host, 0, "last good one before the restart").await;
+    until_held_back(&host, 1).await;
+    scenario.puppet("p", spec("y")).await;
+    scenario
+        .until(CONFIG_MAP, "a", "changed by the last good version", |a| {
+            a.data["data"]["text"] == "y"
+        })
+        .await;
+    assert_eq!(scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid, uid);
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // What is damaged is not used, and the log says so: then there is nothing but the file.
+    let kept = stage
+        .state
+        .join("puppet")
+        .join(format!("{}.wasm", digest(0).to_string().replace(':', "-")));
+    fs::write(&kept, "damaged").unwrap();
+    fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
+    let host = stage.start();
+    host.until_log(&["a version that was kept is lost", "damaged"])
+        .await;
+    until_live(&host, 1, "it was the first").await;
+}
+
+#[tokio::test]
+async fn the_configuration_can_promote_a_version_by_force() {
+    let scenario = Scenario::new("proving-force").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    until_held_back(&host, 1).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+    stage.more = format!("proving: {{promote: {}}}", digest(1));
+    let host = stage.start();
+    until_live(&host, 1, "promoted by force").await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+}
+
+#[tokio::test]
+async fn a_configuration_that_allows_more_lets_through_what_was_held_back() {
+    let scenario = Scenario::new("proving-configured").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    until_held_back(&host, 1).await;
+    stage.more = "proving: {maxDeletions: 100%}".into();
+    stage.configure();
+    until_live(&host, 1, "1 of 1 child deleted").await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+}
+
+/// Writes annotations onto the kind's definition; null takes one away.
+async fn annotate(scenario: &Scenario, annotations: Value) {
+    let definitions = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
+    let api: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &definitions);
+    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+    api.patch(DEFINITION, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn annotations_promote_by_force_roll_back_and_let_go() {
+    // The definition is everybody's in a shared cluster.
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "proving-orders").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": response(&[("b", "x")])}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    until_held_back(&host, 1).await;
+    annotate(&scenario, json!({"operator-host.dev/promote": digest(1).short()})).await;
+    until_live(&host, 1, "promoted by force").await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+    scenario
+        .until(CONFIG_MAP, "b", "made by the new version", |_| true)
+        .await;
+    scenario
+        .until(PUPPET, "p", "no longer holds anything back", |p| !is_held_back(p))
+        .await;
+
+    annotate(&scenario, json!({"operator-host.dev/pin": digest(0).to_string()})).await;
+    until_live(&host, 0, "rolled back to").await;
+    scenario.until_gone(CONFIG_MAP, "b").await;
+    scenario
+        .until(CONFIG_MAP, "a", "made by the version before", |_| true)
+        .await;
+    let report = until_report(&host, "put aside", |r| r["candidate"]["state"] == "putAside").await;
+    assert_eq!(
+        report["pinned"],
+        digest(0).to_string().trim_start_matches("sha256:")
+    );
+    assert_eq!(report["live"]["digest"], digest(0).to_string());
+
+    annotate(&scenario, json!({"operator-host.dev/promote": "latest"})).await;
+    host.until_log(&["operator-host.dev/promote is ignored", "latest"])
+        .await;
+    // Neither in the file nor kept: nothing happens but words.
+    annotate(&scenario, json!({"operator-host.dev/pin": "0123456789abcdef"})).await;
+    host.until_log(&["0123456789abcdef is pinned", "stays"]).await;
+    // Without orders the file's version is proved again.
+    annotate(
+        &scenario,
+        json!({"operator-host.dev/pin": null, "operator-host.dev/promote": null}),
+    )
+    .await;
+    until_report(&host, "held back", |r| r["candidate"]["state"] == "heldBack").await;
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+}
