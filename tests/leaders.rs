@@ -355,7 +355,7 @@ async fn a_holder_of_another_version_is_respected_as_long_as_it_renews() {
     let renew = async |i: i32| {
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NAME},
-            "spec": {"holderIdentity": "old_0.0.1_12345678", "leaseDurationSeconds": 2,
+            "spec": {"holderIdentity": "old_0.0.1_12345678", "leaseDurationSeconds": 6,
                 // Its clock is far off.
                 "renewTime": format!("2001-01-01T00:00:{i:02}.000000Z"), "leaseTransitions": 7},
         });
@@ -373,7 +373,7 @@ async fn a_holder_of_another_version_is_respected_as_long_as_it_renews() {
         .puppet("p", json!({"response": {"children": [config_map("p", "x")]}}))
         .await;
     host.until_log(&["controller started"]).await;
-    for i in 1..20 {
+    for i in 1..32 {
         tokio::time::sleep(Duration::from_millis(250)).await;
         renew(i).await;
     }

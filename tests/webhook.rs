@@ -173,8 +173,7 @@ async fn until_ready_says(host: &Host, words: &[&str]) {
     let start = Instant::now();
     loop {
         let (status, ready) = get(host, "/readyz?verbose").await;
-        assert_eq!(status, 200, "the rest works: {ready}");
-        if words.iter().all(|word| ready.contains(word)) {
+        if status == 200 && words.iter().all(|word| ready.contains(word)) {
             return;
         }
         assert!(start.elapsed() < LIMIT, "{words:?} is not in {ready}");
