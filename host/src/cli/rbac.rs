@@ -241,6 +241,7 @@ fn table(rights: &Rights) -> String {
             .map_or_else(|| "host".to_owned(), ToString::to_string);
         let reasons: Vec<&str> = reasons.iter().map(String::as_str).collect();
         rows.push([
+            who,
             namespace,
             resource,
             permission.verb.to_owned(),
