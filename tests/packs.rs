@@ -14,7 +14,7 @@ use crate::echo::{CONTROLLER, ECHO, echo};
 use crate::mount::Mount;
 use crate::puppet::assert_says;
 use crate::support::{Host, Scenario, plugin};
-use crate::telemetry::get;
+use crate::telemetry::{get, until_ready_is_without};
 
 /// Made with `openssl genpkey -algorithm ed25519`, for these tests only.
 const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEILt4uGYZKBEtKWPqREJJza4LZAHpiLwCjYh+g9P860AS\n-----END PRIVATE KEY-----\n";
@@ -168,8 +168,7 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
     assert_says(&ready, &["[+]plugin/echo ok: ", "stays live", "echo.wasm.zst.2"]);
     volume.project(&applied[2..]);
     until_live(&host, &digest(&second[0])).await;
-    let (_, ready) = get(&host, "/readyz?verbose").await;
-    assert!(!ready.contains("stays live"), "{ready}");
+    until_ready_is_without(&host, "stays live").await;
 
     // The commands of plugin authors take it as it lies there.
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
@@ -263,6 +262,5 @@ async fn a_pinned_controller_takes_that_version_only_and_another_pin_takes_effec
         .await;
     volume.config(&scenario, &pinned(&two[0]));
     until_live(&host, &digest(&two[0])).await;
-    let (_, ready) = get(&host, "/readyz?verbose").await;
-    assert!(!ready.contains("stays live"), "{ready}");
+    until_ready_is_without(&host, "stays live").await;
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use crate::echo::{CONTROLLER, ECHO, echo};
 use crate::puppet::{assert_says, controller};
 use crate::support::{Host, Scenario, plugin};
-use crate::telemetry::get;
+use crate::telemetry::{get, until_ready_is_without};
 
 /// Whether this machine lets us mount; says so when it does not.
 fn may_mount(scenario: &Scenario) -> bool {
@@ -175,6 +175,5 @@ async fn a_volume_that_is_unmounted_and_mounted_again_leaves_the_live_version_an
         &format!("{mount}\ncp {} {path}/echo.wasm", other.display()),
     );
     host.until_log(&["plugin loaded", "\"before\":\"sha256:"]).await;
-    let (_, ready) = get(&host, "/readyz?verbose").await;
-    assert!(!ready.contains("stays live"), "{ready}");
+    until_ready_is_without(&host, "stays live").await;
 }

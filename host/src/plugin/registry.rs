@@ -1,5 +1,7 @@
 //! Which version of a plugin is live. A pass takes one and keeps it to its end, whatever is reloaded meanwhile.
 
+mod because;
+
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,6 +12,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
+use self::because::Because;
 use super::contract::Kind;
 use super::proof::{HeldBack, Orders, Proof, Verdict};
 use super::report::{CandidateState, CandidateVersion, KeptVersion, LiveVersion, PluginReport};
@@ -97,40 +100,6 @@ struct Waiting {
     tries: u32,
     /// What was said of it last, so that it is said once.
     said: Option<HeldBack>,
-}
-
-/// How a version came to be live.
-enum Because {
-    First,
-    Proved { on: String, diff: String },
-    Unproved,
-    Reconfigured,
-    Forced,
-    RolledBack,
-    Restored,
-}
-
-impl std::fmt::Display for Because {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::First => f.write_str("it was the first"),
-            Self::Proved { on, .. } => write!(f, "proved: {on}"),
-            Self::Unproved => f.write_str("nothing proves it"),
-            Self::Reconfigured => f.write_str("its limits were changed"),
-            Self::Forced => f.write_str("promoted by force"),
-            Self::RolledBack => f.write_str("rolled back to: it is pinned"),
-            Self::Restored => f.write_str("it was the last good one before the restart"),
-        }
-    }
-}
-
-impl Because {
-    fn diff(&self) -> &str {
-        match self {
-            Self::Proved { diff, .. } => diff,
-            _ => "",
-        }
-    }
 }
 
 /// The first wait before a candidate that was held back is tried again: the objects may have changed. Doubled each time.
@@ -314,15 +283,7 @@ impl Slot {
         let name = file.file_name().map_or_else(|| file.clone(), PathBuf::from);
         let message = format!("the plugin {} cannot be used: {reason}", name.display());
         self.forget_waiting();
-        let refused = CandidateVersion {
-            digest: digest.as_ref().map(ToString::to_string),
-            version: None,
-            state: CandidateState::Refused,
-            reason: None,
-            message: message.clone(),
-            diff: String::new(),
-            since: Timestamp::now(),
-        };
+        let refused = CandidateVersion::refused(digest.as_ref(), &message);
         self.report.send_modify(|report| report.candidate = Some(refused));
         let digest = digest.map(tracing::field::display);
         self.metrics.reloaded("refused");
@@ -343,7 +304,7 @@ impl Slot {
         let live = self.live_version();
         if let Some(plugin) = &loaded {
             let message = format!("another version is pinned: {pin}");
-            self.put_aside(plugin, message);
+            self.put_aside(plugin, &message);
         }
         if live.is_some_and(|live| pin.matches(live.digest())) {
             return false;
@@ -461,13 +422,10 @@ impl Slot {
             _ => Timestamp::now(),
         };
         let candidate = CandidateVersion {
-            digest: Some(plugin.digest().to_string()),
-            version: Some(plugin.description().version.clone()),
-            state: CandidateState::HeldBack,
             reason: Some(held.reason.to_owned()),
-            message: held.message.clone(),
             diff: held.diff.clone(),
             since,
+            ..CandidateVersion::of(plugin, CandidateState::HeldBack, &held.message)
         };
         self.report
             .send_modify(|report| report.candidate = Some(candidate));
@@ -487,15 +445,8 @@ impl Slot {
     }
 
     fn report_proving(&self, plugin: &Plugin) {
-        let proving = CandidateVersion {
-            digest: Some(plugin.digest().to_string()),
-            version: Some(plugin.description().version.clone()),
-            state: CandidateState::Proving,
-            reason: None,
-            message: "it is compared with the live version".to_owned(),
-            diff: String::new(),
-            since: Timestamp::now(),
-        };
+        let message = "it is compared with the live version";
+        let proving = CandidateVersion::of(plugin, CandidateState::Proving, message);
         // While one that is held back is tried again, it is held back.
         self.report.send_if_modified(|report| {
             let known = report.candidate.as_ref().is_some_and(|before| {
@@ -508,7 +459,7 @@ impl Slot {
         });
     }
 
-    fn put_aside(&self, plugin: &Plugin, message: String) {
+    fn put_aside(&self, plugin: &Plugin, message: &str) {
         let was_held_back = self.waiting().as_mut().is_some_and(|waiting| {
             waiting.said = None;
             std::mem::take(&mut waiting.tries) > 0
@@ -517,15 +468,7 @@ impl Slot {
             self.let_go();
         }
         self.trouble.send_replace(None);
-        let candidate = CandidateVersion {
-            digest: Some(plugin.digest().to_string()),
-            version: Some(plugin.description().version.clone()),
-            state: CandidateState::PutAside,
-            reason: None,
-            message,
-            diff: String::new(),
-            since: Timestamp::now(),
-        };
+        let candidate = CandidateVersion::of(plugin, CandidateState::PutAside, message);
         self.report
             .send_modify(|report| report.candidate = Some(candidate));
     }
