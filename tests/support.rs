@@ -151,6 +151,20 @@ impl Scenario {
         )
     }
 
+    /// Starts a host in a mount namespace of its own, after a shell script in it.
+    pub fn start_after(&self, script: &str, config: &Path, arguments: &[&str]) -> Host {
+        let script = format!("set -e\n{script}\nexec \"$0\" \"$@\"");
+        let wrapper = ["unshare", "-m", "sh", "-c", &script].map(str::to_owned);
+        Host::start_through(
+            &wrapper,
+            config,
+            &self.kubeconfig,
+            arguments,
+            &[],
+            self.folder.path(),
+        )
+    }
+
     /// The API of a kind in this namespace; `kind` is as in [`resource`].
     pub fn api(&self, kind: &str) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource(kind))
@@ -355,14 +369,28 @@ impl Host {
         more: &[(&str, &str)],
         folder: &Path,
     ) -> Self {
+        Self::start_through(&[], config, kubeconfig, arguments, more, folder)
+    }
+
+    fn start_through(
+        wrapper: &[String],
+        config: &Path,
+        kubeconfig: &Path,
+        arguments: &[&str],
+        more: &[(&str, &str)],
+        folder: &Path,
+    ) -> Self {
         let log = folder.join("host.log");
-        let mut all = vec![
+        let host = env!("CARGO_BIN_EXE_operator-host").to_owned();
+        let mut command = wrapper.iter().cloned().chain([host]);
+        let program = PathBuf::from(command.next().expect("a program"));
+        let mut all: Vec<String> = command.collect();
+        all.extend([
             "run".to_owned(),
             "--config".to_owned(),
             config.display().to_string(),
-        ];
+        ]);
         all.extend(arguments.iter().map(ToString::to_string));
-        let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
         let mut environment = vec![
             ("KUBECONFIG", kubeconfig),
             ("OPERATOR_HOST_LOG", Path::new("info,operator_host=debug")),
@@ -371,7 +399,7 @@ impl Host {
         environment.extend(more.iter().map(|(name, value)| (*name, Path::new(*value))));
         let output = Output::File(log.clone());
         let process =
-            Component::spawn("operator-host", program, &all, &environment, output).expect("the host starts");
+            Component::spawn("operator-host", &program, &all, &environment, output).expect("the host starts");
         Self { process, log }
     }
 

@@ -4,6 +4,7 @@ pub mod check;
 pub mod crd;
 pub mod diff;
 pub mod new;
+pub mod pack;
 pub mod plugins;
 pub mod rbac;
 pub mod render;
@@ -48,6 +49,8 @@ pub enum Command {
     Diff(diff::Args),
     /// Make recorded plugin calls again and print what differs
     Replay(replay::Args),
+    /// Print ConfigMaps that hold plugins, compressed, split and signed where that is wanted
+    Pack(pack::Args),
     /// Print the least rights that a configuration and its plugins need, as Roles and bindings
     Rbac(rbac::Args),
     /// Take the host's finalizers off, so that nothing waits for it once it is gone

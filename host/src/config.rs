@@ -5,6 +5,7 @@
 
 pub mod follow;
 pub mod leadership;
+mod trust;
 pub mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,10 @@ use thiserror::Error;
 use self::leadership::{LeadershipConfig, RawLease};
 use self::webhook::{RawWebhook, WebhookConfig};
 use crate::plugin::contract::Kind;
+use crate::plugin::source;
+use crate::plugin::trust::{PublicKey, Trust};
 use crate::telemetry::log;
+use trust::RawSignatures;
 
 mod proving;
 
@@ -67,6 +71,8 @@ pub struct ControllerConfig {
     pub backoff: BackoffConfig,
     /// What one plugin call may use.
     pub limits: LimitsConfig,
+    /// Whose plugins are taken.
+    pub trust: Trust,
     /// What a new version of the plugin must show.
     pub proving: ProvingConfig,
     /// The ServiceAccount in whose name children are written; `None`: the host's own.
@@ -243,6 +249,7 @@ struct RawConfig {
     #[serde(default)]
     namespaces: Vec<Spanned<String>>,
     log: Option<Spanned<String>>,
+    signatures: Option<RawSignatures>,
     controllers: Vec<RawController>,
     #[serde(default)]
     leadership: leadership::Mode,
@@ -271,6 +278,8 @@ struct RawController {
     backoff: RawBackoff,
     #[serde(default)]
     limits: RawLimits,
+    sha256: Option<Spanned<String>>,
+    signatures: Option<RawSignatures>,
     service_account: Option<Spanned<String>>,
     #[serde(default)]
     proving: RawProving,
@@ -340,10 +349,15 @@ impl RawConfig {
             })?;
         }
         let mut controllers: Vec<ControllerConfig> = Vec::new();
+        let signatures = self
+            .signatures
+            .as_ref()
+            .map(|signatures| signatures.validate(file));
+        let keys = signatures.transpose()?.unwrap_or_default();
         for raw in self.controllers {
             let name_at = raw.name.referenced;
             let parent_at = raw.parent.kind.referenced;
-            let controller = raw.validate(file, &folder, needs_plugins)?;
+            let controller = raw.validate(file, &folder, &keys, needs_plugins)?;
             if controllers.iter().any(|other| other.name == controller.name) {
                 let message = format!(
                     "there is a controller named {:?} already: give each its own name",
@@ -379,12 +393,13 @@ impl RawController {
         self,
         file: &Path,
         folder: &Path,
+        keys: &[PublicKey],
         needs_plugins: bool,
     ) -> Result<ControllerConfig, ConfigError> {
         dns_label(file, &self.name, "a controller's name")?;
         let parent = self.parent.validate(file)?;
         let path = folder.join(&self.plugin.value);
-        if needs_plugins && !path.is_file() {
+        if needs_plugins && !source::is_there(&path) {
             let message = format!(
                 "there is no plugin file {}: put it there, or name one that exists",
                 path.display()
@@ -444,6 +459,11 @@ impl RawController {
             let message = format!("`backoff.initial` ({initial:?}) must not be over `backoff.max` ({max:?})");
             return Err(invalid(file, given.referenced, message));
         }
+        let keys = match &self.signatures {
+            Some(signatures) => signatures.validate(file)?,
+            None => keys.to_vec(),
+        };
+        let sha256 = trust::pin(file, self.sha256.as_ref())?;
         Ok(ControllerConfig {
             name: self.name.value,
             parent,
@@ -461,6 +481,7 @@ impl RawController {
                 deadline: duration(file, self.limits.deadline.as_ref(), DEFAULT_LIMITS.deadline)?,
                 response: bytes(file, self.limits.response.as_ref(), DEFAULT_LIMITS.response)?,
             },
+            trust: Trust { sha256, keys },
             service_account: self
                 .service_account
                 .map(|text| service_account(file, &text))

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
                 .map(|()| ExitCode::SUCCESS),
             Command::Diff(args) => cli::diff::run(args).await,
             Command::Replay(args) => cli::replay::run(args).await,
+            Command::Pack(args) => cli::pack::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Rbac(args) => cli::rbac::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Uninstall(args) => cli::uninstall::run(args).await,
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),

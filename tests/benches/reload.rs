@@ -10,6 +10,7 @@ use operator_host::metrics::Metrics;
 use operator_host::plugin::contract::Kind;
 use operator_host::plugin::registry::{Expected, Live, Slot};
 use operator_host::plugin::reload::Files;
+use operator_host::plugin::trust::Trust;
 use operator_host::plugin::{EngineOptions, Limits, Runtime};
 
 use super::call::request;
@@ -32,6 +33,7 @@ pub async fn run(table: &mut Table) {
         },
         file: folder.path().join("echo.wasm"),
         limits: Limits::default(),
+        trust: Trust::default(),
     };
     let runtime = Runtime::new(EngineOptions::default()).expect("an engine");
     let meter = opentelemetry::global::meter("bench");

@@ -26,6 +26,7 @@ use crate::controller::status::{self, Verdict};
 use crate::plugin::contract::{
     Description, Event, GeneratedSecret, Kind, Need, ObjectRef, Related, Request, Response,
 };
+use crate::plugin::trust::Trust;
 use crate::plugin::{CallError, Plugin};
 
 /// Why a pass gave no rendering.
@@ -297,6 +298,7 @@ fn controller(description: &Description) -> ControllerConfig {
         resync: DEFAULT_RESYNC,
         backoff: DEFAULT_BACKOFF,
         limits: DEFAULT_LIMITS,
+        trust: Trust::default(),
         service_account: None,
         proving: DEFAULT_PROVING,
     }

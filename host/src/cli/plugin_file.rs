@@ -3,11 +3,39 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
+use crate::plugin::pack::Compression;
+use crate::plugin::source;
 use crate::plugin::{EngineOptions, Limits, LoadError, Plugin, Runtime};
+
+/// Reads a plugin's file: its name and its bytes. It may be compressed, and then be named with or without that, or in
+/// parts.
+///
+/// # Errors
+/// When there is no such file, or it cannot be unpacked.
+pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    // As a configuration names it.
+    if !file.is_file() && source::is_there(file) {
+        let content = source::read_at_rest(file, Limits::default().module);
+        let content = content.map_err(|reason| anyhow!("{}: {reason}", file.display()));
+        return Ok((name.into_owned(), content.map_err(Failure::Usage)?.bytes.to_vec()));
+    }
+    let packed = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));
+    let compression = Compression::of(file);
+    let bytes = packed.and_then(|packed| {
+        if compression == Compression::None {
+            return Ok(packed);
+        }
+        let unpacked = compression.unpack(&packed, Limits::default().module);
+        unpacked.with_context(|| file.display().to_string())
+    });
+    let name = name.strip_suffix(compression.suffix()).unwrap_or(&name);
+    Ok((name.to_owned(), bytes.map_err(Failure::Usage)?))
+}
 
 /// Reads and loads a plugin; the inner error is the file's fault.
 ///
@@ -22,10 +50,7 @@ pub(super) async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failu
 /// # Errors
 /// As [`load`].
 pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
-    let bytes = tokio::fs::read(file)
-        .await
-        .with_context(|| format!("cannot read {}", file.display()));
-    let bytes = bytes.map_err(Failure::Usage)?;
+    let (_, bytes) = read(file)?;
     let runtime = Runtime::new(EngineOptions {
         concurrency: 1,
         pooling: false,
@@ -36,7 +61,7 @@ pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plug
 /// Shows what plugins log, on standard error.
 pub(super) fn show_log(level: &str) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(format!("{}={level}", crate::plugin::LOG_TARGET))
-        .map_err(|error| Failure::Usage(anyhow::anyhow!("--log {level:?}: {error}")))?;
+        .map_err(|error| Failure::Usage(anyhow!("--log {level:?}: {error}")))?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -57,10 +57,10 @@ impl Follower {
     pub fn start(self, files: &Files, first: Config) -> Configurations {
         self.metrics.config_reloaded("taken");
         let (looks, news) = watch::channel(None);
-        let source = Source::new(self.file.clone(), LIMIT).anywhere();
+        let source = Source::plain(self.file.clone(), LIMIT);
         let watched = files.watch(source, move |look, _| {
             let text = match look {
-                Look::New(bytes, _) => Ok(bytes),
+                Look::New(content) => Ok(content.bytes),
                 Look::Trouble(reason) => Err(reason),
                 Look::Same | Look::Unsettled(_) => return,
             };

@@ -55,6 +55,36 @@ fn claims_are_retained_and_other_kinds_deleted_unless_the_file_says_otherwise() 
     assert_eq!(removals(&flipped), [Removal::Delete, Removal::Retain]);
 }
 
+#[test]
+fn a_controller_has_its_own_keys_or_those_of_all() {
+    let key = |n: u8| serde_json::to_value(k8s_openapi::ByteString(vec![n; 32])).unwrap();
+    let (first, second) = (key(1), key(2));
+    let keys = |text: &str| parse(text).unwrap().controllers[0].trust.keys.clone();
+    let for_all = format!("signatures: {{keys: [{first}]}}\n{GOOD}");
+    assert_eq!(
+        keys(&for_all),
+        [PublicKey::parse(first.as_str().unwrap()).unwrap()]
+    );
+    let own = format!("{for_all}    signatures: {{keys: [{second}]}}\n");
+    assert_eq!(keys(&own), [PublicKey::parse(second.as_str().unwrap()).unwrap()]);
+    assert_eq!(keys(GOOD), []);
+    let digest = "ab".repeat(32);
+    let pinned = parse(&format!("{GOOD}    sha256: {digest}\n")).unwrap();
+    assert_eq!(pinned.controllers[0].trust.sha256, digest.parse().ok());
+}
+
+#[test]
+fn a_plugin_may_be_there_in_any_of_its_forms() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    assert!(Config::parse(&file, GOOD).is_err());
+    for form in ["echo.wasm.zst", "echo.wasm.gz", "echo.wasm.pack"] {
+        std::fs::write(folder.path().join(form), b"").unwrap();
+        assert!(Config::parse(&file, GOOD).is_ok(), "{form}");
+        std::fs::remove_file(folder.path().join(form)).unwrap();
+    }
+}
+
 #[track_caller]
 fn refused(text: &str, place: &str, expected: &str) {
     let message = parse(text).expect_err("the configuration must be refused");
@@ -112,6 +142,21 @@ fn every_refusal_says_line_and_column_and_what_is_expected() {
         &GOOD.replace("    limits", "    concurrency: many\n    limits"),
         "8:18",
         "",
+    );
+    refused(
+        &format!("{GOOD}    sha256: abc\n"),
+        "9:13",
+        "64 hexadecimal digits",
+    );
+    refused(
+        &format!("signatures: {{keys: []}}\n{GOOD}"),
+        "1:20",
+        "at least one key",
+    );
+    refused(
+        &format!("{GOOD}    signatures: {{keys: [AAAA]}}\n"),
+        "9:25",
+        "no public ed25519 key",
     );
     refused(
         &format!("log: loud=louder\n{GOOD}"),

@@ -262,6 +262,7 @@ fn expected(config: &ControllerConfig) -> Expected {
         parent: config.parent.clone(),
         file: config.plugin.clone(),
         limits,
+        trust: config.trust.clone(),
     }
 }
 

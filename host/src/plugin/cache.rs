@@ -14,6 +14,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use aws_lc_rs::hmac;
 use tracing::{debug, warn};
@@ -28,7 +29,7 @@ const KEY_BYTES: usize = 32;
 const TAG_BYTES: usize = 32;
 /// The suffix of entries.
 const SUFFIX: &str = "code";
-/// So many entries are kept; the oldest go first.
+/// So many entries are kept; those go first that were not used for the longest time.
 const ENTRIES: usize = 64;
 
 /// Why a folder cannot hold compiled code. The host works without.
@@ -115,7 +116,15 @@ impl Cache {
             .ok_or_else(|| "it is not what this host wrote".to_owned())
             .and_then(|code| restore(engine, code, deserialize).map_err(|error| format!("{error:#}")));
         match restored {
-            Ok(restored) => Some(restored),
+            Ok(restored) => {
+                // The ones that are not used go first.
+                let now = fs::FileTimes::new().set_modified(SystemTime::now());
+                let _ = File::options()
+                    .append(true)
+                    .open(&file)
+                    .and_then(|entry| entry.set_times(now));
+                Some(restored)
+            }
             Err(reason) => {
                 warn!(entry = name, %reason, "a file of compiled code cannot be used and is made anew");
                 let _ = fs::remove_file(&file);
@@ -126,7 +135,11 @@ impl Cache {
 
     /// Keeps code under a name. Where that is not possible the host goes on without.
     pub(super) fn put(&self, name: &str, code: &[u8]) {
-        match self.write(name, code) {
+        let mut written = self.write(name, code);
+        while written.as_ref().is_err_and(is_full) && self.evict(1) > 0 {
+            written = self.write(name, code);
+        }
+        match written {
             Ok(()) => debug!(entry = name, bytes = code.len(), "compiled code kept"),
             Err(error) if self.0.said.swap(true, Ordering::Relaxed) => {
                 debug!(entry = name, %error, "cannot keep compiled code");
@@ -136,7 +149,8 @@ impl Cache {
                 "cannot keep compiled code: plugins run, but the next start compiles them again"
             ),
         }
-        self.evict();
+        let surplus = self.entries().len().saturating_sub(ENTRIES);
+        self.evict(surplus);
     }
 
     fn write(&self, name: &str, code: &[u8]) -> io::Result<()> {
@@ -169,9 +183,10 @@ impl Cache {
         self.0.path.join(format!("{name}.{SUFFIX}"))
     }
 
-    fn evict(&self) {
+    /// All entries, those first that were not used for the longest time.
+    fn entries(&self) -> Vec<PathBuf> {
         let Ok(folder) = fs::read_dir(&self.0.path) else {
-            return;
+            return Vec::new();
         };
         let mut entries: Vec<_> = folder
             .filter_map(|entry| Some(entry.ok()?.path()))
@@ -179,11 +194,22 @@ impl Cache {
             .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
             .collect();
         entries.sort();
-        let surplus = entries.len().saturating_sub(ENTRIES);
-        for (_, path) in entries.into_iter().take(surplus) {
-            let _ = fs::remove_file(path);
-        }
+        entries.into_iter().map(|(_, path)| path).collect()
     }
+
+    /// Takes out so many entries; how many it did.
+    fn evict(&self, count: usize) -> usize {
+        let oldest = self.entries().into_iter().take(count);
+        oldest.filter(|path| fs::remove_file(path).is_ok()).count()
+    }
+}
+
+/// Whether the disk, or this user's share of it, has no room.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 /// The name of the code that this engine makes of these bytes. The engine's hash covers its version, its settings

@@ -1,7 +1,9 @@
 //! The identity of a plugin.
 
 use std::fmt;
+use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest as _, Sha256};
 
 /// The SHA-256 of a plugin's file. Displays as `sha256:` and 64 hexadecimal digits.
@@ -19,6 +21,38 @@ impl Digest {
     #[must_use]
     pub fn short(&self) -> String {
         hex(&self.0[..6])
+    }
+}
+
+/// From 64 hexadecimal digits, with or without `sha256:` before them.
+impl FromStr for Digest {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let hex = text.strip_prefix("sha256:").unwrap_or(text).as_bytes();
+        if hex.len() != 64 {
+            return Err(());
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16).ok_or(());
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(hex.chunks(2)) {
+            *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).map_err(|_| ())?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = |()| de::Error::custom(format!("{text:?} is no SHA-256: expected 64 hexadecimal digits"));
+        text.parse().map_err(wrong)
     }
 }
 
@@ -57,5 +91,10 @@ mod tests {
             "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
         );
         assert_eq!(digest.short(), "e3b0c44298fc");
+        assert_eq!(digest.to_string().parse(), Ok(digest));
+        assert_eq!(digest.to_string()[7..].to_uppercase().parse(), Ok(digest));
+        for wrong in ["", "sha256:", "e3b0c44298fc", &"x".repeat(64), &"é".repeat(32)] {
+            assert_eq!(wrong.parse::<Digest>(), Err(()), "{wrong}");
+        }
     }
 }

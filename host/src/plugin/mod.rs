@@ -6,10 +6,12 @@
 
 pub mod contract;
 pub mod limits;
+pub mod pack;
 pub mod proof;
 pub mod registry;
 pub mod reload;
 pub mod report;
+pub mod trust;
 pub mod versions;
 
 pub(crate) mod source;

@@ -1,5 +1,7 @@
 //! Which version of a plugin is live. A pass takes one and keeps it to its end, whatever is reloaded meanwhile.
 
+mod because;
+
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,10 +12,12 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
+use self::because::Because;
 use super::contract::Kind;
 use super::proof::{HeldBack, Orders, Proof, Verdict};
 use super::report::{CandidateState, CandidateVersion, KeptVersion, LiveVersion, PluginReport};
-use super::versions::Versions;
+use super::trust::{Trust, Untrusted};
+use super::versions::{Kept, Versions};
 use super::{Digest, Limits, LoadError, Made, Plugin, Prefix, Runtime};
 use crate::metrics::ControllerMetrics;
 use crate::trace::Tracer;
@@ -40,6 +44,8 @@ pub struct Expected {
     pub file: PathBuf,
     /// The caps on the file and on each call.
     pub limits: Limits,
+    /// Whose plugins are taken.
+    pub trust: Trust,
 }
 
 /// The contents of a file that could become the live version.
@@ -49,6 +55,8 @@ pub struct Candidate {
     pub bytes: Bytes,
     /// Their digest.
     pub digest: Digest,
+    /// The signature that came with them.
+    pub signature: Option<Bytes>,
     /// When it was noticed that there is something new.
     pub noticed: Instant,
 }
@@ -56,6 +64,8 @@ pub struct Candidate {
 /// Why a candidate does not become live.
 #[derive(Debug, Error)]
 enum Refused {
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(
@@ -90,40 +100,6 @@ struct Waiting {
     tries: u32,
     /// What was said of it last, so that it is said once.
     said: Option<HeldBack>,
-}
-
-/// How a version came to be live.
-enum Because {
-    First,
-    Proved { on: String, diff: String },
-    Unproved,
-    Reconfigured,
-    Forced,
-    RolledBack,
-    Restored,
-}
-
-impl std::fmt::Display for Because {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::First => f.write_str("it was the first"),
-            Self::Proved { on, .. } => write!(f, "proved: {on}"),
-            Self::Unproved => f.write_str("nothing proves it"),
-            Self::Reconfigured => f.write_str("its limits were changed"),
-            Self::Forced => f.write_str("promoted by force"),
-            Self::RolledBack => f.write_str("rolled back to: it is pinned"),
-            Self::Restored => f.write_str("it was the last good one before the restart"),
-        }
-    }
-}
-
-impl Because {
-    fn diff(&self) -> &str {
-        match self {
-            Self::Proved { diff, .. } => diff,
-            _ => "",
-        }
-    }
 }
 
 /// The first wait before a candidate that was held back is tried again: the objects may have changed. Doubled each time.
@@ -283,7 +259,7 @@ impl Slot {
         };
         // It is there when something is loaded.
         let candidate = candidate?;
-        let (bytes, noticed) = (Some(candidate.bytes.clone()), Some(candidate.noticed));
+        let (kept, noticed) = (Some(Kept::of(candidate)), Some(candidate.noticed));
         let because = match (&self.proof, self.live_version()) {
             (_, None) => Because::First,
             (_, Some(live)) if live.digest() == plugin.digest() => Because::Reconfigured,
@@ -297,7 +273,7 @@ impl Slot {
                 }
             }
         };
-        self.promote(plugin, bytes, &because, noticed).await;
+        self.promote(plugin, kept, &because, noticed).await;
         None
     }
 
@@ -307,15 +283,7 @@ impl Slot {
         let name = file.file_name().map_or_else(|| file.clone(), PathBuf::from);
         let message = format!("the plugin {} cannot be used: {reason}", name.display());
         self.forget_waiting();
-        let refused = CandidateVersion {
-            digest: digest.as_ref().map(ToString::to_string),
-            version: None,
-            state: CandidateState::Refused,
-            reason: None,
-            message: message.clone(),
-            diff: String::new(),
-            since: Timestamp::now(),
-        };
+        let refused = CandidateVersion::refused(digest.as_ref(), &message);
         self.report.send_modify(|report| report.candidate = Some(refused));
         let digest = digest.map(tracing::field::display);
         self.metrics.reloaded("refused");
@@ -336,7 +304,7 @@ impl Slot {
         let live = self.live_version();
         if let Some(plugin) = &loaded {
             let message = format!("another version is pinned: {pin}");
-            self.put_aside(plugin, message);
+            self.put_aside(plugin, &message);
         }
         if live.is_some_and(|live| pin.matches(live.digest())) {
             return false;
@@ -344,9 +312,8 @@ impl Slot {
         let kept = self.versions.as_ref().and_then(|versions| versions.find(pin));
         match kept {
             Some(kept) => match self.kept(&kept).await {
-                Ok((plugin, bytes)) => {
-                    self.promote(plugin, Some(bytes), &Because::RolledBack, None)
-                        .await;
+                Ok((plugin, kept)) => {
+                    self.promote(plugin, Some(kept), &Because::RolledBack, None).await;
                     return true;
                 }
                 Err(reason) => self.say_lost(&kept, &reason),
@@ -369,13 +336,7 @@ impl Slot {
         false
     }
 
-    async fn promote(
-        &self,
-        plugin: Plugin,
-        bytes: Option<Bytes>,
-        because: &Because,
-        noticed: Option<Instant>,
-    ) {
+    async fn promote(&self, plugin: Plugin, file: Option<Kept>, because: &Because, noticed: Option<Instant>) {
         let before = self.digest();
         let description = plugin.description();
         info!(
@@ -422,11 +383,11 @@ impl Slot {
         if !aside {
             self.forget_waiting();
         }
-        let (Some(versions), Some(bytes)) = (self.versions.clone(), bytes) else {
+        let (Some(versions), Some(file)) = (self.versions.clone(), file) else {
             return;
         };
         let written =
-            tokio::task::spawn_blocking(move || (versions.keep(kept, &bytes), versions.list())).await;
+            tokio::task::spawn_blocking(move || (versions.keep(kept, &file), versions.list())).await;
         match written {
             Ok((result, list)) => {
                 if let Err(error) = result {
@@ -461,13 +422,10 @@ impl Slot {
             _ => Timestamp::now(),
         };
         let candidate = CandidateVersion {
-            digest: Some(plugin.digest().to_string()),
-            version: Some(plugin.description().version.clone()),
-            state: CandidateState::HeldBack,
             reason: Some(held.reason.to_owned()),
-            message: held.message.clone(),
             diff: held.diff.clone(),
             since,
+            ..CandidateVersion::of(plugin, CandidateState::HeldBack, &held.message)
         };
         self.report
             .send_modify(|report| report.candidate = Some(candidate));
@@ -487,15 +445,8 @@ impl Slot {
     }
 
     fn report_proving(&self, plugin: &Plugin) {
-        let proving = CandidateVersion {
-            digest: Some(plugin.digest().to_string()),
-            version: Some(plugin.description().version.clone()),
-            state: CandidateState::Proving,
-            reason: None,
-            message: "it is compared with the live version".to_owned(),
-            diff: String::new(),
-            since: Timestamp::now(),
-        };
+        let message = "it is compared with the live version";
+        let proving = CandidateVersion::of(plugin, CandidateState::Proving, message);
         // While one that is held back is tried again, it is held back.
         self.report.send_if_modified(|report| {
             let known = report.candidate.as_ref().is_some_and(|before| {
@@ -508,7 +459,7 @@ impl Slot {
         });
     }
 
-    fn put_aside(&self, plugin: &Plugin, message: String) {
+    fn put_aside(&self, plugin: &Plugin, message: &str) {
         let was_held_back = self.waiting().as_mut().is_some_and(|waiting| {
             waiting.said = None;
             std::mem::take(&mut waiting.tries) > 0
@@ -517,15 +468,7 @@ impl Slot {
             self.let_go();
         }
         self.trouble.send_replace(None);
-        let candidate = CandidateVersion {
-            digest: Some(plugin.digest().to_string()),
-            version: Some(plugin.description().version.clone()),
-            state: CandidateState::PutAside,
-            reason: None,
-            message,
-            diff: String::new(),
-            since: Timestamp::now(),
-        };
+        let candidate = CandidateVersion::of(plugin, CandidateState::PutAside, message);
         self.report
             .send_modify(|report| report.candidate = Some(candidate));
     }
@@ -578,10 +521,13 @@ impl Slot {
         }
     }
 
-    /// Whether a file's contents answer already, under the limits that are expected.
+    /// Whether a file's contents answer already, and all is as it is expected now.
     fn is_live(&self, candidate: &Candidate) -> bool {
-        self.live_version()
-            .is_some_and(|live| *live.digest() == candidate.digest && *live.limits() == self.expected.limits)
+        self.live_version().is_some_and(|live| {
+            *live.digest() == candidate.digest
+                && *live.limits() == self.expected.limits
+                && self.trusts(candidate).is_ok()
+        })
     }
 
     /// The live version's.
@@ -602,6 +548,7 @@ impl Slot {
 
     /// The candidate, which may be loaded already.
     async fn loaded(&self, candidate: &Candidate) -> Result<Plugin, Refused> {
+        self.trusts(candidate)?;
         if let Some(waiting) = &*self.waiting()
             && *waiting.plugin.digest() == candidate.digest
             && *waiting.plugin.limits() == self.expected.limits
@@ -631,21 +578,33 @@ impl Slot {
         }
     }
 
+    fn trusts(&self, candidate: &Candidate) -> Result<(), Untrusted> {
+        let signature = candidate.signature.as_deref();
+        self.expected
+            .trust
+            .check(&candidate.bytes, candidate.digest, signature)
+    }
+
     /// A version that was live, as it was.
-    async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Bytes), String> {
+    async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Kept), String> {
         let Some(versions) = self.versions.clone() else {
             return Err("no versions are kept".into());
         };
         let (wanted, limit) = (kept.clone(), self.expected.limits.module);
         let read = tokio::task::spawn_blocking(move || versions.read(&wanted, limit)).await;
-        let bytes = read
+        let file = read
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;
+        // What is trusted may have changed since it was live.
+        self.expected
+            .trust
+            .check(&file.bytes, Digest::of(&file.bytes), file.signature.as_deref())
+            .map_err(|error| error.to_string())?;
         let plugin = self
-            .load(bytes.clone())
+            .load(file.bytes.clone())
             .await
             .map_err(|error| error.to_string())?;
-        Ok((plugin, bytes))
+        Ok((plugin, file))
     }
 
     async fn load(&self, bytes: Bytes) -> Result<Plugin, Refused> {

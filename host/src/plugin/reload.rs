@@ -96,10 +96,11 @@ impl Files {
         let stop = CancellationToken::new();
         tokio::spawn(fill(Arc::clone(&slot), receiver, stop.clone()));
         let watched = self.watch(source, move |look, noticed| match look {
-            Look::New(bytes, digest) => {
+            Look::New(content) => {
                 candidates.send_replace(Some(Candidate {
-                    bytes,
-                    digest,
+                    bytes: content.bytes,
+                    digest: content.digest,
+                    signature: content.signature,
                     noticed,
                 }));
             }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Plugin;
+use super::{Digest, Plugin};
 
 /// One controller's plugin: what is live, what is not, and what could be again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +68,34 @@ pub struct CandidateVersion {
     pub diff: String,
     /// Since when it is so.
     pub since: Timestamp,
+}
+
+impl CandidateVersion {
+    /// A version that could be loaded, from now on.
+    pub(super) fn of(plugin: &Plugin, state: CandidateState, message: &str) -> Self {
+        Self {
+            digest: Some(plugin.digest().to_string()),
+            version: Some(plugin.description().version.clone()),
+            state,
+            reason: None,
+            message: message.to_owned(),
+            diff: String::new(),
+            since: Timestamp::now(),
+        }
+    }
+
+    /// A file that could not, from now on.
+    pub(super) fn refused(digest: Option<&Digest>, message: &str) -> Self {
+        Self {
+            digest: digest.map(ToString::to_string),
+            version: None,
+            state: CandidateState::Refused,
+            reason: None,
+            message: message.to_owned(),
+            diff: String::new(),
+            since: Timestamp::now(),
+        }
+    }
 }
 
 /// What is the matter with a version that is not live.

@@ -1,5 +1,9 @@
-//! One plugin's file: whether there is something new in it, and whether it is all there yet.
+//! One file: whether there is something new in it, and whether it is all there yet.
+//!
+//! A plugin's file may be packed: compressed, or in parts that several ConfigMaps bring, which do not change at the same
+//! time. So what does not fit together is at first only not all there yet.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -10,10 +14,17 @@ use bytes::Bytes;
 
 use super::LoadError;
 use super::digest::Digest;
+use super::pack::{Compression, INDEX_LIMIT, INDEX_SUFFIX, Index, PackError, SIGNATURE_SUFFIX};
 
 /// A file that was written to in this time may still be growing, and one that is missing may be about to be
 /// replaced.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);
+/// What does not fit together may be about to: parts come with several ConfigMaps.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often to look meanwhile.
+const GLANCE: Duration = Duration::from_millis(500);
+/// Bytes that a signature may have.
+const SIGNATURE_LIMIT: usize = 1024;
 
 /// What a look at the file showed.
 #[derive(Debug, PartialEq)]
@@ -23,9 +34,18 @@ pub(crate) enum Look {
     /// Something is going on: look again after this time.
     Unsettled(Duration),
     /// New contents, or the same as ever after trouble.
-    New(Bytes, Digest),
+    New(Content),
     /// It cannot be read; said once for each reason. The text says why and what to do.
     Trouble(String),
+}
+
+/// What is in a file, unpacked.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Content {
+    pub(crate) bytes: Bytes,
+    pub(crate) digest: Digest,
+    /// What is in the file beside it that has a signature's name.
+    pub(crate) signature: Option<Bytes>,
 }
 
 /// Why a file is not read.
@@ -33,14 +53,18 @@ pub(crate) enum Look {
 enum SourceError {
     #[error("the file is not there: put it into {}", .0.display())]
     Missing(PathBuf),
-    #[error("the file is a link to outside of its folder {}: put the file itself there", .0.display())]
-    Outside(PathBuf),
-    #[error("it is not a file")]
-    NotFile,
-    #[error(transparent)]
-    TooLarge(LoadError),
+    #[error("the file {} is a link to outside of its folder {}: put the file itself there", name(.0), .1.display())]
+    Outside(PathBuf, PathBuf),
+    #[error("{} is not a file", name(.0))]
+    NotFile(PathBuf),
     #[error("cannot read it: {0}")]
     Io(io::Error),
+    #[error("{0}")]
+    Fault(String),
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().display().to_string()
 }
 
 /// What changes when a file changes.
@@ -65,41 +89,114 @@ impl Stamp {
     }
 }
 
+/// A file that is there.
+struct Found {
+    /// Without links.
+    path: PathBuf,
+    stamp: Stamp,
+    modified: Option<SystemTime>,
+}
+
+/// The files that make one, and what is found of each; none: it is missing.
+#[derive(Default)]
+struct Survey {
+    files: Vec<(PathBuf, Option<Found>)>,
+    form: Form,
+    signature: Option<PathBuf>,
+}
+
+/// What the files are to each other.
+#[derive(Default)]
+enum Form {
+    /// The first is the whole.
+    Whole(Compression),
+    /// The first is the index, the next ones are the parts.
+    Parts(Index),
+    /// They do not make one.
+    #[default]
+    Nothing,
+    /// Why not.
+    Fault(Fault),
+}
+
+type Stamps = Vec<(PathBuf, Option<Stamp>)>;
+
+impl Survey {
+    fn stamps(&self) -> Stamps {
+        let stamp = |(path, found): &(PathBuf, Option<Found>)| {
+            (path.clone(), found.as_ref().map(|found| found.stamp))
+        };
+        self.files.iter().map(stamp).collect()
+    }
+
+    /// When the last of them was written to.
+    fn modified(&self) -> Option<SystemTime> {
+        let found = self.files.iter().filter_map(|(_, found)| found.as_ref());
+        found.filter_map(|found| found.modified).max()
+    }
+}
+
+/// Why the files do not make one, though each can be read.
+#[derive(Clone, Debug)]
+struct Fault {
+    text: String,
+    /// Whether more may be on the way.
+    partial: bool,
+}
+
+impl From<PackError> for Fault {
+    fn from(error: PackError) -> Self {
+        Self {
+            text: error.to_string(),
+            partial: false,
+        }
+    }
+}
+
+impl Fault {
+    fn partial(text: String) -> Self {
+        Self { text, partial: true }
+    }
+}
+
 /// A plugin's file, or the configuration's, and what is known of it.
 pub(crate) struct Source {
     path: PathBuf,
-    /// Whether it may be a link to outside of its folder.
-    anywhere: bool,
-    /// Bytes that it may have.
+    /// A plugin may be packed and signed, and must be inside of its folder.
+    plugin: bool,
+    /// Bytes that it may have, packed and unpacked.
     limit: usize,
-    /// As it was when its contents were last read.
-    read: Option<Stamp>,
-    /// What was last given out.
-    given: Option<Digest>,
-    /// As it was at the last look, and since when; `None` for a file that is missing.
-    seen: Option<(Option<Stamp>, Instant)>,
+    /// As the files were when their contents were last read.
+    read: Option<Stamps>,
+    /// What was last given out: the contents, and the signature.
+    given: Option<(Digest, Option<Bytes>)>,
+    /// As they were at the last look, and since when.
+    seen: Option<(Stamps, Instant)>,
+    /// What was wrong with them when they were read.
+    fault: Option<(Stamps, Fault)>,
     trouble: Option<String>,
 }
 
 impl Source {
-    /// A file that must be inside of its folder and have at most `limit` bytes.
+    /// A plugin's file, in whatever form, inside of its folder and with at most `limit` bytes.
     pub(crate) fn new(path: PathBuf, limit: usize) -> Self {
         Self {
             path,
-            anywhere: false,
+            plugin: true,
             limit,
             read: None,
             given: None,
             seen: None,
+            fault: None,
             trouble: None,
         }
     }
 
-    /// The same, and it may be a link to anywhere.
-    pub(crate) fn anywhere(self) -> Self {
+    /// A file as it is, which may be a link to anywhere.
+    pub(crate) fn plain(path: PathBuf, limit: usize) -> Self {
         Self {
-            anywhere: true,
-            ..self
+            plugin: false,
+            ..Self::new(path, limit)
         }
     }
 
@@ -132,81 +229,267 @@ impl Source {
     }
 
     fn try_look(&mut self) -> Result<Look, SourceError> {
-        // A folder that is swapped meanwhile makes the file look missing for a moment.
-        let Some(path) = found(self.path.canonicalize())? else {
-            return self.missing();
-        };
-        let Some(folder) = found(self.folder().canonicalize())? else {
-            return self.missing();
-        };
-        if !self.anywhere && !path.starts_with(&folder) {
-            return Err(SourceError::Outside(self.folder().to_owned()));
-        }
-        let Some(metadata) = found(fs::metadata(&path))? else {
-            return self.missing();
-        };
-        // Before it is opened: to open a pipe waits for its other end.
-        if !metadata.is_file() {
-            return Err(SourceError::NotFile);
-        }
-        let stamp = Stamp::of(&metadata);
-        if self.read == Some(stamp) {
+        let survey = self.survey()?;
+        let stamps = survey.stamps();
+        if self.read.as_ref() == Some(&stamps) {
             return Ok(Look::Same);
         }
-        let wait = self.unsettled(Some(stamp), metadata.modified().ok());
+        let (wait, rest) = self.unsettled(&stamps, survey.modified());
         if !wait.is_zero() {
             return Ok(Look::Unsettled(wait));
         }
-        if metadata.len() > self.limit as u64 {
-            return Err(SourceError::TooLarge(LoadError::TooLarge {
-                size: usize::try_from(metadata.len()).unwrap_or(usize::MAX),
-                limit: self.limit,
-            }));
-        }
-        let Some(mut file) = found(File::open(&path))? else {
-            return self.missing();
+        let known = self.fault.take().filter(|(of, _)| *of == stamps);
+        let content = match (known, survey.form) {
+            (Some((_, fault)), _) | (None, Form::Fault(fault)) => Err(fault),
+            (None, Form::Nothing) => return Err(SourceError::Missing(self.folder().to_owned())),
+            (None, ref form) => match self.contents(&survey.files, form, survey.signature.as_deref()) {
+                Err(error) => return Err(error),
+                // Written to while it was read, or other files by now.
+                Ok(_) if self.survey()?.stamps() != stamps => return Ok(Look::Unsettled(SETTLE)),
+                Ok(content) => content,
+            },
         };
-        let mut bytes = Vec::new();
-        file.by_ref()
-            .take(self.limit as u64 + 1)
-            .read_to_end(&mut bytes)
-            .map_err(SourceError::Io)?;
-        // Written to while it was read, or another file by now.
-        if Stamp::of(&file.metadata().map_err(SourceError::Io)?) != stamp || bytes.len() as u64 != stamp.size
-        {
-            return Ok(Look::Unsettled(SETTLE));
+        match content {
+            Ok(content) => {
+                self.read = Some(stamps);
+                let given = Some((content.digest, content.signature.clone()));
+                // After trouble it is told again: whoever was told of that must hear that it is over.
+                if std::mem::replace(&mut self.given, given.clone()) == given && self.trouble.is_none() {
+                    return Ok(Look::Same);
+                }
+                Ok(Look::New(content))
+            }
+            Err(fault) => {
+                let text = fault.text.clone();
+                let patient = fault.partial && rest < PATIENCE;
+                self.fault = Some((stamps, fault));
+                if patient {
+                    return Ok(Look::Unsettled(GLANCE));
+                }
+                Err(SourceError::Fault(text))
+            }
         }
-        self.read = Some(stamp);
-        let digest = Digest::of(&bytes);
-        // After trouble it is told again: whoever was told of that must hear that it is over.
-        if self.given.replace(digest) == Some(digest) && self.trouble.is_none() {
-            return Ok(Look::Same);
-        }
-        Ok(Look::New(bytes.into(), digest))
     }
 
-    fn missing(&mut self) -> Result<Look, SourceError> {
-        let wait = self.unsettled(None, None);
-        if wait.is_zero() {
+    /// What is there now.
+    fn survey(&self) -> Result<Survey, SourceError> {
+        // A folder that is swapped meanwhile makes the file look missing for a moment.
+        let Some(folder) = found(self.folder().canonicalize())? else {
+            return Ok(Survey::default());
+        };
+        let mut survey = Survey::default();
+        for (path, form) in self.forms() {
+            if let Some(file) = self.find(&folder, &path)? {
+                survey.files.push((path, Some(file)));
+                // Of an index the form is known when it is read.
+                survey.form = form.map_or(Form::Nothing, Form::Whole);
+            }
+        }
+        if survey.files.len() > 1 {
+            let names: Vec<_> = survey.files.iter().map(|(path, _)| name(path)).collect();
+            let text = format!("there are {}: leave one of them", names.join(" and "));
+            survey.form = Form::Fault(Fault::partial(text));
+            return Ok(survey);
+        }
+        if let (Form::Nothing, Some((path, Some(file)))) = (&survey.form, survey.files.first()) {
+            survey.form = match self.index(path, file)? {
+                Ok(index) => {
+                    for part in &index.parts {
+                        let path = self.folder().join(&part.file);
+                        let file = self.find(&folder, &path)?;
+                        survey.files.push((path, file));
+                    }
+                    Form::Parts(index)
+                }
+                Err(fault) => Form::Fault(fault),
+            };
+        }
+        if self.plugin && !survey.files.is_empty() {
+            let path = with_suffix(&self.path, SIGNATURE_SUFFIX);
+            if let Some(file) = self.find(&folder, &path)? {
+                survey.files.push((path.clone(), Some(file)));
+                survey.signature = Some(path);
+            }
+        }
+        Ok(survey)
+    }
+
+    /// The files that can be it, and what each would be; `None`: the index of a pack.
+    fn forms(&self) -> Vec<(PathBuf, Option<Compression>)> {
+        if self.plugin {
+            forms(&self.path).collect()
+        } else {
+            vec![(self.path.clone(), Some(Compression::None))]
+        }
+    }
+
+    /// One file, when it is there and may be read.
+    fn find(&self, folder: &Path, path: &Path) -> Result<Option<Found>, SourceError> {
+        let Some(real) = found(path.canonicalize())? else {
+            return Ok(None);
+        };
+        if self.plugin && !real.starts_with(folder) {
+            return Err(SourceError::Outside(path.to_owned(), self.folder().to_owned()));
+        }
+        let Some(metadata) = found(fs::metadata(&real))? else {
+            return Ok(None);
+        };
+        // Before it is opened: to open a pipe waits for its other end.
+        if !metadata.is_file() {
+            return Err(SourceError::NotFile(path.to_owned()));
+        }
+        Ok(Some(Found {
+            path: real,
+            stamp: Stamp::of(&metadata),
+            modified: metadata.modified().ok(),
+        }))
+    }
+
+    fn index(&self, path: &Path, file: &Found) -> Result<Result<Index, Fault>, SourceError> {
+        let plugin = name(&self.path);
+        let text = read(file, INDEX_LIMIT)?;
+        Ok(text
+            .ok_or_else(|| PackError::Index(format!("{} has over {INDEX_LIMIT} bytes", name(path))))
+            .and_then(|text| Index::read(&plugin, &text, self.limit))
+            .map_err(Fault::from))
+    }
+
+    /// Reads the files and puts them together.
+    fn contents(
+        &self,
+        files: &[(PathBuf, Option<Found>)],
+        form: &Form,
+        signature: Option<&Path>,
+    ) -> Result<Result<Content, Fault>, SourceError> {
+        let Some(((_, first), rest)) = files.split_first() else {
             return Err(SourceError::Missing(self.folder().to_owned()));
-        }
-        Ok(Look::Unsettled(wait))
+        };
+        let bytes = match (form, first) {
+            (Form::Whole(compression), Some(file)) => self.whole(*compression, file)?,
+            (Form::Parts(index), _) => self.joined(index, rest)?,
+            _ => return Err(SourceError::Missing(self.folder().to_owned())),
+        };
+        let signature = files.iter().find(|(path, _)| Some(path.as_path()) == signature);
+        let signature = match signature {
+            Some((_, Some(file))) => read(file, SIGNATURE_LIMIT)?,
+            _ => None,
+        };
+        Ok(bytes.map(|bytes| Content {
+            digest: Digest::of(&bytes),
+            bytes: bytes.into(),
+            signature: signature.map(Bytes::from),
+        }))
     }
 
-    /// How long to wait until what is seen has been so for a while: by the file's own time, since a file that is
-    /// moved here was finished elsewhere, or by ours, since the file's may be another clock's.
-    fn unsettled(&mut self, stamp: Option<Stamp>, modified: Option<SystemTime>) -> Duration {
+    fn whole(&self, compression: Compression, file: &Found) -> Result<Result<Vec<u8>, Fault>, SourceError> {
+        let Some(bytes) = read(file, self.limit)? else {
+            let error = LoadError::TooLarge {
+                size: usize::try_from(file.stamp.size).unwrap_or(usize::MAX),
+                limit: self.limit,
+            };
+            return Ok(Err(Fault {
+                text: error.to_string(),
+                partial: false,
+            }));
+        };
+        if compression == Compression::None {
+            return Ok(Ok(bytes));
+        }
+        Ok(compression.unpack(&bytes, self.limit).map_err(Fault::from))
+    }
+
+    fn joined(
+        &self,
+        index: &Index,
+        files: &[(PathBuf, Option<Found>)],
+    ) -> Result<Result<Vec<u8>, Fault>, SourceError> {
+        let mut joined = Vec::new();
+        for (part, (_, file)) in index.parts.iter().zip(files) {
+            let Some(file) = file else {
+                let text = format!("the part {} is not there: apply all of its ConfigMaps", part.file);
+                return Ok(Err(Fault::partial(text)));
+            };
+            let bytes = read(file, part.size)?;
+            if bytes.as_deref().map(Digest::of) != Some(part.sha256) {
+                let text = format!(
+                    "the part {} is not the one that the index names: is one of its ConfigMaps older than another?",
+                    part.file
+                );
+                return Ok(Err(Fault::partial(text)));
+            }
+            joined.extend(bytes.unwrap_or_default());
+        }
+        Ok(index.join(&joined).map_err(Fault::from))
+    }
+
+    /// How long to wait until what is seen has been so for a while: by the files' own time, since a file that is
+    /// moved here was finished elsewhere, or by ours, since theirs may be another clock's. And for how long we have seen
+    /// it so.
+    fn unsettled(&mut self, stamps: &Stamps, modified: Option<SystemTime>) -> (Duration, Duration) {
         let now = Instant::now();
-        let since = match self.seen {
-            Some((seen, since)) if seen == stamp => since,
+        let since = match &self.seen {
+            Some((seen, since)) if seen == stamps => *since,
             _ => now,
         };
-        self.seen = Some((stamp, since));
+        self.seen = Some((stamps.clone(), since));
         let age = modified
             .and_then(|modified| SystemTime::now().duration_since(modified).ok())
             .unwrap_or_default();
-        SETTLE.saturating_sub(age.max(now - since))
+        let rest = now - since;
+        (SETTLE.saturating_sub(age.max(rest)), rest)
     }
+}
+
+/// The files that can be the plugin of this name, and how each would be compressed; `None`: the index of a pack.
+fn forms(plugin: &Path) -> impl Iterator<Item = (PathBuf, Option<Compression>)> {
+    let whole = Compression::ALL
+        .into_iter()
+        .map(|compression| (with_suffix(plugin, compression.suffix()), Some(compression)));
+    whole.chain(std::iter::once((with_suffix(plugin, INDEX_SUFFIX), None)))
+}
+
+/// Whether there is a file that could be this plugin, in whatever form.
+#[must_use]
+pub(crate) fn is_there(plugin: &Path) -> bool {
+    forms(plugin).any(|(path, _)| path.is_file())
+}
+
+/// The plugin of this name, in whatever form it is there. Waits until it has come to rest.
+///
+/// # Errors
+/// Why it cannot be read, and what to do.
+pub(crate) fn read_at_rest(plugin: &Path, limit: usize) -> Result<Content, String> {
+    let mut source = Source::new(plugin.to_owned(), limit);
+    loop {
+        match source.look() {
+            Look::New(content) => return Ok(content),
+            Look::Trouble(reason) => return Err(reason),
+            Look::Unsettled(wait) => std::thread::sleep(wait),
+            // Not before one of the first two.
+            Look::Same => {}
+        }
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = OsString::from(path);
+    path.push(suffix);
+    path.into()
+}
+
+/// All of a file, unless it has more than `limit` bytes.
+fn read(file: &Found, limit: usize) -> Result<Option<Vec<u8>>, SourceError> {
+    if file.stamp.size > limit as u64 {
+        return Ok(None);
+    }
+    let Some(open) = found(File::open(&file.path))? else {
+        return Ok(None);
+    };
+    let mut bytes = Vec::new();
+    open.take(limit as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(SourceError::Io)?;
+    Ok(Some(bytes).filter(|bytes| bytes.len() <= limit))
 }
 
 /// `None` for what is not there.

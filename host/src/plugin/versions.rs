@@ -16,9 +16,12 @@ use tracing::warn;
 
 use super::Digest;
 use super::proof::Prefix;
+use super::registry::Candidate;
 use super::report::KeptVersion;
 
 const RECORD: &str = "record.json";
+/// The suffix of signatures.
+const SIGNATURE: &str = "sig";
 
 /// Why a kept version cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +29,26 @@ const RECORD: &str = "record.json";
 pub struct KeptError {
     path: PathBuf,
     problem: String,
+}
+
+/// A version's file, and the signature that came with it.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Its contents.
+    pub bytes: Bytes,
+    /// So that it can be trusted after a restart too.
+    pub signature: Option<Bytes>,
+}
+
+impl Kept {
+    /// What a candidate is made of.
+    #[must_use]
+    pub fn of(candidate: &Candidate) -> Self {
+        Self {
+            bytes: candidate.bytes.clone(),
+            signature: candidate.signature.clone(),
+        }
+    }
 }
 
 /// The versions of one controller's plugin.
@@ -96,7 +119,7 @@ impl Versions {
     ///
     /// # Errors
     /// When it is gone, too large, or damaged.
-    pub fn read(&self, kept: &KeptVersion, limit: usize) -> Result<Bytes, KeptError> {
+    pub fn read(&self, kept: &KeptVersion, limit: usize) -> Result<Kept, KeptError> {
         let path = self.file(&kept.digest);
         let wrong = |problem: String| KeptError {
             path: path.clone(),
@@ -111,16 +134,24 @@ impl Versions {
         if found != kept.digest {
             return Err(wrong(format!("its digest is {found}: it is damaged")));
         }
-        Ok(bytes.into())
+        let signature = fs::read(path.with_extension(SIGNATURE)).ok();
+        Ok(Kept {
+            bytes: bytes.into(),
+            signature: signature.map(Bytes::from),
+        })
     }
 
     /// Puts a version first, and lets go of those over the count.
     ///
     /// # Errors
     /// When it cannot be written; what was kept before still is.
-    pub fn keep(&self, version: KeptVersion, bytes: &[u8]) -> io::Result<()> {
+    pub fn keep(&self, version: KeptVersion, file: &Kept) -> io::Result<()> {
         let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.write(&self.file(&version.digest), bytes)?;
+        let path = self.file(&version.digest);
+        self.write(&path, &file.bytes)?;
+        if let Some(signature) = &file.signature {
+            self.write(&path.with_extension(SIGNATURE), signature)?;
+        }
         let mut versions = self.list();
         versions.retain(|kept| kept.digest != version.digest);
         versions.insert(0, version);
@@ -132,7 +163,10 @@ impl Versions {
         let wanted: Vec<PathBuf> = versions.iter().map(|kept| self.file(&kept.digest)).collect();
         for entry in fs::read_dir(&self.folder)?.flatten() {
             let path = entry.path();
-            if path.extension().is_some_and(|extension| extension == "wasm") && !wanted.contains(&path) {
+            let ours = path
+                .extension()
+                .is_some_and(|extension| extension == "wasm" || extension == SIGNATURE);
+            if ours && !wanted.contains(&path.with_extension("wasm")) {
                 // What stays by accident goes next time.
                 let _ = fs::remove_file(path);
             }
@@ -173,6 +207,13 @@ mod tests {
         }
     }
 
+    fn file(bytes: &[u8]) -> Kept {
+        Kept {
+            bytes: Bytes::copy_from_slice(bytes),
+            signature: None,
+        }
+    }
+
     fn digests(versions: &Versions) -> Vec<String> {
         versions.list().into_iter().map(|kept| kept.digest).collect()
     }
@@ -182,30 +223,48 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let versions = Versions::open(folder.path(), "a", 2).unwrap();
         for bytes in [b"1", b"2", b"3"] {
-            versions.keep(kept(bytes), bytes).unwrap();
+            versions.keep(kept(bytes), &file(bytes)).unwrap();
         }
         assert_eq!(digests(&versions), [kept(b"3").digest, kept(b"2").digest]);
-        assert_eq!(versions.read(&kept(b"2"), 10).unwrap().as_ref(), b"2");
+        assert_eq!(versions.read(&kept(b"2"), 10).unwrap().bytes.as_ref(), b"2");
         assert!(versions.read(&kept(b"1"), 10).is_err());
         assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 3);
         // One that becomes live again is the last again.
-        versions.keep(kept(b"2"), b"2").unwrap();
+        versions.keep(kept(b"2"), &file(b"2")).unwrap();
         assert_eq!(digests(&versions), [kept(b"2").digest, kept(b"3").digest]);
         let pin = Prefix::parse(&kept(b"3").digest).unwrap();
         assert_eq!(versions.find(&pin), Some(kept(b"3")));
     }
 
     #[test]
+    fn a_signature_is_kept_and_goes_with_its_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let versions = Versions::open(folder.path(), "a", 1).unwrap();
+        let signed = Kept {
+            signature: Some(Bytes::from_static(b"s")),
+            ..file(b"1")
+        };
+        versions.keep(kept(b"1"), &signed).unwrap();
+        assert_eq!(
+            versions.read(&kept(b"1"), 10).unwrap().signature,
+            signed.signature
+        );
+        versions.keep(kept(b"2"), &file(b"2")).unwrap();
+        assert_eq!(versions.read(&kept(b"2"), 10).unwrap().signature, None);
+        assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 2);
+    }
+
+    #[test]
     fn what_is_damaged_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let versions = Versions::open(folder.path(), "a", 2).unwrap();
-        versions.keep(kept(b"1"), b"1").unwrap();
+        versions.keep(kept(b"1"), &file(b"1")).unwrap();
         fs::write(versions.file(&kept(b"1").digest), "other").unwrap();
         let error = versions.read(&kept(b"1"), 10).unwrap_err().to_string();
         assert!(error.contains("damaged"), "{error}");
         fs::write(folder.path().join("a").join(RECORD), "{").unwrap();
         assert!(versions.list().is_empty());
-        versions.keep(kept(b"2"), b"2").unwrap();
+        versions.keep(kept(b"2"), &file(b"2")).unwrap();
         assert_eq!(digests(&versions), [kept(b"2").digest]);
     }
 }

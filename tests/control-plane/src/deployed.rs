@@ -73,16 +73,23 @@ pub async fn unpack(client: &Client, namespace: &str, name: &str, root: &Path) -
         ..
     } = pod;
     let container = containers.into_iter().next().unwrap_or_default();
+    let config_maps_of = Api::<ConfigMap>::namespaced(client.clone(), namespace);
     let mut mounts = BTreeMap::new();
     for mount in container.volume_mounts.into_iter().flatten() {
         let here = root.join(mount.mount_path.trim_start_matches('/'));
         std::fs::create_dir_all(&here).context(|| format!("create {}", here.display()))?;
         let volume = volumes.iter().flatten().find(|volume| volume.name == mount.name);
-        for config_map in volume.map(config_maps).unwrap_or_default() {
-            let object = Api::<ConfigMap>::namespaced(client.clone(), namespace)
-                .get(&config_map)
-                .await?;
-            write(&object, &here)?;
+        for (config_map, optional) in volume.map(config_maps).unwrap_or_default() {
+            match config_maps_of.get_opt(&config_map).await? {
+                Some(object) => write(&object, &here)?,
+                None if optional => {}
+                None => {
+                    return Err(Error::Refused {
+                        object: format!("Deployment/{name}"),
+                        message: format!("its volume {} needs the ConfigMap {config_map}", mount.name),
+                    });
+                }
+            }
         }
         mounts.insert(mount.mount_path, here);
     }
@@ -113,16 +120,21 @@ pub async fn unpack(client: &Client, namespace: &str, name: &str, root: &Path) -
     })
 }
 
-/// The names of the ConfigMaps that a volume shows.
-fn config_maps(volume: &Volume) -> Vec<String> {
-    let own = volume.config_map.iter().map(|source| source.name.clone());
+/// The names of the ConfigMaps that a volume shows, and whether they may be missing.
+fn config_maps(volume: &Volume) -> Vec<(String, bool)> {
+    let own = volume
+        .config_map
+        .iter()
+        .map(|source| (&source.name, source.optional));
     let projected = volume
         .projected
         .iter()
         .flat_map(|projected| projected.sources.iter().flatten());
-    let projected =
-        projected.filter_map(|source| source.config_map.as_ref().map(|source| source.name.clone()));
-    own.chain(projected).collect()
+    let projected = projected.filter_map(|source| source.config_map.as_ref());
+    let projected = projected.map(|source| (&source.name, source.optional));
+    own.chain(projected)
+        .map(|(name, optional)| (name.clone(), optional == Some(true)))
+        .collect()
 }
 
 fn write(config_map: &ConfigMap, folder: &Path) -> Result<(), Error> {

@@ -31,6 +31,7 @@ fn config() -> ControllerConfig {
         resync: Duration::from_secs(1),
         backoff: DEFAULT_BACKOFF,
         limits: DEFAULT_LIMITS,
+        trust: Default::default(),
         service_account: None,
         proving: DEFAULT_PROVING,
     }

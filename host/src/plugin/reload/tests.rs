@@ -71,7 +71,7 @@ impl Folder {
 
     fn next_is(&self, content: &[u8]) {
         match self.next() {
-            Look::New(bytes, _) => assert_eq!(bytes, content),
+            Look::New(new) => assert_eq!(new.bytes, content),
             look => panic!("{look:?}"),
         }
     }

@@ -4,6 +4,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod packed;
+
 /// Looks until the file has come to rest.
 fn settled(source: &mut Source) -> Look {
     loop {
@@ -15,7 +17,11 @@ fn settled(source: &mut Source) -> Look {
 }
 
 fn new(bytes: &[u8]) -> Look {
-    Look::New(Bytes::copy_from_slice(bytes), Digest::of(bytes))
+    Look::New(Content {
+        bytes: Bytes::copy_from_slice(bytes),
+        digest: Digest::of(bytes),
+        signature: None,
+    })
 }
 
 fn source() -> (TempDir, PathBuf, Source) {
@@ -115,7 +121,7 @@ fn a_link_may_not_lead_out_of_its_folder() {
 
     fs::remove_file(&file).unwrap();
     symlink(&outside, &file).unwrap();
-    let mut source = Source::new(file, 1000).anywhere();
+    let mut source = Source::plain(file, 1000);
     assert_eq!(settled(&mut source), new(b"out"));
 }
 

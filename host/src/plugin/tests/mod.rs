@@ -7,6 +7,7 @@ mod compat;
 mod good_plugins;
 mod log;
 mod promotion;
+mod slow;
 mod swaps;
 
 use std::sync::{Arc, LazyLock};

@@ -8,6 +8,7 @@ use plugin_fixtures::{Fixture, Form, cases};
 
 use super::super::contract::Kind;
 use super::super::registry::{Candidate, Expected, Live, Slot};
+use super::super::trust::Trust;
 use super::super::{Cache, Digest};
 use super::*;
 
@@ -20,6 +21,7 @@ pub(super) fn expected(kind: &str) -> Expected {
         },
         file: "fixture.wasm".into(),
         limits: Limits::default(),
+        trust: Trust::default(),
     }
 }
 
@@ -27,6 +29,7 @@ pub(super) fn candidate(bytes: &[u8]) -> Candidate {
     Candidate {
         bytes: bytes.to_vec().into(),
         digest: Digest::of(bytes),
+        signature: None,
         noticed: Instant::now(),
     }
 }
@@ -59,6 +62,52 @@ async fn a_bad_version_changes_nothing_and_a_good_one_helps_after_a_bad_start() 
     assert_eq!(*live(&receiver).unwrap().digest(), first);
     slot.offer(candidate(&version(2))).await;
     assert_eq!(*live(&receiver).unwrap().digest(), Digest::of(&version(2)));
+}
+
+#[tokio::test]
+async fn a_version_that_is_not_pinned_is_refused_and_said_until_it_is_over() {
+    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    slot.offer(candidate(&version(1))).await;
+    let first = *live(&receiver).unwrap().digest();
+    let pinned = Expected {
+        trust: Trust {
+            sha256: Some(first),
+            ..Trust::default()
+        },
+        ..expected("Fixture")
+    };
+    let slot = slot.expecting(pinned);
+    let trouble = slot.trouble();
+    let said = || trouble.borrow().as_deref().unwrap_or_default().to_owned();
+    slot.offer(candidate(&version(2))).await;
+    assert_eq!(*live(&receiver).unwrap().digest(), first, "what is live stays");
+    assert!(said().contains("pins"), "{}", said());
+    slot.offer(candidate(&version(1))).await;
+    assert_eq!(said(), "");
+    // What is live itself may become untrusted: it stays, and that is said.
+    let other = Expected {
+        trust: Trust {
+            sha256: Some(Digest::of(b"other")),
+            ..Trust::default()
+        },
+        ..expected("Fixture")
+    };
+    let slot = slot.expecting(other);
+    slot.offer(candidate(&version(1))).await;
+    assert_eq!(*live(&receiver).unwrap().digest(), first);
+    assert!(said().contains("pins"), "{}", said());
+}
+
+#[tokio::test]
+async fn other_limits_take_effect_for_the_version_that_is_live() {
+    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    slot.offer(candidate(&version(1))).await;
+    let mut other = expected("Fixture");
+    other.limits.memory /= 2;
+    let slot = slot.expecting(other.clone());
+    assert_ne!(live(&receiver).unwrap().limits().memory, other.limits.memory);
+    slot.offer(candidate(&version(1))).await;
+    assert_eq!(live(&receiver).unwrap().limits().memory, other.limits.memory);
 }
 
 #[tokio::test]

@@ -32,6 +32,10 @@ pub(crate) fn print_plugins(screen: &Screen, program: &Path, address: &str) {
     screen.command("plugins/try.sh changed");
     screen.command("plugins/try.sh broken");
     screen.command(&format!("{} plugins --address {address}", program.display()));
+}
+
+/// Prints how to end it all.
+pub(crate) fn print_end(screen: &Screen) {
     screen.plain("Ctrl-C stops everything that was started here.");
     screen.plain("");
 }

@@ -152,7 +152,7 @@ async fn run(
     screen.step(&format!("operator-host runs as process {}", host.id()));
 
     let code = tokio::select! {
-        code = play(&mut host, &client, &samples, &definitions, kubeconfig.as_deref(), screen) => code,
+        code = play(&mut host, &client, &samples, &definitions, kubeconfig.as_deref(), arguments.deploy.is_some(), screen) => code,
         () = &mut interrupted => {
             screen.step("Stopping; a second Ctrl-C does not hurry it");
             match host.stop().await {
@@ -181,6 +181,7 @@ async fn play(
     samples: &[kube::api::DynamicObject],
     definitions: &[kube::api::DynamicObject],
     kubeconfig: Option<&std::path::Path>,
+    deployed: bool,
     screen: &Screen,
 ) -> ExitCode {
     let (program, address) = (host.program().to_owned(), host.address());
@@ -191,7 +192,11 @@ async fn play(
             Err(error) => screen.error(&format!("a sample is missing: {error}")),
         }
         hints::print(screen, kubeconfig, samples, definitions);
-        hints::print_plugins(screen, &program, &address);
+        // A deployed host reads its plugins from ConfigMaps, not from the folder that they are built to.
+        if !deployed {
+            hints::print_plugins(screen, &program, &address);
+        }
+        hints::print_end(screen);
     };
     let ended = {
         let ended = host.ended();

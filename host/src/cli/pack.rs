@@ -1,0 +1,286 @@
+//! `operator-host pack`.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use k8s_openapi::ByteString;
+
+use super::{Failure, plugin_file};
+use crate::controller::object::DIGEST_ANNOTATION;
+use crate::plugin::Digest;
+use crate::plugin::pack::{Compression, INDEX_SUFFIX, Index, MAX_PARTS, SIGNATURE_SUFFIX};
+use crate::plugin::trust::SigningKey;
+
+/// Bytes of a plugin in one ConfigMap, which may have 1 MiB in all: an index and a signature have room beside them.
+const PART: usize = 1_000_000;
+
+/// The options of `pack`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The plugins' WebAssembly files
+    #[arg(required = true)]
+    plugins: Vec<PathBuf>,
+    /// The namespace of the ConfigMaps; left out: the one that kubectl uses
+    #[arg(long, short)]
+    namespace: Option<String>,
+    /// How to compress the plugins
+    #[arg(long, value_enum, default_value = "auto")]
+    compression: Choice,
+    /// Sign the plugins with this private key, as `openssl genpkey -algorithm ed25519` writes it
+    #[arg(long, value_name = "FILE")]
+    sign_key: Option<PathBuf>,
+}
+
+/// What `--compression` can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Choice {
+    /// With zstd when a plugin does not fit a ConfigMap as it is
+    Auto,
+    /// Not at all
+    None,
+    /// With zstd
+    Zstd,
+    /// With gzip
+    Gzip,
+}
+
+/// Prints the manifests of ConfigMaps that hold the plugins, and how to mount them.
+///
+/// # Errors
+/// When a file is no plugin, or has a name that no ConfigMap can hold; when the key is not one.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    let key = args.sign_key.as_deref().map(signing_key).transpose()?;
+    let mut maps = Vec::new();
+    for file in &args.plugins {
+        let plugin = plugin_file::load(file)
+            .await?
+            .with_context(|| file.display().to_string())?;
+        let (name, bytes) = plugin_file::read(file)?;
+        // What is read anew must be what was found to be a plugin.
+        if Digest::of(&bytes) != *plugin.digest() {
+            return Err(anyhow!("{} changes while it is packed", file.display()).into());
+        }
+        maps.extend(pack(&name, &bytes, args.compression, key.as_ref())?);
+    }
+    if let Some(twice) = twice(&maps) {
+        let message = anyhow!("two plugins make the ConfigMap {twice}: give their files other names");
+        return Err(Failure::Usage(message));
+    }
+    print!("{}", manifests(&maps, args.namespace.as_deref()));
+    Ok(())
+}
+
+fn signing_key(file: &Path) -> Result<SigningKey, Failure> {
+    let pem = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));
+    let key = SigningKey::parse(&pem.map_err(Failure::Usage)?).ok_or_else(|| {
+        anyhow!(
+            "{} is no private ed25519 key in PEM: make one with `openssl genpkey -algorithm ed25519`",
+            file.display()
+        )
+    });
+    key.map_err(Failure::Usage)
+}
+
+/// One ConfigMap, and the digest of the plugin that is in it or that it has a part of.
+#[derive(Debug, PartialEq)]
+struct Map {
+    name: String,
+    digest: Digest,
+    /// By key.
+    data: Vec<(String, Vec<u8>)>,
+}
+
+/// The first ConfigMap has the plugin, or the index and the first part; so a change of form is a change of that one.
+fn pack(file: &str, bytes: &[u8], choice: Choice, key: Option<&SigningKey>) -> Result<Vec<Map>, Failure> {
+    let is_key = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if !file.chars().all(is_key) || file.starts_with("..") {
+        let message =
+            anyhow!("{file:?} cannot be a key of a ConfigMap: only letters, digits, '-', '_' and '.' can");
+        return Err(Failure::Usage(message));
+    }
+    let compression = match choice {
+        Choice::Auto if bytes.len() <= PART => Compression::None,
+        Choice::Auto | Choice::Zstd => Compression::Zstd,
+        Choice::None => Compression::None,
+        Choice::Gzip => Compression::Gzip,
+    };
+    let (index, mut parts) =
+        Index::split(file, bytes, compression, PART).context("cannot compress the plugin")?;
+    if parts.len() > MAX_PARTS {
+        let message = anyhow!(
+            "{file} makes {} parts; a host takes {MAX_PARTS} at most",
+            parts.len()
+        );
+        return Err(Failure::Usage(message));
+    }
+    let mut first = Vec::new();
+    if parts.len() == 1 {
+        first.push((format!("{file}{}", compression.suffix()), parts.remove(0)));
+    } else {
+        let text = serde_json::to_vec_pretty(&index).context("cannot write the index")?;
+        first.push((format!("{file}{INDEX_SUFFIX}"), text));
+        first.push((index.parts[0].file.clone(), parts.remove(0)));
+    }
+    if let Some(key) = key {
+        first.push((format!("{file}{SIGNATURE_SUFFIX}"), key.sign(bytes)));
+    }
+    let base = map_name(file);
+    let map = |(number, data): (usize, Vec<(String, Vec<u8>)>)| Map {
+        name: if number == 0 {
+            base.clone()
+        } else {
+            format!("{base}-{number}")
+        },
+        digest: index.sha256,
+        data,
+    };
+    let others = index.parts.iter().skip(1).zip(parts);
+    let others = others.map(|(part, content)| vec![(part.file.clone(), content)]);
+    Ok(std::iter::once(first)
+        .chain(others)
+        .enumerate()
+        .map(map)
+        .collect())
+}
+
+/// A name that Kubernetes takes: `echo-plugin` of `echo.wasm`.
+fn map_name(file: &str) -> String {
+    let stem = file.strip_suffix(".wasm").unwrap_or(file).to_ascii_lowercase();
+    let stem = stem.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    let mut stem = stem.trim_matches('-').to_owned();
+    stem.truncate(200);
+    format!("{stem}-plugin")
+}
+
+fn twice(maps: &[Map]) -> Option<&str> {
+    let repeats = |(number, map): &(usize, &Map)| maps[..*number].iter().any(|other| other.name == map.name);
+    maps.iter()
+        .enumerate()
+        .find(repeats)
+        .map(|(_, map)| map.name.as_str())
+}
+
+fn manifests(maps: &[Map], namespace: Option<&str>) -> String {
+    let mut text = String::from(
+        "# Apply this with `kubectl apply --server-side -f -`: without it kubectl keeps a copy of all in an annotation,\n\
+         # which has too little room. Mount all as one folder, the one that the configuration names as `plugins`:\n\
+         #\n\
+         #   volumes:\n\
+         #     - name: plugins\n\
+         #       projected:\n\
+         #         sources:\n",
+    );
+    // Writing to a string cannot fail.
+    for map in maps {
+        let _ = writeln!(text, "#           - configMap: {{name: {}}}", map.name);
+    }
+    for map in maps {
+        let _ = write!(
+            text,
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {}\n",
+            map.name
+        );
+        if let Some(namespace) = namespace {
+            let _ = writeln!(text, "  namespace: {namespace}");
+        }
+        let _ = write!(
+            text,
+            "  annotations:\n    {DIGEST_ANNOTATION}: {}\nbinaryData:\n",
+            map.digest
+        );
+        for (key, bytes) in &map.data {
+            // A string, so its JSON is its YAML.
+            let value = serde_json::to_string(&ByteString(bytes.clone())).unwrap_or_default();
+            let _ = writeln!(text, "  {key}: {value}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What does not compress.
+    fn noise(len: usize) -> Vec<u8> {
+        let mut state = 1_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[0]
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    fn keys(map: &Map) -> Vec<&str> {
+        map.data.iter().map(|(key, _)| key.as_str()).collect()
+    }
+
+    #[test]
+    fn a_plugin_that_fits_is_packed_as_it_is_and_a_larger_one_is_compressed() {
+        let small = pack("echo.wasm", &noise(PART), Choice::Auto, None).unwrap();
+        assert_eq!(small.len(), 1);
+        assert_eq!(small[0].name, "echo-plugin");
+        assert_eq!(keys(&small[0]), ["echo.wasm"]);
+        let large = pack("My_Echo.wasm", &vec![7; PART + 1], Choice::Auto, None).unwrap();
+        assert_eq!(large[0].name, "my-echo-plugin");
+        assert_eq!(keys(&large[0]), ["My_Echo.wasm.zst"]);
+        let gzip = pack("echo.wasm", b"x", Choice::Gzip, None).unwrap();
+        assert_eq!(keys(&gzip[0]), ["echo.wasm.gz"]);
+    }
+
+    #[test]
+    fn what_is_still_too_large_is_split_over_config_maps_that_each_fit() {
+        let bytes = noise(2 * PART + 10);
+        let maps = pack("echo.wasm", &bytes, Choice::Auto, None).unwrap();
+        let names: Vec<_> = maps.iter().map(|map| map.name.as_str()).collect();
+        assert_eq!(names, ["echo-plugin", "echo-plugin-1", "echo-plugin-2"]);
+        assert_eq!(keys(&maps[0]), ["echo.wasm.pack", "echo.wasm.zst.0"]);
+        assert_eq!(keys(&maps[2]), ["echo.wasm.zst.2"]);
+        for map in &maps {
+            assert!(map.data.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() < 1 << 20);
+            assert_eq!(map.digest, Digest::of(&bytes));
+        }
+        let index = Index::read("echo.wasm", &maps[0].data[0].1, 32 << 20).unwrap();
+        let parts: Vec<u8> = maps
+            .iter()
+            .flat_map(|map| map.data.last().unwrap().1.clone())
+            .collect();
+        assert_eq!(index.join(&parts).unwrap(), bytes);
+    }
+
+    #[test]
+    fn the_manifests_are_yaml_with_the_digest_and_say_how_to_mount_them() {
+        let bytes = noise(2 * PART);
+        let maps = pack("echo.wasm", &bytes, Choice::None, None).unwrap();
+        let text = manifests(&maps, Some("operators"));
+        let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
+        assert_eq!(documents.len(), 2);
+        assert_eq!(documents[0]["metadata"]["namespace"], "operators");
+        let digest = &documents[1]["metadata"]["annotations"][DIGEST_ANNOTATION];
+        assert_eq!(*digest, Digest::of(&bytes).to_string());
+        let part: ByteString =
+            serde_json::from_value(documents[1]["binaryData"]["echo.wasm.1"].clone()).unwrap();
+        assert_eq!(part.0, bytes[PART..]);
+        assert!(
+            text.contains("#           - configMap: {name: echo-plugin-1}\n"),
+            "{}",
+            &text[..800]
+        );
+    }
+
+    #[test]
+    fn a_name_that_no_config_map_takes_is_refused() {
+        assert!(matches!(
+            pack("e cho.wasm", b"x", Choice::Auto, None),
+            Err(Failure::Usage(_))
+        ));
+        let both: Vec<_> = ["a_b.wasm", "a.b.wasm"]
+            .iter()
+            .flat_map(|file| pack(file, b"x", Choice::Auto, None).unwrap())
+            .collect();
+        assert_eq!(twice(&both), Some("a-b-plugin"));
+    }
+}

@@ -1,0 +1,36 @@
+//! How a version came to be live, for people.
+
+/// How a version came to be live.
+pub(super) enum Because {
+    First,
+    Proved { on: String, diff: String },
+    Unproved,
+    Reconfigured,
+    Forced,
+    RolledBack,
+    Restored,
+}
+
+impl std::fmt::Display for Because {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::First => f.write_str("it was the first"),
+            Self::Proved { on, .. } => write!(f, "proved: {on}"),
+            Self::Unproved => f.write_str("nothing proves it"),
+            Self::Reconfigured => f.write_str("its limits were changed"),
+            Self::Forced => f.write_str("promoted by force"),
+            Self::RolledBack => f.write_str("rolled back to: it is pinned"),
+            Self::Restored => f.write_str("it was the last good one before the restart"),
+        }
+    }
+}
+
+impl Because {
+    /// What it changes, when that was compared; empty otherwise.
+    pub(super) fn diff(&self) -> &str {
+        match self {
+            Self::Proved { diff, .. } => diff,
+            _ => "",
+        }
+    }
+}

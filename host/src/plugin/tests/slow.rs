@@ -1,0 +1,104 @@
+//! A plugin that takes long to compile.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use plugin_fixtures::cases;
+
+use super::super::contract::Kind;
+use super::super::registry::{Expected, Live, Slot};
+use super::super::reload::Files;
+use super::super::trust::Trust;
+use super::*;
+use crate::metrics::Metrics;
+
+/// How long the slow one may take; the machine is shared, so the others may not be quick either.
+const COMPILE: Duration = Duration::from_secs(2);
+
+/// A command whose one function is so large that compiling it takes longer than that.
+fn slow() -> Vec<u8> {
+    const LOCALS: usize = 300;
+    let mut body = String::new();
+    for step in 0..20_000 {
+        let local = |factor: usize| (step * factor + step / LOCALS) % LOCALS;
+        let (a, b, c) = (local(7), local(13), local(31));
+        let _ = write!(
+            body,
+            "(local.set {a} (i32.add (local.get {b}) (i32.rotl (local.get {c}) (local.get {a}))))"
+        );
+        if step % 20 == 0 {
+            let _ = write!(
+                body,
+                "(if (local.get {b}) (then (local.set {c} (i32.const {step}))))"
+            );
+        }
+    }
+    let text = format!(
+        "(module (memory (export \"memory\") 1) (func (export \"_start\") (local {}) {body}))",
+        "i32 ".repeat(LOCALS)
+    );
+    wat::parse_str(text).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_compiles_for_long_is_given_up_and_others_are_served_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("slow.wasm"), slow()).unwrap();
+    let quick = Fixture::new(cases::ANSWER).build(Form::Component);
+    std::fs::write(folder.path().join("quick.wasm"), quick).unwrap();
+    let files = Files::start().unwrap();
+    let fill = |name: &str, compile: Duration| {
+        let expected = Expected {
+            controller: name.into(),
+            parent: Kind {
+                api_version: "fixtures.dev/v1".into(),
+                kind: "Fixture".into(),
+            },
+            file: folder.path().join(format!("{name}.wasm")),
+            limits: Limits {
+                compile,
+                ..Limits::default()
+            },
+            trust: Trust::default(),
+        };
+        let metrics = Arc::new(Metrics::unread()).of(name, &expected.parent);
+        let (slot, live) = Slot::new(RUNTIME.clone(), expected, metrics);
+        (files.fill(Arc::new(slot)), live)
+    };
+    let start = Instant::now();
+    let (_slow, mut slow) = fill("slow", COMPILE);
+    let (_quick, mut quick) = fill("quick", Limits::default().compile);
+    let Live::Plugin(plugin) = quick
+        .wait_for(|live| !matches!(live, Live::Loading))
+        .await
+        .unwrap()
+        .clone()
+    else {
+        panic!("the quick one is not loaded");
+    };
+    plugin
+        .reconcile(&request("2026-01-02T03:04:05Z"))
+        .await
+        .outcome
+        .unwrap();
+    assert!(
+        matches!(*slow.borrow(), Live::Loading),
+        "served after {:?}",
+        start.elapsed()
+    );
+    match &*slow
+        .wait_for(|live| !matches!(live, Live::Loading))
+        .await
+        .unwrap()
+    {
+        Live::Failed(why) => assert!(why.contains("not compiled within 2s"), "{why}"),
+        _ => panic!("it was compiled"),
+    }
+    let took = start.elapsed();
+    assert!(took < COMPILE * 3, "given up after {took:?}");
+    plugin
+        .reconcile(&request("2026-01-02T03:04:05Z"))
+        .await
+        .outcome
+        .unwrap();
+}

@@ -1,0 +1,484 @@
+//! `manifests/deploy` and the Helm chart: what they say, that the API server takes it, and that the host works with the
+//! rights that they give it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Once;
+
+use control_plane::{ControlPlane, Options, deployed, manifests};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{DynamicObject, GroupVersionKind};
+use kube::discovery::{self, Scope};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::echoes::complaints;
+use crate::rights::{SAMPLES, rbac};
+use crate::support::{Scenario, condition, own_cluster, plugin, root};
+
+const NAME: &str = "operator-host";
+const ACCOUNT: &str = "operator-host/operator-host";
+const USER: &str = "system:serviceaccount:operator-host:operator-host";
+
+fn base() -> PathBuf {
+    root().join("manifests/deploy/base")
+}
+
+/// The deployed configuration beside the plugins as they are built.
+fn configuration() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let built = plugin("echo");
+    std::os::unix::fs::symlink(built.parent().unwrap(), folder.path().join("plugins")).unwrap();
+    std::fs::create_dir(folder.path().join("config")).unwrap();
+    let file = folder.path().join("config/config.yaml");
+    std::fs::copy(base().join("config/config.yaml"), &file).unwrap();
+    (folder, file)
+}
+
+/// The objects of a kustomization. The plugins of the base are packed before, as its script does, once.
+fn kustomized(folder: &str) -> Vec<DynamicObject> {
+    static PACKED: Once = Once::new();
+    PACKED.call_once(|| {
+        let script = root().join("manifests/deploy/plugins.sh");
+        let program = env!("CARGO_BIN_EXE_operator-host");
+        let status = Command::new(script).env("OPERATOR_HOST", program).status();
+        assert!(status.expect("the script runs").success());
+    });
+    let into = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    deployed::kustomize(&root().join(folder), into.path()).expect("the manifests")
+}
+
+fn kind(object: &DynamicObject) -> &str {
+    object.types.as_ref().map_or("", |types| &types.kind)
+}
+
+#[test]
+fn the_roles_are_what_rbac_prints_for_the_deployed_configuration() {
+    let (_folder, config) = configuration();
+    let printed = rbac(&config, ACCOUNT, &[]);
+    let committed = std::fs::read_to_string(base().join("rbac.yaml")).unwrap();
+    assert_eq!(committed, printed, "make manifests writes it anew");
+}
+
+/// Sends each object as a dry run, which goes through defaulting, validation and admission.
+async fn dry_run(client: &Client, object: &DynamicObject) {
+    let types = object.types.as_ref().unwrap();
+    let gvk = GroupVersionKind::try_from(types).unwrap();
+    let (resource, capabilities) = discovery::pinned_kind(client, &gvk)
+        .await
+        .expect("a kind that is served");
+    let api: Api<DynamicObject> = match (capabilities.scope, object.namespace()) {
+        (Scope::Namespaced, Some(namespace)) => Api::namespaced_with(client.clone(), &namespace, &resource),
+        _ => Api::all_with(client.clone(), &resource),
+    };
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::apply("kubectl").force()
+    };
+    let name = object.name_any();
+    let taken = api.patch(&name, &params, &Patch::Apply(object)).await;
+    let taken = taken.unwrap_or_else(|error| panic!("{} {name}: {error}", types.kind));
+    // A field that the server does not know is dropped without a word.
+    let differs = lost(
+        "",
+        &serde_json::to_value(object).unwrap(),
+        &serde_json::to_value(&taken).unwrap(),
+    );
+    assert_eq!(differs, Vec::<String>::new(), "{} {name}", types.kind);
+}
+
+/// The paths of what is in `sent` and not in `taken`.
+fn lost(path: &str, sent: &Value, taken: &Value) -> Vec<String> {
+    match (sent, taken) {
+        (Value::Object(sent), Value::Object(taken)) => sent
+            .iter()
+            .flat_map(|(key, value)| {
+                lost(
+                    &format!("{path}.{key}"),
+                    value,
+                    taken.get(key).unwrap_or(&Value::Null),
+                )
+            })
+            .collect(),
+        (Value::Array(sent), Value::Array(taken)) if sent.len() == taken.len() => {
+            let pairs = sent.iter().zip(taken).enumerate();
+            pairs
+                .flat_map(|(i, (sent, taken))| lost(&format!("{path}[{i}]"), sent, taken))
+                .collect()
+        }
+        (sent, taken) if sent == taken || path == ".metadata.creationTimestamp" => Vec::new(),
+        (sent, taken) => vec![format!("{path}: {sent} became {taken}")],
+    }
+}
+
+/// The Prometheus operator's definition is not here: its kind is served with any content.
+const SERVICE_MONITORS: &str = "\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: servicemonitors.monitoring.coreos.com}
+spec:
+  group: monitoring.coreos.com
+  scope: Namespaced
+  names: {kind: ServiceMonitor, plural: servicemonitors}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+";
+
+async fn bare_cluster() -> (ControlPlane, Client, TempDir) {
+    let cluster = ControlPlane::start(Options::bare())
+        .await
+        .expect("a control plane");
+    let client = cluster.client().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    crate::support::install(&client, folder.path(), SERVICE_MONITORS).await;
+    let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": NAME } })).unwrap();
+    Api::all(client.clone())
+        .create(&PostParams::default(), &namespace)
+        .await
+        .unwrap();
+    (cluster, client, folder)
+}
+
+#[tokio::test]
+async fn the_api_server_takes_every_manifest_as_it_is() {
+    let (_cluster, client, _folder) = bare_cluster().await;
+    let mut objects = kustomized("manifests/deploy/overlays/monitoring");
+    let kinds: Vec<_> = objects.iter().map(kind).map(str::to_owned).collect();
+    for expected in [
+        "Namespace",
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ConfigMap",
+        "Deployment",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+        "Service",
+        "ServiceMonitor",
+    ] {
+        assert!(
+            kinds.iter().any(|kind| kind == expected),
+            "{expected} is not in {kinds:?}"
+        );
+    }
+    for object in &mut objects {
+        // policy/v1 is from 1.21, and the server of these tests is 1.20: of what is used here both say the same.
+        deployed::for_old_servers(object);
+        dry_run(&client, object).await;
+    }
+    // What the stub of a definition cannot check: the monitor finds the Service, and the Service the pods.
+    let of = |wanted: &str| objects.iter().find(|object| kind(object) == wanted).unwrap();
+    let (monitor, service, deployment) = (of("ServiceMonitor"), of("Service"), of("Deployment"));
+    let wanted = monitor.data["spec"]["selector"]["matchLabels"]
+        .as_object()
+        .unwrap();
+    assert!(
+        wanted
+            .iter()
+            .all(|(key, value)| service.labels().get(key).map(String::as_str) == value.as_str())
+    );
+    assert_eq!(
+        monitor.data["spec"]["endpoints"][0]["port"],
+        service.data["spec"]["ports"][0]["name"]
+    );
+    let template = &deployment.data["spec"]["template"];
+    assert_eq!(service.data["spec"]["selector"], template["metadata"]["labels"]);
+    assert_eq!(
+        service.data["spec"]["ports"][0]["targetPort"],
+        template["spec"]["containers"][0]["ports"][0]["name"]
+    );
+}
+
+/// The rules of the Pod Security Standards' restricted profile, which the namespace enforces and a server of 1.20
+/// does not know. Source: Kubernetes, "Pod Security Standards".
+#[test]
+fn the_pod_keeps_to_the_restricted_profile() {
+    let objects = kustomized("manifests/deploy/base");
+    let deployment = objects
+        .iter()
+        .find(|object| kind(object) == "Deployment")
+        .unwrap();
+    let pod = &deployment.data["spec"]["template"]["spec"];
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_ne!(pod["securityContext"]["runAsUser"], 0);
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    for field in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert!(pod[field].is_null(), "{field}");
+    }
+    for container in pod["containers"].as_array().unwrap() {
+        let security = &container["securityContext"];
+        assert_eq!(security["allowPrivilegeEscalation"], false);
+        assert_eq!(security["readOnlyRootFilesystem"], true);
+        assert_eq!(security["capabilities"], json!({ "drop": ["ALL"] }));
+        assert!(security["privileged"].is_null());
+    }
+    for volume in pod["volumes"].as_array().unwrap() {
+        let allowed = ["configMap", "emptyDir", "projected", "secret"];
+        assert!(allowed.iter().any(|kind| !volume[kind].is_null()), "{volume}");
+    }
+}
+
+/// Runs `tests/helm.sh`.
+fn helm(arguments: &[&str], kubeconfig: &Path) -> String {
+    let output = Command::new(root().join("tests/helm.sh"))
+        .args(arguments)
+        .env("KUBECONFIG", kubeconfig)
+        .output()
+        .expect("the script runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "helm {arguments:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Installs the chart and gives what was rendered, as Helm keeps it in the release.
+async fn rendered(cluster: &ControlPlane, client: &Client, values: &Value) -> Vec<DynamicObject> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("values.json");
+    std::fs::write(&file, values.to_string()).unwrap();
+    let chart = root().join("manifests/helm").display().to_string();
+    helm(
+        &["install", NAME, NAME, &chart, &file.display().to_string()],
+        &cluster.kubeconfig(),
+    );
+    let releases = Api::<Secret>::namespaced(client.clone(), NAME);
+    let found = releases
+        .list(&ListParams::default().labels("owner=helm"))
+        .await
+        .unwrap();
+    let release = found.items[0].data.as_ref().unwrap()["release"].0.clone();
+    // Base64 in the Secret's own base64, of gzipped JSON.
+    let zipped = folder.path().join("release");
+    std::fs::write(&zipped, release).unwrap();
+    let unzip = Command::new("bash")
+        .args(["-c", "base64 -d <\"$0\" | gunzip"])
+        .arg(&zipped)
+        .output()
+        .unwrap();
+    let release: Value = serde_json::from_slice(&unzip.stdout).expect("a release");
+    let file = folder.path().join("manifest.yaml");
+    std::fs::write(&file, release["manifest"].as_str().unwrap()).unwrap();
+    manifests::read(&file).unwrap()
+}
+
+/// The objects by kind and name, without what one of the two ways adds by its nature.
+fn comparable(objects: Vec<DynamicObject>) -> BTreeMap<String, Value> {
+    let essence = |mut object: DynamicObject| {
+        deployed::for_old_servers(&mut object);
+        for label in [
+            "app.kubernetes.io/managed-by",
+            "app.kubernetes.io/version",
+            "helm.sh/chart",
+        ] {
+            object.labels_mut().remove(label);
+        }
+        let name = format!("{} {}", kind(&object), object.name_any());
+        (name, serde_json::to_value(object).unwrap())
+    };
+    objects.into_iter().map(essence).collect()
+}
+
+#[tokio::test]
+async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
+    let (cluster, client, _folder) = bare_cluster().await;
+    helm(
+        &["lint", &root().join("manifests/helm").display().to_string()],
+        &cluster.kubeconfig(),
+    );
+    let (_folder, config) = configuration();
+    let printed = rbac(&config, ACCOUNT, &["-o", "helm"]);
+    let mut values: Value = serde_saphyr::from_str(&printed).unwrap();
+    values["config"] = std::fs::read_to_string(&config).unwrap().into();
+    let sources = |name: &str| json!({ "name": name });
+    values["pluginConfigMaps"] = [
+        "echo-plugin",
+        "hello-plugin",
+        "hello-plugin-1",
+        "myapp-plugin",
+        "mysql-plugin",
+    ]
+    .map(sources)
+    .to_vec()
+    .into();
+    values["pluginConfigMaps"][2]["optional"] = true.into();
+    values["serviceMonitor"] = json!({ "enabled": true });
+    let mut from_helm = comparable(rendered(&cluster, &client, &values).await);
+    let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/monitoring"));
+    // Helm makes the namespace by an option, and the plugins are more than a release can hold.
+    from_kustomize.retain(|name, _| !name.starts_with("Namespace") && !name.contains("-plugin"));
+    let text = |objects: &mut BTreeMap<String, Value>| {
+        let config = &mut objects.get_mut("ConfigMap operator-host-config").unwrap()["data"]["config.yaml"];
+        *config = config.as_str().unwrap().trim().into();
+        serde_json::to_string_pretty(&objects).unwrap()
+    };
+    similar_asserts(&text(&mut from_helm), &text(&mut from_kustomize));
+}
+
+fn similar_asserts(helm: &str, kustomize: &str) {
+    let different: Vec<_> = helm
+        .lines()
+        .zip(kustomize.lines())
+        .filter(|(a, b)| a != b)
+        .take(5)
+        .collect();
+    assert!(
+        helm == kustomize,
+        "Helm and kustomize differ first in {different:#?}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_removed_without_a_trace() {
+    let cluster = own_cluster(Options::default().with_audit()).await;
+    let client = cluster.client().await.unwrap();
+    let mut objects = kustomized("manifests/deploy/base");
+    objects.iter_mut().for_each(deployed::for_old_servers);
+    manifests::apply(&client, &objects).await.expect("the manifests");
+    let scenario = Scenario::within(&cluster, "deployed").await;
+    let outside = deployed::unpack(&client, NAME, NAME, scenario.folder.path())
+        .await
+        .expect("the Deployment");
+    assert_eq!(outside.account, (NAME.to_owned(), NAME.to_owned()));
+    let token = cluster.kubeconfig_of_account(NAME, NAME).await.expect("a token");
+    let scenario = scenario.with_kubeconfig(token);
+    let variable = |name: &str| {
+        let found = outside.environment.iter().find(|(variable, _)| variable == name);
+        found.unwrap_or_else(|| panic!("{name} is not set")).1.clone()
+    };
+    let config = variable("OPERATOR_HOST_CONFIG");
+    let cache = variable("OPERATOR_HOST_CACHE_DIR").display().to_string();
+    let host = scenario.start_with(&config, &["--cache-dir", &cache]);
+    for sample in ["mysqlcluster", "echo", "myapp", "hello"] {
+        let file = root().join(format!("manifests/samples/{sample}.yaml"));
+        let text = std::fs::read_to_string(file).unwrap();
+        scenario
+            .apply(&text.replace("namespace: default", "namespace: deployed"))
+            .await;
+    }
+    for (kind, name, _, _) in SAMPLES {
+        let ready = |object: &DynamicObject| {
+            condition(object, "Ready").is_some_and(|ready| ready["status"] == "True")
+        };
+        scenario.until(kind, name, "ready", ready).await;
+    }
+    scenario.delete("v1/Pod", "hello-echo-pod-0").await;
+    scenario
+        .patch(
+            "example.com/v1/MyApp",
+            "hello-app",
+            json!({ "spec": { "port": 81 } }),
+        )
+        .await;
+    for (kind, name, _, _) in &SAMPLES[..3] {
+        scenario.delete(kind, name).await;
+        scenario.until_gone(kind, name).await;
+    }
+    let complaints = complaints(&host);
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    assert_eq!(host.stop().await.code(), Some(0));
+    let events = cluster.audit_events().unwrap();
+    let own: Vec<_> = events
+        .iter()
+        .filter(|event| event.user.username == USER)
+        .collect();
+    assert!(own.iter().any(|event| event.verb == "list") && own.iter().any(|event| event.verb == "patch"));
+    let forbidden = own.iter().filter(|e| {
+        e.response_status
+            .as_ref()
+            .is_some_and(|status| status.code == 403)
+    });
+    assert_eq!(forbidden.count(), 0);
+
+    // The last one still has its finalizer, and the host is gone.
+    scenario.delete("fraim.co.jp/v1/Hello", "hello").await;
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["uninstall", "--config"])
+        .arg(base().join("config/config.yaml"))
+        .env("KUBECONFIG", cluster.kubeconfig())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("Hello deployed/hello released, and goes without its cleanup"),
+        "{said}"
+    );
+    assert!(
+        said.contains("PersistentVolumeClaim stay until somebody deletes them"),
+        "{said}"
+    );
+    scenario.until_gone("fraim.co.jp/v1/Hello", "hello").await;
+}
+
+fn text(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// `make image-test` builds and runs it; this is what can be said of it in a moment.
+#[test]
+fn the_dockerfile_ends_in_an_image_without_a_shell_that_runs_as_nobody() {
+    let dockerfile = text("Dockerfile");
+    let (build, image) = dockerfile
+        .split_once("\nFROM scratch\n")
+        .expect("the image is made from scratch");
+    assert!(
+        build.contains("cargo build --locked"),
+        "versions are from the lock file"
+    );
+    assert!(build.contains("SOURCE_DATE_EPOCH") && build.contains("--remap-path-prefix=/src=."));
+    let instructions: Vec<_> = image
+        .lines()
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()))
+        .collect();
+    assert!(instructions.contains(&"USER 65532:65532"), "{instructions:#?}");
+    assert!(
+        instructions.contains(&r#"ENTRYPOINT ["/usr/local/bin/operator-host"]"#),
+        "{instructions:#?}"
+    );
+    assert!(
+        !instructions
+            .iter()
+            .any(|line| line.starts_with("RUN") || line.starts_with("ADD"))
+    );
+    let copied = instructions
+        .iter()
+        .filter(|line| line.starts_with("COPY"))
+        .collect::<Vec<_>>();
+    assert_eq!(copied, [&"COPY --from=build /image/ /"]);
+    for source in dockerfile.lines().filter_map(|line| line.strip_prefix("COPY ")) {
+        let mut words: Vec<_> = source
+            .split(' ')
+            .filter(|word| !word.starts_with("--from"))
+            .collect();
+        words.pop();
+        let from_here = words.iter().filter(|word| !word.starts_with('/'));
+        for file in from_here {
+            assert!(root().join(file).exists(), "{file} is not there");
+            assert!(
+                text(".dockerignore").contains(&format!("!{file}\n")),
+                "{file} is not let in"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_image_the_kustomization_and_the_chart_are_of_the_same_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, words) in [
+        ("Dockerfile", format!("ARG VERSION={version}\n")),
+        (
+            "manifests/deploy/base/kustomization.yaml",
+            format!("newTag: {version}\n"),
+        ),
+        ("manifests/helm/Chart.yaml", format!("appVersion: {version}\n")),
+        ("manifests/helm/Chart.yaml", format!("\nversion: {version}\n")),
+    ] {
+        assert!(text(file).contains(&words), "{words:?} is not in {file}");
+    }
+}

@@ -1,0 +1,266 @@
+//! Plugins that `operator-host pack` made ConfigMaps of: through the real API server, projected as the kubelet does it,
+//! into a host that checks pins and signatures.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+
+use crate::echo::{CONTROLLER, ECHO, echo};
+use crate::mount::Mount;
+use crate::puppet::assert_says;
+use crate::support::{Host, Scenario, plugin};
+use crate::telemetry::{get, until_ready_is_without};
+
+/// Made with `openssl genpkey -algorithm ed25519`, for these tests only.
+const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEILt4uGYZKBEtKWPqREJJza4LZAHpiLwCjYh+g9P860AS\n-----END PRIVATE KEY-----\n";
+/// Its public half, as `openssl pkey -pubout` writes it, without the lines around.
+const PUBLIC: &str = "MCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=";
+
+/// Echo and a custom section with `len` bytes that do not compress.
+fn echo_with(len: usize, seed: u64) -> Vec<u8> {
+    let mut file = fs::read(plugin("echo")).unwrap();
+    let mut state = seed;
+    let mut section = vec![1, b'n'];
+    section.extend((0..len).map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[0]
+    }));
+    file.push(0);
+    let mut size = section.len();
+    loop {
+        let low = u8::try_from(size & 0x7f).unwrap();
+        size >>= 7;
+        file.push(if size == 0 { low } else { low | 0x80 });
+        if size == 0 {
+            break;
+        }
+    }
+    file.extend(section);
+    file
+}
+
+/// A plugin's file, and the ConfigMaps that `pack` makes of it.
+fn pack(scenario: &Scenario, bytes: &[u8], more: &[&str]) -> Vec<ConfigMap> {
+    let file = scenario.file("echo.wasm", bytes);
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .arg("pack")
+        .arg(file)
+        .args(more)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split("---\n")
+        .skip(1)
+        .map(|document| serde_saphyr::from_str(document).expect("a ConfigMap"))
+        .collect()
+}
+
+fn name(map: &ConfigMap) -> &str {
+    map.metadata.name.as_deref().unwrap()
+}
+
+/// As `kubectl apply --server-side`; what the API server then has.
+async fn apply(scenario: &Scenario, map: &ConfigMap) -> ConfigMap {
+    let api: Api<ConfigMap> = Api::namespaced(scenario.client.clone(), &scenario.namespace);
+    let params = PatchParams::apply("kubectl").force();
+    api.patch(name(map), &params, &Patch::Apply(map))
+        .await
+        .expect("the API server takes the ConfigMap")
+}
+
+/// One volume of several ConfigMaps, as the kubelet keeps it.
+struct Projected {
+    mount: Mount,
+    maps: BTreeMap<String, ConfigMap>,
+}
+
+impl Projected {
+    fn new(scenario: &Scenario) -> Self {
+        Self {
+            mount: Mount::new(&scenario.folder.path().join("mount"), "nothing-yet", b""),
+            maps: BTreeMap::new(),
+        }
+    }
+
+    /// Some of the ConfigMaps have changed.
+    fn project(&mut self, maps: &[ConfigMap]) {
+        for map in maps {
+            self.maps.insert(name(map).to_owned(), map.clone());
+        }
+        let keys = self.maps.values().filter_map(|map| map.binary_data.clone());
+        let keys = keys.flatten().map(|(key, bytes)| (key, bytes.0));
+        self.mount.project(&keys.collect());
+    }
+
+    fn config(&self, scenario: &Scenario, controllers: &str) -> PathBuf {
+        let config = scenario.config(controllers);
+        let text = fs::read_to_string(&config).unwrap();
+        let first = text.lines().next().unwrap();
+        fs::write(
+            &config,
+            text.replace(first, &format!("plugins: {}", self.mount.path.display())),
+        )
+        .unwrap();
+        config
+    }
+
+    fn start(&self, scenario: &Scenario, controllers: &str) -> Host {
+        scenario.start_with(&self.config(scenario, controllers), &[])
+    }
+}
+
+async fn until_echo_is_ready(scenario: &Scenario) {
+    scenario.apply(&echo(1)).await;
+    scenario
+        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
+        .await;
+}
+
+fn digest(map: &ConfigMap) -> String {
+    map.metadata.annotations.as_ref().unwrap()["operator-host.dev/plugin-digest"].clone()
+}
+
+async fn until_live(host: &Host, digest: &str) {
+    host.until_log(&["plugin loaded", &format!("\"digest\":\"{digest}\"")])
+        .await;
+}
+
+#[tokio::test]
+async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_arrived() {
+    let scenario = Scenario::new("pack-large").await;
+    let mut volume = Projected::new(&scenario);
+    let first = pack(&scenario, &echo_with(2_500_000, 1), &[]);
+    assert_eq!(
+        first.iter().map(name).collect::<Vec<_>>(),
+        ["echo-plugin", "echo-plugin-1", "echo-plugin-2"]
+    );
+    let mut applied = Vec::new();
+    for map in &first {
+        let map = apply(&scenario, map).await;
+        assert!(map.binary_data.is_some());
+        applied.push(map);
+    }
+    volume.project(&applied);
+    let host = volume.start(&scenario, CONTROLLER);
+    until_live(&host, &digest(&first[0])).await;
+    until_echo_is_ready(&scenario).await;
+
+    // The next version, one ConfigMap after the other: the kubelet sees the last one last.
+    let second = pack(&scenario, &echo_with(2_500_000, 2), &[]);
+    assert_ne!(digest(&first[0]), digest(&second[0]));
+    let mut applied = Vec::new();
+    for map in &second {
+        applied.push(apply(&scenario, map).await);
+    }
+    volume.project(&applied[..2]);
+    host.until_log(&["the part echo.wasm.zst.2 is not the one", "stays live"])
+        .await;
+    let (status, ready) = get(&host, "/readyz?verbose").await;
+    assert_eq!(status, 200, "{ready}");
+    assert_says(&ready, &["[+]plugin/echo ok: ", "stays live", "echo.wasm.zst.2"]);
+    volume.project(&applied[2..]);
+    until_live(&host, &digest(&second[0])).await;
+    until_ready_is_without(&host, "stays live").await;
+
+    // The commands of plugin authors take it as it lies there.
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .arg("crd")
+        .arg(volume.mount.path.join("echo.wasm"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_says(
+        &String::from_utf8_lossy(&output.stdout),
+        &["echoes.my-operator.dev"],
+    );
+
+    // A small one again, as it is: the other ConfigMaps may stay.
+    let third = pack(&scenario, &echo_with(10, 3), &[]);
+    assert_eq!(third.len(), 1);
+    let map = apply(&scenario, &third[0]).await;
+    assert_eq!(
+        map.binary_data.as_ref().unwrap().len(),
+        1,
+        "the parts of the first one went"
+    );
+    volume.project(&[map]);
+    until_live(&host, &digest(&third[0])).await;
+    assert_eq!(host.log().matches("plugin loaded").count(), 3, "{}", host.log());
+}
+
+#[tokio::test]
+async fn only_what_is_signed_by_a_configured_key_is_taken() {
+    let scenario = Scenario::new("pack-signed").await;
+    let mut volume = Projected::new(&scenario);
+    let key = scenario.file("key.pem", PRIVATE);
+    let sign = ["--sign-key", key.to_str().unwrap()];
+    volume.project(&pack(&scenario, &echo_with(1, 1), &[]));
+    let controllers = format!("{CONTROLLER}  signatures: {{keys: [{PUBLIC}]}}\n");
+    let mut host = volume.start(&scenario, &controllers);
+    host.until_log(&["cannot be used", "it is not signed"]).await;
+    let (status, ready) = get(&host, "/readyz").await;
+    assert_eq!(status, 500, "{ready}");
+    assert_says(&ready, &["[-]plugin/echo failed: ", "it is not signed"]);
+    scenario.apply(&echo(1)).await;
+    scenario
+        .until(ECHO, "e", "said why there is no answer", |e| {
+            e.data["status"]["conditions"]
+                .to_string()
+                .contains("it is not signed")
+        })
+        .await;
+
+    let good = pack(&scenario, &echo_with(1, 1), &sign);
+    volume.project(&good);
+    until_live(&host, &digest(&good[0])).await;
+    until_echo_is_ready(&scenario).await;
+
+    // Another version with the old signature.
+    let mut bad = pack(&scenario, &echo_with(1, 2), &[]);
+    let signature = good[0].binary_data.as_ref().unwrap()["echo.wasm.sig"].clone();
+    let data = bad[0].binary_data.as_mut().unwrap();
+    data.insert("echo.wasm.sig".into(), signature);
+    volume.project(&bad);
+    host.until_log(&["by none of the configured keys", &digest(&bad[0]), "stays live"])
+        .await;
+    let (status, ready) = get(&host, "/readyz?verbose").await;
+    assert_eq!(status, 200, "{ready}");
+    assert_says(
+        &ready,
+        &[&digest(&good[0]), "stays live", "by none of the configured keys"],
+    );
+    let (_, metrics) = get(&host, "/metrics").await;
+    assert_says(
+        &metrics,
+        &["operator_plugin_reloads_total{controller=\"echo\",result=\"refused\"} 2\n"],
+    );
+    assert!(host.is_alive());
+}
+
+#[tokio::test]
+async fn a_pinned_controller_takes_that_version_only_and_another_pin_takes_effect_at_once() {
+    let scenario = Scenario::new("pack-pinned").await;
+    let mut volume = Projected::new(&scenario);
+    let (one, two) = (
+        pack(&scenario, &echo_with(1, 1), &["--compression", "gzip"]),
+        pack(&scenario, &echo_with(1, 2), &["--compression", "zstd"]),
+    );
+    let pinned = |map: &ConfigMap| format!("{CONTROLLER}  sha256: {}\n", digest(map));
+    volume.project(&one);
+    let host = volume.start(&scenario, &pinned(&one[0]));
+    until_live(&host, &digest(&one[0])).await;
+    volume.project(&two);
+    host.until_log(&["the configuration pins", &digest(&two[0]), "stays live"])
+        .await;
+    volume.config(&scenario, &pinned(&two[0]));
+    until_live(&host, &digest(&two[0])).await;
+    until_ready_is_without(&host, "stays live").await;
+}
