@@ -61,7 +61,7 @@ struct Reference {
 
 enum Message {
     /// The trace is no part of what makes two Events the same.
-    Write(Entry, Option<TraceId>, Writer),
+    Write(Box<(Entry, Option<TraceId>, Writer)>),
     /// To be told when all before it are written.
     Flush(oneshot::Sender<()>),
 }
@@ -154,7 +154,7 @@ impl Events {
 
     fn put(&self, entry: Entry) {
         let trace = trace::current().map(|span| span.trace_id());
-        let message = Message::Write(entry, trace, self.writer.clone());
+        let message = Message::Write(Box::new((entry, trace, self.writer.clone())));
         if self.sender.try_send(message).is_err() && self.metrics.event_dropped() == 0 {
             warn!("too many Events wait for the API server: some are dropped from now on");
         }
@@ -181,7 +181,7 @@ async fn write(instance: String, mut messages: mpsc::Receiver<Message>) {
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while let Some(message) = messages.recv().await {
         let (entry, trace, writer) = match message {
-            Message::Write(entry, trace, writer) => (entry, trace, writer),
+            Message::Write(message) => *message,
             Message::Flush(done) => {
                 let _ = done.send(());
                 continue;

@@ -37,6 +37,9 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
+/// The contents of both files, or why they cannot be read.
+type Files = Result<(Vec<u8>, Vec<u8>), String>;
+
 /// When a certificate is valid, in seconds of the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Validity {
@@ -77,7 +80,7 @@ impl Certificates {
 
     /// Follows the files until the process ends.
     pub(super) async fn follow(self: Arc<Self>, config: WebhookConfig, instruments: Instruments) {
-        let mut read: Option<Result<(Vec<u8>, Vec<u8>), String>> = None;
+        let mut read: Option<Files> = None;
         let mut loaded: Option<Validity> = None;
         let mut refused = None;
         let mut said: Option<Option<String>> = None;
@@ -113,7 +116,7 @@ impl Certificates {
                 match &problem {
                     Some(problem) => warn!("webhook: {problem}"),
                     None => {
-                        info!(certificate = %config.certificate.display(), "webhook: the certificate is in use")
+                        info!(certificate = %config.certificate.display(), "webhook: the certificate is in use");
                     }
                 }
                 let words = problem
@@ -141,7 +144,7 @@ impl Certificates {
     }
 }
 
-fn read_both(config: &WebhookConfig) -> Result<(Vec<u8>, Vec<u8>), String> {
+fn read_both(config: &WebhookConfig) -> Files {
     Ok((read(&config.certificate)?, read(&config.key)?))
 }
 
