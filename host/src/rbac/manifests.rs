@@ -24,12 +24,15 @@ pub enum Manifest {
     RoleBinding(RoleBinding),
 }
 
+/// Group, name and resource.
+type Named<'a> = (&'a str, Option<&'a str>, &'a str);
+/// The verbs on each.
+type Rules<'a> = BTreeMap<Named<'a>, Vec<&'a str>>;
+
 /// A role and its binding for each account and scope: the host's first, and those in the cluster first.
 #[must_use]
 pub fn manifests(rights: &Rights, host: &ServiceAccount) -> Vec<Manifest> {
-    type Named<'a> = (&'a str, Option<&'a str>, &'a str);
-    let mut roles: BTreeMap<(&Option<ServiceAccount>, &Scope), BTreeMap<Named<'_>, Vec<&str>>> =
-        BTreeMap::new();
+    let mut roles: BTreeMap<(&Option<ServiceAccount>, &Scope), Rules> = BTreeMap::new();
     for (permission, _) in rights.iter() {
         let named = (
             permission.group.as_str(),
@@ -78,11 +81,11 @@ pub fn manifests(rights: &Rights, host: &ServiceAccount) -> Vec<Manifest> {
 }
 
 /// One rule for the resources of a group that need the same verbs.
-fn rules(resources: &BTreeMap<(&str, Option<&str>, &str), Vec<&str>>) -> Vec<PolicyRule> {
+fn rules(resources: &Rules) -> Vec<PolicyRule> {
     let mut rules: Vec<PolicyRule> = Vec::new();
-    let mut places: BTreeMap<(&str, Option<&str>, &[&str]), usize> = BTreeMap::new();
+    let mut places = BTreeMap::new();
     for ((group, name, resource), verbs) in resources {
-        let place = *places.entry((group, *name, verbs)).or_insert(rules.len());
+        let place = *places.entry((group, name, verbs)).or_insert(rules.len());
         if place == rules.len() {
             rules.push(PolicyRule {
                 api_groups: Some(vec![(*group).to_owned()]),
