@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::echo::CONTROLLER;
 use crate::echoes::{ECHO, POD, apply, complaints};
 use crate::rights::rbac;
-use crate::support::{LIMITED, Scenario, cluster, condition};
+use crate::support::{LIMIT, LIMITED, Scenario, cluster, condition};
 
 const MYAPP: &str = "example.com/v1/MyApp";
 const OTHER: &str = "\
@@ -139,8 +139,8 @@ async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_i
 
 #[tokio::test]
 async fn a_host_whose_service_account_is_deleted_says_so_and_changes_nothing() {
-    let scenario = Scenario::new("no-account").await;
-    let name = "no-account";
+    let scenario = Scenario::new("account-gone").await;
+    let name = "account-gone";
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
     scenario.apply(&account.to_string()).await;
     let config = scenario.config(CONTROLLER);
@@ -163,10 +163,14 @@ async fn a_host_whose_service_account_is_deleted_says_so_and_changes_nothing() {
 
     scenario.delete("v1/ServiceAccount", name).await;
     // The API server takes a token that it has just seen for ten seconds more.
+    let deadline = tokio::time::Instant::now() + LIMIT;
     while !host.log().contains("Unauthorized") {
-        if scenario.get(POD, "e-pod-0").await.is_some() {
-            scenario.delete(POD, "e-pod-0").await;
-        }
+        assert!(tokio::time::Instant::now() < deadline, "{}", scenario.log_tail());
+        // It may be gone already, and be made anew.
+        let _ = scenario
+            .api(POD)
+            .delete("e-pod-0", &kube::api::DeleteParams::default())
+            .await;
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
     let line = host.until_log(&["WARN", "Unauthorized"]).await;

@@ -100,6 +100,8 @@ fn children<'a>(spans: &'a [Span], parent: &Span, name: &str) -> Vec<&'a Span> {
 async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&str, &str)]) {
     let scenario = Scenario::new(name).await;
     let host = exporting(&scenario, &collector.endpoint(), more);
+    // What is there when a controller starts is looked at as in a resync.
+    host.until_log(&["controller started"]).await;
     let created = scenario.apply(&echo("e", 2)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
 

@@ -190,6 +190,12 @@ async fn a_pass_is_one_event_and_the_plugin_adds_its_own_events_and_conditions()
         .list(&Default::default())
         .await
         .unwrap();
+    // Each names the version of the plugin that it comes from.
+    let child = scenario.get(CONFIG_MAP, "b").await.unwrap();
+    let digest = "operator-host.dev/plugin-digest";
+    let of = |object: &DynamicObject| object.metadata.annotations.as_ref()?.get(digest).cloned();
+    assert!(of(&child).is_some_and(|digest| digest.starts_with("sha256:")));
+    assert!(events.iter().all(|event| of(event) == of(&child)), "{events:#?}");
     let of_changes = events
         .iter()
         .filter(|event| event.data["reason"] == "ChildrenChanged");

@@ -18,7 +18,8 @@ use super::queue::{Queue, Trigger};
 use super::watches::{Watch, WatchState};
 use crate::client::Writer;
 use crate::config::ControllerConfig;
-use crate::plugin::contract::{Kind, Need};
+use crate::plugin::Digest;
+use crate::plugin::contract::{EventType, Kind, Need};
 use crate::plugin::registry::Live;
 
 /// The watches of one kind: one for all namespaces, or one for each that the configuration names.
@@ -80,6 +81,8 @@ pub struct Memory {
     pub failures: u32,
     /// What the log last said about it, so that it is said once.
     pub said: Option<String>,
+    /// The version of the plugin that was last asked about it.
+    pub asked: Option<Digest>,
     /// What the plugin last asked to read.
     pub needs: Vec<Need>,
     /// The resource version that the last own write gave to each child.
@@ -237,6 +240,13 @@ impl Context {
             queue,
             memory,
         }
+    }
+
+    /// Puts an Event about a parent in line, with the version of the plugin that was last asked about it.
+    pub fn publish(&self, parent: &DynamicObject, type_: EventType, reason: &str, note: &str) {
+        let plugin = self.memory_of(&ObjectName::of(parent), |memory| memory.asked);
+        self.events
+            .publish(&self.config.name, plugin, parent, type_, reason, note);
     }
 
     /// The parent as last known.

@@ -22,9 +22,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{debug, warn};
 
-use super::object::shorten;
+use super::object::{DIGEST_ANNOTATION, shorten};
 use crate::client::Writer;
 use crate::metrics::Metrics;
+use crate::plugin::Digest;
 use crate::plugin::contract::EventType;
 use crate::trace;
 
@@ -59,9 +60,11 @@ struct Reference {
     uid: String,
 }
 
+type Annotations = BTreeMap<String, String>;
+
 enum Message {
-    /// The trace is no part of what makes two Events the same.
-    Write(Box<(Entry, Option<TraceId>, Writer)>),
+    /// The annotations are no part of what makes two Events the same.
+    Write(Box<(Entry, Option<Annotations>, Writer)>),
     /// To be told when all before it are written.
     Flush(oneshot::Sender<()>),
 }
@@ -107,7 +110,7 @@ impl Events {
 
     /// Puts an Event about an election in line, as client-go has it.
     pub fn elected(&self, lease: &Lease, note: &str) {
-        self.put(Entry {
+        let entry = Entry {
             controller: "operator-host/leader-election".to_owned(),
             action: "LeaderElection",
             regarding: Reference {
@@ -120,20 +123,22 @@ impl Events {
             type_: "Normal",
             reason: "LeaderElection".to_owned(),
             note: shorten(note, MAX_NOTE),
-        });
+        };
+        self.put(entry, None);
     }
 
-    /// Puts an Event in line. Never waits.
+    /// Puts an Event in line. Never waits. `plugin` is the version whose answer it comes from.
     pub fn publish(
         &self,
         controller: &str,
+        plugin: Option<Digest>,
         regarding: &DynamicObject,
         type_: EventType,
         reason: &str,
         note: &str,
     ) {
         let types = regarding.types.clone().unwrap_or_default();
-        self.put(Entry {
+        let entry = Entry {
             controller: format!("operator-host/{controller}"),
             action: "Reconcile",
             regarding: Reference {
@@ -149,12 +154,14 @@ impl Events {
             },
             reason: reason.to_owned(),
             note: shorten(note, MAX_NOTE),
-        });
+        };
+        self.put(entry, plugin);
     }
 
-    fn put(&self, entry: Entry) {
+    fn put(&self, entry: Entry, plugin: Option<Digest>) {
         let trace = trace::current().map(|span| span.trace_id());
-        let message = Message::Write(Box::new((entry, trace, self.writer.clone())));
+        let annotations = annotations(trace, plugin);
+        let message = Message::Write(Box::new((entry, annotations, self.writer.clone())));
         if self.sender.try_send(message).is_err() && self.metrics.event_dropped() == 0 {
             warn!("too many Events wait for the API server: some are dropped from now on");
         }
@@ -164,8 +171,11 @@ impl Events {
 /// The annotation of an Event that names the trace of the pass that it is from, when that is sampled.
 pub const TRACE_ANNOTATION: &str = "operator-host.dev/trace-id";
 
-fn annotations(trace: Option<TraceId>) -> Option<BTreeMap<String, String>> {
-    trace.map(|trace| BTreeMap::from([(TRACE_ANNOTATION.to_owned(), trace.to_string())]))
+fn annotations(trace: Option<TraceId>, plugin: Option<Digest>) -> Option<Annotations> {
+    let trace = trace.map(|trace| (TRACE_ANNOTATION.to_owned(), trace.to_string()));
+    let plugin = plugin.map(|digest| (DIGEST_ANNOTATION.to_owned(), digest.to_string()));
+    let all: Annotations = trace.into_iter().chain(plugin).collect();
+    (!all.is_empty()).then_some(all)
 }
 
 struct Written {
@@ -180,7 +190,7 @@ async fn write(instance: String, mut messages: mpsc::Receiver<Message>) {
     // A silence before is no reason for a burst.
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while let Some(message) = messages.recv().await {
-        let (entry, trace, writer) = match message {
+        let (entry, annotations, writer) = match message {
             Message::Write(message) => *message,
             Message::Flush(done) => {
                 let _ = done.send(());
@@ -204,7 +214,7 @@ async fn write(instance: String, mut messages: mpsc::Receiver<Message>) {
                 count: event.count,
                 last_observed_time: MicroTime(now),
             };
-            let metadata = serde_json::json!({ "annotations": annotations(trace) });
+            let metadata = serde_json::json!({ "annotations": annotations });
             let patch = Patch::Merge(serde_json::json!({ "series": series, "metadata": metadata }));
             let params = PatchParams::default();
             if succeeded(&entry, limit, api.patch(&event.name, &params, &patch)).await {
@@ -214,7 +224,7 @@ async fn write(instance: String, mut messages: mpsc::Receiver<Message>) {
             written.remove(&entry);
         }
         let name = format!("{}.{:x}", entry.regarding.name, now.as_nanosecond());
-        let event = event(&entry, trace, &instance, &name, now);
+        let event = event(&entry, annotations, &instance, &name, now);
         if succeeded(&entry, limit, api.create(&PostParams::default(), &event)).await {
             written.insert(
                 entry,
@@ -264,12 +274,18 @@ impl ByTermination for kube::core::Status {
     }
 }
 
-fn event(entry: &Entry, trace: Option<TraceId>, instance: &str, name: &str, now: Timestamp) -> Event {
+fn event(
+    entry: &Entry,
+    annotations: Option<Annotations>,
+    instance: &str,
+    name: &str,
+    now: Timestamp,
+) -> Event {
     let regarding = entry.regarding.clone();
     Event {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
-            annotations: annotations(trace),
+            annotations,
             namespace: Some(
                 regarding
                     .namespace

@@ -290,10 +290,7 @@ impl Proof for Proving {
         }
         for (name, reason) in &now {
             if let Some(parent) = context.parent(name) {
-                let (controller, note) = (&context.config.name, &reason.message);
-                context
-                    .events
-                    .publish(controller, &parent, EventType::Warning, EVENT, note);
+                context.publish(&parent, EventType::Warning, EVENT, &reason.message);
             }
         }
     }

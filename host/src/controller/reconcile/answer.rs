@@ -36,9 +36,7 @@ impl Answer {
                 reason,
                 message,
             } = event;
-            context
-                .events
-                .publish(&context.config.name, parent, *type_, reason, message);
+            context.publish(parent, *type_, reason, message);
         }
     }
 }
@@ -72,13 +70,7 @@ impl Changes {
         }
         let note = parts.join("; ");
         info!("{note}");
-        context.events.publish(
-            &context.config.name,
-            parent,
-            EventType::Normal,
-            "ChildrenChanged",
-            &note,
-        );
+        context.publish(parent, EventType::Normal, "ChildrenChanged", &note);
     }
 }
 

@@ -25,7 +25,10 @@ pub(super) async fn ask<T: Question>(
     observed: &[Arc<DynamicObject>],
 ) -> Result<T, PassError> {
     let name = ObjectName::of(parent);
-    let needs = context.memory_of(&name, |memory| memory.needs.clone());
+    let needs = context.memory_of(&name, |memory| {
+        memory.asked = Some(*plugin.digest());
+        memory.needs.clone()
+    });
     // Before they are answered: a change of what is needed must find who needs it.
     let remember = |needs: &[Need]| context.memory_of(&name, |memory| memory.needs = needs.to_vec());
     question(context, plugin, parent, observed, needs, remember).await

@@ -103,14 +103,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
     if let Some(reason) =
         news.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
     {
-        let note = &reason.message;
-        context.events.publish(
-            &context.config.name,
-            &parent,
-            EventType::Warning,
-            &reason.reason,
-            note,
-        );
+        context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
     }
     if !matches!(next, Next::OnChange) {
         count_failure(context, name);

@@ -67,11 +67,11 @@ mod tests {
             text,
             "version 0.1.0 (0123456789ab) is live, 180 ms after its file changed; proved: 1 object"
         );
-        let line = r#"{"level":"WARN","message":"plugin held back: version 2 is held back: it fails","controller":"echo","diff":"-a\n+b"}"#;
+        let line = r#"{"level":"WARN","message":"plugin held back: it fails on 1 object","controller":"echo","diff":"-a\n+b"}"#;
         let (mood, _, text, diff) = read(line).unwrap();
         assert_eq!(
             (mood, text.as_str(), diff.as_str()),
-            (Mood::Bad, "version 2 is held back: it fails", "-a\n+b")
+            (Mood::Bad, "held back: it fails on 1 object", "-a\n+b")
         );
         let first = r#"{"message":"plugin loaded","controller":"echo"}"#;
         assert!(read(first).is_none() && read("plugin loaded").is_none());
