@@ -52,7 +52,8 @@ pub struct AuditEvent {
 /// The author of an audited request.
 #[derive(Clone, Debug, Deserialize)]
 pub struct AuditUser {
-    /// The user's name.
+    /// The user's name; empty when the API server does not know who asked.
+    #[serde(default)]
     pub username: String,
     /// The groups.
     #[serde(default)]
