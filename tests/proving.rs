@@ -73,6 +73,14 @@ async fn until_live(host: &Host, number: u8, because: &str) -> String {
         .await
 }
 
+/// A puppet that is ready, and a version that would delete its only child.
+async fn offer_one_that_deletes(scenario: &Scenario, stage: &mut Stage<'_>) {
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+}
+
 async fn until_held_back(host: &Host, number: u8) -> String {
     host.until_log(&["plugin held back", &digest(number).to_string()])
         .await
@@ -300,10 +308,7 @@ async fn a_version_whose_file_is_gone_does_not_take_over_later() {
     let scenario = Scenario::new("proving-gone").await;
     let mut stage = Stage::new(&scenario, "");
     let host = stage.start();
-    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
-    stage.swap(1);
+    offer_one_that_deletes(&scenario, &mut stage).await;
     until_held_back(&host, 1).await;
     stage.mount.project(&BTreeMap::new());
     host.until_log(&["not there", "stays live"]).await;
@@ -422,10 +427,7 @@ async fn with_proving_switched_off_whatever_loads_takes_over() {
     let scenario = Scenario::new("proving-off").await;
     let mut stage = Stage::new(&scenario, "proving: {mode: off}");
     let host = stage.start();
-    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
-    stage.swap(1);
+    offer_one_that_deletes(&scenario, &mut stage).await;
     until_live(&host, 1, "switched off").await;
     scenario.until_gone(CONFIG_MAP, "a").await;
 }

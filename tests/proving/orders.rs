@@ -8,7 +8,10 @@ use kube::api::{Patch, PatchParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::{DEFINITION, Stage, digest, is_held_back, response, until_held_back, until_live, until_report};
+use super::{
+    DEFINITION, Stage, digest, is_held_back, offer_one_that_deletes, response, until_held_back, until_live,
+    until_report,
+};
 use crate::puppet::{CONFIG_MAP, PUPPET};
 use crate::support::{Scenario, own_cluster, resource};
 
@@ -58,10 +61,7 @@ async fn the_configuration_can_promote_a_version_by_force() {
     let scenario = Scenario::new("proving-force").await;
     let mut stage = Stage::new(&scenario, "");
     let host = stage.start();
-    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
-    stage.swap(1);
+    offer_one_that_deletes(&scenario, &mut stage).await;
     until_held_back(&host, 1).await;
     assert_eq!(host.stop().await.code(), Some(0));
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
@@ -76,10 +76,7 @@ async fn a_configuration_that_allows_more_lets_through_what_was_held_back() {
     let scenario = Scenario::new("proving-configured").await;
     let mut stage = Stage::new(&scenario, "");
     let host = stage.start();
-    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
-    stage.swap(1);
+    offer_one_that_deletes(&scenario, &mut stage).await;
     until_held_back(&host, 1).await;
     stage.more = "proving: {maxDeletions: 100%}".into();
     stage.configure();

@@ -201,18 +201,7 @@ fn manifests(maps: &[Map], namespace: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What does not compress.
-    fn noise(len: usize) -> Vec<u8> {
-        let mut state = 1_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()[0]
-        };
-        (0..len).map(|_| next()).collect()
-    }
+    use crate::plugin::pack::tests::noise;
 
     fn keys(map: &Map) -> Vec<&str> {
         map.data.iter().map(|(key, _)| key.as_str()).collect()

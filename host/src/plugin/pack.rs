@@ -260,13 +260,13 @@ impl Index {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const NAME: &str = "p.wasm";
 
     /// What does not compress.
-    fn noise(len: usize) -> Vec<u8> {
+    pub(crate) fn noise(len: usize) -> Vec<u8> {
         let mut state = 1_u64;
         let mut next = || {
             state ^= state << 13;
