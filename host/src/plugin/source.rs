@@ -20,7 +20,9 @@ use super::pack::{Compression, INDEX_LIMIT, INDEX_SUFFIX, Index, PackError, SIGN
 /// replaced.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);
 /// What does not fit together may be about to: parts come with several ConfigMaps.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PARTS_PATIENCE: Duration = Duration::from_secs(10);
+/// Whoever writes a file anew empties it first, and may take a while until the first bytes come.
+const EMPTY_PATIENCE: Duration = Duration::from_secs(2);
 /// How often to look meanwhile.
 const GLANCE: Duration = Duration::from_millis(500);
 /// Bytes that a signature may have.
@@ -140,22 +142,38 @@ impl Survey {
 #[derive(Clone, Debug)]
 struct Fault {
     text: String,
-    /// Whether more may be on the way.
-    partial: bool,
+    /// How long more may be on the way.
+    patience: Duration,
 }
 
 impl From<PackError> for Fault {
     fn from(error: PackError) -> Self {
-        Self {
-            text: error.to_string(),
-            partial: false,
-        }
+        Self::whole(error.to_string())
     }
 }
 
 impl Fault {
-    fn partial(text: String) -> Self {
-        Self { text, partial: true }
+    /// Of what is all there.
+    fn whole(text: String) -> Self {
+        Self {
+            text,
+            patience: Duration::ZERO,
+        }
+    }
+
+    /// Of what may be in parts.
+    fn parts(text: String) -> Self {
+        Self {
+            text,
+            patience: PARTS_PATIENCE,
+        }
+    }
+
+    fn empty() -> Self {
+        Self {
+            text: "the file is empty: was it written to its end?".into(),
+            patience: EMPTY_PATIENCE,
+        }
     }
 }
 
@@ -261,7 +279,7 @@ impl Source {
             }
             Err(fault) => {
                 let text = fault.text.clone();
-                let patient = fault.partial && rest < PATIENCE;
+                let patient = rest < fault.patience;
                 self.fault = Some((stamps, fault));
                 if patient {
                     return Ok(Look::Unsettled(GLANCE));
@@ -288,7 +306,7 @@ impl Source {
         if survey.files.len() > 1 {
             let names: Vec<_> = survey.files.iter().map(|(path, _)| name(path)).collect();
             let text = format!("there are {}: leave one of them", names.join(" and "));
-            survey.form = Form::Fault(Fault::partial(text));
+            survey.form = Form::Fault(Fault::parts(text));
             return Ok(survey);
         }
         if let (Form::Nothing, Some((path, Some(file)))) = (&survey.form, survey.files.first()) {
@@ -387,11 +405,11 @@ impl Source {
                 size: usize::try_from(file.stamp.size).unwrap_or(usize::MAX),
                 limit: self.limit,
             };
-            return Ok(Err(Fault {
-                text: error.to_string(),
-                partial: false,
-            }));
+            return Ok(Err(Fault::whole(error.to_string())));
         };
+        if bytes.is_empty() {
+            return Ok(Err(Fault::empty()));
+        }
         if compression == Compression::None {
             return Ok(Ok(bytes));
         }
@@ -407,7 +425,7 @@ impl Source {
         for (part, (_, file)) in index.parts.iter().zip(files) {
             let Some(file) = file else {
                 let text = format!("the part {} is not there: apply all of its ConfigMaps", part.file);
-                return Ok(Err(Fault::partial(text)));
+                return Ok(Err(Fault::parts(text)));
             };
             let bytes = read(file, part.size)?;
             if bytes.as_deref().map(Digest::of) != Some(part.sha256) {
@@ -415,7 +433,7 @@ impl Source {
                     "the part {} is not the one that the index names: is one of its ConfigMaps older than another?",
                     part.file
                 );
-                return Ok(Err(Fault::partial(text)));
+                return Ok(Err(Fault::parts(text)));
             }
             joined.extend(bytes.unwrap_or_default());
         }

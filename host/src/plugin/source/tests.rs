@@ -65,6 +65,25 @@ fn a_file_that_was_just_written_to_is_not_read_yet() {
 }
 
 #[test]
+fn a_file_that_is_empty_is_about_to_be_written_and_said_to_be_empty_when_it_stays_so() {
+    let (_folder, file, mut source) = source();
+    fs::write(&file, "").unwrap();
+    let old = SystemTime::now() - Duration::from_secs(3600);
+    let open = File::options().write(true).open(&file).unwrap();
+    open.set_modified(old).unwrap();
+    // Its own time says that it has rested for an hour, but a file that is copied with its time is emptied, too.
+    assert_eq!(source.look(), Look::Unsettled(GLANCE));
+    fs::write(&file, "one").unwrap();
+    assert_eq!(settled(&mut source), new(b"one"));
+    fs::write(&file, "").unwrap();
+    let reason = trouble(settled(&mut source));
+    assert!(reason.starts_with("the file is empty"), "{reason}");
+    assert_eq!(settled(&mut source), Look::Same);
+    fs::write(&file, "one").unwrap();
+    assert_eq!(settled(&mut source), new(b"one"), "the trouble is over");
+}
+
+#[test]
 fn a_file_whose_time_is_in_the_future_is_read_when_it_has_rested() {
     let (_folder, file, mut source) = source();
     fs::write(&file, "one").unwrap();

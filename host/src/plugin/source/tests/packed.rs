@@ -9,7 +9,7 @@ fn at_rest(source: &mut Source) -> Look {
         match source.look() {
             Look::Unsettled(GLANCE) => {
                 let (_, since) = source.seen.as_mut().unwrap();
-                *since -= PATIENCE;
+                *since -= PARTS_PATIENCE;
             }
             Look::Unsettled(wait) => std::thread::sleep(wait),
             look => return look,
