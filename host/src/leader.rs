@@ -10,6 +10,7 @@
 
 mod elector;
 pub mod lease;
+mod leases;
 mod replicas;
 pub mod share;
 pub mod term;

@@ -1,6 +1,7 @@
 //! The host beside a bare client, on the same API server.
 
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 use control_plane::{ControlPlane, Options};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -34,14 +35,26 @@ fn controllers(resync: &str) -> String {
 pub async fn run(table: &mut Table) {
     let cluster = own_cluster(Options::bare()).await;
     start(table, &cluster).await;
-    single(table, &cluster).await;
-    many(table, &cluster).await;
+    // As it is deployed.
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = folder.path().join("compiled");
+    let status = single(table, &cluster, &cache).await;
+    many(table, &cluster, &cache, &status).await;
     cluster.shutdown().await;
 }
 
-/// A host that logs as in production.
-fn start_host(scenario: &Scenario) -> Host {
-    scenario.start_with(&scenario.config(&controllers("1h")), &["--log", "info"])
+/// A host that logs as in production, and when it began to work on Echos, by its own log.
+async fn start_host(scenario: &Scenario, cache: &Path) -> (Host, SystemTime) {
+    let arguments = ["--log", "info", "--cache-dir", cache.to_str().expect("UTF-8")];
+    let host = scenario.start_with(&scenario.config(&controllers("1h")), &arguments);
+    let line = host.until_log(&["controller started", "Echo"]).await;
+    let line: Value = serde_json::from_str(&line).expect("a line of JSON");
+    let time: jiff::Timestamp = line["timestamp"]
+        .as_str()
+        .expect("a time")
+        .parse()
+        .expect("a time");
+    (host, time.into())
 }
 
 /// From the start of the process to its first child.
@@ -80,14 +93,15 @@ async fn start(table: &mut Table, cluster: &ControlPlane) {
     }
 }
 
-/// One Echo at a time: from the parent's watch event to the last child, seen by the same observer.
-async fn single(table: &mut Table, cluster: &ControlPlane) {
+/// One Echo at a time: from the parent's watch event to the last child, seen by the same observer. Gives the status
+/// that the host wrote last.
+async fn single(table: &mut Table, cluster: &ControlPlane, cache: &Path) -> Value {
     eprintln!("one at a time");
     let scenario = Scenario::within(cluster, "bench-single").await;
     let bare = Scenario::within(cluster, "bench-single-bare").await;
-    let host = start_host(&scenario);
-    host.until_log(&["controller started", "Echo"]).await;
+    let (host, _) = start_host(&scenario, cache).await;
     host.until_log(&["controller started", "MySQLCluster"]).await;
+    let mut status = Value::Null;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = resident(&host);
     let mut parents = follow(&scenario, "my-operator.dev/v1/Echo").await;
@@ -96,6 +110,7 @@ async fn single(table: &mut Table, cluster: &ControlPlane) {
     let (mut with_host, mut without) = (Vec::new(), Vec::new());
     for i in 0..SINGLE {
         let name = format!("e{i}");
+        status = Value::Null;
         create(&scenario, &name, PODS).await;
         let seen = parents.recv().await.expect("the parent's event").0;
         let mut last = seen;
@@ -104,7 +119,9 @@ async fn single(table: &mut Table, cluster: &ControlPlane) {
         }
         with_host.push(last - seen);
         // Its status write must not disturb the bare client.
-        while parents.recv().await.expect("the status").1.data["status"]["currentReplicas"] != json!(PODS) {}
+        while status["currentReplicas"] != json!(PODS) {
+            status = parents.recv().await.expect("the status").1.data["status"].take();
+        }
 
         let sent = Instant::now();
         let bodies: Vec<Value> = (0..PODS).map(|p| body(&scenario, &bare, &name, p)).collect();
@@ -136,10 +153,11 @@ async fn single(table: &mut Table, cluster: &ControlPlane) {
         "",
     );
     assert!(host.stop().await.success());
+    status
 }
 
-/// 500 Echos of 3 pods from nothing to the last status.
-async fn many(table: &mut Table, cluster: &ControlPlane) {
+/// 500 Echos of 3 pods from nothing to the last status; `status` is what the bare client writes.
+async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &Value) {
     let (mut with_host, mut without, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let mut memory = 0.0;
     let mut resync_writes = 0;
@@ -149,11 +167,11 @@ async fn many(table: &mut Table, cluster: &ControlPlane) {
         let bare = Scenario::within(cluster, &format!("bench-many-bare-{round}")).await;
         // One first, then the other: what was written before slows down what comes after.
         let (taken, bare_time) = if round % 2 == 0 {
-            let bare_time = bare_many(&scenario, &bare).await;
-            (host_many(&scenario, &mut memory).await, bare_time)
+            let bare_time = bare_many(&scenario, &bare, status).await;
+            (host_many(&scenario, cache, &mut memory).await, bare_time)
         } else {
-            let taken = host_many(&scenario, &mut memory).await;
-            (taken, bare_many(&scenario, &bare).await)
+            let taken = host_many(&scenario, cache, &mut memory).await;
+            (taken, bare_many(&scenario, &bare, status).await)
         };
         with_host.push(taken);
         without.push(bare_time);
@@ -190,45 +208,33 @@ async fn many(table: &mut Table, cluster: &ControlPlane) {
     );
 }
 
-async fn host_many(scenario: &Scenario, memory: &mut f64) -> Duration {
+async fn host_many(scenario: &Scenario, cache: &Path, memory: &mut f64) -> Duration {
     for i in 0..ECHOES {
         create(scenario, &format!("e{i}"), PODS).await;
     }
     let mut parents = follow(scenario, "my-operator.dev/v1/Echo").await;
-    let host = start_host(scenario);
-    host.until_log(&["controller started", "Echo"]).await;
-    let started = Instant::now();
-    let mut done = std::collections::HashSet::new();
-    while done.len() < ECHOES {
-        let (_, parent) = parents.recv().await.expect("a status");
-        if parent.data["status"]["currentReplicas"] == json!(PODS) {
-            done.insert(parent.metadata.name.expect("a name"));
-        }
-    }
-    let taken = started.elapsed();
+    let (host, started) = start_host(scenario, cache).await;
+    all_statuses(&mut parents).await;
+    let taken = started.elapsed().expect("a clock that does not jump");
     *memory = resident(&host);
     assert!(host.stop().await.success());
     taken
 }
 
 /// 500 times 3 pods and a status, as the host would send them; the Echos are made first.
-async fn bare_many(scenario: &Scenario, bare: &Scenario) -> Duration {
+async fn bare_many(scenario: &Scenario, bare: &Scenario, status: &Value) -> Duration {
     for i in 0..ECHOES {
         create(bare, &format!("e{i}"), PODS).await;
     }
-    let status = |name: &str| {
-        json!({
-            "apiVersion": "my-operator.dev/v1", "kind": "Echo", "metadata": { "name": name },
-            "status": { "currentReplicas": 3, "isReady": false, "observedGeneration": 1 },
-        })
-    };
+    let mut parents = follow(bare, "my-operator.dev/v1/Echo").await;
     let bodies: Vec<(Vec<Value>, Value)> = (0..ECHOES)
         .map(|i| format!("e{i}"))
         .map(|name| {
-            (
-                (0..PODS).map(|p| body(scenario, bare, &name, p)).collect(),
-                status(&name),
-            )
+            let pods = (0..PODS).map(|p| body(scenario, bare, &name, p)).collect();
+            let status = json!({
+                "apiVersion": "my-operator.dev/v1", "kind": "Echo", "metadata": { "name": name }, "status": status,
+            });
+            (pods, status)
         })
         .collect();
     let started = Instant::now();
@@ -242,9 +248,21 @@ async fn bare_many(scenario: &Scenario, bare: &Scenario) -> Duration {
         .buffer_unordered(CONCURRENCY)
         .count()
         .await;
+    all_statuses(&mut parents).await;
     let taken = started.elapsed();
     clear(bare).await;
     taken
+}
+
+/// Waits until the observer has seen that every Echo says that it has its pods.
+async fn all_statuses(parents: &mut mpsc::UnboundedReceiver<(Instant, DynamicObject)>) {
+    let mut done = std::collections::HashSet::new();
+    while done.len() < ECHOES {
+        let (_, parent) = parents.recv().await.expect("a status");
+        if parent.data["status"]["currentReplicas"] == json!(PODS) {
+            done.insert(parent.metadata.name.expect("a name"));
+        }
+    }
 }
 
 /// What the host would apply.

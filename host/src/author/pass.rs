@@ -12,8 +12,7 @@ use thiserror::Error;
 
 use super::definition;
 use crate::config::{
-    ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_LIMITS, DEFAULT_PROVING, DEFAULT_RESYNC,
-    Removal,
+    ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC, Removal,
 };
 use crate::controller::children::{Policy, Refusal, plan};
 use crate::controller::needs::{self, NeedError};
@@ -27,7 +26,7 @@ use crate::plugin::contract::{
     Description, Event, GeneratedSecret, Kind, Need, ObjectRef, Related, Request, Response,
 };
 use crate::plugin::trust::Trust;
-use crate::plugin::{CallError, Plugin};
+use crate::plugin::{CallError, Limits, Plugin};
 
 /// Why a pass gave no rendering.
 #[derive(Debug, Error)]
@@ -297,7 +296,7 @@ fn controller(description: &Description) -> ControllerConfig {
         concurrency: DEFAULT_CONCURRENCY,
         resync: DEFAULT_RESYNC,
         backoff: DEFAULT_BACKOFF,
-        limits: DEFAULT_LIMITS,
+        limits: Limits::DEFAULT,
         trust: Trust::default(),
         service_account: None,
         proving: DEFAULT_PROVING,

@@ -15,7 +15,7 @@ use crate::config::{Config, ControllerConfig};
 use crate::controller::kinds::Kinds;
 use crate::controller::object::ObjectName;
 use crate::metrics::Metrics;
-use crate::plugin::{Limits, Plugin};
+use crate::plugin::Plugin;
 use crate::preview::{Difference, Preview};
 
 /// The options of `diff`.
@@ -152,13 +152,7 @@ fn chosen<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<Vec<&'a 
 
 async fn load(args: &Args, controller: &ControllerConfig) -> anyhow::Result<Plugin> {
     let file = args.plugin.as_deref().unwrap_or(&controller.plugin);
-    let limits = Limits {
-        memory: controller.limits.memory,
-        deadline: controller.limits.deadline,
-        response: controller.limits.response,
-        ..Limits::default()
-    };
-    let plugin = match plugin_file::load_with(file, limits).await {
+    let plugin = match plugin_file::load_with(file, controller.limits).await {
         Ok(plugin) => plugin.with_context(|| file.display().to_string())?,
         Err(Failure::Usage(error) | Failure::Other(error)) => return Err(error),
     };

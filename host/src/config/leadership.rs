@@ -6,8 +6,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::{ConfigError, dns_label, duration, invalid, is_dns_label};
+use super::ConfigError;
+use super::values::{dns_label, duration, invalid};
 use crate::leader::lease::{MAX_DURATION, Timing};
+use crate::plugin::contract::is_dns_label;
 
 /// How several replicas share the work.
 #[derive(Clone, Debug, PartialEq, Eq)]

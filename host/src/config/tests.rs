@@ -1,4 +1,5 @@
 use super::*;
+use crate::plugin::trust::PublicKey;
 
 const GOOD: &str = "\
 controllers:
@@ -34,7 +35,7 @@ fn a_good_file_gets_the_defaults_where_it_says_nothing() {
     );
     assert_eq!(echo.limits.memory, 32 << 20);
     assert_eq!(echo.limits.deadline, Duration::from_millis(250));
-    assert_eq!(echo.limits.response, DEFAULT_LIMITS.response);
+    assert_eq!(echo.limits.response, Limits::DEFAULT.response);
     assert_eq!(echo.concurrency, DEFAULT_CONCURRENCY);
     assert_eq!(echo.field_manager(), "operator-host/echo");
 }

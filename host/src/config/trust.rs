@@ -5,7 +5,8 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::{ConfigError, invalid};
+use super::ConfigError;
+use super::values::invalid;
 use crate::plugin::Digest;
 use crate::plugin::trust::PublicKey;
 

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::{ConfigError, invalid};
+use super::ConfigError;
+use super::values::invalid;
 
 /// A validating admission webhook, served by this process.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,20 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::{join, join_all};
+use futures::future::join;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::Roster;
-use super::lease::{Candidate, GROUP_LABEL, Step};
+use super::lease::{Candidate, Step};
+use super::leases::{Leases, Outcome};
 use super::replicas::Replicas;
 use super::share::{Member, allotted, surplus};
 use super::term::{Phase, Term};
-use crate::client::chain;
 use crate::config::leadership::{LeadershipConfig, Mode};
 use crate::controller::events::Events;
 use crate::health::Pulse;
@@ -41,18 +40,10 @@ struct Seat {
     leads: bool,
 }
 
-/// What came of a write.
-enum Outcome {
-    Won(Lease),
-    /// Somebody was faster; this is what is there.
-    Lost(Option<Lease>),
-    Failed(String),
-}
-
 pub(super) struct Elector {
     config: LeadershipConfig,
     identity: String,
-    leases: Api<Lease>,
+    leases: Leases,
     roster: Arc<Roster>,
     seats: BTreeMap<String, Seat>,
     /// Only where controllers are shared.
@@ -77,9 +68,9 @@ impl Elector {
             .then(|| Replicas::new(&config.name, &identity, config.timing));
         Self {
             pulse: instruments.health.pulse("leader-election".to_owned(), PULSE),
+            leases: Leases::new(leases, &config),
             config,
             identity,
-            leases,
             roster,
             seats: BTreeMap::new(),
             replicas,
@@ -130,8 +121,14 @@ impl Elector {
         if let Some(record) = own {
             self.write_own(record, able).await;
         }
-        let all = async { if looks { Some(self.look().await) } else { None } };
-        let (all, renewed) = join(all, self.write_all(renewals)).await;
+        let all = async {
+            if looks {
+                Some(self.leases.read(|name| self.seats.contains_key(name)).await)
+            } else {
+                None
+            }
+        };
+        let (all, renewed) = join(all, self.leases.write_all(renewals)).await;
         for (name, sent, outcome) in renewed {
             self.heard(&name, sent, outcome);
         }
@@ -141,7 +138,7 @@ impl Elector {
                 self.take(&all).await;
                 self.clear_away().await;
             }
-            Some(Err(error)) => self.complain(format!("cannot read the Leases: {error}")),
+            Some(Err(error)) => self.complain(error),
         }
         self.give_up().await;
         self.tell();
@@ -226,7 +223,7 @@ impl Elector {
 
     async fn write_own(&mut self, record: Lease, able: BTreeSet<String>) {
         let sent = Instant::now();
-        let outcome = self.write(&record).await;
+        let outcome = self.leases.write(&record).await;
         let Some(replicas) = &mut self.replicas else {
             return;
         };
@@ -235,82 +232,6 @@ impl Elector {
             Outcome::Lost(lease) => replicas.refused(lease),
             Outcome::Failed(error) => self.complain(error),
         }
-    }
-
-    async fn write_all(&self, records: Vec<(String, Lease)>) -> Vec<(String, Instant, Outcome)> {
-        let writes = records.into_iter().map(|(name, record)| async move {
-            let sent = Instant::now();
-            let outcome = self.write(&record).await;
-            (name, sent, outcome)
-        });
-        join_all(writes).await
-    }
-
-    async fn write(&self, record: &Lease) -> Outcome {
-        let name = record.metadata.name.clone().unwrap_or_default();
-        let params = PostParams {
-            field_manager: Some("operator-host".to_owned()),
-            ..PostParams::default()
-        };
-        let request = async {
-            match record.metadata.resource_version {
-                Some(_) => self.leases.replace(&name, &params, record).await,
-                None => self.leases.create(&params, record).await,
-            }
-        };
-        match self.bounded(request).await {
-            Ok(lease) => Outcome::Won(lease),
-            Err(Some(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
-                match self.bounded(self.leases.get_opt(&name)).await {
-                    Ok(lease) => Outcome::Lost(lease),
-                    Err(error) => Outcome::Failed(self.in_words("read", &name, error.as_ref())),
-                }
-            }
-            Err(error) => Outcome::Failed(self.in_words("write", &name, error.as_ref())),
-        }
-    }
-
-    /// The Leases of this group, by name.
-    async fn look(&self) -> Result<BTreeMap<String, Lease>, String> {
-        let words = |error: Option<kube::Error>| self.in_words("read", &self.config.name, error.as_ref());
-        let found = if self.replicas.is_some() {
-            // Not by label, which somebody could have taken away.
-            let list = self.bounded(async { self.leases.list(&ListParams::default()).await });
-            list.await.map_err(words)?.items
-        } else {
-            let lease = self.bounded(self.leases.get_opt(&self.config.name)).await;
-            lease.map_err(words)?.into_iter().collect()
-        };
-        let named = found.into_iter().filter_map(|lease| {
-            let name = lease.metadata.name.clone()?;
-            let group = lease.metadata.labels.as_ref().and_then(|l| l.get(GROUP_LABEL));
-            let ours = self.seats.contains_key(&name) || group == Some(&self.config.name);
-            ours.then_some((name, lease))
-        });
-        Ok(named.collect())
-    }
-
-    /// No answer is waited for so long that there would be no time for a second try.
-    async fn bounded<T>(
-        &self,
-        request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<T, Option<kube::Error>> {
-        match tokio::time::timeout(self.config.timing.renew_deadline / 2, request).await {
-            Ok(answer) => answer.map_err(Some),
-            Err(_elapsed) => Err(None),
-        }
-    }
-
-    fn in_words(&self, verb: &str, name: &str, error: Option<&kube::Error>) -> String {
-        let why = match error {
-            None => "no answer from the API server in time".to_owned(),
-            Some(kube::Error::Api(status)) if status.code == 403 => format!(
-                "{}; give the host's role the verbs get, list, create, update and delete on leases in that namespace",
-                status.message
-            ),
-            Some(error) => chain(error),
-        };
-        format!("cannot {verb} the Lease {name}: {why}")
     }
 
     fn heard(&mut self, name: &str, sent: Instant, outcome: Outcome) {
@@ -368,7 +289,7 @@ impl Elector {
                 records.push((name.clone(), *record));
             }
         }
-        for (name, sent, outcome) in self.write_all(records).await {
+        for (name, sent, outcome) in self.leases.write_all(records).await {
             self.heard(&name, sent, outcome);
         }
     }
@@ -429,20 +350,7 @@ impl Elector {
             .iter()
             .flat_map(|replicas| replicas.gone(Instant::now()));
         for (name, version) in gone {
-            self.delete(&name, version).await;
-        }
-    }
-
-    async fn delete(&self, name: &str, version: Option<String>) {
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                resource_version: version,
-                uid: None,
-            }),
-            ..DeleteParams::default()
-        };
-        if let Err(error) = self.bounded(self.leases.delete(name, &params)).await {
-            debug!("{}", self.in_words("delete", name, error.as_ref()));
+            self.leases.delete(&name, version).await;
         }
     }
 
@@ -464,7 +372,7 @@ impl Elector {
             .into_iter()
             .map(|record| (record.metadata.name.clone().unwrap_or_default(), record));
         let named = named.collect();
-        for (name, _, outcome) in self.write_all(named).await {
+        for (name, _, outcome) in self.leases.write_all(named).await {
             let Some(seat) = self.seats.get_mut(&name) else {
                 continue;
             };
@@ -485,7 +393,7 @@ impl Elector {
         }
         // First of all: who sees what is free must not think of us.
         if let Some(replicas) = &self.replicas {
-            self.delete(replicas.own_name(), None).await;
+            self.leases.delete(replicas.own_name(), None).await;
         }
         self.write_back(records).await;
         self.tell();

@@ -14,10 +14,10 @@ use crate::client::ClientError;
 use crate::config::{Config, ControllerConfig};
 use crate::controller::proving::Proving;
 use crate::controller::watches::{Keep, KeepPolicy, Watch};
+use crate::plugin::Runtime;
 use crate::plugin::registry::{Expected, Live, Slot};
 use crate::plugin::reload::{Files, Filled};
 use crate::plugin::versions::Versions;
-use crate::plugin::{Limits, Runtime};
 use crate::supervisor::{Hands, Shared, supervise};
 
 /// See the module.
@@ -251,17 +251,11 @@ impl Controllers {
 }
 
 fn expected(config: &ControllerConfig) -> Expected {
-    let limits = Limits {
-        memory: config.limits.memory,
-        deadline: config.limits.deadline,
-        response: config.limits.response,
-        ..Limits::default()
-    };
     Expected {
         controller: config.name.clone(),
         parent: config.parent.clone(),
         file: config.plugin.clone(),
-        limits,
+        limits: config.limits,
         trust: config.trust.clone(),
     }
 }

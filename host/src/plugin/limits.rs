@@ -24,17 +24,22 @@ pub struct Limits {
     pub compile: Duration,
 }
 
+impl Limits {
+    /// What holds where nobody says otherwise.
+    pub const DEFAULT: Self = Self {
+        memory: 64 * MIB,
+        deadline: Duration::from_secs(5),
+        response: 8 * MIB,
+        log_lines: 100,
+        log_line: 4096,
+        module: 32 * MIB,
+        compile: Duration::from_secs(60),
+    };
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            memory: 64 * MIB,
-            deadline: Duration::from_secs(5),
-            response: 8 * MIB,
-            log_lines: 100,
-            log_line: 4096,
-            module: 32 * MIB,
-            compile: Duration::from_secs(60),
-        }
+        Self::DEFAULT
     }
 }
 

@@ -9,7 +9,7 @@ use super::cache::{self, Cache, Deserialize};
 use super::call::CallError;
 use super::command::CommandForm;
 use super::component::ComponentForm;
-use super::contract::{CONTRACT_VERSION, Description};
+use super::contract::{CONTRACT_VERSION, Description, is_dns_label};
 use super::inspect::{Shape, inspect};
 use super::limits::{Limits, MIB};
 
@@ -287,13 +287,4 @@ pub(super) fn check(description: &Description) -> Result<(), LoadError> {
         }
     }
     Ok(())
-}
-
-fn is_dns_label(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !name.is_empty()
-        && name.len() <= 63
-        && name.bytes().all(inner)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
 }

@@ -1,24 +1,25 @@
 //! Which version of a plugin is live. A pass takes one and keeps it to its end, whatever is reloaded meanwhile.
 
 mod because;
+mod held;
+mod load;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use jiff::Timestamp;
-use thiserror::Error;
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
 use self::because::Because;
+use self::held::Waiting;
 use super::contract::Kind;
-use super::proof::{HeldBack, Orders, Proof, Verdict};
-use super::report::{CandidateState, CandidateVersion, KeptVersion, LiveVersion, PluginReport};
-use super::trust::{Trust, Untrusted};
+use super::proof::{Orders, Proof, Verdict};
+use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
+use super::trust::Trust;
 use super::versions::{Kept, Versions};
-use super::{Digest, Limits, LoadError, Made, Plugin, Prefix, Runtime};
+use super::{Digest, Limits, Made, Plugin, Prefix, Runtime};
 use crate::metrics::ControllerMetrics;
 use crate::trace::Tracer;
 
@@ -61,25 +62,9 @@ pub struct Candidate {
     pub noticed: Instant,
 }
 
-/// Why a candidate does not become live.
-#[derive(Debug, Error)]
-enum Refused {
-    #[error(transparent)]
-    Untrusted(#[from] Untrusted),
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    #[error(
-        "it reconciles {found}, but the controller {controller:?} is for {expected}: configure the plugin that belongs to it"
-    )]
-    OtherKind {
-        controller: String,
-        found: Kind,
-        expected: Kind,
-    },
-}
-
 /// The place of one controller's plugin. Only what is loaded, is the controller's and is proved gets in, and nothing
-/// takes out what is live but the next version.
+/// takes out what is live but the next version. Clones share it.
+#[derive(Clone)]
 pub struct Slot {
     runtime: Runtime,
     expected: Expected,
@@ -92,20 +77,6 @@ pub struct Slot {
     waiting: Arc<Mutex<Option<Waiting>>>,
     report: Arc<watch::Sender<PluginReport>>,
 }
-
-/// A candidate that is loaded and not live.
-struct Waiting {
-    plugin: Plugin,
-    /// How often it was held back.
-    tries: u32,
-    /// What was said of it last, so that it is said once.
-    said: Option<HeldBack>,
-}
-
-/// The first wait before a candidate that was held back is tried again: the objects may have changed. Doubled each time.
-const AGAIN: Duration = Duration::from_secs(5);
-/// The longest such wait.
-const AGAIN_AT_MOST: Duration = Duration::from_secs(300);
 
 impl Slot {
     /// An empty place, and what the controller reads of it.
@@ -142,16 +113,8 @@ impl Slot {
         let file = expected.file.display().to_string();
         self.report.send_modify(|report| report.file = file);
         Self {
-            runtime: self.runtime.clone(),
             expected,
-            metrics: self.metrics.clone(),
-            tracer: self.tracer.clone(),
-            live: Arc::clone(&self.live),
-            trouble: Arc::clone(&self.trouble),
-            proof: self.proof.clone(),
-            versions: self.versions.clone(),
-            waiting: Arc::clone(&self.waiting),
-            report: Arc::clone(&self.report),
+            ..self.clone()
         }
     }
 
@@ -400,109 +363,6 @@ impl Slot {
         }
     }
 
-    /// When to try again.
-    fn hold_back(&self, plugin: &Plugin, held: HeldBack) -> Duration {
-        let Expected { controller, file, .. } = &self.expected;
-        let mut waiting = self.waiting();
-        let Some(waiting) = waiting
-            .as_mut()
-            .filter(|waiting| waiting.plugin.digest() == plugin.digest())
-        else {
-            return AGAIN;
-        };
-        let delay = AGAIN_AT_MOST.min(AGAIN * 2_u32.saturating_pow(waiting.tries));
-        waiting.tries = waiting.tries.saturating_add(1);
-        if waiting.tries == 1 {
-            self.metrics.reloaded("held_back");
-            self.metrics.plugin_held_back(Some(plugin));
-        }
-        let news = waiting.said.as_ref() != Some(&held);
-        let since = match &self.report.borrow().candidate {
-            Some(before) if before.state == CandidateState::HeldBack => before.since,
-            _ => Timestamp::now(),
-        };
-        let candidate = CandidateVersion {
-            reason: Some(held.reason.to_owned()),
-            diff: held.diff.clone(),
-            since,
-            ..CandidateVersion::of(plugin, CandidateState::HeldBack, &held.message)
-        };
-        self.report
-            .send_modify(|report| report.candidate = Some(candidate));
-        if news {
-            let digest = plugin.digest();
-            warn!(controller, file = %file.display(), %digest, live = self.digest().map(tracing::field::display),
-                reason = held.reason, diff = held.diff, "plugin held back: {}", held.message);
-            if let Some(proof) = &self.proof {
-                proof.announce(Some(&held));
-            }
-            self.trouble.send_replace(Some(
-                format!("the plugin's file is held back: {}", held.message).into(),
-            ));
-            waiting.said = Some(held);
-        }
-        delay
-    }
-
-    fn report_proving(&self, plugin: &Plugin) {
-        let message = "it is compared with the live version";
-        let proving = CandidateVersion::of(plugin, CandidateState::Proving, message);
-        // While one that is held back is tried again, it is held back.
-        self.report.send_if_modified(|report| {
-            let known = report.candidate.as_ref().is_some_and(|before| {
-                before.digest == proving.digest && before.state == CandidateState::HeldBack
-            });
-            if !known {
-                report.candidate = Some(proving);
-            }
-            !known
-        });
-    }
-
-    fn put_aside(&self, plugin: &Plugin, message: &str) {
-        let was_held_back = self.waiting().as_mut().is_some_and(|waiting| {
-            waiting.said = None;
-            std::mem::take(&mut waiting.tries) > 0
-        });
-        if was_held_back {
-            self.let_go();
-        }
-        self.trouble.send_replace(None);
-        let candidate = CandidateVersion::of(plugin, CandidateState::PutAside, message);
-        self.report
-            .send_modify(|report| report.candidate = Some(candidate));
-    }
-
-    /// The file holds the live version.
-    fn nothing_waits(&self) {
-        self.forget_waiting();
-        self.trouble.send_replace(None);
-        let had = self
-            .report
-            .send_if_modified(|report| report.candidate.take().is_some());
-        if had {
-            info!(controller = self.expected.controller, file = %self.expected.file.display(),
-                digest = self.digest().map(tracing::field::display),
-                "the plugin's file holds the live version again");
-        }
-    }
-
-    /// No candidate waits any more.
-    fn forget_waiting(&self) {
-        let waited = self.waiting().take();
-        if waited.is_some_and(|waited| waited.tries > 0) {
-            self.let_go();
-        }
-    }
-
-    /// Nothing is held back any more.
-    fn let_go(&self) {
-        self.metrics.plugin_held_back(None);
-        if let Some(proof) = &self.proof {
-            proof.announce(None);
-        }
-    }
-
     fn say_lost(&self, kept: &KeptVersion, reason: &str) {
         warn!(
             controller = self.expected.controller,
@@ -540,90 +400,6 @@ impl Slot {
             Live::Plugin(plugin) => Some(plugin.clone()),
             Live::Loading | Live::Failed(_) => None,
         }
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The candidate, which may be loaded already.
-    async fn loaded(&self, candidate: &Candidate) -> Result<Plugin, Refused> {
-        self.trusts(candidate)?;
-        if let Some(waiting) = &*self.waiting()
-            && *waiting.plugin.digest() == candidate.digest
-            && *waiting.plugin.limits() == self.expected.limits
-        {
-            return Ok(waiting.plugin.clone());
-        }
-        self.forget_waiting();
-        let span = self.tracer.root("reload", None);
-        span.set("operator.controller", self.expected.controller.clone());
-        span.set("plugin.digest", candidate.digest.to_string());
-        match span.around(self.load(candidate.bytes.clone())).await {
-            Ok(plugin) => {
-                span.set("plugin.name", plugin.description().name.clone());
-                span.set("plugin.version", plugin.description().version.clone());
-                self.tracer.reloaded(&self.expected.controller, &span);
-                *self.waiting() = Some(Waiting {
-                    plugin: plugin.clone(),
-                    tries: 0,
-                    said: None,
-                });
-                Ok(plugin)
-            }
-            Err(refused) => {
-                span.fail("refused", &refused.to_string(), "");
-                Err(refused)
-            }
-        }
-    }
-
-    fn trusts(&self, candidate: &Candidate) -> Result<(), Untrusted> {
-        let signature = candidate.signature.as_deref();
-        self.expected
-            .trust
-            .check(&candidate.bytes, candidate.digest, signature)
-    }
-
-    /// A version that was live, as it was.
-    async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Kept), String> {
-        let Some(versions) = self.versions.clone() else {
-            return Err("no versions are kept".into());
-        };
-        let (wanted, limit) = (kept.clone(), self.expected.limits.module);
-        let read = tokio::task::spawn_blocking(move || versions.read(&wanted, limit)).await;
-        let file = read
-            .map_err(|error| error.to_string())?
-            .map_err(|error| error.to_string())?;
-        // What is trusted may have changed since it was live.
-        self.expected
-            .trust
-            .check(&file.bytes, Digest::of(&file.bytes), file.signature.as_deref())
-            .map_err(|error| error.to_string())?;
-        let plugin = self
-            .load(file.bytes.clone())
-            .await
-            .map_err(|error| error.to_string())?;
-        Ok((plugin, file))
-    }
-
-    async fn load(&self, bytes: Bytes) -> Result<Plugin, Refused> {
-        let Expected {
-            controller,
-            parent,
-            limits,
-            ..
-        } = &self.expected;
-        let plugin = self.runtime.load(bytes, *limits).await?;
-        let found = &plugin.description().parent;
-        if found != parent {
-            return Err(Refused::OtherKind {
-                controller: controller.clone(),
-                found: found.clone(),
-                expected: parent.clone(),
-            });
-        }
-        Ok(plugin)
     }
 }
 

@@ -2,7 +2,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::config::{DEFAULT_BACKOFF, DEFAULT_LIMITS, DEFAULT_PROVING};
+use crate::config::{DEFAULT_BACKOFF, DEFAULT_PROVING};
+use crate::plugin::Limits;
 
 fn kind(api_version: &str, kind: &str) -> Kind {
     Kind {
@@ -30,7 +31,7 @@ fn config() -> ControllerConfig {
         concurrency: 1,
         resync: Duration::from_secs(1),
         backoff: DEFAULT_BACKOFF,
-        limits: DEFAULT_LIMITS,
+        limits: Limits::DEFAULT,
         trust: Default::default(),
         service_account: None,
         proving: DEFAULT_PROVING,

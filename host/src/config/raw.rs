@@ -1,0 +1,304 @@
+//! The shape of the file, and from there to what is meant.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_saphyr::{Location, Spanned};
+
+use super::leadership::{self, RawLease};
+use super::proving::RawProving;
+use super::trust::{self, RawSignatures};
+use super::values::{bytes, dns_label, duration, invalid, is_version, service_account};
+use super::webhook::RawWebhook;
+use super::{
+    BackoffConfig, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY,
+    DEFAULT_RESYNC, Removal,
+};
+use crate::plugin::contract::{Kind, is_dns_label};
+use crate::plugin::trust::{PublicKey, Trust};
+use crate::plugin::{Limits, source};
+use crate::telemetry::log;
+
+/// Checks the shape.
+pub(super) fn parse(file: &Path, text: &str) -> Result<RawConfig, ConfigError> {
+    serde_saphyr::from_str(text).map_err(|error| {
+        let message = error.without_snippet().to_string();
+        invalid(
+            file,
+            error.location().unwrap_or(Location::UNKNOWN),
+            in_plain_words(&message),
+        )
+    })
+}
+
+/// serde-saphyr ends its messages with the location, which [`ConfigError`] puts first, and names Rust's types.
+fn in_plain_words(message: &str) -> String {
+    let end = message.find(" at line ").unwrap_or(message.len());
+    message[..end].replace("invalid u64", "expected a whole number")
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawConfig {
+    #[serde(default)]
+    plugins: Option<PathBuf>,
+    #[serde(default)]
+    namespaces: Vec<Spanned<String>>,
+    log: Option<Spanned<String>>,
+    signatures: Option<RawSignatures>,
+    controllers: Vec<RawController>,
+    #[serde(default)]
+    leadership: leadership::Mode,
+    #[serde(default)]
+    lease: RawLease,
+    webhook: Option<RawWebhook>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawController {
+    name: Spanned<String>,
+    parent: RawKind,
+    plugin: Spanned<PathBuf>,
+    #[serde(default)]
+    children: Vec<RawChild>,
+    #[serde(default)]
+    reads: Vec<RawKind>,
+    #[serde(default)]
+    other_namespaces: Vec<Spanned<String>>,
+    #[serde(default)]
+    adopt: bool,
+    concurrency: Option<Spanned<usize>>,
+    resync: Option<Spanned<String>>,
+    #[serde(default)]
+    backoff: RawBackoff,
+    #[serde(default)]
+    limits: RawLimits,
+    sha256: Option<Spanned<String>>,
+    signatures: Option<RawSignatures>,
+    service_account: Option<Spanned<String>>,
+    #[serde(default)]
+    proving: RawProving,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawKind {
+    api_version: Spanned<String>,
+    kind: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawChild {
+    api_version: Spanned<String>,
+    kind: Spanned<String>,
+    on_removal: Option<Removal>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct RawBackoff {
+    initial: Option<Spanned<String>>,
+    max: Option<Spanned<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct RawLimits {
+    memory: Option<Spanned<String>>,
+    deadline: Option<Spanned<String>>,
+    response: Option<Spanned<String>>,
+}
+
+impl RawConfig {
+    /// Checks the meaning.
+    pub(super) fn validate(self, file: &Path, needs_plugins: bool) -> Result<Config, ConfigError> {
+        let here = file.parent().unwrap_or(Path::new(""));
+        let folder = self
+            .plugins
+            .map_or_else(|| here.to_owned(), |folder| here.join(folder));
+        let mut namespaces = BTreeSet::new();
+        for namespace in &self.namespaces {
+            dns_label(file, namespace, "a namespace")?;
+            namespaces.insert(namespace.value.clone());
+        }
+        if let Some(filter) = &self.log {
+            log::filter(&filter.value).map_err(|error| {
+                let message = format!("{:?} is no filter of the log: {error}", filter.value);
+                invalid(file, filter.referenced, message)
+            })?;
+        }
+        let mut controllers: Vec<ControllerConfig> = Vec::new();
+        let signatures = self
+            .signatures
+            .as_ref()
+            .map(|signatures| signatures.validate(file));
+        let keys = signatures.transpose()?.unwrap_or_default();
+        for raw in self.controllers {
+            let name_at = raw.name.referenced;
+            let parent_at = raw.parent.kind.referenced;
+            let controller = raw.validate(file, &folder, &keys, needs_plugins)?;
+            if controllers.iter().any(|other| other.name == controller.name) {
+                let message = format!(
+                    "there is a controller named {:?} already: give each its own name",
+                    controller.name
+                );
+                return Err(invalid(file, name_at, message));
+            }
+            let same = |other: &&ControllerConfig| {
+                other.parent.group() == controller.parent.group()
+                    && other.parent.kind == controller.parent.kind
+            };
+            if let Some(other) = controllers.iter().find(same) {
+                let message = format!(
+                    "the controller {:?} reconciles {} already: one kind can have one controller only",
+                    other.name, controller.parent.kind
+                );
+                return Err(invalid(file, parent_at, message));
+            }
+            controllers.push(controller);
+        }
+        Ok(Config {
+            namespaces,
+            log: self.log.map(|filter| filter.value),
+            controllers,
+            leadership: self.lease.validate(file, self.leadership)?,
+            webhook: self.webhook.map(|raw| raw.validate(file)).transpose()?,
+        })
+    }
+}
+
+impl RawController {
+    fn validate(
+        self,
+        file: &Path,
+        folder: &Path,
+        keys: &[PublicKey],
+        needs_plugins: bool,
+    ) -> Result<ControllerConfig, ConfigError> {
+        dns_label(file, &self.name, "a controller's name")?;
+        let parent = self.parent.validate(file)?;
+        let path = folder.join(&self.plugin.value);
+        if needs_plugins && !source::is_there(&path) {
+            let message = format!(
+                "there is no plugin file {}: put it there, or name one that exists",
+                path.display()
+            );
+            return Err(invalid(file, self.plugin.referenced, message));
+        }
+        let mut children = BTreeMap::new();
+        let mut generated = Removal::Retain;
+        for child in self.children {
+            let at = child.kind.referenced;
+            let removal = child.on_removal;
+            let kind = RawKind {
+                api_version: child.api_version,
+                kind: child.kind,
+            }
+            .validate(file)?;
+            if kind.api_version == "v1" && kind.kind == "Secret" {
+                generated = removal.unwrap_or(Removal::Retain);
+            }
+            let removal = removal.unwrap_or_else(|| Removal::default_for(&kind));
+            if let Some(_twice) = children.insert(kind.clone(), removal) {
+                return Err(invalid(
+                    file,
+                    at,
+                    format!("{kind} is listed twice under `children`"),
+                ));
+            }
+        }
+        let reads = self
+            .reads
+            .into_iter()
+            .map(|kind| kind.validate(file))
+            .collect::<Result<BTreeSet<_>, _>>()?;
+        let mut other_namespaces = BTreeSet::new();
+        for namespace in self.other_namespaces {
+            dns_label(file, &namespace, "a namespace")?;
+            other_namespaces.insert(namespace.value);
+        }
+        let concurrency = match self.concurrency {
+            Some(n) if !(1..=1000).contains(&n.value) => {
+                return Err(invalid(
+                    file,
+                    n.referenced,
+                    "`concurrency` must be from 1 to 1000",
+                ));
+            }
+            Some(n) => n.value,
+            None => DEFAULT_CONCURRENCY,
+        };
+        let max = duration(file, self.backoff.max.as_ref(), DEFAULT_BACKOFF.max)?;
+        let initial = duration(
+            file,
+            self.backoff.initial.as_ref(),
+            DEFAULT_BACKOFF.initial.min(max),
+        )?;
+        if let Some(given) = self.backoff.initial.as_ref().filter(|_| initial > max) {
+            let message = format!("`backoff.initial` ({initial:?}) must not be over `backoff.max` ({max:?})");
+            return Err(invalid(file, given.referenced, message));
+        }
+        let keys = match &self.signatures {
+            Some(signatures) => signatures.validate(file)?,
+            None => keys.to_vec(),
+        };
+        let sha256 = trust::pin(file, self.sha256.as_ref())?;
+        Ok(ControllerConfig {
+            name: self.name.value,
+            parent,
+            plugin: path,
+            children,
+            reads,
+            generated,
+            other_namespaces,
+            adopt: self.adopt,
+            concurrency,
+            resync: duration(file, self.resync.as_ref(), DEFAULT_RESYNC)?,
+            backoff: BackoffConfig { initial, max },
+            limits: Limits {
+                memory: bytes(file, self.limits.memory.as_ref(), Limits::DEFAULT.memory)?,
+                deadline: duration(file, self.limits.deadline.as_ref(), Limits::DEFAULT.deadline)?,
+                response: bytes(file, self.limits.response.as_ref(), Limits::DEFAULT.response)?,
+                ..Limits::DEFAULT
+            },
+            trust: Trust { sha256, keys },
+            service_account: self
+                .service_account
+                .map(|text| service_account(file, &text))
+                .transpose()?,
+            proving: self.proving.validate(file)?,
+        })
+    }
+}
+
+impl RawKind {
+    fn validate(self, file: &Path) -> Result<Kind, ConfigError> {
+        let version = &self.api_version.value;
+        let (group, version_name) = version.split_once('/').unwrap_or(("", version.as_str()));
+        let well_formed = is_version(version_name)
+            && (group.is_empty() != version.contains('/'))
+            && group
+                .split('.')
+                .all(|label| group.is_empty() || is_dns_label(label));
+        if !well_formed {
+            let message = format!(
+                "{version:?} is not an API version: expected `version` or `group/version`, such as `apps/v1`"
+            );
+            return Err(invalid(file, self.api_version.referenced, message));
+        }
+        let kind = self.kind.value;
+        if !kind.starts_with(|c: char| c.is_ascii_uppercase())
+            || !kind.chars().all(|c| c.is_ascii_alphanumeric())
+        {
+            let message = format!("{kind:?} is not a kind: expected CamelCase, such as `Deployment`");
+            return Err(invalid(file, self.kind.referenced, message));
+        }
+        Ok(Kind {
+            api_version: self.api_version.value,
+            kind,
+        })
+    }
+}

@@ -1,0 +1,105 @@
+//! Single values of the configuration, and errors that say where they are.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_saphyr::{Location, Spanned};
+
+use super::{ConfigError, ServiceAccount};
+use crate::plugin::contract::is_dns_label;
+
+pub(super) fn invalid(file: &Path, at: Location, message: impl Into<String>) -> ConfigError {
+    ConfigError::Invalid {
+        file: file.to_owned(),
+        line: at.line().max(1),
+        column: at.column().max(1),
+        message: message.into(),
+    }
+}
+
+/// `v1`, `v1beta2` and the like.
+pub(super) fn is_version(text: &str) -> bool {
+    let mut rest = text.strip_prefix('v').unwrap_or_default();
+    rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    let digits_first = text.len() > 1 && text[1..].starts_with(|c: char| c.is_ascii_digit());
+    digits_first && rest.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+}
+
+pub(super) fn dns_label(file: &Path, text: &Spanned<String>, what: &str) -> Result<(), ConfigError> {
+    if is_dns_label(&text.value) {
+        return Ok(());
+    }
+    let message = format!(
+        "{:?} cannot be {what}: expected at most 63 lower-case letters, digits and '-', not '-' at an end",
+        text.value
+    );
+    Err(invalid(file, text.referenced, message))
+}
+
+pub(super) fn service_account(file: &Path, text: &Spanned<String>) -> Result<ServiceAccount, ConfigError> {
+    match text.value.split_once('/') {
+        Some((namespace, name)) if is_dns_label(namespace) && name.split('.').all(is_dns_label) => {
+            Ok(ServiceAccount {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            })
+        }
+        _ => {
+            let message = format!(
+                "{:?} is not a ServiceAccount: expected `namespace/name`",
+                text.value
+            );
+            Err(invalid(file, text.referenced, message))
+        }
+    }
+}
+
+pub(super) fn duration(
+    file: &Path,
+    text: Option<&Spanned<String>>,
+    default: Duration,
+) -> Result<Duration, ConfigError> {
+    let Some(text) = text else { return Ok(default) };
+    let parsed = text
+        .value
+        .parse::<jiff::SignedDuration>()
+        .ok()
+        .and_then(|d| Duration::try_from(d).ok());
+    parsed.filter(|d| !d.is_zero()).ok_or_else(|| {
+        let message = format!(
+            "{:?} is not a duration: expected one such as `500ms`, `30s`, `5m` or `1h`",
+            text.value
+        );
+        invalid(file, text.referenced, message)
+    })
+}
+
+pub(super) fn bytes(
+    file: &Path,
+    text: Option<&Spanned<String>>,
+    default: usize,
+) -> Result<usize, ConfigError> {
+    let Some(text) = text else { return Ok(default) };
+    parse_size(&text.value).ok_or_else(|| {
+        let message = format!(
+            "{:?} is not a size: expected bytes, such as `65536`, `512Ki` or `64Mi`",
+            text.value
+        );
+        invalid(file, text.referenced, message)
+    })
+}
+
+/// Bytes, more than 0, with or without one of the units Ki, Mi and Gi; `None` for any other text.
+#[must_use]
+pub fn parse_size(text: &str) -> Option<usize> {
+    let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
+    let unit = match unit {
+        "" => 1,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        _ => return None,
+    };
+    let size = number.parse::<usize>().ok()?.checked_mul(unit)?;
+    (size > 0).then_some(size)
+}

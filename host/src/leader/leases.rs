@@ -1,0 +1,142 @@
+//! Requests about Leases, each bounded in time, each error in words.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use tracing::debug;
+
+use super::lease::GROUP_LABEL;
+use crate::client::chain;
+use crate::config::leadership::{LeadershipConfig, Mode};
+
+/// What came of a write.
+pub(super) enum Outcome {
+    /// This is what is there now.
+    Won(Lease),
+    /// Somebody was faster; this is what is there.
+    Lost(Option<Lease>),
+    /// In words, with what to do.
+    Failed(String),
+}
+
+/// The Leases of a group of replicas.
+pub(super) struct Leases {
+    api: Api<Lease>,
+    group: String,
+    /// Whether there is more than the one that has the group's name.
+    shared: bool,
+    /// How long to wait for an answer.
+    patience: Duration,
+}
+
+impl Leases {
+    pub(super) fn new(api: Api<Lease>, config: &LeadershipConfig) -> Self {
+        Self {
+            api,
+            group: config.name.clone(),
+            shared: config.mode == Mode::PerController,
+            patience: config.timing.renew_deadline / 2,
+        }
+    }
+
+    /// All at once; with each the time at which it was sent.
+    pub(super) async fn write_all(&self, records: Vec<(String, Lease)>) -> Vec<(String, Instant, Outcome)> {
+        let writes = records.into_iter().map(|(name, record)| async move {
+            let sent = Instant::now();
+            let outcome = self.write(&record).await;
+            (name, sent, outcome)
+        });
+        join_all(writes).await
+    }
+
+    pub(super) async fn write(&self, record: &Lease) -> Outcome {
+        let name = record.metadata.name.clone().unwrap_or_default();
+        let params = PostParams {
+            field_manager: Some("operator-host".to_owned()),
+            ..PostParams::default()
+        };
+        let request = async {
+            match record.metadata.resource_version {
+                Some(_) => self.api.replace(&name, &params, record).await,
+                None => self.api.create(&params, record).await,
+            }
+        };
+        match self.bounded(request).await {
+            Ok(lease) => Outcome::Won(lease),
+            Err(Some(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                match self.bounded(self.api.get_opt(&name)).await {
+                    Ok(lease) => Outcome::Lost(lease),
+                    Err(error) => Outcome::Failed(in_words("read", &name, error.as_ref())),
+                }
+            }
+            Err(error) => Outcome::Failed(in_words("write", &name, error.as_ref())),
+        }
+    }
+
+    /// The Leases of this group and those that are known, by name.
+    ///
+    /// # Errors
+    /// In words, with what to do.
+    pub(super) async fn read(
+        &self,
+        is_known: impl Fn(&str) -> bool,
+    ) -> Result<BTreeMap<String, Lease>, String> {
+        let words = |error: Option<kube::Error>| in_words("read", &self.group, error.as_ref());
+        let found = if self.shared {
+            // Not by label, which somebody could have taken away.
+            let list = self.bounded(async { self.api.list(&ListParams::default()).await });
+            list.await.map_err(words)?.items
+        } else {
+            let lease = self.bounded(self.api.get_opt(&self.group)).await;
+            lease.map_err(words)?.into_iter().collect()
+        };
+        let named = found.into_iter().filter_map(|lease| {
+            let name = lease.metadata.name.clone()?;
+            let group = lease.metadata.labels.as_ref().and_then(|l| l.get(GROUP_LABEL));
+            let ours = is_known(&name) || group == Some(&self.group);
+            ours.then_some((name, lease))
+        });
+        Ok(named.collect())
+    }
+
+    /// Of this version, or of any; that it fails is said in the log only.
+    pub(super) async fn delete(&self, name: &str, version: Option<String>) {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                resource_version: version,
+                uid: None,
+            }),
+            ..DeleteParams::default()
+        };
+        if let Err(error) = self.bounded(self.api.delete(name, &params)).await {
+            debug!("{}", in_words("delete", name, error.as_ref()));
+        }
+    }
+
+    /// No answer is waited for so long that there would be no time for a second try.
+    async fn bounded<T>(
+        &self,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Option<kube::Error>> {
+        match tokio::time::timeout(self.patience, request).await {
+            Ok(answer) => answer.map_err(Some),
+            Err(_elapsed) => Err(None),
+        }
+    }
+}
+
+fn in_words(verb: &str, name: &str, error: Option<&kube::Error>) -> String {
+    let why = match error {
+        None => "no answer from the API server in time".to_owned(),
+        Some(kube::Error::Api(status)) if status.code == 403 => format!(
+            "{}; give the host's role the verbs get, list, create, update and delete on leases in that namespace",
+            status.message
+        ),
+        Some(error) => chain(error),
+    };
+    format!("cannot {verb} the Lease {name}: {why}")
+}

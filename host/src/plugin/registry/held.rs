@@ -1,0 +1,135 @@
+//! Candidates that are loaded and not live: tried again, held back, put aside, and let go.
+
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tracing::{info, warn};
+
+use super::{Expected, Slot};
+use crate::plugin::Plugin;
+use crate::plugin::proof::HeldBack;
+use crate::plugin::report::{CandidateState, CandidateVersion};
+
+/// A candidate that is loaded and not live.
+pub(super) struct Waiting {
+    pub(super) plugin: Plugin,
+    /// How often it was held back.
+    pub(super) tries: u32,
+    /// What was said of it last, so that it is said once.
+    pub(super) said: Option<HeldBack>,
+}
+
+/// The first wait before a candidate that was held back is tried again: the objects may have changed. Doubled each time.
+const AGAIN: Duration = Duration::from_secs(5);
+/// The longest such wait.
+const AGAIN_AT_MOST: Duration = Duration::from_secs(300);
+
+impl Slot {
+    /// When to try again.
+    pub(super) fn hold_back(&self, plugin: &Plugin, held: HeldBack) -> Duration {
+        let Expected { controller, file, .. } = &self.expected;
+        let mut waiting = self.waiting();
+        let Some(waiting) = waiting
+            .as_mut()
+            .filter(|waiting| waiting.plugin.digest() == plugin.digest())
+        else {
+            return AGAIN;
+        };
+        let delay = AGAIN_AT_MOST.min(AGAIN * 2_u32.saturating_pow(waiting.tries));
+        waiting.tries = waiting.tries.saturating_add(1);
+        if waiting.tries == 1 {
+            self.metrics.reloaded("held_back");
+            self.metrics.plugin_held_back(Some(plugin));
+        }
+        let news = waiting.said.as_ref() != Some(&held);
+        let since = match &self.report.borrow().candidate {
+            Some(before) if before.state == CandidateState::HeldBack => before.since,
+            _ => Timestamp::now(),
+        };
+        let candidate = CandidateVersion {
+            reason: Some(held.reason.to_owned()),
+            diff: held.diff.clone(),
+            since,
+            ..CandidateVersion::of(plugin, CandidateState::HeldBack, &held.message)
+        };
+        self.report
+            .send_modify(|report| report.candidate = Some(candidate));
+        if news {
+            let digest = plugin.digest();
+            warn!(controller, file = %file.display(), %digest, live = self.digest().map(tracing::field::display),
+                reason = held.reason, diff = held.diff, "plugin held back: {}", held.message);
+            if let Some(proof) = &self.proof {
+                proof.announce(Some(&held));
+            }
+            self.trouble.send_replace(Some(
+                format!("the plugin's file is held back: {}", held.message).into(),
+            ));
+            waiting.said = Some(held);
+        }
+        delay
+    }
+
+    pub(super) fn report_proving(&self, plugin: &Plugin) {
+        let message = "it is compared with the live version";
+        let proving = CandidateVersion::of(plugin, CandidateState::Proving, message);
+        // While one that is held back is tried again, it is held back.
+        self.report.send_if_modified(|report| {
+            let known = report.candidate.as_ref().is_some_and(|before| {
+                before.digest == proving.digest && before.state == CandidateState::HeldBack
+            });
+            if !known {
+                report.candidate = Some(proving);
+            }
+            !known
+        });
+    }
+
+    pub(super) fn put_aside(&self, plugin: &Plugin, message: &str) {
+        let was_held_back = self.waiting().as_mut().is_some_and(|waiting| {
+            waiting.said = None;
+            std::mem::take(&mut waiting.tries) > 0
+        });
+        if was_held_back {
+            self.let_go();
+        }
+        self.trouble.send_replace(None);
+        let candidate = CandidateVersion::of(plugin, CandidateState::PutAside, message);
+        self.report
+            .send_modify(|report| report.candidate = Some(candidate));
+    }
+
+    /// The file holds the live version.
+    pub(super) fn nothing_waits(&self) {
+        self.forget_waiting();
+        self.trouble.send_replace(None);
+        let had = self
+            .report
+            .send_if_modified(|report| report.candidate.take().is_some());
+        if had {
+            info!(controller = self.expected.controller, file = %self.expected.file.display(),
+                digest = self.digest().map(tracing::field::display),
+                "the plugin's file holds the live version again");
+        }
+    }
+
+    /// No candidate waits any more.
+    pub(super) fn forget_waiting(&self) {
+        let waited = self.waiting().take();
+        if waited.is_some_and(|waited| waited.tries > 0) {
+            self.let_go();
+        }
+    }
+
+    /// Nothing is held back any more.
+    pub(super) fn let_go(&self) {
+        self.metrics.plugin_held_back(None);
+        if let Some(proof) = &self.proof {
+            proof.announce(None);
+        }
+    }
+
+    pub(super) fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

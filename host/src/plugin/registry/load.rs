@@ -1,0 +1,111 @@
+//! From a file's contents to a version that this controller may call.
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use super::held::Waiting;
+use super::{Candidate, Expected, Slot};
+use crate::plugin::contract::Kind;
+use crate::plugin::report::KeptVersion;
+use crate::plugin::trust::Untrusted;
+use crate::plugin::versions::Kept;
+use crate::plugin::{Digest, LoadError, Plugin};
+
+/// Why a candidate does not become live.
+#[derive(Debug, Error)]
+pub(super) enum Refused {
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(
+        "it reconciles {found}, but the controller {controller:?} is for {expected}: configure the plugin that belongs to it"
+    )]
+    OtherKind {
+        controller: String,
+        found: Kind,
+        expected: Kind,
+    },
+}
+
+impl Slot {
+    /// The candidate, which may be loaded already.
+    pub(super) async fn loaded(&self, candidate: &Candidate) -> Result<Plugin, Refused> {
+        self.trusts(candidate)?;
+        if let Some(waiting) = &*self.waiting()
+            && *waiting.plugin.digest() == candidate.digest
+            && *waiting.plugin.limits() == self.expected.limits
+        {
+            return Ok(waiting.plugin.clone());
+        }
+        self.forget_waiting();
+        let span = self.tracer.root("reload", None);
+        span.set("operator.controller", self.expected.controller.clone());
+        span.set("plugin.digest", candidate.digest.to_string());
+        match span.around(self.load(candidate.bytes.clone())).await {
+            Ok(plugin) => {
+                span.set("plugin.name", plugin.description().name.clone());
+                span.set("plugin.version", plugin.description().version.clone());
+                self.tracer.reloaded(&self.expected.controller, &span);
+                *self.waiting() = Some(Waiting {
+                    plugin: plugin.clone(),
+                    tries: 0,
+                    said: None,
+                });
+                Ok(plugin)
+            }
+            Err(refused) => {
+                span.fail("refused", &refused.to_string(), "");
+                Err(refused)
+            }
+        }
+    }
+
+    pub(super) fn trusts(&self, candidate: &Candidate) -> Result<(), Untrusted> {
+        let signature = candidate.signature.as_deref();
+        self.expected
+            .trust
+            .check(&candidate.bytes, candidate.digest, signature)
+    }
+
+    /// A version that was live, as it was.
+    pub(super) async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Kept), String> {
+        let Some(versions) = self.versions.clone() else {
+            return Err("no versions are kept".into());
+        };
+        let (wanted, limit) = (kept.clone(), self.expected.limits.module);
+        let read = tokio::task::spawn_blocking(move || versions.read(&wanted, limit)).await;
+        let file = read
+            .map_err(|error| error.to_string())?
+            .map_err(|error| error.to_string())?;
+        // What is trusted may have changed since it was live.
+        self.expected
+            .trust
+            .check(&file.bytes, Digest::of(&file.bytes), file.signature.as_deref())
+            .map_err(|error| error.to_string())?;
+        let plugin = self
+            .load(file.bytes.clone())
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok((plugin, file))
+    }
+
+    pub(super) async fn load(&self, bytes: Bytes) -> Result<Plugin, Refused> {
+        let Expected {
+            controller,
+            parent,
+            limits,
+            ..
+        } = &self.expected;
+        let plugin = self.runtime.load(bytes, *limits).await?;
+        let found = &plugin.description().parent;
+        if found != parent {
+            return Err(Refused::OtherKind {
+                controller: controller.clone(),
+                found: found.clone(),
+                expected: parent.clone(),
+            });
+        }
+        Ok(plugin)
+    }
+}
