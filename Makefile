@@ -64,11 +64,10 @@ image-test: prerequisites ## Build the Dockerfile's image without pulling any, a
 	plugins/build.sh >/dev/null
 	tests/image.sh $(or $(PROFILE),release)
 
-manifests: ## Write the roles of manifests/deploy anew
+manifests: ## Write what follows from the configuration of manifests/deploy anew: the roles, the overlay's webhooks
 	cargo build --workspace --quiet
-	manifests/deploy/plugins.sh
-	$(target)/debug/operator-host rbac --config manifests/deploy/base/config/config.yaml >manifests/deploy/base/rbac.yaml.new
-	mv manifests/deploy/base/rbac.yaml.new manifests/deploy/base/rbac.yaml
+	plugins/build.sh
+	manifests/deploy/generate.sh $(target)/debug/operator-host
 
 bench: prerequisites ## Measure, and print the table that README shows
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \

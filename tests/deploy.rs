@@ -63,6 +63,32 @@ fn the_roles_are_what_rbac_prints_for_the_deployed_configuration() {
     assert_eq!(committed, printed, "make manifests writes it anew");
 }
 
+#[test]
+fn the_webhooks_are_what_is_printed_for_the_deployed_configuration_with_a_webhook() {
+    let overlay = root().join("manifests/deploy/overlays/webhook");
+    let (_folder, config) = configuration();
+    let text = std::fs::read_to_string(overlay.join("config/config.yaml")).unwrap();
+    let base = std::fs::read_to_string(&config).unwrap();
+    let (_remark, rest) = text.split_once('\n').unwrap();
+    let webhook = rest.strip_prefix(&base).expect("make manifests writes it anew");
+    assert!(webhook.starts_with("\nwebhook:\n"), "{webhook}");
+    std::fs::write(&config, &text).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args([
+            "webhook-manifests",
+            "--service",
+            "operator-host/operator-host-webhook",
+            "--config",
+        ])
+        .arg(&config)
+        .output()
+        .expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+    let committed = std::fs::read_to_string(overlay.join("webhooks.yaml")).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(committed, printed, "make manifests writes it anew");
+}
+
 /// Sends each object as a dry run, which goes through defaulting, validation and admission.
 async fn dry_run(client: &Client, object: &DynamicObject) {
     let types = object.types.as_ref().unwrap();
@@ -114,21 +140,22 @@ fn lost(path: &str, sent: &Value, taken: &Value) -> Vec<String> {
     }
 }
 
-/// The Prometheus operator's definition is not here: its kind is served with any content.
-const SERVICE_MONITORS: &str = "\
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: servicemonitors.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  scope: Namespaced
-  names: {kind: ServiceMonitor, plural: servicemonitors}
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-";
+/// Kinds of the overlays whose definitions are not here: they are served with any content.
+const FOREIGN: [(&str, &str); 3] = [
+    ("monitoring.coreos.com", "ServiceMonitor"),
+    ("cert-manager.io", "Certificate"),
+    ("cert-manager.io", "Issuer"),
+];
+
+fn definition(group: &str, kind: &str) -> String {
+    let plural = format!("{}s", kind.to_lowercase());
+    format!(
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: {plural}.{group}}}\nspec:\n  \
+         group: {group}\n  scope: Namespaced\n  names: {{kind: {kind}, plural: {plural}}}\n  versions:\n    - name: v1\n      \
+         served: true\n      storage: true\n      \
+         schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}}}\n"
+    )
+}
 
 async fn bare_cluster() -> (ControlPlane, Client, TempDir) {
     let cluster = ControlPlane::start(Options::bare())
@@ -136,7 +163,8 @@ async fn bare_cluster() -> (ControlPlane, Client, TempDir) {
         .expect("a control plane");
     let client = cluster.client().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    crate::support::install(&client, folder.path(), SERVICE_MONITORS).await;
+    let definitions = FOREIGN.map(|(group, kind)| definition(group, kind));
+    crate::support::install(&client, folder.path(), &definitions.join("---\n")).await;
     let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": NAME } })).unwrap();
     Api::all(client.clone())
         .create(&PostParams::default(), &namespace)
@@ -148,7 +176,7 @@ async fn bare_cluster() -> (ControlPlane, Client, TempDir) {
 #[tokio::test]
 async fn the_api_server_takes_every_manifest_as_it_is() {
     let (_cluster, client, _folder) = bare_cluster().await;
-    let mut objects = kustomized("manifests/deploy/overlays/monitoring");
+    let objects = kustomized("manifests/deploy/overlays/monitoring");
     let kinds: Vec<_> = objects.iter().map(kind).map(str::to_owned).collect();
     for expected in [
         "Namespace",
@@ -167,10 +195,13 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
             "{expected} is not in {kinds:?}"
         );
     }
-    for object in &mut objects {
+    let overlays =
+        ["webhook", "versions"].map(|name| kustomized(&format!("manifests/deploy/overlays/{name}")));
+    for object in objects.iter().chain(overlays.iter().flatten()) {
         // policy/v1 is from 1.21, and the server of these tests is 1.20: of what is used here both say the same.
-        deployed::for_old_servers(object);
-        dry_run(&client, object).await;
+        let mut object = object.clone();
+        deployed::for_old_servers(&mut object);
+        dry_run(&client, &object).await;
     }
     // What the stub of a definition cannot check: the monitor finds the Service, and the Service the pods.
     let of = |wanted: &str| objects.iter().find(|object| kind(object) == wanted).unwrap();
@@ -193,6 +224,82 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
         service.data["spec"]["ports"][0]["targetPort"],
         template["spec"]["containers"][0]["ports"][0]["name"]
     );
+}
+
+#[test]
+fn the_overlays_fit_together() {
+    let deployment = |objects: &[DynamicObject]| {
+        let found = objects.iter().find(|object| kind(object) == "Deployment");
+        found.unwrap().data["spec"]["template"]["spec"].clone()
+    };
+    let names = |list: &Value| -> Vec<String> {
+        let items = list.as_array().unwrap().iter();
+        items
+            .map(|item| item["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+
+    let objects = kustomized("manifests/deploy/overlays/webhook");
+    let pod = deployment(&objects);
+    let container = &pod["containers"][0];
+    let object = |wanted: &str, name: &str| {
+        let found = objects
+            .iter()
+            .find(|object| kind(object) == wanted && object.name_any() == name);
+        found.unwrap_or_else(|| panic!("no {wanted} {name}"))
+    };
+    // From the API server through the Service into the pod, and to the certificate for the name that it calls.
+    let webhooks = object("ValidatingWebhookConfiguration", NAME);
+    let called = &webhooks.data["webhooks"][0]["clientConfig"]["service"];
+    let service = object("Service", called["name"].as_str().unwrap());
+    assert_eq!(called["namespace"], json!(service.namespace()));
+    let port = &service.data["spec"]["ports"][0];
+    assert_eq!(called["port"], port["port"]);
+    let ports = names(&container["ports"]);
+    assert!(ports.iter().any(|name| port["targetPort"] == **name), "{ports:?}");
+    let policy = object("NetworkPolicy", NAME);
+    let open = policy.data["spec"]["ingress"].as_array().unwrap();
+    assert!(
+        open.iter()
+            .any(|rule| rule["ports"][0]["port"] == port["targetPort"])
+    );
+    let certificate = object("Certificate", &service.name_any());
+    let name = format!("{}.{}.svc", service.name_any(), service.namespace().unwrap());
+    assert_eq!(certificate.data["spec"]["dnsNames"], json!([name]));
+    assert_eq!(
+        webhooks.annotations()["cert-manager.io/inject-ca-from"],
+        format!("{NAME}/{}", certificate.name_any())
+    );
+    let issuer = certificate.data["spec"]["issuerRef"]["name"].as_str().unwrap();
+    object("Issuer", issuer);
+    let secret = &certificate.data["spec"]["secretName"];
+    let volume = pod["volumes"].as_array().unwrap().iter();
+    let volume: Vec<_> = volume.filter(|v| v["secret"]["secretName"] == *secret).collect();
+    let mount = container["volumeMounts"].as_array().unwrap().iter();
+    let mount: Vec<_> = mount.filter(|m| m["name"] == volume[0]["name"]).collect();
+    assert_eq!(
+        mount[0]["mountPath"], "/etc/operator-host/webhook",
+        "as the configuration has it"
+    );
+
+    let objects = kustomized("manifests/deploy/overlays/versions");
+    let pod = deployment(&objects);
+    let claim = objects
+        .iter()
+        .find(|object| kind(object) == "PersistentVolumeClaim")
+        .unwrap();
+    let volumes = pod["volumes"].as_array().unwrap().iter();
+    let volume = volumes
+        .filter(|v| v["persistentVolumeClaim"]["claimName"] == claim.name_any())
+        .collect::<Vec<_>>()[0];
+    let container = &pod["containers"][0];
+    let mounts = container["volumeMounts"].as_array().unwrap().iter();
+    let mount = mounts.filter(|m| m["name"] == volume["name"]).collect::<Vec<_>>()[0];
+    let variables = container["env"].as_array().unwrap().iter();
+    let state = variables
+        .filter(|v| v["name"] == "OPERATOR_HOST_STATE_DIR")
+        .collect::<Vec<_>>()[0];
+    assert_eq!(state["value"], mount["mountPath"]);
 }
 
 /// The rules of the Pod Security Standards' restricted profile, which the namespace enforces and a server of 1.20

@@ -2,13 +2,15 @@
 //!
 //! One folder a controller: each version's file under its digest, and `record.json`, the last one first. What is
 //! read is what its digest says, or it is not used. That protects against damage, not against whoever may write to
-//! the folder: they could as well replace the plugin's own file.
+//! the folder: they could as well replace the plugin's own file. Replicas may share the folder: they keep the same
+//! versions, and whatever is written is there whole or not at all.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -22,6 +24,10 @@ use super::report::KeptVersion;
 const RECORD: &str = "record.json";
 /// The suffix of signatures.
 const SIGNATURE: &str = "sig";
+/// The suffix of what is still being written.
+const UNFINISHED: &str = "new";
+/// What is still unfinished after this time was given up.
+const GIVEN_UP: Duration = Duration::from_secs(3600);
 
 /// Why a kept version cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -166,7 +172,10 @@ impl Versions {
             let ours = path
                 .extension()
                 .is_some_and(|extension| extension == "wasm" || extension == SIGNATURE);
-            if ours && !wanted.contains(&path.with_extension("wasm")) {
+            let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+            let given_up = path.extension().is_some_and(|extension| extension == UNFINISHED)
+                && age().is_some_and(|age| age > GIVEN_UP);
+            if given_up || (ours && !wanted.contains(&path.with_extension("wasm"))) {
                 // What stays by accident goes next time.
                 let _ = fs::remove_file(path);
             }
@@ -180,9 +189,10 @@ impl Versions {
             .with_extension("wasm")
     }
 
-    /// Whole or not at all.
+    /// Whole or not at all. Another replica may write the same file at the same time.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let new = path.with_extension("new");
+        let unique = getrandom::u64().map_err(io::Error::other)?;
+        let new = path.with_extension(format!("{unique:016x}.{UNFINISHED}"));
         let written = || {
             let mut file = fs::File::create(&new)?;
             file.write_all(bytes)?;
@@ -252,6 +262,41 @@ mod tests {
         versions.keep(kept(b"2"), &file(b"2")).unwrap();
         assert_eq!(versions.read(&kept(b"2"), 10).unwrap().signature, None);
         assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn replicas_that_share_the_folder_never_damage_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _replica in 0..2 {
+                scope.spawn(|| {
+                    let versions = Versions::open(folder.path(), "a", 3).unwrap();
+                    for bytes in [b"1", b"2", b"3"].into_iter().cycle().take(300) {
+                        versions.keep(kept(bytes), &file(bytes)).unwrap();
+                        assert!(!versions.list().is_empty());
+                    }
+                });
+            }
+        });
+        let versions = Versions::open(folder.path(), "a", 3).unwrap();
+        assert_eq!(digests(&versions).len(), 3);
+        for version in versions.list() {
+            versions.read(&version, 10).unwrap();
+        }
+        assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn what_was_given_up_halfway_goes_after_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let versions = Versions::open(folder.path(), "a", 1).unwrap();
+        let (old, young) = (folder.path().join("a/1.new"), folder.path().join("a/2.new"));
+        let open = fs::File::create(&old).unwrap();
+        open.set_modified(std::time::SystemTime::now() - GIVEN_UP * 2)
+            .unwrap();
+        fs::write(&young, "").unwrap();
+        versions.keep(kept(b"1"), &file(b"1")).unwrap();
+        assert!(!old.exists() && young.exists());
     }
 
     #[test]
