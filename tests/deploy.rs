@@ -384,7 +384,8 @@ fn comparable(objects: Vec<DynamicObject>) -> BTreeMap<String, Value> {
         ] {
             object.labels_mut().remove(label);
         }
-        let name = format!("{} {}", kind(&object), object.name_any());
+        let place = object.namespace().unwrap_or_default();
+        let name = format!("{} {} {place}", kind(&object), object.name_any());
         (name, serde_json::to_value(object).unwrap())
     };
     objects.into_iter().map(essence).collect()
@@ -398,9 +399,14 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
         &cluster.kubeconfig(),
     );
     let (_folder, config) = configuration();
+    let text = std::fs::read_to_string(&config).unwrap();
+    // One operator has rights of its own, which is more than the kustomization has.
+    let own = "plugin: echo.wasm\n    serviceAccount: shop/writer";
+    std::fs::write(&config, text.replace("plugin: echo.wasm", own)).unwrap();
+    let roles: Value = serde_json::from_str(&rbac(&config, ACCOUNT, &["-o", "json"])).unwrap();
     let printed = rbac(&config, ACCOUNT, &["-o", "helm"]);
     let mut values: Value = serde_saphyr::from_str(&printed).unwrap();
-    values["config"] = std::fs::read_to_string(&config).unwrap().into();
+    values["config"] = text.into();
     let sources = |name: &str| json!({ "name": name });
     values["pluginConfigMaps"] = [
         "echo-plugin",
@@ -418,8 +424,18 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/monitoring"));
     // Helm makes the namespace by an option, and the plugins are more than a release can hold.
     from_kustomize.retain(|name, _| !name.starts_with("Namespace") && !name.contains("-plugin"));
+    let count = from_kustomize.len();
+    let roles: Vec<DynamicObject> = serde_json::from_value(roles["items"].clone()).unwrap();
+    from_kustomize.extend(comparable(roles));
+    assert_eq!(
+        from_kustomize.len(),
+        count + 2,
+        "a role of the account, and its binding"
+    );
     let text = |objects: &mut BTreeMap<String, Value>| {
-        let config = &mut objects.get_mut("ConfigMap operator-host-config").unwrap()["data"]["config.yaml"];
+        let config = &mut objects
+            .get_mut("ConfigMap operator-host-config operator-host")
+            .unwrap()["data"]["config.yaml"];
         *config = config.as_str().unwrap().trim().into();
         serde_json::to_string_pretty(&objects).unwrap()
     };

@@ -1,14 +1,13 @@
 //! `operator-host rbac`: the least rights for a configuration and its plugins.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Failure, plugin_file};
 use crate::author::documents;
@@ -202,22 +201,44 @@ fn print(output: Output, rights: &Rights, account: &ServiceAccount) -> Result<St
 
 /// The chart makes the objects itself, with its own names; it needs the rules.
 fn helm(manifests: &[Manifest], host: &ServiceAccount) -> Value {
-    let mut namespaces = Map::new();
-    let mut cluster = json!([]);
+    let mut grants: BTreeMap<ServiceAccount, Value> = BTreeMap::new();
+    let mut rules = Value::Null;
     for manifest in manifests {
-        match manifest {
-            // Whom the host impersonates is not the chart's.
-            Manifest::ClusterRole(ClusterRole { metadata, .. }) | Manifest::Role(Role { metadata, .. })
-                if metadata.name.as_ref() != Some(&host.name) => {}
-            Manifest::ClusterRole(role) => cluster = json!(role.rules),
-            Manifest::Role(role) => {
-                let namespace = role.metadata.namespace.clone().unwrap_or_default();
-                namespaces.insert(namespace, json!(role.rules));
+        // Each role comes before its binding.
+        let (namespace, subjects) = match manifest {
+            Manifest::ClusterRole(role) => {
+                rules = json!(role.rules);
+                continue;
             }
-            Manifest::ClusterRoleBinding(_) | Manifest::RoleBinding(_) => {}
+            Manifest::Role(role) => {
+                rules = json!(role.rules);
+                continue;
+            }
+            Manifest::ClusterRoleBinding(binding) => (None, &binding.subjects),
+            Manifest::RoleBinding(binding) => (binding.metadata.namespace.as_ref(), &binding.subjects),
+        };
+        for subject in subjects.iter().flatten() {
+            let account = ServiceAccount {
+                namespace: subject.namespace.clone().unwrap_or_default(),
+                name: subject.name.clone(),
+            };
+            let grant = grants
+                .entry(account)
+                .or_insert_with(|| json!({ "cluster": [], "namespaces": {} }));
+            match namespace {
+                None => grant["cluster"] = rules.clone(),
+                Some(namespace) => grant["namespaces"][namespace] = rules.clone(),
+            }
         }
     }
-    json!({ "cluster": cluster, "namespaces": namespaces })
+    let mut values = grants.remove(host).unwrap_or_default();
+    let accounts = grants.into_iter().map(|(account, mut grant)| {
+        grant["namespace"] = account.namespace.into();
+        grant["name"] = account.name.into();
+        grant
+    });
+    values["accounts"] = accounts.collect();
+    values
 }
 
 fn table(rights: &Rights) -> String {
