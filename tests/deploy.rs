@@ -165,11 +165,13 @@ async fn bare_cluster() -> (ControlPlane, Client, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let definitions = FOREIGN.map(|(group, kind)| definition(group, kind));
     crate::support::install(&client, folder.path(), &definitions.join("---\n")).await;
-    let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": NAME } })).unwrap();
-    Api::all(client.clone())
-        .create(&PostParams::default(), &namespace)
-        .await
-        .unwrap();
+    for name in [NAME, "shop"] {
+        let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+        Api::all(client.clone())
+            .create(&PostParams::default(), &namespace)
+            .await
+            .unwrap();
+    }
     (cluster, client, folder)
 }
 
@@ -429,8 +431,8 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     from_kustomize.extend(comparable(roles));
     assert_eq!(
         from_kustomize.len(),
-        count + 2,
-        "a role of the account, and its binding"
+        count + 4,
+        "the account's role, and the host's right to be it"
     );
     let text = |objects: &mut BTreeMap<String, Value>| {
         let config = &mut objects
