@@ -82,7 +82,7 @@ pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
 
 /// Makes a component of a core module that has the bindings embedded.
 pub(super) fn encode(module: &[u8]) -> Result<Vec<u8>, LoadError> {
-    let mut encoder = wit_component::ComponentEncoder::default();
+    let encoder = wit_component::ComponentEncoder::default();
     encoder
         .module(module)
         .and_then(|it| {
@@ -91,7 +91,7 @@ pub(super) fn encode(module: &[u8]) -> Result<Vec<u8>, LoadError> {
                 WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
             )
         })
-        .and_then(|it| it.encode())
+        .and_then(|mut it| it.encode())
         .map_err(LoadError::bindings)
 }
 
