@@ -6,7 +6,5 @@
 wit_bindgen::generate!({
     path: "../../wit",
     world: "plugin",
-    pub_export_macro: true,
-    export_macro_name: "export",
     additional_derives: [PartialEq, Eq],
 });

@@ -138,15 +138,66 @@ macro_rules! register {
     };
 }
 
+/// An export that takes a request, whose fields the canonical ABI hands over one by one.
+#[cfg(not(feature = "command"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __call {
+    ($registered:ident, $name:ident, $implementation:ident, $export:literal) => {
+        #[unsafe(export_name = ::core::concat!("operator-host:plugin/reconciler@0.1.0#", $export))]
+        unsafe extern "C" fn $name(
+            parent: *mut u8,
+            parent_length: usize,
+            children: *mut u8,
+            children_length: usize,
+            related: *mut u8,
+            related_length: usize,
+            now: *mut u8,
+            now_length: usize,
+            is_traced: i32,
+            traceparent: *mut u8,
+            traceparent_length: usize,
+        ) -> *mut u8 {
+            unsafe {
+                reconciler::$implementation::<$registered>(
+                    parent,
+                    parent_length,
+                    children,
+                    children_length,
+                    related,
+                    related_length,
+                    now,
+                    now_length,
+                    is_traced,
+                    traceparent,
+                    traceparent_length,
+                )
+            }
+        }
+    };
+}
+
 /// What [`register!`] expands to: the component's exports, or a `main` for the command form. A native build,
 /// as in `cargo test`, exports nothing.
+///
+/// `wit-bindgen` would also export functions that free what was answered. It goes with all the rest of the sandbox, and
+/// they are 2 KB of the plugin and a part of each call.
 #[cfg(not(feature = "command"))]
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export {
     ($registered:ident) => {
         #[cfg(target_family = "wasm")]
-        $crate::__private::export!($registered with_types_in $crate::__private);
+        const _: () = {
+            use $crate::__private::exports::operator_host::plugin::reconciler;
+
+            #[unsafe(export_name = "operator-host:plugin/reconciler@0.1.0#describe")]
+            unsafe extern "C" fn describe() -> *mut u8 {
+                unsafe { reconciler::_export_describe_cabi::<$registered>() }
+            }
+            $crate::__call!($registered, reconcile, _export_reconcile_cabi, "reconcile");
+            $crate::__call!($registered, cleanup, _export_cleanup_cabi, "cleanup");
+        };
     };
 }
 

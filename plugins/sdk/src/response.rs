@@ -97,10 +97,11 @@ impl<Status> Response<Status> {
 impl<Status: Serialize> Response<Status> {
     /// The world's record, with what is terminating kept rather than applied.
     pub(crate) fn into_wit(mut self, observed: &[Object]) -> wit::Response {
-        let terminating: Vec<_> = observed.iter().filter(|object| object.is_terminating()).collect();
+        let terminating = observed.iter().filter(|object| object.is_terminating());
+        let terminating: Vec<ObjectRef> = terminating.map(ObjectRef::from).collect();
         self.children.retain(|child| {
             let same = terminating.iter().find(|object| refers_to(child, object));
-            self.keep.extend(same.map(|object| ObjectRef::from(*object)));
+            self.keep.extend(same.cloned());
             same.is_none()
         });
         wit::Response {
@@ -118,12 +119,12 @@ impl<Status: Serialize> Response<Status> {
 
 /// Whether a desired child is this object. A child that names no namespace is in its parent's, where this one
 /// was found.
-fn refers_to(child: &Value, object: &Object) -> bool {
+fn refers_to(child: &Value, object: &ObjectRef) -> bool {
     let metadata = &child["metadata"];
-    metadata["name"] == object.name()
-        && child["kind"].as_str() == object.text("/kind")
-        && child["apiVersion"].as_str() == object.text("/apiVersion")
-        && (metadata["namespace"].is_null() || metadata["namespace"].as_str() == object.namespace())
+    metadata["name"] == object.name
+        && child["kind"] == object.kind
+        && child["apiVersion"] == object.api_version
+        && (metadata["namespace"].is_null() || metadata["namespace"].as_str() == object.namespace.as_deref())
 }
 
 /// What a cleanup answers: the parent is being deleted and waits for it.
@@ -269,11 +270,12 @@ impl ObjectRef {
 
 impl From<&Object> for ObjectRef {
     fn from(object: &Object) -> Self {
+        let text = |path| object.text(path).map(str::to_owned);
         Self {
-            api_version: object.text("/apiVersion").unwrap_or_default().to_owned(),
-            kind: object.text("/kind").unwrap_or_default().to_owned(),
-            namespace: object.namespace().map(str::to_owned),
-            name: object.name().to_owned(),
+            api_version: text("/apiVersion").unwrap_or_default(),
+            kind: text("/kind").unwrap_or_default(),
+            namespace: text("/metadata/namespace"),
+            name: text("/metadata/name").unwrap_or_default(),
         }
     }
 }
