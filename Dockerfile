@@ -28,7 +28,7 @@ COPY tests tests
 # lld, functions that are the same are there once, and relocations are packed: a tenth of the program.
 RUN set -eu; \
     export CARGO_INCREMENTAL=0; \
-    cargo fetch --locked; \
+    cargo fetch --locked --target "$(rustc -vV | sed -n 's/^host: //p')"; \
     export RUSTFLAGS="--remap-path-prefix=/src=. --remap-path-prefix=${CARGO_HOME}=cargo"; \
     for crates in "${CARGO_HOME}"/registry/src/*; do \
         RUSTFLAGS="$RUSTFLAGS --remap-path-prefix=$crates="; \
