@@ -25,7 +25,7 @@ fn cases() -> Vec<Case> {
     let command = std::fs::read(plugin("puppet-command")).unwrap();
     let case = |name, file, says| Case { name, file, says };
     vec![
-        case("empty", Vec::new(), &["the file is empty"]),
+        case("empty", Vec::new(), &["is empty: was it written to its end"]),
         case(
             "text",
             b"#!/bin/sh\nexit 0\n".to_vec(),

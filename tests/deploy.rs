@@ -65,10 +65,15 @@ fn the_roles_are_what_rbac_prints_for_the_deployed_configuration() {
 
 #[test]
 fn the_webhooks_are_what_is_printed_for_the_deployed_configuration_with_a_webhook() {
-    let overlay = root().join("manifests/deploy/overlays/webhook");
+    let overlay = root().join("manifests/deploy/components/webhook");
     let (_folder, config) = configuration();
     let text = std::fs::read_to_string(overlay.join("config/config.yaml")).unwrap();
     let base = std::fs::read_to_string(&config).unwrap();
+    let base: String = base
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| format!("{line}\n"))
+        .collect();
     let (_remark, rest) = text.split_once('\n').unwrap();
     let webhook = rest.strip_prefix(&base).expect("make manifests writes it anew");
     assert!(webhook.starts_with("\nwebhook:\n"), "{webhook}");
@@ -197,8 +202,8 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
             "{expected} is not in {kinds:?}"
         );
     }
-    let overlays =
-        ["webhook", "versions"].map(|name| kustomized(&format!("manifests/deploy/overlays/{name}")));
+    let overlays = ["webhook", "versions", "everything"]
+        .map(|name| kustomized(&format!("manifests/deploy/overlays/{name}")));
     for object in objects.iter().chain(overlays.iter().flatten()) {
         // policy/v1 is from 1.21, and the server of these tests is 1.20: of what is used here both say the same.
         let mut object = object.clone();
@@ -234,14 +239,21 @@ fn the_overlays_fit_together() {
         let found = objects.iter().find(|object| kind(object) == "Deployment");
         found.unwrap().data["spec"]["template"]["spec"].clone()
     };
-    let names = |list: &Value| -> Vec<String> {
-        let items = list.as_array().unwrap().iter();
-        items
-            .map(|item| item["name"].as_str().unwrap().to_owned())
-            .collect()
-    };
-
-    let objects = kustomized("manifests/deploy/overlays/webhook");
+    let objects = kustomized("manifests/deploy/overlays/everything");
+    assert!(objects.iter().any(|object| kind(object) == "ServiceMonitor"));
+    for object in objects
+        .iter()
+        .filter(|object| !object.name_any().contains("-plugin"))
+    {
+        let label = object.labels().get("app.kubernetes.io/name");
+        assert_eq!(
+            label.map(String::as_str),
+            Some(NAME),
+            "{} {}",
+            kind(object),
+            object.name_any()
+        );
+    }
     let pod = deployment(&objects);
     let container = &pod["containers"][0];
     let object = |wanted: &str, name: &str| {
@@ -257,8 +269,12 @@ fn the_overlays_fit_together() {
     assert_eq!(called["namespace"], json!(service.namespace()));
     let port = &service.data["spec"]["ports"][0];
     assert_eq!(called["port"], port["port"]);
-    let ports = names(&container["ports"]);
-    assert!(ports.iter().any(|name| port["targetPort"] == **name), "{ports:?}");
+    let ports = container["ports"].as_array().unwrap().iter();
+    let ports: Vec<_> = ports.filter(|open| open["name"] == port["targetPort"]).collect();
+    assert_eq!(
+        ports[0]["containerPort"], 8443,
+        "the default of `webhook.address`"
+    );
     let policy = object("NetworkPolicy", NAME);
     let open = policy.data["spec"]["ingress"].as_array().unwrap();
     assert!(
@@ -272,20 +288,40 @@ fn the_overlays_fit_together() {
         webhooks.annotations()["cert-manager.io/inject-ca-from"],
         format!("{NAME}/{}", certificate.name_any())
     );
-    let issuer = certificate.data["spec"]["issuerRef"]["name"].as_str().unwrap();
-    object("Issuer", issuer);
+    let issued_by = |certificate: &DynamicObject| {
+        object(
+            "Issuer",
+            certificate.data["spec"]["issuerRef"]["name"].as_str().unwrap(),
+        )
+    };
+    // The API server trusts an authority that is not renewed with each certificate.
+    let authority = &issued_by(certificate).data["spec"]["ca"]["secretName"];
+    let certificates = objects.iter().filter(|object| kind(object) == "Certificate");
+    let authority: Vec<_> = certificates
+        .filter(|c| c.data["spec"]["secretName"] == *authority)
+        .collect();
+    assert_eq!(authority[0].data["spec"]["isCA"], true);
+    assert!(issued_by(authority[0]).data["spec"]["selfSigned"].is_object());
     let secret = &certificate.data["spec"]["secretName"];
     let volume = pod["volumes"].as_array().unwrap().iter();
     let volume: Vec<_> = volume.filter(|v| v["secret"]["secretName"] == *secret).collect();
     let mount = container["volumeMounts"].as_array().unwrap().iter();
     let mount: Vec<_> = mount.filter(|m| m["name"] == volume[0]["name"]).collect();
-    assert_eq!(
-        mount[0]["mountPath"], "/etc/operator-host/webhook",
-        "as the configuration has it"
-    );
+    // What the pod reads is the configuration with the webhook, and finds the certificate beside it.
+    let config = &object("ConfigMap", "operator-host-config").data["data"]["config.yaml"];
+    let file = root().join("manifests/deploy/components/webhook/config/config.yaml");
+    assert_eq!(config.as_str().unwrap(), std::fs::read_to_string(file).unwrap());
+    let config: Value = serde_saphyr::from_str(config.as_str().unwrap()).unwrap();
+    for file in ["certificate", "key"] {
+        let file = config["webhook"][file]
+            .as_str()
+            .unwrap()
+            .strip_prefix("../")
+            .unwrap();
+        let path = Path::new("/etc/operator-host").join(file);
+        assert_eq!(path.parent(), mount[0]["mountPath"].as_str().map(Path::new));
+    }
 
-    let objects = kustomized("manifests/deploy/overlays/versions");
-    let pod = deployment(&objects);
     let claim = objects
         .iter()
         .find(|object| kind(object) == "PersistentVolumeClaim")

@@ -51,6 +51,16 @@ pub enum UninstallError {
     },
 }
 
+/// The host's own webhook asks a host that is gone.
+fn with_hint(message: String) -> String {
+    if message.contains("failed calling webhook") {
+        return format!(
+            "{message}; delete the ValidatingWebhookConfiguration that asks for it, and try again"
+        );
+    }
+    message
+}
+
 fn within(namespace: Option<&str>) -> String {
     namespace.map_or_else(String::new, |namespace| format!(" in {namespace}"))
 }
@@ -239,7 +249,7 @@ impl Uninstall<'_> {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(failed(plain(&error))),
+                Err(error) => return Err(failed(with_hint(plain(&error)))),
             }
             match api.get_metadata_opt(&name.name).await {
                 Ok(Some(now)) => metadata = now.metadata,

@@ -1,24 +1,29 @@
 #!/usr/bin/env bash
-# Writes what follows from base/config/config.yaml anew, with the program given: the roles, and in overlays/webhook the
-# configuration and the webhooks. The sample plugins must be built.
+# Writes what follows from base/config/config.yaml anew: the roles, and in components/webhook the configuration and the
+# webhooks.
+#
+#   generate.sh PROGRAM [FOLDER]
+#
+# PROGRAM is operator-host, FOLDER has the plugins: those that plugins/build.sh has built, when none is given.
 set -euo pipefail
 
 program=$(realpath "$1")
+plugins=$(realpath "${2:-$(dirname "${BASH_SOURCE[0]}")/../../plugins/target/plugins}")
 cd "$(dirname "${BASH_SOURCE[0]}")"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # Where the pod has them: the plugins beside the configuration.
 mkdir "$work/config"
-ln -s "$(realpath ../../plugins/target/plugins)" "$work/plugins"
+ln -s "$plugins" "$work/plugins"
 config=$work/config/config.yaml
 
 cp base/config/config.yaml "$config"
 "$program" rbac --config "$config" >"$work/rbac.yaml"
 
 {
-    echo "# The base's configuration and a webhook; generate.sh writes it anew."
-    cat base/config/config.yaml
+    echo "# ../../../base/config/config.yaml and a webhook: generate.sh writes it anew, so change that one."
+    sed '/^#/d' base/config/config.yaml
     cat <<'END'
 
 webhook:
@@ -29,5 +34,5 @@ END
 "$program" webhook-manifests --config "$config" --service operator-host/operator-host-webhook >"$work/webhooks.yaml"
 
 mv "$work/rbac.yaml" base/rbac.yaml
-mv "$work/webhooks.yaml" overlays/webhook/webhooks.yaml
-mv "$config" overlays/webhook/config/config.yaml
+mv "$work/webhooks.yaml" components/webhook/webhooks.yaml
+mv "$config" components/webhook/config/config.yaml

@@ -208,7 +208,8 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
         ("API server and etcd with the bare client", bare_servers),
         ("the host", own),
     ] {
-        let what = format!("processor time of {whose} for the 500");
+        // With the host's start, which the time above is without.
+        let what = format!("processor time of {whose} for the 500, with the host's start");
         table.row(&what, "ms", Spread::of(samples, millis), "");
     }
     table.row("resident memory after the 500", "MB", format!("{memory:.1}"), "");

@@ -84,7 +84,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let manifest = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
-        "metadata": { "name": args.name },
+        "metadata": { "name": args.name, "labels": { "app.kubernetes.io/name": "operator-host" } },
         "webhooks": webhooks,
     });
     print!("{}", serde_saphyr::to_string(&manifest)?);

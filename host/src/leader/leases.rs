@@ -85,7 +85,8 @@ impl Leases {
         &self,
         is_known: impl Fn(&str) -> bool,
     ) -> Result<BTreeMap<String, Lease>, String> {
-        let words = |error: Option<kube::Error>| in_words("read", &self.group, error.as_ref());
+        let what = if self.shared { "list" } else { "read" };
+        let words = |error: Option<kube::Error>| in_words(what, &self.group, error.as_ref());
         let found = if self.shared {
             // Not by label, which somebody could have taken away.
             let list = self.bounded(async { self.api.list(&ListParams::default()).await });

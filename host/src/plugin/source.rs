@@ -169,9 +169,9 @@ impl Fault {
         }
     }
 
-    fn empty() -> Self {
+    fn empty(path: &Path) -> Self {
         Self {
-            text: "the file is empty: was it written to its end?".into(),
+            text: format!("the file {} is empty: was it written to its end?", name(path)),
             patience: EMPTY_PATIENCE,
         }
     }
@@ -366,6 +366,9 @@ impl Source {
     fn index(&self, path: &Path, file: &Found) -> Result<Result<Index, Fault>, SourceError> {
         let plugin = name(&self.path);
         let text = read(file, INDEX_LIMIT)?;
+        if text.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(Err(Fault::empty(path)));
+        }
         Ok(text
             .ok_or_else(|| PackError::Index(format!("{} has over {INDEX_LIMIT} bytes", name(path))))
             .and_then(|text| Index::read(&plugin, &text, self.limit))
@@ -389,7 +392,10 @@ impl Source {
         };
         let signature = files.iter().find(|(path, _)| Some(path.as_path()) == signature);
         let signature = match signature {
-            Some((_, Some(file))) => read(file, SIGNATURE_LIMIT)?,
+            Some((path, Some(file))) => match read(file, SIGNATURE_LIMIT)? {
+                Some(signature) if signature.is_empty() => return Ok(Err(Fault::empty(path))),
+                signature => signature,
+            },
             _ => None,
         };
         Ok(bytes.map(|bytes| Content {
@@ -408,7 +414,7 @@ impl Source {
             return Ok(Err(Fault::whole(error.to_string())));
         };
         if bytes.is_empty() {
-            return Ok(Err(Fault::empty()));
+            return Ok(Err(Fault::empty(&file.path)));
         }
         if compression == Compression::None {
             return Ok(Ok(bytes));

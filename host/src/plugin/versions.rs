@@ -2,15 +2,14 @@
 //!
 //! One folder a controller: each version's file under its digest, and `record.json`, the last one first. What is
 //! read is what its digest says, or it is not used. That protects against damage, not against whoever may write to
-//! the folder: they could as well replace the plugin's own file. Replicas may share the folder: they keep the same
-//! versions, and whatever is written is there whole or not at all.
+//! the folder: they could as well replace the plugin's own file. Replicas may share the folder: one
+//! changes it at a time, and whatever is written is there whole or not at all.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -24,11 +23,10 @@ use super::report::KeptVersion;
 const RECORD: &str = "record.json";
 /// The suffix of signatures.
 const SIGNATURE: &str = "sig";
+/// Locked while the folder changes.
+const LOCK: &str = "lock";
 /// The suffix of what is still being written.
 const UNFINISHED: &str = "new";
-/// What is still unfinished after this time was given up.
-const GIVEN_UP: Duration = Duration::from_secs(3600);
-
 /// Why a kept version cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the kept version {} cannot be used: {problem}", path.display())]
@@ -153,6 +151,9 @@ impl Versions {
     /// When it cannot be written; what was kept before still is.
     pub fn keep(&self, version: KeptVersion, file: &Kept) -> io::Result<()> {
         let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Replicas may share the folder. It is unlocked when the file is closed.
+        let lock = fs::File::create(self.folder.join(LOCK))?;
+        lock.lock()?;
         let path = self.file(&version.digest);
         self.write(&path, &file.bytes)?;
         if let Some(signature) = &file.signature {
@@ -172,10 +173,7 @@ impl Versions {
             let ours = path
                 .extension()
                 .is_some_and(|extension| extension == "wasm" || extension == SIGNATURE);
-            let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
-            let given_up = path.extension().is_some_and(|extension| extension == UNFINISHED)
-                && age().is_some_and(|age| age > GIVEN_UP);
-            if given_up || (ours && !wanted.contains(&path.with_extension("wasm"))) {
+            if ours && !wanted.contains(&path.with_extension("wasm")) {
                 // What stays by accident goes next time.
                 let _ = fs::remove_file(path);
             }
@@ -189,10 +187,9 @@ impl Versions {
             .with_extension("wasm")
     }
 
-    /// Whole or not at all. Another replica may write the same file at the same time.
+    /// Whole or not at all.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let unique = getrandom::u64().map_err(io::Error::other)?;
-        let new = path.with_extension(format!("{unique:016x}.{UNFINISHED}"));
+        let new = path.with_extension(UNFINISHED);
         let written = || {
             let mut file = fs::File::create(&new)?;
             file.write_all(bytes)?;
@@ -238,7 +235,7 @@ mod tests {
         assert_eq!(digests(&versions), [kept(b"3").digest, kept(b"2").digest]);
         assert_eq!(versions.read(&kept(b"2"), 10).unwrap().bytes.as_ref(), b"2");
         assert!(versions.read(&kept(b"1"), 10).is_err());
-        assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 3);
+        assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 4);
         // One that becomes live again is the last again.
         versions.keep(kept(b"2"), &file(b"2")).unwrap();
         assert_eq!(digests(&versions), [kept(b"2").digest, kept(b"3").digest]);
@@ -261,42 +258,33 @@ mod tests {
         );
         versions.keep(kept(b"2"), &file(b"2")).unwrap();
         assert_eq!(versions.read(&kept(b"2"), 10).unwrap().signature, None);
-        assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 2);
+        assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 3);
     }
 
     #[test]
-    fn replicas_that_share_the_folder_never_damage_it() {
+    fn replicas_that_share_the_folder_lose_nothing_that_the_record_names() {
         let folder = tempfile::tempdir().unwrap();
+        let open = || Versions::open(folder.path(), "a", 2).unwrap();
         std::thread::scope(|scope| {
-            for _replica in 0..2 {
-                scope.spawn(|| {
-                    let versions = Versions::open(folder.path(), "a", 3).unwrap();
-                    for bytes in [b"1", b"2", b"3"].into_iter().cycle().take(300) {
-                        versions.keep(kept(bytes), &file(bytes)).unwrap();
-                        assert!(!versions.list().is_empty());
+            for replica in 0..2 {
+                scope.spawn(move || {
+                    let versions = open();
+                    for number in 0..200 {
+                        let bytes = format!("{replica} {number}");
+                        versions
+                            .keep(kept(bytes.as_bytes()), &file(bytes.as_bytes()))
+                            .unwrap();
                     }
                 });
             }
         });
-        let versions = Versions::open(folder.path(), "a", 3).unwrap();
-        assert_eq!(digests(&versions).len(), 3);
+        let versions = open();
+        assert_eq!(versions.list().len(), 2);
         for version in versions.list() {
             versions.read(&version, 10).unwrap();
         }
+        // The two, the record and the lock.
         assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 4);
-    }
-
-    #[test]
-    fn what_was_given_up_halfway_goes_after_a_while() {
-        let folder = tempfile::tempdir().unwrap();
-        let versions = Versions::open(folder.path(), "a", 1).unwrap();
-        let (old, young) = (folder.path().join("a/1.new"), folder.path().join("a/2.new"));
-        let open = fs::File::create(&old).unwrap();
-        open.set_modified(std::time::SystemTime::now() - GIVEN_UP * 2)
-            .unwrap();
-        fs::write(&young, "").unwrap();
-        versions.keep(kept(b"1"), &file(b"1")).unwrap();
-        assert!(!old.exists() && young.exists());
     }
 
     #[test]

@@ -181,7 +181,7 @@ macro_rules! __call {
 /// as in `cargo test`, exports nothing.
 ///
 /// `wit-bindgen` would also export functions that free what was answered. It goes with all the rest of the sandbox, and
-/// they are 2 KB of the plugin and a part of each call.
+/// they are 4 KB of the plugin and a part of each call.
 #[cfg(not(feature = "command"))]
 #[doc(hidden)]
 #[macro_export]

@@ -77,7 +77,7 @@ fn a_file_that_is_empty_is_about_to_be_written_and_said_to_be_empty_when_it_stay
     assert_eq!(settled(&mut source), new(b"one"));
     fs::write(&file, "").unwrap();
     let reason = trouble(settled(&mut source));
-    assert!(reason.starts_with("the file is empty"), "{reason}");
+    assert!(reason.starts_with("the file p.wasm is empty"), "{reason}");
     assert_eq!(settled(&mut source), Look::Same);
     fs::write(&file, "one").unwrap();
     assert_eq!(settled(&mut source), new(b"one"), "the trouble is over");
