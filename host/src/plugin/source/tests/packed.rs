@@ -170,6 +170,37 @@ fn a_signature_comes_with_the_contents_and_a_new_one_is_news() {
 }
 
 #[test]
+fn an_index_or_a_signature_that_is_empty_is_waited_for_and_named_when_it_stays_so() {
+    for empty in [format!("p.wasm{INDEX_SUFFIX}"), "p.wasm.sig".to_owned()] {
+        let (folder, file, mut source) = source();
+        let is_index = empty.ends_with(INDEX_SUFFIX);
+        if !is_index {
+            fs::write(&file, content(1)).unwrap();
+        }
+        fs::write(folder.path().join(&empty), "").unwrap();
+        let until_glance = |source: &mut Source| loop {
+            match source.look() {
+                Look::Unsettled(GLANCE) => return,
+                Look::Unsettled(wait) => std::thread::sleep(wait),
+                look => panic!("{look:?}"),
+            }
+        };
+        until_glance(&mut source);
+        let reason = trouble(at_rest(&mut source));
+        assert!(
+            reason.starts_with(&format!("the file {empty} is empty")),
+            "{reason}"
+        );
+        if is_index {
+            pack(folder.path(), &content(1));
+        } else {
+            fs::write(folder.path().join(&empty), "signature").unwrap();
+        }
+        assert!(matches!(settled(&mut source), Look::New(new) if new.bytes == content(1)));
+    }
+}
+
+#[test]
 fn a_configuration_is_a_plain_file() {
     let (folder, file, _) = source();
     fs::write(folder.path().join("p.wasm.gz"), "x").unwrap();
