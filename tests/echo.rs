@@ -117,7 +117,7 @@ async fn one_status_write_tells_of_the_children_that_the_same_pass_made() {
     scenario
         .until(ECHO, "e", "counted", |e| e.data["status"]["currentReplicas"] == 2)
         .await;
-    let writes = scenario.writes(cluster().await);
+    let writes = scenario.all_writes(cluster().await).await;
     let kinds: Vec<_> = writes
         .iter()
         .map(|write| {

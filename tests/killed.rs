@@ -31,7 +31,7 @@ async fn a_host_killed_at_any_point_leaves_exactly_the_desired_children_after_it
     scenario.delete(ECHO, "k59").await;
     let _host = scenario.start(CONTROLLER);
     until_exact(&scenario).await;
-    let created = creations(&scenario.writes(cluster().await));
+    let created = creations(&scenario.all_writes(cluster().await).await);
     assert!(created.values().all(|&times| times == 1), "{created:?}");
 }
 

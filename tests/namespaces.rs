@@ -14,7 +14,7 @@ async fn a_namespace_that_is_deleted_goes_without_a_fight() {
     let mut host = scenario.start(CONTROLLER);
     apply_many(&scenario, "g", 10, 3).await;
     until_exact(&scenario).await;
-    let before = scenario.writes(cluster().await).len();
+    let before = scenario.all_writes(cluster().await).await.len();
     let namespaces = Api::<Namespace>::all(scenario.client.clone());
     let deleted = std::time::Instant::now();
     namespaces

@@ -106,7 +106,7 @@ async fn versions_that_answer_the_same_write_nothing() {
     let host = start(&mount, &scenario, &[]);
     scenario.apply(&resource(2)).await;
     until_ready(&scenario).await;
-    let before = scenario.writes(cluster().await);
+    let before = scenario.all_writes(cluster().await).await;
     for number in 1..=5 {
         mount.put(FILE, &same_answers(number));
         until_loaded(&host, usize::from(number) + 1).await;

@@ -308,6 +308,29 @@ impl Scenario {
         tail(&self.folder.path().join("host.log"))
     }
 
+    /// As [`Scenario::writes`], with all that was seen until now: an object can be seen before its write stands in the
+    /// audit log. One more write is made and waited for, which comes after all of those.
+    pub async fn all_writes(&self, cluster: &ControlPlane) -> Vec<AuditEvent> {
+        let name = format!("mark-{}", self.writes(cluster).len());
+        self.apply(&format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}}}"
+        ))
+        .await;
+        let is_mark = |event: &AuditEvent| {
+            let object = event.object_ref.clone().unwrap_or_default();
+            object.namespace == self.namespace && object.name == name
+        };
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        while !cluster.audit_events().expect("the audit log").iter().any(is_mark) {
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{name} never stood in the audit log"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.writes(cluster)
+    }
+
     /// The writes that hosts made in this namespace, Events left out.
     pub fn writes(&self, cluster: &ControlPlane) -> Vec<AuditEvent> {
         let events = cluster.audit_events().expect("the audit log");
