@@ -363,3 +363,24 @@ fn plain(error: &kube::Error) -> String {
         other => crate::client::chain(other),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_webhook_that_nobody_answers_is_named_with_what_to_do() {
+        // As a server of 1.20 says it, and of 1.32.
+        for said in [
+            "Internal error occurred: failed calling webhook \"echo.operator-host.dev\": Post \"https://…\": no endpoints",
+            "Internal error occurred: failed calling webhook \"echo.operator-host.dev\": failed to call webhook: …",
+        ] {
+            let hint = with_hint(said.to_owned());
+            assert!(
+                hint.contains("delete the ValidatingWebhookConfiguration"),
+                "{hint}"
+            );
+        }
+        assert_eq!(with_hint("forbidden".to_owned()), "forbidden");
+    }
+}
