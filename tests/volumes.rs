@@ -60,6 +60,16 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let done = tokio::time::timeout(crate::support::LIMIT, wait).await;
+    assert!(done.is_ok(), "{what} never came");
+}
+
 #[tokio::test]
 async fn a_disk_with_no_room_for_compiled_code_costs_only_that() {
     let scenario = Scenario::new("disk-full").await;
@@ -107,9 +117,7 @@ async fn code_that_is_not_used_makes_room_for_new_code() {
             .filter(|path| path.extension().is_some_and(|suffix| suffix == "code"))
             .collect()
     };
-    while code(&cache).len() < 2 {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    until("code of both", || code(&cache).len() >= 2).await;
     assert_eq!(host.stop().await.code(), Some(0));
     let sizes: Vec<u64> = code(&cache)
         .iter()
@@ -124,14 +132,13 @@ async fn code_that_is_not_used_makes_room_for_new_code() {
     let config = scenario.config(CONTROLLER);
     let host = scenario.start_after(&mount, &config, &argument);
     let seen = seen_by(&host, &cache);
-    while code(&seen).is_empty() {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    until("code of Echo", || !code(&seen).is_empty()).await;
     let echos = code(&seen);
     scenario.config(&controller("puppet.wasm", ""));
-    while code(&seen) == echos || code(&seen).is_empty() {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    until("code in its place", || {
+        code(&seen) != echos && !code(&seen).is_empty()
+    })
+    .await;
     assert_eq!(code(&seen).len(), 1);
     assert!(
         !host.log().contains("cannot keep compiled code"),
