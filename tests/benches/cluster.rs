@@ -204,12 +204,12 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
         "at most 1.25",
     );
     for (whose, samples) in [
-        ("API server and etcd with the host", servers),
-        ("API server and etcd with the bare client", bare_servers),
-        ("the host", own),
-    ] {
         // With the host's start, which the time above is without.
-        let what = format!("processor time of {whose} for the 500, with the host's start");
+        ("API server and etcd with the host, its start included,", servers),
+        ("API server and etcd with the bare client", bare_servers),
+        ("the host, its start included,", own),
+    ] {
+        let what = format!("processor time of {whose} for the 500");
         table.row(&what, "ms", Spread::of(samples, millis), "");
     }
     table.row("resident memory after the 500", "MB", format!("{memory:.1}"), "");

@@ -2,14 +2,13 @@
 //!
 //! One folder a controller: each version's file under its digest, and `record.json`, the last one first. What is
 //! read is what its digest says, or it is not used. That protects against damage, not against whoever may write to
-//! the folder: they could as well replace the plugin's own file. Replicas may share the folder: one
-//! changes it at a time, and whatever is written is there whole or not at all.
+//! the folder: they could as well replace the plugin's own file. Replicas may share the folder: one changes
+//! it at a time, and whatever is written is there whole or not at all.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -25,8 +24,7 @@ const RECORD: &str = "record.json";
 const SIGNATURE: &str = "sig";
 /// Locked while the folder changes.
 const LOCK: &str = "lock";
-/// The suffix of what is still being written.
-const UNFINISHED: &str = "new";
+
 /// Why a kept version cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the kept version {} cannot be used: {problem}", path.display())]
@@ -60,8 +58,6 @@ impl Kept {
 pub struct Versions {
     folder: PathBuf,
     count: usize,
-    /// Changes are made one at a time.
-    writing: Mutex<()>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -81,11 +77,7 @@ impl Versions {
             .recursive(true)
             .mode(0o700)
             .create(&folder)?;
-        Ok(Self {
-            folder,
-            count,
-            writing: Mutex::new(()),
-        })
+        Ok(Self { folder, count })
     }
 
     /// All of them, the last that became live first. A damaged record counts as none, and the log says so.
@@ -150,8 +142,7 @@ impl Versions {
     /// # Errors
     /// When it cannot be written; what was kept before still is.
     pub fn keep(&self, version: KeptVersion, file: &Kept) -> io::Result<()> {
-        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Replicas may share the folder. It is unlocked when the file is closed.
+        // Against other replicas as against this one: each opens the file anew, and unlocks it by closing it.
         let lock = fs::File::create(self.folder.join(LOCK))?;
         lock.lock()?;
         let path = self.file(&version.digest);
@@ -189,7 +180,7 @@ impl Versions {
 
     /// Whole or not at all.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let new = path.with_extension(UNFINISHED);
+        let new = path.with_extension("new");
         let written = || {
             let mut file = fs::File::create(&new)?;
             file.write_all(bytes)?;
