@@ -202,20 +202,18 @@ fn print(output: Output, rights: &Rights, account: &ServiceAccount) -> Result<St
 /// The chart makes the objects itself, with its own names; it needs the rules.
 fn helm(manifests: &[Manifest], host: &ServiceAccount) -> Value {
     let mut grants: BTreeMap<ServiceAccount, Value> = BTreeMap::new();
-    let mut rules = Value::Null;
-    for manifest in manifests {
-        // Each role comes before its binding.
-        let (namespace, subjects) = match manifest {
-            Manifest::ClusterRole(role) => {
-                rules = json!(role.rules);
-                continue;
+    // Each role comes before its binding.
+    for pair in manifests.chunks_exact(2) {
+        let (rules, namespace, subjects) = match pair {
+            [Manifest::ClusterRole(role), Manifest::ClusterRoleBinding(binding)] => {
+                (json!(role.rules), None, &binding.subjects)
             }
-            Manifest::Role(role) => {
-                rules = json!(role.rules);
-                continue;
-            }
-            Manifest::ClusterRoleBinding(binding) => (None, &binding.subjects),
-            Manifest::RoleBinding(binding) => (binding.metadata.namespace.as_ref(), &binding.subjects),
+            [Manifest::Role(role), Manifest::RoleBinding(binding)] => (
+                json!(role.rules),
+                binding.metadata.namespace.as_ref(),
+                &binding.subjects,
+            ),
+            _ => continue,
         };
         for subject in subjects.iter().flatten() {
             let account = ServiceAccount {
