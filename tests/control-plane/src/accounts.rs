@@ -1,25 +1,42 @@
 //! ServiceAccounts from the outside: a token as a pod would have it, in a kubeconfig.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authorization::v1::{
+    SelfSubjectRulesReview, SelfSubjectRulesReviewSpec, SubjectRulesReviewStatus,
+};
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::Api;
-use kube::api::PostParams;
+use k8s_openapi::api::rbac::v1::{
+    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
+};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
 
+use crate::client::{config_of, connect};
 use crate::cluster::ControlPlane;
+use crate::component::POLL;
 use crate::error::Error;
 
 /// Longer than any test, or any evening in the playground.
 const LIFETIME: i64 = 24 * 60 * 60;
 
+/// How long the authoriser may take to learn of roles that are written.
+const LIMIT: Duration = Duration::from_secs(30);
+
 impl ControlPlane {
     /// A kubeconfig with a new token of a ServiceAccount that exists; its namespace is the default one, as in a pod.
+    /// Returns once the API server knows of all that the account may do: its authoriser reads roles by a watch, and a
+    /// new server gives everybody discovery a second after it is ready.
     ///
     /// # Errors
-    /// [`Error::Api`] when it does not, [`Error::Io`] when the file cannot be written.
+    /// [`Error::Api`] when it does not, [`Error::Io`] when the file cannot be written, [`Error::Refused`] when the
+    /// account still lacks rights that are bound to it after half a minute.
     pub async fn kubeconfig_of_account(&self, namespace: &str, name: &str) -> Result<PathBuf, Error> {
-        let accounts = Api::<ServiceAccount>::namespaced(self.client().await?, namespace);
+        let client = self.client().await?;
+        let accounts = Api::<ServiceAccount>::namespaced(client.clone(), namespace);
         let request = TokenRequest {
             spec: Some(TokenRequestSpec {
                 expiration_seconds: Some(LIFETIME),
@@ -31,6 +48,114 @@ impl ControlPlane {
             .create_token_request(name, &PostParams::default(), &request)
             .await?;
         let token = answer.status.and_then(|status| status.token).unwrap_or_default();
-        self.write_kubeconfig(&format!("{namespace}-{name}"), &token, namespace)
+        let kubeconfig = self.write_kubeconfig(&format!("{namespace}-{name}"), &token, namespace)?;
+        let account = connect(&config_of(&kubeconfig).await?)?;
+        for (bound_in, rules) in bound(&client, namespace, name).await? {
+            let bound_in = bound_in.unwrap_or_else(|| namespace.to_owned());
+            until_allowed(&account, &bound_in, &rules)
+                .await
+                .map_err(|message| Error::Refused {
+                    object: format!("ServiceAccount/{namespace}/{name}"),
+                    message,
+                })?;
+        }
+        Ok(kubeconfig)
     }
+}
+
+/// The rules of every role that is bound to the account itself, with the binding's namespace.
+async fn bound(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<(Option<String>, Vec<PolicyRule>)>, Error> {
+    let is_account = |subject: &Subject| {
+        subject.kind == "ServiceAccount"
+            && subject.name == name
+            && subject.namespace.as_deref() == Some(namespace)
+    };
+    let all = ListParams::default();
+    let everywhere = Api::<ClusterRoleBinding>::all(client.clone()).list(&all).await?;
+    let everywhere = everywhere
+        .into_iter()
+        .map(|binding| (None, binding.subjects, binding.role_ref));
+    let within = Api::<RoleBinding>::all(client.clone()).list(&all).await?;
+    let within = within
+        .into_iter()
+        .map(|binding| (binding.metadata.namespace, binding.subjects, binding.role_ref));
+    let mut found = Vec::new();
+    for (namespace, subjects, role) in everywhere.chain(within) {
+        if subjects.iter().flatten().any(is_account) {
+            let rules = rules_of(client, namespace.as_deref(), &role).await?;
+            found.push((namespace, rules));
+        }
+    }
+    // Who has no role may look around, as everybody.
+    found.push((None, Vec::new()));
+    Ok(found)
+}
+
+/// None for a role that is not there: such a binding gives nothing.
+async fn rules_of(
+    client: &Client,
+    namespace: Option<&str>,
+    role: &RoleRef,
+) -> Result<Vec<PolicyRule>, Error> {
+    let rules = match namespace {
+        Some(namespace) if role.kind == "Role" => {
+            let roles = Api::<Role>::namespaced(client.clone(), namespace);
+            roles.get_opt(&role.name).await?.and_then(|role| role.rules)
+        }
+        _ => {
+            let roles = Api::<ClusterRole>::all(client.clone());
+            roles.get_opt(&role.name).await?.and_then(|role| role.rules)
+        }
+    };
+    Ok(rules.unwrap_or_default())
+}
+
+/// Asks the API server, as the account, what it may do, until that holds the rules and the discovery that everybody has.
+///
+/// # Errors
+/// What it still said in the end.
+async fn until_allowed(account: &Client, namespace: &str, rules: &[PolicyRule]) -> Result<(), String> {
+    let reviews = Api::<SelfSubjectRulesReview>::all(account.clone());
+    let question = SelfSubjectRulesReview {
+        spec: SelfSubjectRulesReviewSpec {
+            namespace: Some(namespace.to_owned()),
+        },
+        ..SelfSubjectRulesReview::default()
+    };
+    let started = Instant::now();
+    loop {
+        let said = match reviews.create(&PostParams::default(), &question).await {
+            Ok(answer) => {
+                let may = answer.status.unwrap_or_default();
+                match rules.iter().find(|rule| !holds(&may, rule)) {
+                    Some(rule) => format!("it has no {} yet", json!(rule)),
+                    None if !may_discover(&may) => "it may not look around yet".to_owned(),
+                    None => return Ok(()),
+                }
+            }
+            Err(error) => error.to_string(),
+        };
+        if started.elapsed() > LIMIT {
+            return Err(said);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn holds(may: &SubjectRulesReviewStatus, rule: &PolicyRule) -> bool {
+    let rule = json!(rule);
+    let is_rule = |other: Value| other == rule;
+    may.resource_rules.iter().any(|other| is_rule(json!(other)))
+        || may.non_resource_rules.iter().any(|other| is_rule(json!(other)))
+}
+
+fn may_discover(may: &SubjectRulesReviewStatus) -> bool {
+    may.non_resource_rules.iter().any(|rule| {
+        let urls = rule.non_resource_urls.iter().flatten();
+        urls.into_iter().any(|url| url == "/apis/*")
+    })
 }

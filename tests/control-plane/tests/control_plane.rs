@@ -10,17 +10,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use control_plane::{ControlPlane, Options, node};
+use control_plane::{ControlPlane, Options, connect, node};
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
-        core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod},
+        core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount},
+        rbac::v1::{Role, RoleBinding},
     },
     apimachinery::pkg::api::resource::Quantity,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    Api, Client, Config, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
     runtime::wait::{Condition, await_condition},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -305,6 +307,41 @@ async fn two_run_side_by_side_and_leave_nothing() {
     assert!(
         std::net::TcpStream::connect(address).is_err(),
         "nothing listens any more"
+    );
+}
+
+#[tokio::test]
+async fn an_account_may_what_its_roles_say_as_soon_as_it_has_a_kubeconfig() {
+    let plane = ControlPlane::start(Options::bare()).await.unwrap();
+    let client = plane.client().await.unwrap();
+    create(
+        &api::<ServiceAccount>(&client),
+        json!({ "metadata": { "name": "reader" } }),
+    )
+    .await;
+    let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"] }]);
+    let role = json!({ "metadata": { "name": "reader" }, "rules": rules });
+    create(&api::<Role>(&client), role).await;
+    let binding = json!({ "metadata": { "name": "reader" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader" },
+        "subjects": [{ "kind": "ServiceAccount", "name": "reader", "namespace": "default" }] });
+    create(&api::<RoleBinding>(&client), binding).await;
+
+    let kubeconfig = plane.kubeconfig_of_account("default", "reader").await.unwrap();
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .unwrap();
+    let reader = connect(&config).unwrap();
+    reader.list_api_groups().await.expect("everybody may look around");
+    let maps = api::<ConfigMap>(&reader);
+    maps.list(&ListParams::default())
+        .await
+        .expect("what the role says");
+    let refused = maps.get("one").await.unwrap_err();
+    assert!(
+        matches!(&refused, kube::Error::Api(status) if status.is_forbidden()),
+        "{refused}"
     );
 }
 
