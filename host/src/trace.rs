@@ -187,20 +187,6 @@ pub fn current() -> Option<SpanContext> {
     context.is_sampled().then_some(context)
 }
 
-/// Adds what a plugin said to the current span, when somebody will see it.
-pub fn note(severity: &'static str, message: &str) {
-    Context::map_current(|context| {
-        let span = context.span();
-        if span.is_recording() {
-            let attributes = vec![
-                KeyValue::new("log.severity", severity),
-                KeyValue::new("log.body", message.to_owned()),
-            ];
-            span.add_event("log", attributes);
-        }
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use opentelemetry_sdk::trace::Sampler;

@@ -1,11 +1,6 @@
-//! The plugin runtime: from a file of WebAssembly to a call in a fresh sandbox. Knows no Kubernetes client.
-//!
-//! What is made once for a process is the [`Runtime`] (engine, linkers); what is made once for a file is the
-//! [`Plugin`] (machine code, linked); everything else, memory and clocks and log, is made for one call and
-//! gone after it.
+//! Plugins as files that come, go and change: from a folder to the version that is live. What compiles and calls them is
+//! the [runtime](operator_host_runtime).
 
-pub mod contract;
-pub mod limits;
 pub mod pack;
 pub mod proof;
 pub mod registry;
@@ -16,36 +11,11 @@ pub mod versions;
 
 pub(crate) mod source;
 
-mod runtime;
-
-mod engine;
-mod ticker;
-
-mod cache;
-mod inspect;
-mod load;
-
-mod call;
-mod command;
-mod component;
-mod convert;
-
-mod deterministic;
-mod log;
-mod sandbox;
-
-mod bindings;
-mod digest;
-
-pub use cache::{Cache, CacheError};
-pub use call::{Call, CallError, CallStats, Class};
-pub use digest::Digest;
-pub use engine::EngineError;
-pub use limits::{EngineOptions, Limits};
-pub use load::{LoadError, Made};
-pub use log::TARGET as LOG_TARGET;
+pub use operator_host_runtime::{
+    Cache, CacheError, Call, CallError, CallStats, Class, Digest, Draw, EngineError, EngineOptions, Form,
+    LOG_TARGET, Limits, LoadError, Made, Plugin, Runtime, contract, limits,
+};
 pub use proof::Prefix;
-pub use runtime::{Draw, Form, Plugin, Runtime};
 
 #[cfg(test)]
 mod tests;

@@ -12,9 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
-use super::LoadError;
-use super::digest::Digest;
 use super::pack::{Compression, INDEX_LIMIT, INDEX_SUFFIX, Index, PackError, SIGNATURE_SUFFIX};
+use super::{Digest, LoadError};
 
 /// A file that was written to in this time may still be growing, and one that is missing may be about to be
 /// replaced.

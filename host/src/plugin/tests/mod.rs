@@ -1,11 +1,5 @@
-//! The runtime against real WebAssembly, in both binary forms. The plugins are in `tests/fixtures`.
+//! Versions of plugins, with the runtime and real WebAssembly. The plugins are in `tests/fixtures`.
 
-mod bad_calls;
-mod bad_files;
-mod cache;
-mod compat;
-mod good_plugins;
-mod log;
 mod promotion;
 mod slow;
 mod swaps;
@@ -13,52 +7,16 @@ mod swaps;
 use std::sync::{Arc, LazyLock};
 
 use kube::core::DynamicObject;
-use plugin_fixtures::{Fixture, Form};
 use serde_json::json;
 
-use super::contract::{Request, Response};
-use super::{Call, CallError, EngineOptions, Limits, LoadError, Plugin, Runtime};
+use super::contract::Request;
+use super::{EngineOptions, Runtime};
 
 /// One for all tests, as a process has one.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Runtime::new(EngineOptions::default()).expect("the engine starts"));
 
-async fn load(file: Vec<u8>, limits: Limits) -> Result<Plugin, LoadError> {
-    RUNTIME.load(file, limits).await
-}
-
-/// The error of a file that must not load.
-async fn refused(file: Vec<u8>) -> String {
-    match load(file, Limits::default()).await {
-        Ok(_) => panic!("the file was loaded"),
-        Err(error) => error.to_string(),
-    }
-}
-
-async fn plugin(form: Form, case: &str, limits: Limits) -> Plugin {
-    match load(Fixture::new(case).build(form), limits).await {
-        Ok(plugin) => plugin,
-        Err(error) => panic!("{form:?}: {error}"),
-    }
-}
-
-/// One reconcile of a case.
-async fn call(form: Form, case: &str, limits: Limits) -> Call<Response> {
-    plugin(form, case, limits)
-        .await
-        .reconcile(&request("2026-01-02T03:04:05Z"))
-        .await
-}
-
-/// The error of one reconcile of a case.
-async fn failure(form: Form, case: &str, limits: Limits) -> CallError {
-    match call(form, case, limits).await.outcome {
-        Ok(response) => panic!("{form:?} answered {response:?}"),
-        Err(error) => error,
-    }
-}
-
-fn request(now: &str) -> Request {
+fn request() -> Request {
     let parent: DynamicObject = serde_json::from_value(json!({
         "apiVersion": "fixtures.dev/v1",
         "kind": "Fixture",
@@ -70,7 +28,7 @@ fn request(now: &str) -> Request {
         parent: Arc::new(parent),
         children: Vec::new(),
         related: Vec::new(),
-        now: now.parse().expect("a time"),
+        now: "2026-01-02T03:04:05Z".parse().expect("a time"),
         traceparent: None,
     }
 }

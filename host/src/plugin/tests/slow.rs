@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use plugin_fixtures::cases;
+use plugin_fixtures::{Fixture, Form, cases};
 
+use super::super::Limits;
 use super::super::contract::Kind;
 use super::super::registry::{Expected, Live, Slot};
 use super::super::reload::Files;
@@ -76,11 +77,7 @@ async fn a_plugin_that_compiles_for_long_is_given_up_and_others_are_served_meanw
     else {
         panic!("the quick one is not loaded");
     };
-    plugin
-        .reconcile(&request("2026-01-02T03:04:05Z"))
-        .await
-        .outcome
-        .unwrap();
+    plugin.reconcile(&request()).await.outcome.unwrap();
     assert!(
         matches!(*slow.borrow(), Live::Loading),
         "served after {:?}",
@@ -96,9 +93,5 @@ async fn a_plugin_that_compiles_for_long_is_given_up_and_others_are_served_meanw
     }
     let took = start.elapsed();
     assert!(took < COMPILE * 3, "given up after {took:?}");
-    plugin
-        .reconcile(&request("2026-01-02T03:04:05Z"))
-        .await
-        .outcome
-        .unwrap();
+    plugin.reconcile(&request()).await.outcome.unwrap();
 }

@@ -9,7 +9,7 @@ use plugin_fixtures::{Fixture, Form, cases};
 use super::super::contract::Kind;
 use super::super::registry::{Candidate, Expected, Live, Slot};
 use super::super::trust::Trust;
-use super::super::{Cache, Digest};
+use super::super::{Cache, Digest, Limits, Plugin};
 use super::*;
 
 pub(super) fn expected(kind: &str) -> Expected {
@@ -146,7 +146,7 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
         .map(|_| {
             let (receiver, stop, calls) = (receiver.clone(), Arc::clone(&stop), Arc::clone(&calls));
             tokio::spawn(async move {
-                let request = request("2026-01-02T03:04:05Z");
+                let request = request();
                 while !stop.load(Ordering::Relaxed) {
                     let plugin = live(&receiver).unwrap();
                     plugin.reconcile(&request).await.outcome.unwrap();

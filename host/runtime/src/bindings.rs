@@ -3,7 +3,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::all)]
 
 wasmtime::component::bindgen!({
-    path: "../wit",
+    path: "../../wit",
     world: "plugin",
     exports: { default: async },
 });

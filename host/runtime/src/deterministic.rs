@@ -13,18 +13,18 @@ use rand_core::TryRng;
 use sha2::{Digest as _, Sha256};
 use wasmtime_wasi::{HostMonotonicClock, HostWallClock};
 
-use super::contract::Request;
+use crate::contract::Request;
 
 /// What a call's clocks and randomness start from.
 #[derive(Clone, Copy)]
-pub(super) struct Origin {
+pub(crate) struct Origin {
     now: Timestamp,
     seed: [u8; 32],
 }
 
 impl Origin {
     /// For a call with a request: its clock reading, and a seed from that and the parent's UID.
-    pub(super) fn of(request: &Request) -> Self {
+    pub(crate) fn of(request: &Request) -> Self {
         let uid = request.parent.metadata.uid.as_deref().unwrap_or_default();
         let mut hash = Sha256::new();
         hash.update(uid);
@@ -37,7 +37,7 @@ impl Origin {
     }
 
     /// The same clock reading with other random numbers: what must not depend on them is found out by that.
-    pub(super) fn drawn_again(self) -> Self {
+    pub(crate) fn drawn_again(self) -> Self {
         Self {
             now: self.now,
             seed: Sha256::digest(self.seed).into(),
@@ -45,30 +45,30 @@ impl Origin {
     }
 
     /// For `describe`, which must not depend on anything.
-    pub(super) fn fixed() -> Self {
+    pub(crate) fn fixed() -> Self {
         Self {
             now: Timestamp::UNIX_EPOCH,
             seed: [0; 32],
         }
     }
 
-    pub(super) fn wall_clock(&self) -> WallClock {
+    pub(crate) fn wall_clock(&self) -> WallClock {
         // A reading before 1970 cannot be said in WASI.
         WallClock(Duration::try_from(self.now.as_duration()).unwrap_or_default())
     }
 
     /// For `wasi:random/random`.
-    pub(super) fn random(&self) -> SplitMix64 {
+    pub(crate) fn random(&self) -> SplitMix64 {
         SplitMix64(self.word(0))
     }
 
     /// For `wasi:random/insecure`.
-    pub(super) fn insecure_random(&self) -> SplitMix64 {
+    pub(crate) fn insecure_random(&self) -> SplitMix64 {
         SplitMix64(self.word(1))
     }
 
     /// For `wasi:random/insecure-seed`.
-    pub(super) fn insecure_seed(&self) -> u128 {
+    pub(crate) fn insecure_seed(&self) -> u128 {
         u128::from(self.word(2)) << 64 | u128::from(self.word(3))
     }
 
@@ -80,7 +80,7 @@ impl Origin {
 }
 
 /// Stands still at the request's clock reading.
-pub(super) struct WallClock(Duration);
+pub(crate) struct WallClock(Duration);
 
 impl HostWallClock for WallClock {
     fn resolution(&self) -> Duration {
@@ -95,7 +95,7 @@ impl HostWallClock for WallClock {
 /// Counts its readings: each is a microsecond after the last. Were it to stand still, a guest that spins
 /// until some time has passed would spin for ever.
 #[derive(Default)]
-pub(super) struct MonotonicClock(Cell<u64>);
+pub(crate) struct MonotonicClock(Cell<u64>);
 
 impl HostMonotonicClock for MonotonicClock {
     fn resolution(&self) -> u64 {
@@ -111,7 +111,7 @@ impl HostMonotonicClock for MonotonicClock {
 
 /// Steele, Lea and Flood's generator, "Fast splittable pseudorandom number generators" (2014). Chosen for
 /// being small and never going to change, so that a recorded call replays on a later host.
-pub(super) struct SplitMix64(u64);
+pub(crate) struct SplitMix64(u64);
 
 impl SplitMix64 {
     fn next(&mut self) -> u64 {

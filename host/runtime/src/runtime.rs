@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::cache::Cache;
-use super::call::Call;
-use super::contract::{CleanupResponse, Description, Request, Response};
-use super::deterministic::Origin;
-use super::digest::Digest;
-use super::engine::{Engine, EngineError};
-use super::limits::{EngineOptions, Limits};
-use super::load::{self, Compiler, Linkers, LoadError, Made, Prepared};
-use super::log::{Rate, Speaker};
+use crate::cache::Cache;
+use crate::call::Call;
+use crate::contract::{CleanupResponse, Description, Request, Response};
+use crate::deterministic::Origin;
+use crate::digest::Digest;
+use crate::engine::{Engine, EngineError};
+use crate::limits::{EngineOptions, Limits};
+use crate::load::{self, Compiler, Linkers, LoadError, Made, Prepared};
+use crate::log::{Rate, Speaker};
 
 /// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.
 #[derive(Clone)]
@@ -186,9 +186,8 @@ impl Plugin {
         self.0.made
     }
 
-    /// Tells, later, whether nobody holds this version any more.
-    #[cfg(test)]
-    pub(super) fn ended(&self) -> impl Fn() -> bool + use<> {
+    /// Tells, later, whether nobody holds this version any more, and its machine code is gone.
+    pub fn ended(&self) -> impl Fn() -> bool + use<> {
         let version = Arc::downgrade(&self.0);
         move || version.strong_count() == 0
     }

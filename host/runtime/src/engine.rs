@@ -3,8 +3,8 @@
 use tokio::sync::{Semaphore, SemaphorePermit};
 use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-use super::limits::EngineOptions;
-use super::ticker::{Ticker, Ticking};
+use crate::limits::EngineOptions;
+use crate::ticker::{Ticker, Ticking};
 
 /// What one component may consist of: a compiler's module, its adapter and the glue between them take four
 /// core instances and one memory. The pool is sized for this much in every concurrent call, so it cannot
@@ -31,20 +31,20 @@ pub enum EngineError {
 }
 
 /// The compiler and allocator, with what every call needs of the process: a turn and a ticking epoch.
-pub(super) struct Engine {
+pub(crate) struct Engine {
     wasm: wasmtime::Engine,
     ticker: Ticker,
     turns: Semaphore,
 }
 
 /// A call's right to run: held for as long as its sandbox lives.
-pub(super) struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     _ticking: Ticking<'a>,
     _permit: Option<SemaphorePermit<'a>>,
 }
 
 impl Engine {
-    pub(super) fn new(options: EngineOptions) -> Result<Self, EngineError> {
+    pub(crate) fn new(options: EngineOptions) -> Result<Self, EngineError> {
         let pooled = options
             .pooling
             .then(|| wasmtime::Engine::new(&config(Some(options.concurrency))));
@@ -65,12 +65,12 @@ impl Engine {
         Ok(Self { wasm, ticker, turns })
     }
 
-    pub(super) fn wasm(&self) -> &wasmtime::Engine {
+    pub(crate) fn wasm(&self) -> &wasmtime::Engine {
         &self.wasm
     }
 
     /// Waits until one of the process's concurrent calls may start.
-    pub(super) async fn turn(&self) -> Turn<'_> {
+    pub(crate) async fn turn(&self) -> Turn<'_> {
         // `None` would mean a closed semaphore, and this one is never closed.
         let permit = self.turns.acquire().await.ok();
         Turn {

@@ -20,7 +20,7 @@ use aws_lc_rs::hmac;
 use tracing::{debug, warn};
 use wasmtime::Engine;
 
-use super::digest::Digest;
+use crate::digest::Digest;
 
 /// Within the folder that is configured: what belongs to this layout of entries, and to nobody else.
 const FOLDER: &str = "compiled-v1";
@@ -54,7 +54,7 @@ pub enum CacheError {
 }
 
 /// How a type of wasmtime is made of the bytes that its `serialize` gave.
-pub(super) type Deserialize<T> = unsafe fn(&Engine, Vec<u8>) -> wasmtime::Result<T>;
+pub(crate) type Deserialize<T> = unsafe fn(&Engine, Vec<u8>) -> wasmtime::Result<T>;
 
 /// A folder of compiled code. Cheap to clone.
 #[derive(Clone)]
@@ -108,7 +108,7 @@ impl Cache {
     }
 
     /// The code made of `source`, when it is there and good.
-    pub(super) fn get<T>(&self, engine: &Engine, name: &str, deserialize: Deserialize<T>) -> Option<T> {
+    pub(crate) fn get<T>(&self, engine: &Engine, name: &str, deserialize: Deserialize<T>) -> Option<T> {
         let file = self.file(name);
         let content = fs::read(&file).ok()?;
         let restored = self
@@ -134,7 +134,7 @@ impl Cache {
     }
 
     /// Keeps code under a name. Where that is not possible the host goes on without.
-    pub(super) fn put(&self, name: &str, code: &[u8]) {
+    pub(crate) fn put(&self, name: &str, code: &[u8]) {
         let mut written = self.write(name, code);
         while written.as_ref().is_err_and(is_full) && self.evict(1) > 0 {
             written = self.write(name, code);
@@ -214,7 +214,7 @@ fn is_full(error: &io::Error) -> bool {
 
 /// The name of the code that this engine makes of these bytes. The engine's hash covers its version, its settings
 /// and the features of the processor that it compiles for.
-pub(super) fn name(engine: &Engine, source: &[u8], form: &str) -> String {
+pub(crate) fn name(engine: &Engine, source: &[u8], form: &str) -> String {
     let mut hasher = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut hasher);
     let digest = Digest::of(source).to_string().replace(':', "-");

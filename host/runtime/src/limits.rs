@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// One mebibyte in bytes.
-pub(crate) const MIB: usize = 1 << 20;
+pub const MIB: usize = 1 << 20;
 
 /// The caps on one plugin: some on its file, the others on each call of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

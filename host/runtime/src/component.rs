@@ -9,19 +9,19 @@ use wasmtime::component::{Component, HasSelf};
 use wasmtime::{Engine, Store};
 use wasmtime_wasi::p2;
 
-use super::bindings::operator_host::plugin::{logging, types};
-use super::bindings::{Plugin, PluginPre};
-use super::call::{self, Call, CallError, CallStats};
-use super::contract::{CONTRACT_VERSION, CleanupResponse, Description, Request, Response};
-use super::convert;
-use super::deterministic::Origin;
-use super::limits::Limits;
-use super::load::LoadError;
-use super::log::{CallLog, Level, Speaker};
-use super::sandbox::{self, Preview2, Sandbox};
+use crate::bindings::operator_host::plugin::{logging, types};
+use crate::bindings::{Plugin, PluginPre};
+use crate::call::{self, Call, CallError, CallStats};
+use crate::contract::{CONTRACT_VERSION, CleanupResponse, Description, Request, Response};
+use crate::convert;
+use crate::deterministic::Origin;
+use crate::limits::Limits;
+use crate::load::LoadError;
+use crate::log::{CallLog, Level, Speaker};
+use crate::sandbox::{self, Preview2, Sandbox};
 
 type State = Sandbox<Preview2>;
-pub(super) type Linker = wasmtime::component::Linker<State>;
+pub(crate) type Linker = wasmtime::component::Linker<State>;
 
 /// The export that makes a component a plugin, without its version.
 const RECONCILER: &str = "operator-host:plugin/reconciler";
@@ -55,7 +55,7 @@ const IMPORTS: [&str; 22] = [
 ];
 
 /// Defines everything in [`IMPORTS`] and nothing else.
-pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
+pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     use p2::bindings::{cli, filesystem, random};
     use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
     use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemView as _};
@@ -81,7 +81,7 @@ pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
 }
 
 /// Makes a component of a core module that has the bindings embedded.
-pub(super) fn encode(module: &[u8]) -> Result<Vec<u8>, LoadError> {
+pub(crate) fn encode(module: &[u8]) -> Result<Vec<u8>, LoadError> {
     let encoder = wit_component::ComponentEncoder::default();
     encoder
         .module(module)
@@ -96,12 +96,12 @@ pub(super) fn encode(module: &[u8]) -> Result<Vec<u8>, LoadError> {
 }
 
 /// A component, linked.
-pub(super) struct ComponentForm {
+pub(crate) struct ComponentForm {
     pre: PluginPre<State>,
 }
 
 impl ComponentForm {
-    pub(super) fn new(engine: &Engine, linker: &Linker, component: &Component) -> Result<Self, LoadError> {
+    pub(crate) fn new(engine: &Engine, linker: &Linker, component: &Component) -> Result<Self, LoadError> {
         check_exports(engine, component)?;
         check_imports(engine, component)?;
         let pre = linker.instantiate_pre(component).map_err(LoadError::bindings)?;
@@ -109,7 +109,7 @@ impl ComponentForm {
         Ok(Self { pre })
     }
 
-    pub(super) async fn describe(&self, speaker: &Arc<Speaker>, limits: &Limits) -> Call<Description> {
+    pub(crate) async fn describe(&self, speaker: &Arc<Speaker>, limits: &Limits) -> Call<Description> {
         self.call(&Origin::fixed(), speaker, limits, 0, async |plugin, store| {
             plugin
                 .operator_host_plugin_reconciler()
@@ -121,7 +121,7 @@ impl ComponentForm {
         .convert(convert::description)
     }
 
-    pub(super) async fn reconcile(
+    pub(crate) async fn reconcile(
         &self,
         request: &Request,
         origin: &Origin,
@@ -142,7 +142,7 @@ impl ComponentForm {
         .convert(convert::response)
     }
 
-    pub(super) async fn cleanup(
+    pub(crate) async fn cleanup(
         &self,
         request: &Request,
         origin: &Origin,
@@ -253,7 +253,7 @@ fn check_imports(engine: &Engine, component: &Component) -> Result<(), LoadError
 }
 
 /// Whether this host gives a plugin an interface, such as `wasi:io/poll@0.2.6`.
-pub(super) fn gives(import: &str) -> bool {
+pub(crate) fn gives(import: &str) -> bool {
     let interface = import.split_once('@').map_or(import, |(interface, _)| interface);
     IMPORTS.contains(&interface)
 }

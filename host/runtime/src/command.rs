@@ -10,34 +10,34 @@ use wasmtime_wasi::I32Exit;
 use wasmtime_wasi::p1::{self, WasiP1Ctx};
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 
-use super::call::{self, Call, CallError};
-use super::contract::{
+use crate::call::{self, Call, CallError};
+use crate::contract::{
     CONTRACT_VERSION, CleanupResponse, CommandInput, CommandOutput, Description, Export, Request, Response,
 };
-use super::convert::not_an_object;
-use super::deterministic::Origin;
-use super::limits::Limits;
-use super::load::LoadError;
-use super::log::{CallLog, Speaker};
-use super::sandbox::{self, Output, Sandbox};
+use crate::convert::not_an_object;
+use crate::deterministic::Origin;
+use crate::limits::Limits;
+use crate::load::LoadError;
+use crate::log::{CallLog, Speaker};
+use crate::sandbox::{self, Output, Sandbox};
 
 type State = Sandbox<WasiP1Ctx>;
-pub(super) type Linker = wasmtime::Linker<State>;
+pub(crate) type Linker = wasmtime::Linker<State>;
 
 /// Defines WASI preview 1 and nothing else.
-pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
+pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     let mut linker = Linker::new(engine);
     p1::add_to_linker_async(&mut linker, |state: &mut State| &mut state.wasi)?;
     Ok(linker)
 }
 
 /// A command, linked.
-pub(super) struct CommandForm {
+pub(crate) struct CommandForm {
     pre: InstancePre<State>,
 }
 
 impl CommandForm {
-    pub(super) fn new(linker: &Linker, module: &Module) -> Result<Self, LoadError> {
+    pub(crate) fn new(linker: &Linker, module: &Module) -> Result<Self, LoadError> {
         let start = module
             .get_export("_start")
             .and_then(|export| export.func().cloned());
@@ -50,7 +50,7 @@ impl CommandForm {
         Ok(Self { pre })
     }
 
-    pub(super) async fn describe(&self, speaker: &Arc<Speaker>, limits: &Limits) -> Call<Description> {
+    pub(crate) async fn describe(&self, speaker: &Arc<Speaker>, limits: &Limits) -> Call<Description> {
         self.call(Export::Describe, None, &Origin::fixed(), speaker, limits)
             .await
             .and_then(|output| match output {
@@ -59,7 +59,7 @@ impl CommandForm {
             })
     }
 
-    pub(super) async fn reconcile(
+    pub(crate) async fn reconcile(
         &self,
         request: &Request,
         origin: &Origin,
@@ -74,7 +74,7 @@ impl CommandForm {
             })
     }
 
-    pub(super) async fn cleanup(
+    pub(crate) async fn cleanup(
         &self,
         request: &Request,
         origin: &Origin,

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use wasmtime::{Store, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
-use super::contract::Failure;
-use super::limits::{Limits, MIB};
-use super::sandbox::{Sandbox, Wasi};
+use crate::contract::Failure;
+use crate::limits::{Limits, MIB};
+use crate::sandbox::{Sandbox, Wasi};
 
 /// What came of a call, with what it took.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct Call<T> {
 
 impl<T> Call<T> {
     /// A call that was never made.
-    pub(super) fn failed(error: CallError) -> Self {
+    pub(crate) fn failed(error: CallError) -> Self {
         Self {
             outcome: Err(error),
             stats: CallStats::default(),
@@ -31,7 +31,7 @@ impl<T> Call<T> {
     }
 
     /// Takes the response apart, which may fail.
-    pub(super) fn and_then<U>(self, read: impl FnOnce(T) -> Result<U, CallError>) -> Call<U> {
+    pub(crate) fn and_then<U>(self, read: impl FnOnce(T) -> Result<U, CallError>) -> Call<U> {
         Call {
             outcome: self.outcome.and_then(read),
             stats: self.stats,
@@ -181,13 +181,13 @@ impl CallError {
         }
     }
 
-    pub(super) fn protocol(message: impl Into<String>) -> Self {
+    pub(crate) fn protocol(message: impl Into<String>) -> Self {
         Self::Protocol {
             message: message.into(),
         }
     }
 
-    pub(super) fn host(error: impl std::fmt::Display) -> Self {
+    pub(crate) fn host(error: impl std::fmt::Display) -> Self {
         Self::Host {
             message: error.to_string(),
         }
@@ -216,7 +216,7 @@ fn mebibytes(bytes: usize) -> String {
 }
 
 /// A store whose guest yields to tokio at every tick of the epoch and may use what `limits` say.
-pub(super) fn store<W: Wasi>(
+pub(crate) fn store<W: Wasi>(
     engine: &wasmtime::Engine,
     limits: &Limits,
     sandbox: Sandbox<W>,
@@ -235,7 +235,7 @@ pub(super) fn store<W: Wasi>(
 ///
 /// # Errors
 /// `None` inside the error stands for the deadline.
-pub(super) async fn within<T>(
+pub(crate) async fn within<T>(
     deadline: Duration,
     guest: impl Future<Output = wasmtime::Result<T>>,
 ) -> (Result<T, Option<wasmtime::Error>>, Duration) {
@@ -271,7 +271,7 @@ impl<F: Future> Future for Timed<'_, F> {
 /// Why a guest ended without a result.
 ///
 /// `error` is what the engine says, or `None` when the deadline passed.
-pub(super) fn explain<W: Wasi>(
+pub(crate) fn explain<W: Wasi>(
     error: Option<wasmtime::Error>,
     sandbox: &Sandbox<W>,
     limits: &Limits,

@@ -330,7 +330,7 @@ pub enum CommandOutput {
 
 /// Whether a text is a DNS label, as RFC 1123 and Kubernetes have it.
 #[must_use]
-pub(crate) fn is_dns_label(name: &str) -> bool {
+pub fn is_dns_label(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !name.is_empty()
         && name.len() <= 63

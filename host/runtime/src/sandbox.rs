@@ -12,13 +12,13 @@ use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
-use super::call::CallStats;
-use super::deterministic::{MonotonicClock, Origin};
-use super::limits::Limits;
-use super::log::CallLog;
+use crate::call::CallStats;
+use crate::deterministic::{MonotonicClock, Origin};
+use crate::limits::Limits;
+use crate::log::CallLog;
 
 /// Bytes that a guest may write to a stream in one step. A stream may be asked for as many zeroes at once.
-pub(super) const WRITE_CHUNK: usize = 64 << 10;
+pub(crate) const WRITE_CHUNK: usize = 64 << 10;
 
 /// Random bytes that a guest may ask for in one step.
 const MAX_RANDOM: u64 = 64 << 10;
@@ -29,7 +29,7 @@ const MAX_RESOURCES: usize = 1_000;
 
 /// A WASI context without files, environment, arguments or network, and with clocks and randomness from the
 /// request. Standard error goes to the log.
-pub(super) fn wasi(origin: &Origin, log: &CallLog) -> WasiCtxBuilder {
+pub(crate) fn wasi(origin: &Origin, log: &CallLog) -> WasiCtxBuilder {
     let mut wasi = WasiCtxBuilder::new();
     wasi.stderr(log.clone())
         .wall_clock(origin.wall_clock())
@@ -43,16 +43,16 @@ pub(super) fn wasi(origin: &Origin, log: &CallLog) -> WasiCtxBuilder {
 }
 
 /// What WASI's host functions need of a store: one type for each binary form.
-pub(super) trait Wasi: Send + 'static {}
+pub(crate) trait Wasi: Send + 'static {}
 
 /// For components.
-pub(super) struct Preview2 {
+pub(crate) struct Preview2 {
     wasi: WasiCtx,
     table: ResourceTable,
 }
 
 impl Preview2 {
-    pub(super) fn new(wasi: WasiCtx) -> Self {
+    pub(crate) fn new(wasi: WasiCtx) -> Self {
         let mut table = ResourceTable::new();
         table.set_max_capacity(MAX_RESOURCES);
         Self { wasi, table }
@@ -63,14 +63,14 @@ impl Wasi for Preview2 {}
 impl Wasi for WasiP1Ctx {}
 
 /// The data of one call's store.
-pub(super) struct Sandbox<W> {
-    pub(super) wasi: W,
-    pub(super) memory: Memory,
-    pub(super) log: CallLog,
+pub(crate) struct Sandbox<W> {
+    pub(crate) wasi: W,
+    pub(crate) memory: Memory,
+    pub(crate) log: CallLog,
 }
 
 impl<W: Wasi> Sandbox<W> {
-    pub(super) fn new(wasi: W, limits: &Limits, log: CallLog) -> Self {
+    pub(crate) fn new(wasi: W, limits: &Limits, log: CallLog) -> Self {
         Self {
             wasi,
             memory: Memory::new(limits.memory),
@@ -79,7 +79,7 @@ impl<W: Wasi> Sandbox<W> {
     }
 
     /// What the call used. `guest_time` is the time on a processor.
-    pub(super) fn stats(&self, guest_time: Duration, request_bytes: usize) -> CallStats {
+    pub(crate) fn stats(&self, guest_time: Duration, request_bytes: usize) -> CallStats {
         let (log_lines, log_lines_dropped) = self.log.finish();
         CallStats {
             guest_time,
@@ -102,7 +102,7 @@ impl WasiView for Sandbox<Preview2> {
 }
 
 /// Counts what a call's linear memories and tables hold, and refuses what is over the cap.
-pub(super) struct Memory {
+pub(crate) struct Memory {
     limit: usize,
     used: usize,
     /// How much would have been in use, had it been allowed.
@@ -124,12 +124,12 @@ impl Memory {
     }
 
     /// Bytes in use at the end of the call, which is the most there were: WebAssembly never gives back.
-    pub(super) fn peak(&self) -> usize {
+    pub(crate) fn peak(&self) -> usize {
         self.used
     }
 
     /// The bytes that ended the guest, when it was the memory limit that did.
-    pub(super) fn refused(&self) -> Option<usize> {
+    pub(crate) fn refused(&self) -> Option<usize> {
         self.refused
     }
 
@@ -173,7 +173,7 @@ impl ResourceLimiter for Memory {
 
 /// A command's standard output, kept up to a cap. Clones share it.
 #[derive(Clone)]
-pub(super) struct Output(Arc<Mutex<Written>>);
+pub(crate) struct Output(Arc<Mutex<Written>>);
 
 struct Written {
     bytes: BytesMut,
@@ -182,7 +182,7 @@ struct Written {
 }
 
 impl Output {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self(Arc::new(Mutex::new(Written {
             bytes: BytesMut::new(),
             limit,
@@ -191,12 +191,12 @@ impl Output {
     }
 
     /// What the guest wrote so far.
-    pub(super) fn take(&self) -> Bytes {
+    pub(crate) fn take(&self) -> Bytes {
         std::mem::take(&mut self.written().bytes).freeze()
     }
 
     /// Whether the guest wrote more than the cap, which ended it.
-    pub(super) fn overflowed(&self) -> bool {
+    pub(crate) fn overflowed(&self) -> bool {
         self.written().overflowed
     }
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use plugin_fixtures::{FORMS, Fixture, Form, cases};
 
-use super::super::{Cache, CacheError, Made};
 use super::*;
+use crate::{Cache, CacheError, Made};
 
 fn runtime(folder: &Path) -> Runtime {
     let options = EngineOptions {

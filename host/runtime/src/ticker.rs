@@ -13,14 +13,14 @@ use std::time::Duration;
 use wasmtime::EngineWeak;
 
 /// How long a guest may run before it yields.
-pub(super) const TICK: Duration = Duration::from_millis(10);
+pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// Ticks without a call after which the thread parks. Waking it costs a system call, so a stream of calls
 /// with short gaps should find it awake.
 const IDLE_TICKS: u32 = 100;
 
 /// Owns the thread: it ends when this is dropped, or when the engine is gone.
-pub(super) struct Ticker {
+pub(crate) struct Ticker {
     shared: Arc<Shared>,
     thread: Thread,
 }
@@ -34,7 +34,7 @@ struct Shared {
 }
 
 impl Ticker {
-    pub(super) fn start(engine: EngineWeak) -> std::io::Result<Self> {
+    pub(crate) fn start(engine: EngineWeak) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             active: AtomicUsize::new(0),
             parked: AtomicBool::new(false),
@@ -51,7 +51,7 @@ impl Ticker {
     }
 
     /// Keeps the epoch advancing until the guard is dropped.
-    pub(super) fn tick(&self) -> Ticking<'_> {
+    pub(crate) fn tick(&self) -> Ticking<'_> {
         self.shared.active.fetch_add(1, SeqCst);
         // The thread sets `parked` before it looks at `active` a last time, and this looks at them in the
         // other order: one of the two sees the other.
@@ -70,7 +70,7 @@ impl Drop for Ticker {
 }
 
 /// See [`Ticker::tick`].
-pub(super) struct Ticking<'a>(&'a Shared);
+pub(crate) struct Ticking<'a>(&'a Shared);
 
 impl Drop for Ticking<'_> {
     fn drop(&mut self) {

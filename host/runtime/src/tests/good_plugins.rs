@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use std::time::Duration;
 
-use super::super::contract::{CleanupResponse, Kind};
-use super::super::{Digest, Form as Loaded};
 use super::*;
+use crate::contract::{CleanupResponse, Kind};
+use crate::{Digest, Form as Loaded};
 
 fn answer() -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "answer" } })

@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
+use opentelemetry::trace::TraceContextExt as _;
+use opentelemetry::{Context, KeyValue};
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-use super::digest::Digest;
-use super::limits::Limits;
+use crate::digest::Digest;
+use crate::limits::Limits;
 
 /// The `target` of the tracing events that carry what plugins say.
 pub const TARGET: &str = "plugin";
@@ -20,7 +22,7 @@ const TAIL_LINES: usize = 8;
 
 /// How severe a line is: the WIT enum `level`, without a binding to either form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(crate) enum Level {
     Trace,
     Debug,
     Info,
@@ -42,10 +44,10 @@ impl Level {
 
 /// Whose words they are.
 #[derive(Debug)]
-pub(super) struct Speaker {
-    pub(super) name: String,
-    pub(super) digest: Digest,
-    pub(super) rate: Rate,
+pub(crate) struct Speaker {
+    pub(crate) name: String,
+    pub(crate) digest: Digest,
+    pub(crate) rate: Rate,
 }
 
 /// How many lines a plugin may write in a second, over all of its calls, and how many at once after a silence.
@@ -54,7 +56,7 @@ const LINES_AT_ONCE: u32 = 2000;
 
 /// Keeps a plugin that is called often from flooding the log, though each call keeps to its cap.
 #[derive(Debug)]
-pub(super) struct Rate(Mutex<(Instant, f64)>);
+pub(crate) struct Rate(Mutex<(Instant, f64)>);
 
 impl Default for Rate {
     fn default() -> Self {
@@ -82,7 +84,7 @@ impl Rate {
 /// Lines become tracing events in the span that is current when the guest writes them, which is how the
 /// parent's reference comes beside them.
 #[derive(Clone)]
-pub(super) struct CallLog(Arc<Mutex<State>>);
+pub(crate) struct CallLog(Arc<Mutex<State>>);
 
 struct State {
     speaker: Arc<Speaker>,
@@ -97,7 +99,7 @@ struct State {
 }
 
 impl CallLog {
-    pub(super) fn new(speaker: Arc<Speaker>, limits: &Limits) -> Self {
+    pub(crate) fn new(speaker: Arc<Speaker>, limits: &Limits) -> Self {
         Self(Arc::new(Mutex::new(State {
             speaker,
             lines_left: limits.log_lines,
@@ -110,19 +112,19 @@ impl CallLog {
     }
 
     /// One whole line, as the `log` import gives it.
-    pub(super) fn line(&self, level: Level, text: &str) {
+    pub(crate) fn line(&self, level: Level, text: &str) {
         self.state().line(level, text);
     }
 
     /// The call is over: the last line needs no end of line. Gives the lines written and the lines dropped.
-    pub(super) fn finish(&self) -> (u32, u32) {
+    pub(crate) fn finish(&self) -> (u32, u32) {
         let mut state = self.state();
         state.end_line();
         (state.written, state.dropped)
     }
 
     /// The last lines on standard error: where a panic message is.
-    pub(super) fn tail(&self) -> String {
+    pub(crate) fn tail(&self) -> String {
         let state = self.state();
         let lines: Vec<&str> = state.tail.iter().map(String::as_str).collect();
         lines.join("\n")
@@ -184,7 +186,7 @@ fn cut(text: &str, cap: usize) -> &str {
 }
 
 fn emit(level: Level, speaker: &Speaker, message: &str) {
-    crate::trace::note(level.as_str(), message);
+    note(level.as_str(), message);
     // The level of a tracing event is part of its static metadata, so each needs its own call site.
     macro_rules! event {
         ($level:ident) => {
@@ -204,6 +206,20 @@ fn emit(level: Level, speaker: &Speaker, message: &str) {
         Level::Warn => event!(WARN),
         Level::Error => event!(ERROR),
     }
+}
+
+/// Adds the line to the current span, when somebody will see it.
+fn note(severity: &'static str, message: &str) {
+    Context::map_current(|context| {
+        let span = context.span();
+        if span.is_recording() {
+            let attributes = vec![
+                KeyValue::new("log.severity", severity),
+                KeyValue::new("log.body", message.to_owned()),
+            ];
+            span.add_event("log", attributes);
+        }
+    });
 }
 
 /// Standard error, and for a component standard output too.
@@ -235,7 +251,7 @@ impl OutputStream for CallLog {
     }
 
     fn check_write(&mut self) -> StreamResult<usize> {
-        Ok(super::sandbox::WRITE_CHUNK)
+        Ok(crate::sandbox::WRITE_CHUNK)
     }
 }
 

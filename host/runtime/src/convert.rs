@@ -3,15 +3,15 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::bindings::operator_host::plugin::types as wit;
-use super::call::CallError;
-use super::contract::{
+use crate::bindings::operator_host::plugin::types as wit;
+use crate::call::CallError;
+use crate::contract::{
     CleanupResponse, Condition, ConditionStatus, Description, Event, EventType, Failure, GeneratedSecret,
     GeneratedValue, Kind, Need, ObjectRef, Request, Response,
 };
 
 /// The request as a record, and the bytes of JSON in it.
-pub(super) fn request(request: &Request) -> Result<(wit::Request, usize), serde_json::Error> {
+pub(crate) fn request(request: &Request) -> Result<(wit::Request, usize), serde_json::Error> {
     let mut size = 0;
     let mut text = |object: &_| -> Result<String, serde_json::Error> {
         let text = to_json(object)?;
@@ -49,7 +49,7 @@ fn to_json<T: Serialize>(object: &T) -> Result<String, serde_json::Error> {
 }
 
 /// A description, and the bytes of JSON in it.
-pub(super) fn description(record: wit::Description) -> Result<(Description, usize), CallError> {
+pub(crate) fn description(record: wit::Description) -> Result<(Description, usize), CallError> {
     let mut reader = Reader::default();
     let description = Description {
         name: record.name,
@@ -64,7 +64,7 @@ pub(super) fn description(record: wit::Description) -> Result<(Description, usiz
 }
 
 /// A response, and the bytes of JSON in it.
-pub(super) fn response(record: wit::Response) -> Result<(Response, usize), CallError> {
+pub(crate) fn response(record: wit::Response) -> Result<(Response, usize), CallError> {
     let mut reader = Reader::default();
     let response = Response {
         children: reader.children(&record.children)?,
@@ -80,7 +80,7 @@ pub(super) fn response(record: wit::Response) -> Result<(Response, usize), CallE
 }
 
 /// The answer to `cleanup`, and the bytes of JSON in it.
-pub(super) fn cleanup(record: wit::CleanupResponse) -> Result<(CleanupResponse, usize), CallError> {
+pub(crate) fn cleanup(record: wit::CleanupResponse) -> Result<(CleanupResponse, usize), CallError> {
     let mut reader = Reader::default();
     let response = CleanupResponse {
         done: record.done,
@@ -95,7 +95,7 @@ pub(super) fn cleanup(record: wit::CleanupResponse) -> Result<(CleanupResponse, 
 }
 
 /// Why there is no response.
-pub(super) fn failure(record: wit::Failure) -> Failure {
+pub(crate) fn failure(record: wit::Failure) -> Failure {
     match record {
         wit::Failure::Invalid(wit::Invalid { reason, message }) => Failure::Invalid { reason, message },
         wit::Failure::Retry(wit::Retry { message, after_ms }) => Failure::Retry { message, after_ms },
@@ -139,7 +139,7 @@ impl Reader {
 }
 
 /// The error for a JSON value that should have been an object.
-pub(super) fn not_an_object(field: impl std::fmt::Display, value: &Value) -> CallError {
+pub(crate) fn not_an_object(field: impl std::fmt::Display, value: &Value) -> CallError {
     let what = match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",

@@ -8,14 +8,14 @@ use plugin_fixtures::{Fixture, Form, cases};
 use serde_json::json;
 
 use super::*;
-use crate::plugin::contract::{CONTRACT_VERSION, Related};
+use crate::contract::{CONTRACT_VERSION, Related};
 
 /// The versions that a plugin may be made for.
 const PROMISED: [&str; 1] = ["0.1.0"];
 
 fn files(version: &str) -> [Vec<u8>; 2] {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../tests/fixtures/compat")
+        .join("../../tests/fixtures/compat")
         .join(version);
     ["component.wasm", "command.wasm"].map(|name| std::fs::read(folder.join(name)).expect("a committed file"))
 }

@@ -2,15 +2,15 @@
 
 use wasmparser::{Parser, Payload};
 
-use super::component;
-use super::load::LoadError;
+use crate::component;
+use crate::load::LoadError;
 
 /// The module name of WASI preview 1.
 const PREVIEW_1: &str = "wasi_snapshot_preview1";
 
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// An encoded component.
     Component,
     /// A core module with the WIT world's bindings embedded, to be encoded as a component.
@@ -23,7 +23,7 @@ pub(super) enum Shape {
 ///
 /// # Errors
 /// Whatever can be told without compiling: not WebAssembly, cut off, nothing to call, a forbidden import.
-pub(super) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
+pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
     if Parser::is_component(bytes) {
         for payload in Parser::new(0).parse_all(bytes) {
             payload?;

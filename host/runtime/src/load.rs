@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
-use super::cache::{self, Cache, Deserialize};
-use super::call::CallError;
-use super::command::CommandForm;
-use super::component::ComponentForm;
-use super::contract::{CONTRACT_VERSION, Description, is_dns_label};
-use super::inspect::{Shape, inspect};
-use super::limits::{Limits, MIB};
+use crate::cache::{self, Cache, Deserialize};
+use crate::call::CallError;
+use crate::command::CommandForm;
+use crate::component::ComponentForm;
+use crate::contract::{CONTRACT_VERSION, Description, is_dns_label};
+use crate::inspect::{Shape, inspect};
+use crate::limits::{Limits, MIB};
 
 /// Why a file is not a plugin of this host. The messages are for people: what is wrong, and what to do next.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +94,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    pub(super) fn other_world(missing: impl Into<String>, found: Vec<String>) -> Self {
+    pub(crate) fn other_world(missing: impl Into<String>, found: Vec<String>) -> Self {
         Self::OtherWorld {
             missing: missing.into(),
             found,
@@ -102,7 +102,7 @@ impl LoadError {
     }
 
     /// An error when there is any.
-    pub(super) fn forbidden(imports: impl Iterator<Item = String>) -> Result<(), Self> {
+    pub(crate) fn forbidden(imports: impl Iterator<Item = String>) -> Result<(), Self> {
         let imports: BTreeSet<String> = imports.collect();
         if imports.is_empty() {
             return Ok(());
@@ -113,7 +113,7 @@ impl LoadError {
     }
 
     /// With the error's causes, as the errors of wasmtime and of wit-component show them.
-    pub(super) fn bindings(error: impl std::fmt::Display) -> Self {
+    pub(crate) fn bindings(error: impl std::fmt::Display) -> Self {
         Self::Bindings {
             message: format!("{error:#}"),
         }
@@ -145,22 +145,22 @@ fn listed(exports: &[String]) -> String {
 }
 
 /// Made once for an engine: what plugins are linked against.
-pub(super) struct Linkers {
-    pub(super) component: super::component::Linker,
-    pub(super) command: super::command::Linker,
+pub(crate) struct Linkers {
+    pub(crate) component: crate::component::Linker,
+    pub(crate) command: crate::command::Linker,
 }
 
 impl Linkers {
-    pub(super) fn new(engine: &Engine) -> wasmtime::Result<Self> {
+    pub(crate) fn new(engine: &Engine) -> wasmtime::Result<Self> {
         Ok(Self {
-            component: super::component::linker(engine)?,
-            command: super::command::linker(engine)?,
+            component: crate::component::linker(engine)?,
+            command: crate::command::linker(engine)?,
         })
     }
 }
 
 /// A plugin of either form, compiled and linked: made once, instantiated for each call.
-pub(super) enum Prepared {
+pub(crate) enum Prepared {
     Component(ComponentForm),
     Command(CommandForm),
 }
@@ -176,13 +176,13 @@ pub enum Made {
 
 /// What makes machine code.
 #[derive(Clone, Copy)]
-pub(super) struct Compiler<'a> {
-    pub(super) engine: &'a Engine,
-    pub(super) cache: Option<&'a Cache>,
+pub(crate) struct Compiler<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) cache: Option<&'a Cache>,
 }
 
 /// Compiles for as long as it takes: not for a thread that serves others.
-pub(super) fn prepare(
+pub(crate) fn prepare(
     compiler: Compiler<'_>,
     linkers: &Linkers,
     bytes: &[u8],
@@ -196,7 +196,7 @@ pub(super) fn prepare(
     }
     match inspect(bytes)? {
         Shape::Component => component(compiler, linkers, bytes),
-        Shape::Bindings => component(compiler, linkers, &super::component::encode(bytes)?),
+        Shape::Bindings => component(compiler, linkers, &crate::component::encode(bytes)?),
         Shape::Command => {
             let (module, made) = compile::<Module>(compiler, bytes)?;
             let form = CommandForm::new(&linkers.command, &module)?;
@@ -267,7 +267,7 @@ fn compile<T: Code>(compiler: Compiler<'_>, bytes: &[u8]) -> Result<(T, Made), L
 }
 
 /// Whether a description is one that the host can work with.
-pub(super) fn check(description: &Description) -> Result<(), LoadError> {
+pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
     let wrong = |message: String| Err(LoadError::Description { message });
     if !is_dns_label(&description.name) {
         return wrong(format!(

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use plugin_fixtures::{FORMS, Form, cases};
 
-use super::super::Class;
-use super::super::limits::MIB;
 use super::*;
+use crate::Class;
+use crate::limits::MIB;
 
 /// How much later than its deadline a call may end: a tick of the epoch, and a busy machine.
 const SLACK: Duration = Duration::from_millis(500);

@@ -1,0 +1,44 @@
+//! The plugin runtime of operator-host: from a file of WebAssembly to a call in a fresh sandbox. Knows no Kubernetes
+//! client.
+//!
+//! What is made once for a process is the [`Runtime`] (engine, linkers); what is made once for a file is the
+//! [`Plugin`] (machine code, linked); everything else, memory and clocks and log, is made for one call and
+//! gone after it.
+//!
+//! A crate of its own because it is compiled for speed, and all the rest of the program for size.
+
+pub mod contract;
+pub mod limits;
+
+mod runtime;
+
+mod engine;
+mod ticker;
+
+mod cache;
+mod inspect;
+mod load;
+
+mod call;
+mod command;
+mod component;
+mod convert;
+
+mod deterministic;
+mod log;
+mod sandbox;
+
+mod bindings;
+mod digest;
+
+pub use cache::{Cache, CacheError};
+pub use call::{Call, CallError, CallStats, Class};
+pub use digest::Digest;
+pub use engine::EngineError;
+pub use limits::{EngineOptions, Limits};
+pub use load::{LoadError, Made};
+pub use log::TARGET as LOG_TARGET;
+pub use runtime::{Draw, Form, Plugin, Runtime};
+
+#[cfg(test)]
+mod tests;

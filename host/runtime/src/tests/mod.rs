@@ -1,0 +1,73 @@
+//! The runtime against real WebAssembly, in both binary forms. The plugins are in `tests/fixtures`.
+
+mod bad_calls;
+mod bad_files;
+mod cache;
+mod compat;
+mod good_plugins;
+mod log;
+
+use std::sync::{Arc, LazyLock};
+
+use kube::core::DynamicObject;
+use plugin_fixtures::{Fixture, Form};
+use serde_json::json;
+
+use crate::contract::{Request, Response};
+use crate::{Call, CallError, EngineOptions, Limits, LoadError, Plugin, Runtime};
+
+/// One for all tests, as a process has one.
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Runtime::new(EngineOptions::default()).expect("the engine starts"));
+
+async fn load(file: Vec<u8>, limits: Limits) -> Result<Plugin, LoadError> {
+    RUNTIME.load(file, limits).await
+}
+
+/// The error of a file that must not load.
+async fn refused(file: Vec<u8>) -> String {
+    match load(file, Limits::default()).await {
+        Ok(_) => panic!("the file was loaded"),
+        Err(error) => error.to_string(),
+    }
+}
+
+async fn plugin(form: Form, case: &str, limits: Limits) -> Plugin {
+    match load(Fixture::new(case).build(form), limits).await {
+        Ok(plugin) => plugin,
+        Err(error) => panic!("{form:?}: {error}"),
+    }
+}
+
+/// One reconcile of a case.
+async fn call(form: Form, case: &str, limits: Limits) -> Call<Response> {
+    plugin(form, case, limits)
+        .await
+        .reconcile(&request("2026-01-02T03:04:05Z"))
+        .await
+}
+
+/// The error of one reconcile of a case.
+async fn failure(form: Form, case: &str, limits: Limits) -> CallError {
+    match call(form, case, limits).await.outcome {
+        Ok(response) => panic!("{form:?} answered {response:?}"),
+        Err(error) => error,
+    }
+}
+
+fn request(now: &str) -> Request {
+    let parent: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "fixtures.dev/v1",
+        "kind": "Fixture",
+        "metadata": { "name": "one", "namespace": "default", "uid": "4e6f2a0c-6f5d-4a52-9a4e-0f2a7d1f3b11" },
+        "spec": { "replicas": 3 },
+    }))
+    .expect("a resource");
+    Request {
+        parent: Arc::new(parent),
+        children: Vec::new(),
+        related: Vec::new(),
+        now: now.parse().expect("a time"),
+        traceparent: None,
+    }
+}
