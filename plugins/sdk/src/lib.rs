@@ -59,6 +59,7 @@ mod quantity;
 mod request;
 mod response;
 mod rollout;
+mod scan;
 #[cfg(feature = "yaml")]
 mod template;
 #[cfg(feature = "testing")]

@@ -1,73 +1,141 @@
 //! An object of the cluster, as the API server shows it.
 
+use std::cell::OnceCell;
+use std::fmt;
+use std::ops::Range;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::kinds::{DEPLOYMENT, Kind, POD};
+use crate::scan::{self, Escaped, Item, TooLong};
 
 /// An object of the cluster: JSON with the fields that every object has at hand.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Object(Value);
+#[derive(Clone)]
+pub struct Object {
+    /// As the host sent it; empty for one that was made of a value.
+    text: String,
+    /// Where its outermost members are in the text.
+    members: Vec<Member>,
+    /// The tree, once somebody needs it.
+    value: OnceCell<Value>,
+}
+
+/// A place in the text.
+#[derive(Clone)]
+struct Member {
+    /// Without its quotes.
+    name: Range<usize>,
+    value: Range<usize>,
+    /// Whether the value is a text with escapes.
+    escaped: bool,
+}
+
+/// What stands at a path.
+enum Found<'a> {
+    /// In the text. It has no escapes itself.
+    Item(Item<'a>),
+    /// In the tree.
+    Value(&'a Value),
+}
 
 impl From<Value> for Object {
     fn from(value: Value) -> Self {
-        Self(value)
+        Self {
+            text: String::new(),
+            members: Vec::new(),
+            value: value.into(),
+        }
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Object").field(self.value()).finish()
+    }
+}
+
+impl PartialEq for Object {
+    fn eq(&self, other: &Self) -> bool {
+        self.value() == other.value()
     }
 }
 
 impl Object {
+    /// Of the host's JSON, which is looked into where a field is asked for and read in full only when it must be.
+    pub(crate) fn from_text(text: String) -> Self {
+        let start = |item: Item| item.json.as_ptr() as usize - text.as_ptr() as usize;
+        let member = |scan::Member { name, value }: scan::Member| Member {
+            name: start(name) + 1..start(name) + name.json.len() - 1,
+            value: start(value)..start(value) + value.json.len(),
+            escaped: value.escaped,
+        };
+        let members = scan::members(&text).map(member).collect();
+        Self {
+            members,
+            text,
+            value: OnceCell::new(),
+        }
+    }
+
+    /// `apiVersion`.
+    #[must_use]
+    pub fn api_version(&self) -> &str {
+        self.string(&["apiVersion"]).unwrap_or_default()
+    }
+
+    /// `kind`.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.string(&["kind"]).unwrap_or_default()
+    }
+
     /// `metadata.name`.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.text("/metadata/name").unwrap_or_default()
+        self.string(&["metadata", "name"]).unwrap_or_default()
     }
 
     /// `metadata.namespace`; `None` for a cluster-scoped object.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
-        self.text("/metadata/namespace")
+        self.string(&["metadata", "namespace"])
     }
 
     /// Whether this is an object of that kind, in that version.
     #[must_use]
     pub fn is(&self, kind: Kind) -> bool {
-        self.text("/kind") == Some(kind.kind) && self.text("/apiVersion") == Some(kind.api_version)
+        self.kind() == kind.kind && self.api_version() == kind.api_version
     }
 
     /// The value of a label.
     #[must_use]
     pub fn label(&self, key: &str) -> Option<&str> {
-        self.get("/metadata/labels")?.get(key)?.as_str()
+        self.string(&["metadata", "labels", key])
     }
 
     /// The value of an annotation.
     #[must_use]
     pub fn annotation(&self, key: &str) -> Option<&str> {
-        self.get("/metadata/annotations")?.get(key)?.as_str()
+        self.string(&["metadata", "annotations", key])
     }
 
     /// The value at a path of field names and list positions, such as `/spec/ports/0/port`.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Value> {
-        // Not `Value::pointer`: its escapes bring 5 KB of text search into the plugin.
-        path.split('/')
-            .skip(1)
-            .try_fold(&self.0, |value, step| match value {
-                Value::Array(items) => items.get(step.parse::<usize>().ok()?),
-                value => value.get(step),
-            })
+        walk(self.value(), &steps(path))
     }
 
     /// The text at a path; `None` when there is none or it is no text.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<&str> {
-        self.get(path)?.as_str()
+        self.string(&steps(path))
     }
 
     /// The whole number at a path; `None` when there is none or it is no such number.
     #[must_use]
     pub fn integer(&self, path: &str) -> Option<i64> {
-        self.get(path)?.as_i64()
+        self.number(&steps(path))
     }
 
     /// The value at a path as a type of one's own; `None` when it is missing or does not fit.
@@ -79,17 +147,26 @@ impl Object {
     /// Whether the object is on its way out: it has a `metadata.deletionTimestamp`.
     #[must_use]
     pub fn is_terminating(&self) -> bool {
-        self.get("/metadata/deletionTimestamp")
-            .is_some_and(|timestamp| !timestamp.is_null())
+        match self.find(&["metadata", "deletionTimestamp"]) {
+            Some(Found::Item(timestamp)) => timestamp.json != "null",
+            Some(Found::Value(timestamp)) => !timestamp.is_null(),
+            None => false,
+        }
     }
 
     /// The status of a condition in `status.conditions`: `Some(true)` for `True`, `Some(false)` for `False`,
     /// `None` when it is missing or unknown.
     #[must_use]
     pub fn condition(&self, type_: &str) -> Option<bool> {
-        let conditions = self.get("/status/conditions")?.as_array()?;
-        let condition = conditions.iter().find(|condition| condition["type"] == type_)?;
-        match condition["status"].as_str()? {
+        const PATH: &[&str] = &["status", "conditions"];
+        let status = match self.find(PATH)? {
+            Found::Item(conditions) => match condition(conditions, type_) {
+                Ok(status) => status,
+                Err(Escaped) => condition_of(walk(self.value(), PATH)?, type_),
+            },
+            Found::Value(conditions) => condition_of(conditions, type_),
+        };
+        match status? {
             "True" => Some(true),
             "False" => Some(false),
             _ => None,
@@ -116,16 +193,221 @@ impl Object {
     /// `Succeeded`.
     #[must_use]
     pub fn is_finished_pod(&self) -> bool {
-        self.is(POD) && matches!(self.text("/status/phase"), Some("Failed" | "Succeeded"))
+        self.is(POD) && matches!(self.string(&["status", "phase"]), Some("Failed" | "Succeeded"))
     }
 
     fn deployment_is_ready(&self) -> bool {
-        let count = |path| self.integer(path).unwrap_or(0);
-        let wanted = self.integer("/spec/replicas").unwrap_or(1);
-        count("/status/observedGeneration") >= count("/metadata/generation")
-            && count("/status/updatedReplicas") == wanted
-            && count("/status/availableReplicas") == wanted
+        let count = |part, name| self.number(&[part, name]);
+        let reported = |name| count("status", name).unwrap_or(0);
+        let wanted = count("spec", "replicas").unwrap_or(1);
+        reported("observedGeneration") >= count("metadata", "generation").unwrap_or(0)
+            && reported("updatedReplicas") == wanted
+            && reported("availableReplicas") == wanted
             // Pods of an earlier version that still run are not yet out of the way.
-            && count("/status/replicas") == wanted
+            && reported("replicas") == wanted
+    }
+
+    fn string(&self, steps: &[&str]) -> Option<&str> {
+        match self.find(steps)? {
+            Found::Item(item) => item.string().ok()?,
+            Found::Value(value) => value.as_str(),
+        }
+    }
+
+    fn number(&self, steps: &[&str]) -> Option<i64> {
+        match self.find(steps)? {
+            Found::Item(item) => match item.integer() {
+                Ok(number) => number,
+                Err(TooLong) => walk(self.value(), steps)?.as_i64(),
+            },
+            Found::Value(value) => value.as_i64(),
+        }
+    }
+
+    fn find(&self, steps: &[&str]) -> Option<Found<'_>> {
+        if self.value.get().is_none()
+            && let Ok(found) = self.scan(steps)
+        {
+            return found.map(Found::Item);
+        }
+        walk(self.value(), steps).map(Found::Value)
+    }
+
+    fn scan(&self, steps: &[&str]) -> Result<Option<Item<'_>>, Escaped> {
+        let Some((outermost, inner)) = steps.split_first() else {
+            return Err(Escaped);
+        };
+        let part = |place: &Range<usize>| self.text.get(place.clone()).unwrap_or_default();
+        let named = |member: &&Member| part(&member.name) == *outermost;
+        let Some(member) = self.members.iter().find(named) else {
+            return Ok(None);
+        };
+        let mut item = Item {
+            json: part(&member.value),
+            escaped: member.escaped,
+        };
+        for step in inner {
+            // A position in a list is for the tree.
+            if item.json.starts_with('[') {
+                return Err(Escaped);
+            }
+            match item.member(step)? {
+                Some(value) => item = value,
+                None => return Ok(None),
+            }
+        }
+        if item.escaped {
+            Err(Escaped)
+        } else {
+            Ok(Some(item))
+        }
+    }
+
+    fn value(&self) -> &Value {
+        self.value.get_or_init(|| parse(&self.text))
+    }
+}
+
+fn steps(path: &str) -> Vec<&str> {
+    path.split('/').skip(1).collect()
+}
+
+// Not `Value::pointer`: its escapes bring 5 KB of text search into the plugin.
+fn walk<'a>(value: &'a Value, steps: &[&str]) -> Option<&'a Value> {
+    steps.iter().try_fold(value, |value, step| match value {
+        Value::Object(members) => members.get(*step),
+        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
+/// The status of a condition of this type.
+fn condition<'a>(conditions: Item<'a>, type_: &str) -> Result<Option<&'a str>, Escaped> {
+    for condition in scan::elements(conditions.json) {
+        let text = |name| condition.member(name)?.map_or(Ok(None), Item::string);
+        if text("type")? == Some(type_) {
+            return text("status");
+        }
+    }
+    Ok(None)
+}
+
+/// As [`condition`], in a tree.
+fn condition_of<'a>(conditions: &'a Value, type_: &str) -> Option<&'a str> {
+    let mut conditions = conditions.as_array()?.iter();
+    conditions.find(|condition| condition["type"] == type_)?["status"].as_str()
+}
+
+/// The host's texts are JSON by the contract; a panic says so where one is not.
+pub(crate) fn parse(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(error) => panic!("the host sent an object that is not JSON: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::SERVICE;
+
+    fn pod() -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "p", "namespace": "n", "deletionTimestamp": null, "generation": 7,
+                "labels": { "app": "a/b", "odd": "say \"x\"" }, "annotations": { "k\"ey": "odd", "plain": "{\"a\":[1]}" },
+            },
+            "spec": { "replicas": -3, "half": 0.5, "huge": u64::MAX, "large": i64::MAX, "ports": [{ "port": 80 }] },
+            "status": { "phase": "Failed", "conditions": [
+                { "message": "a \"quoted\" ] }", "type": "Other", "status": "False" },
+                { "lastProbeTime": null, "type": "Ready", "status": "True" },
+                { "type": "Odd", "status": "Unknown" }, { "type": "None" },
+            ] },
+        })
+    }
+
+    type Question = Box<dyn Fn(&Object) -> String>;
+
+    /// Everything that can be asked of an object, with its answer.
+    fn questions() -> Vec<Question> {
+        let mut all: Vec<Question> = vec![
+            Box::new(|o| format!("{} {} {:?}", o.api_version(), o.kind(), (o.name(), o.namespace()))),
+            Box::new(|o| format!("{:?}", (o.is(POD), o.is(SERVICE)))),
+            Box::new(|o| format!("{:?}", (o.is_terminating(), o.is_finished_pod()))),
+            Box::new(|o| o.is_ready().to_string()),
+        ];
+        for path in [
+            "/metadata/labels/app",
+            "/metadata/labels/odd",
+            "/metadata/generation",
+            "/metadata/missing",
+            "/missing/too",
+            "/spec/replicas",
+            "/spec/half",
+            "/spec/huge",
+            "/spec/large",
+            "/spec/ports",
+            "/spec/ports/0/port",
+            "/spec/ports/1/port",
+            "/status/conditions/1/type",
+            "/status/phase/deeper",
+            "",
+        ] {
+            all.push(Box::new(move |o| format!("{path} {:?}", o.text(path))));
+            all.push(Box::new(move |o| format!("{path} {:?}", o.integer(path))));
+        }
+        for type_ in ["Ready", "Other", "Odd", "None", "Missing"] {
+            all.push(Box::new(move |o| format!("{type_} {:?}", o.condition(type_))));
+        }
+        for key in ["app", "odd", "k\"ey", "plain", "missing"] {
+            all.push(Box::new(move |o| format!("{key} {:?}", o.label(key))));
+            all.push(Box::new(move |o| format!("{key} {:?}", o.annotation(key))));
+        }
+        all
+    }
+
+    #[test]
+    fn a_text_answers_as_the_tree_of_it_does_in_any_order() {
+        let mut objects = vec![pod(), json!({}), json!({ "metadata": null, "status": [] })];
+        let mut leaving = pod();
+        leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        objects.push(leaving);
+        for ready in [1, 2] {
+            objects.push(json!({
+                "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "d", "generation": 2 },
+                "spec": { "replicas": 2 }, "status": {
+                    "observedGeneration": 2, "updatedReplicas": 2, "availableReplicas": ready, "replicas": 2,
+                },
+            }));
+        }
+        for value in objects {
+            let tree = Object::from(value.clone());
+            for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+                let object = Object::from_text(text.clone());
+                for ask in questions() {
+                    assert_eq!(
+                        ask(&Object::from_text(text.clone())),
+                        ask(&tree),
+                        "first of {text}"
+                    );
+                    // Some of the questions before made a tree of it.
+                    assert_eq!(ask(&object), ask(&tree), "later of {text}");
+                }
+                assert_eq!(object, tree);
+                assert_eq!(object.get("/spec"), value.get("spec"));
+            }
+        }
+        let object = Object::from(pod());
+        assert_eq!(
+            (object.integer("/spec/replicas"), object.is(POD)),
+            (Some(-3), true)
+        );
+        assert_eq!(
+            (object.condition("Ready"), object.condition("Other")),
+            (Some(true), Some(false))
+        );
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::kinds::Kind;
-use crate::object::Object;
+use crate::object::{Object, parse};
 use crate::response::{Failure, Need};
 
 /// All that a plugin knows in one call.
@@ -110,25 +110,17 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
                 spec: Spec::deserialize(spec).map_err(|error| Failure::invalid(format!("spec: {error}")))?,
                 status: Status::deserialize(status).ok(),
             },
-            children: objects(&request.children),
+            children: objects(request.children),
             now: request.now,
             related: request
                 .related
                 .into_iter()
-                .map(|related| (related.id, objects(&related.objects)))
+                .map(|related| (related.id, objects(related.objects)))
                 .collect(),
         })
     }
 }
 
-fn objects(texts: &[String]) -> Vec<Object> {
-    texts.iter().map(|text| Object::from(parse(text))).collect()
-}
-
-/// The host's texts are JSON by the contract; a panic says so where one is not.
-fn parse(text: &str) -> Value {
-    match serde_json::from_str(text) {
-        Ok(value) => value,
-        Err(error) => panic!("the host sent an object that is not JSON: {error}"),
-    }
+fn objects(texts: Vec<String>) -> Vec<Object> {
+    texts.into_iter().map(Object::from_text).collect()
 }

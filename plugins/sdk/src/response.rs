@@ -270,12 +270,11 @@ impl ObjectRef {
 
 impl From<&Object> for ObjectRef {
     fn from(object: &Object) -> Self {
-        let text = |path| object.text(path).map(str::to_owned);
         Self {
-            api_version: text("/apiVersion").unwrap_or_default(),
-            kind: text("/kind").unwrap_or_default(),
-            namespace: text("/metadata/namespace"),
-            name: text("/metadata/name").unwrap_or_default(),
+            api_version: object.api_version().to_owned(),
+            kind: object.kind().to_owned(),
+            namespace: object.namespace().map(str::to_owned),
+            name: object.name().to_owned(),
         }
     }
 }
