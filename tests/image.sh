@@ -83,8 +83,7 @@ if grep -aqE '/usr/local/cargo/|/src/host/' "$root/usr/local/bin/operator-host";
     fail "the program names paths of its build"
 fi
 size=$(stat --format %s "$root/usr/local/bin/operator-host")
-# What it had when this was written, and a little: the symbols alone would be over it.
-[[ $profile != release ]] || ((size <= 23000000)) || fail "the program has $size bytes: what has made it grow?"
+[[ $profile != release ]] || ((size <= 20000000)) || fail "the program has $size bytes: at most 20 MB, or what made it grow?"
 check "is $(du -m --apparent-size "$root/usr/local/bin/operator-host" | cut -f1) MB of program in $(du -sm --apparent-size "$root" | cut -f1) MB"
 
 say "Running it, unprivileged, on a read-only root, with the declared mounts only"

@@ -9,6 +9,8 @@ use kube::{Client, discovery};
 use thiserror::Error;
 use tokio::sync::watch;
 
+use super::api::refusal;
+use crate::client::chain;
 use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
 
@@ -93,7 +95,7 @@ impl Kinds {
             Err(error) if is_missing(&error) => Err(KindError::Unknown(kind.clone())),
             Err(error) => Err(KindError::Discovery {
                 kind: kind.clone(),
-                message: error.to_string(),
+                message: in_words(&error),
             }),
         }?;
         self.metrics
@@ -146,10 +148,37 @@ pub fn gvk(kind: &Kind) -> GroupVersionKind {
     GroupVersionKind::gvk(group, version, &kind.kind)
 }
 
+fn in_words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => refusal(status, None),
+        other => chain(other),
+    }
+}
+
 fn is_missing(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 404,
         kube::Error::Discovery(_) => true,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_refused_lookup_is_told_in_the_server_s_words_and_with_what_to_do() {
+        let refused = |code, said: &str| {
+            let status = Status::failure(said, "Forbidden").with_code(code);
+            in_words(&kube::Error::Api(Box::new(status)))
+        };
+        assert_eq!(
+            refused(403, "forbidden: User \"host\" cannot get path \"/apis/a/v1\""),
+            "forbidden: User \"host\" cannot get path \"/apis/a/v1\"; give the host's role that permission"
+        );
+        assert_eq!(refused(500, "no etcd"), "no etcd");
     }
 }
