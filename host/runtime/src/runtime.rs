@@ -186,7 +186,8 @@ impl Plugin {
         self.0.made
     }
 
-    /// Tells, later, whether nobody holds this version any more, and its machine code is gone.
+    /// Tells, later, whether nobody holds this version any more, and its machine code is gone. For tests.
+    #[doc(hidden)]
     pub fn ended(&self) -> impl Fn() -> bool + use<> {
         let version = Arc::downgrade(&self.0);
         move || version.strong_count() == 0

@@ -43,7 +43,7 @@ pub enum LogError {
 /// reach a collector; this host says both once, in its own words.
 const QUIET: &str = "kube_runtime::watcher=error,kube_client::client=error,opentelemetry=off,opentelemetry_sdk=off,opentelemetry-otlp=off,opentelemetry_otlp=off,opentelemetry-prometheus=off";
 
-/// What SIGUSR1 adds.
+/// What SIGUSR1 adds. `operator_host` is the start of the runtime crate's targets, too.
 const DEBUG: &str = "operator_host=debug,plugin=debug";
 
 /// What to log: a level, or targets with levels.

@@ -8,15 +8,16 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::kinds::{DEPLOYMENT, Kind, POD};
-use crate::scan::{self, Escaped, Item, TooLong};
+use crate::scan::{self, Escaped, Item};
 
 /// An object of the cluster: JSON with the fields that every object has at hand.
 #[derive(Clone)]
 pub struct Object {
     /// As the host sent it; empty for one that was made of a value.
     text: String,
-    /// Where its outermost members are in the text.
+    /// Where in the text its outermost members are, and those of its metadata, which every pass asks for.
     members: Vec<Member>,
+    metadata: Vec<Member>,
     /// The tree, once somebody needs it.
     value: OnceCell<Value>,
 }
@@ -44,6 +45,7 @@ impl From<Value> for Object {
         Self {
             text: String::new(),
             members: Vec::new(),
+            metadata: Vec::new(),
             value: value.into(),
         }
     }
@@ -65,14 +67,30 @@ impl Object {
     /// Of the host's JSON, which is looked into where a field is asked for and read in full only when it must be.
     pub(crate) fn from_text(text: String) -> Self {
         let start = |item: Item| item.json.as_ptr() as usize - text.as_ptr() as usize;
-        let member = |scan::Member { name, value }: scan::Member| Member {
-            name: start(name) + 1..start(name) + name.json.len() - 1,
-            value: start(value)..start(value) + value.json.len(),
-            escaped: value.escaped,
+        let mut odd = false;
+        let mut members = |object| {
+            let mut members = Vec::new();
+            for scan::Member { name, value } in scan::members(object) {
+                odd |= name.escaped;
+                members.push(Member {
+                    name: start(name) + 1..start(name) + name.json.len() - 1,
+                    value: start(value)..start(value) + value.json.len(),
+                    escaped: value.escaped,
+                });
+            }
+            members
         };
-        let members = scan::members(&text).map(member).collect();
+        let outermost = members(&text);
+        let part = |place: &Range<usize>| text.get(place.clone()).unwrap_or_default();
+        let metadata = outermost.iter().find(|member| part(&member.name) == "metadata");
+        let metadata = members(metadata.map_or("", |metadata| part(&metadata.value)));
+        if odd {
+            // A name with an escape is not what it looks like.
+            return Self::from(parse(&text));
+        }
         Self {
-            members,
+            metadata,
+            members: outermost,
             text,
             value: OnceCell::new(),
         }
@@ -216,10 +234,8 @@ impl Object {
 
     fn number(&self, steps: &[&str]) -> Option<i64> {
         match self.find(steps)? {
-            Found::Item(item) => match item.integer() {
-                Ok(number) => number,
-                Err(TooLong) => walk(self.value(), steps)?.as_i64(),
-            },
+            // What is not so plain a number, the tree knows.
+            Found::Item(item) => item.integer().or_else(|| walk(self.value(), steps)?.as_i64()),
             Found::Value(value) => value.as_i64(),
         }
     }
@@ -234,12 +250,13 @@ impl Object {
     }
 
     fn scan(&self, steps: &[&str]) -> Result<Option<Item<'_>>, Escaped> {
-        let Some((outermost, inner)) = steps.split_first() else {
-            return Err(Escaped);
+        let (members, name, inner) = match steps {
+            ["metadata", name, inner @ ..] => (&self.metadata, name, inner),
+            [name, inner @ ..] => (&self.members, name, inner),
+            [] => return Err(Escaped),
         };
         let part = |place: &Range<usize>| self.text.get(place.clone()).unwrap_or_default();
-        let named = |member: &&Member| part(&member.name) == *outermost;
-        let Some(member) = self.members.iter().find(named) else {
+        let Some(member) = members.iter().find(|member| part(&member.name) == *name) else {
             return Ok(None);
         };
         let mut item = Item {
@@ -320,7 +337,7 @@ mod tests {
                 "name": "p", "namespace": "n", "deletionTimestamp": null, "generation": 7,
                 "labels": { "app": "a/b", "odd": "say \"x\"" }, "annotations": { "k\"ey": "odd", "plain": "{\"a\":[1]}" },
             },
-            "spec": { "replicas": -3, "half": 0.5, "huge": u64::MAX, "large": i64::MAX, "ports": [{ "port": 80 }] },
+            "spec": { "replicas": -3, "none": 0, "half": 0.5, "huge": u64::MAX, "large": i64::MAX, "ports": [{ "port": 80 }] },
             "status": { "phase": "Failed", "conditions": [
                 { "message": "a \"quoted\" ] }", "type": "Other", "status": "False" },
                 { "lastProbeTime": null, "type": "Ready", "status": "True" },
@@ -344,9 +361,14 @@ mod tests {
             "/metadata/labels/odd",
             "/metadata/generation",
             "/metadata/missing",
+            "/metadata/k\"ey",
+            "/metadata/k\\\"ey",
+            "/k\"ey",
+            "/k\\\"ey",
             "/missing/too",
             "/spec/replicas",
             "/spec/half",
+            "/spec/none",
             "/spec/huge",
             "/spec/large",
             "/spec/ports",
@@ -371,7 +393,13 @@ mod tests {
 
     #[test]
     fn a_text_answers_as_the_tree_of_it_does_in_any_order() {
-        let mut objects = vec![pod(), json!({}), json!({ "metadata": null, "status": [] })];
+        let mut objects = vec![
+            pod(),
+            json!({}),
+            json!({ "metadata": null, "status": [] }),
+            json!({ "k\"ey": "odd", "metadata": { "name": "n" } }),
+            json!({ "metadata": { "k\"ey": "odd", "name": "n" } }),
+        ];
         let mut leaving = pod();
         leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         objects.push(leaving);

@@ -10,10 +10,6 @@
 #[derive(Debug, PartialEq)]
 pub(crate) struct Escaped;
 
-/// A number may be too large: the document must be read in full.
-#[derive(Debug, PartialEq)]
-pub(crate) struct TooLong;
-
 /// What stands in a document.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Item<'a> {
@@ -33,23 +29,18 @@ impl<'a> Item<'a> {
         Ok(inside.and_then(|rest| rest.strip_suffix('"')))
     }
 
-    /// The whole number that stands here; of anything else, nothing.
-    pub(crate) fn integer(self) -> Result<Option<i64>, TooLong> {
+    /// The number that stands here, when it is digits alone and not too many; else nothing.
+    pub(crate) fn integer(self) -> Option<i64> {
         // Not `parse`: its errors and overflows are half a kilobyte of a plugin.
         const DIGITS: usize = 18;
-        let (sign, digits) = match self.json.strip_prefix('-') {
-            Some(digits) => (-1, digits),
-            None => (1, self.json),
-        };
-        if digits.len() > DIGITS {
-            return Err(TooLong);
+        if self.json.len() > DIGITS {
+            return None;
         }
-        let number = digits.bytes().try_fold(0, |number, digit| {
+        self.json.bytes().try_fold(0, |number, digit| {
             digit
                 .is_ascii_digit()
                 .then(|| number * 10 + i64::from(digit - b'0'))
-        });
-        Ok(number.filter(|_| !digits.is_empty()).map(|number| sign * number))
+        })
     }
 
     /// A member of an object; of a value that is no object, nothing.
@@ -319,6 +310,9 @@ mod tests {
         assert_eq!(item(&odd).member("missing"), Err(Escaped));
         assert_eq!(item(&odd).member("text").unwrap().unwrap().string(), Err(Escaped));
         assert_eq!(item("{\"a\": \"\"}").member("b"), Ok(None));
+        let integers =
+            ["0", "42", "-0", "1.0", "1e3", "null", "1000000000000000000"].map(|json| item(json).integer());
+        assert_eq!(integers, [Some(0), Some(42), None, None, None, None, None]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 impl ControlPlane {
     /// A kubeconfig with a new token of a ServiceAccount that exists; its namespace is the default one, as in a pod.
-    /// Returns once the API server knows of all that the account may do: its authoriser reads roles by a watch, and a
+    /// Returns once the API server knows of all that is bound to the account itself: its authoriser reads roles by a watch, and a
     /// new server gives everybody discovery a second after it is ready.
     ///
     /// # Errors
@@ -50,9 +50,10 @@ impl ControlPlane {
         let token = answer.status.and_then(|status| status.token).unwrap_or_default();
         let kubeconfig = self.write_kubeconfig(&format!("{namespace}-{name}"), &token, namespace)?;
         let account = connect(&config_of(&kubeconfig).await?)?;
+        let started = Instant::now();
         for (bound_in, rules) in bound(&client, namespace, name).await? {
             let bound_in = bound_in.unwrap_or_else(|| namespace.to_owned());
-            until_allowed(&account, &bound_in, &rules)
+            until_allowed(&account, &bound_in, &rules, started)
                 .await
                 .map_err(|message| Error::Refused {
                     object: format!("ServiceAccount/{namespace}/{name}"),
@@ -69,10 +70,10 @@ async fn bound(
     namespace: &str,
     name: &str,
 ) -> Result<Vec<(Option<String>, Vec<PolicyRule>)>, Error> {
-    let is_account = |subject: &Subject| {
+    let is_account = |subject: &Subject, bound_in: Option<&str>| {
         subject.kind == "ServiceAccount"
             && subject.name == name
-            && subject.namespace.as_deref() == Some(namespace)
+            && subject.namespace.as_deref().or(bound_in) == Some(namespace)
     };
     let all = ListParams::default();
     let everywhere = Api::<ClusterRoleBinding>::all(client.clone()).list(&all).await?;
@@ -84,10 +85,11 @@ async fn bound(
         .into_iter()
         .map(|binding| (binding.metadata.namespace, binding.subjects, binding.role_ref));
     let mut found = Vec::new();
-    for (namespace, subjects, role) in everywhere.chain(within) {
-        if subjects.iter().flatten().any(is_account) {
-            let rules = rules_of(client, namespace.as_deref(), &role).await?;
-            found.push((namespace, rules));
+    for (bound_in, subjects, role) in everywhere.chain(within) {
+        let mut subjects = subjects.iter().flatten();
+        if subjects.any(|subject| is_account(subject, bound_in.as_deref())) {
+            let rules = rules_of(client, bound_in.as_deref(), &role).await?;
+            found.push((bound_in, rules));
         }
     }
     // Who has no role may look around, as everybody.
@@ -118,7 +120,12 @@ async fn rules_of(
 ///
 /// # Errors
 /// What it still said in the end.
-async fn until_allowed(account: &Client, namespace: &str, rules: &[PolicyRule]) -> Result<(), String> {
+async fn until_allowed(
+    account: &Client,
+    namespace: &str,
+    rules: &[PolicyRule],
+    started: Instant,
+) -> Result<(), String> {
     let reviews = Api::<SelfSubjectRulesReview>::all(account.clone());
     let question = SelfSubjectRulesReview {
         spec: SelfSubjectRulesReviewSpec {
@@ -126,7 +133,6 @@ async fn until_allowed(account: &Client, namespace: &str, rules: &[PolicyRule]) 
         },
         ..SelfSubjectRulesReview::default()
     };
-    let started = Instant::now();
     loop {
         let said = match reviews.create(&PostParams::default(), &question).await {
             Ok(answer) => {
