@@ -28,7 +28,7 @@ COPY tests tests
 #
 # Small, too. With frame pointers the tables by which a stack is unwound are a third smaller, and profilers find their way
 # without them; C needs none, since no panic passes through it. On x86-64 Rust links with lld (since 1.90): functions that
-# are the same are there once, and relocations are packed (which glibc reads since 2.36). All of it is an eighth of the
+# are the same are there once, and relocations are packed (which glibc reads since 2.36). All of it is a twelfth of the
 # program.
 RUN set -eu; \
     export CARGO_INCREMENTAL=0; \
