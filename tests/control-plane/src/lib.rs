@@ -10,7 +10,8 @@
 //! `StorageObjectInUseProtection` is off when no kube-controller-manager is there to take its finalizers away.
 //!
 //! Modules in reading order: `options` what to start, `cluster` the control plane, `component` one process,
-//! `ports`, `binaries` and `install.sh` where the programs come from, `client`, `manifests`, `audit`, `accounts`, `deployed` programs that have no node here, then `node`.
+//! `ports`, `binaries` and `install.sh` where the programs come from, `client`, `manifests`, `audit`, `accounts`, `deployed` programs that have no node
+//! here, `proxy` bad weather between a client and the API server, then `node`.
 
 mod accounts;
 mod audit;
@@ -25,6 +26,7 @@ pub mod manifests;
 pub mod node;
 mod options;
 mod ports;
+pub mod proxy;
 
 pub use audit::{AuditEvent, AuditObject, AuditStatus, AuditUser};
 pub use client::connect;

@@ -371,3 +371,86 @@ fn a_control_plane_outlives_the_runtime_that_started_it() {
         until(&pods, "later", "the pod is Ready", |pod: Option<&Pod>| ready(pod)).await;
     });
 }
+
+/// What the proxy's clients see of each weather, and what the API server sees.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_makes_bad_weather_on_demand() {
+    use control_plane::proxy::{Mode, Proxy};
+    use futures::StreamExt;
+    use kube::api::{WatchEvent, WatchParams};
+
+    let cluster = ControlPlane::start(Options {
+        controller_manager: false,
+        ..Options::default()
+    })
+    .await
+    .unwrap();
+    let proxy = Proxy::start(&cluster.kubeconfig()).await.unwrap();
+    let kubeconfig = Kubeconfig::read_from(proxy.kubeconfig()).unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .unwrap();
+    let through: Api<ConfigMap> = api(&connect(&config).unwrap());
+    let direct: Api<ConfigMap> = api(&cluster.client().await.unwrap());
+    let map = |name: &str| serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+    let code = |error: kube::Error| match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    };
+
+    let params = PostParams::default();
+    through.create(&params, &map("passed")).await.unwrap();
+    let mut watch = through.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+    assert!(matches!(watch.next().await, Some(Ok(WatchEvent::Added(_)))));
+
+    proxy.set_mode(Mode::Refuse {
+        status: 429,
+        retry_after: Some(1),
+    });
+    assert_eq!(code(through.get("passed").await.unwrap_err()), Some(429));
+    assert!(within("the watch ends", watch.next()).await.is_none());
+
+    // Silence, and then all of it.
+    proxy.set_mode(Mode::Pass);
+    let mut watch = through.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+    watch.next().await.unwrap().unwrap();
+    proxy.set_mode(Mode::Stall);
+    direct.create(&params, &map("behind")).await.unwrap();
+    let moment = Duration::from_millis(200);
+    assert!(tokio::time::timeout(moment, watch.next()).await.is_err());
+    assert!(tokio::time::timeout(moment, through.get("passed")).await.is_err());
+    proxy.set_mode(Mode::Pass);
+    assert!(matches!(
+        within("the rest", watch.next()).await,
+        Some(Ok(WatchEvent::Added(_)))
+    ));
+
+    // Only some requests are concerned.
+    proxy.set_mode_of("/configmaps/passed", Mode::Cut);
+    assert_eq!(code(through.get("passed").await.unwrap_err()), None);
+    through.get("behind").await.unwrap();
+
+    proxy.set_mode(Mode::DropAnswers);
+    assert_eq!(
+        code(through.create(&params, &map("done")).await.unwrap_err()),
+        None
+    );
+    direct.get("done").await.unwrap();
+
+    proxy.set_mode(Mode::Cut);
+    within("the watch breaks", async {
+        while let Some(Ok(_)) = watch.next().await {}
+    })
+    .await;
+    assert_eq!(code(through.get("passed").await.unwrap_err()), None);
+    proxy.set_mode(Mode::Delay(moment));
+    let before = Instant::now();
+    through.get("passed").await.unwrap();
+    assert!(before.elapsed() >= moment);
+
+    let seen = proxy.take_seen();
+    assert_eq!(seen.iter().filter(|seen| seen.is_watch()).count(), 2);
+    assert_eq!(seen.iter().filter(|seen| seen.is_write()).count(), 2);
+    assert_eq!(seen.iter().filter(|seen| seen.refused == Some(429)).count(), 1);
+    cluster.shutdown().await;
+}

@@ -1,0 +1,347 @@
+//! A proxy between a client and the API server, which makes bad weather on demand: refusals, silence, cut
+//! connections, answers that get lost.
+//!
+//! It speaks plain HTTP on a port of 127.0.0.1 and hands every request on as it is, with the caller's own token. One
+//! proxy stands before one client (or a few that shall see the same weather); the tests keep their own way around it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::Stream;
+use http::{Method, Request, Response, header};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use kube::Client;
+use kube::client::Body;
+use kube::config::AuthInfo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::client;
+use crate::error::{Context, Error};
+
+/// What becomes of requests from now on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// They are handed on.
+    #[default]
+    Pass,
+    /// They are handed on after this time.
+    Delay(Duration),
+    /// They are answered with this HTTP status and never reach the API server; watches that run are ended, so that
+    /// they have to be asked for again. `retry_after`, in seconds, becomes the header of that name.
+    Refuse {
+        /// Such as 429 or 503.
+        status: u16,
+        /// The `Retry-After` header.
+        retry_after: Option<u32>,
+    },
+    /// They wait until the mode changes, and answers under way stop where they are: silence, on connections that stay.
+    Stall,
+    /// Connections are closed, those that run and those that come.
+    Cut,
+    /// Writes reach the API server, and their connection is closed in place of an answer. Reads are handed on.
+    DropAnswers,
+}
+
+/// The mode, and the requests that it holds for.
+#[derive(Clone, Debug, Default)]
+struct Weather {
+    mode: Mode,
+    /// Only requests with this in their path and query; the others pass.
+    only: Option<String>,
+}
+
+impl Weather {
+    fn over(&self, uri: &str) -> Mode {
+        match &self.only {
+            Some(part) if !uri.contains(part.as_str()) => Mode::Pass,
+            _ => self.mode.clone(),
+        }
+    }
+}
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Such as `GET`.
+    pub method: String,
+    /// Path and query.
+    pub uri: String,
+    /// When.
+    pub at: Instant,
+    /// The status that it was refused with by the proxy itself; `None` of one that was handed on, or was to be.
+    pub refused: Option<u16>,
+}
+
+impl Seen {
+    /// Whether it asks for a watch.
+    #[must_use]
+    pub fn is_watch(&self) -> bool {
+        self.method == "GET" && self.uri.contains("watch=true")
+    }
+
+    /// Whether it asks for all objects of a kind; the API server is asked with a limit for nothing else.
+    #[must_use]
+    pub fn is_list(&self) -> bool {
+        self.method == "GET" && !self.is_watch() && self.uri.contains("limit=")
+    }
+
+    /// Whether it changes something.
+    #[must_use]
+    pub fn is_write(&self) -> bool {
+        self.method != "GET"
+    }
+}
+
+/// See the module. It ends when it is dropped, with its connections.
+pub struct Proxy {
+    weather: watch::Sender<Weather>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    folder: TempDir,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.weather.send_replace(Weather {
+            mode: Mode::Cut,
+            only: None,
+        });
+        self.task.abort();
+    }
+}
+
+impl Proxy {
+    /// Starts one before the cluster of a kubeconfig; its user stays who they are.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be used, or there is no port.
+    pub async fn start(upstream: &Path) -> Result<Self, Error> {
+        let mut config = client::config_of(upstream).await?;
+        // Each request brings its own credentials.
+        config.auth_info = AuthInfo::default();
+        let client = client::connect(&config)?;
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .context(|| "listen on 127.0.0.1".to_owned())?;
+        let address = listener
+            .local_addr()
+            .context(|| "find the port of the proxy".to_owned())?;
+        let folder = tempfile::tempdir().context(|| "create a folder".to_owned())?;
+        write_kubeconfig(
+            upstream,
+            &format!("http://{address}"),
+            &folder.path().join("kubeconfig"),
+        )?;
+        let (weather, seen) = (watch::Sender::default(), Arc::default());
+        let way = Way {
+            client,
+            weather: weather.subscribe(),
+            seen: Arc::clone(&seen),
+        };
+        let task = tokio::spawn(accept(listener, way));
+        Ok(Self {
+            weather,
+            seen,
+            folder,
+            task,
+        })
+    }
+
+    /// The kubeconfig that leads through the proxy.
+    #[must_use]
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    /// Changes the weather for all requests.
+    pub fn set_mode(&self, mode: Mode) {
+        self.weather.send_replace(Weather { mode, only: None });
+    }
+
+    /// Changes the weather for the requests that have `part` in their path and query; the others pass.
+    pub fn set_mode_of(&self, part: &str, mode: Mode) {
+        self.weather.send_replace(Weather {
+            mode,
+            only: Some(part.to_owned()),
+        });
+    }
+
+    /// The requests that have come since the last call, in order.
+    #[must_use]
+    pub fn take_seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The same kubeconfig with another address, and without what is for TLS.
+fn write_kubeconfig(upstream: &Path, server: &str, to: &Path) -> Result<(), Error> {
+    let bad = |error: &dyn std::fmt::Display| Error::Manifest {
+        file: upstream.to_owned(),
+        reason: error.to_string(),
+    };
+    let text = std::fs::read_to_string(upstream).context(|| format!("read {}", upstream.display()))?;
+    // As it stands, since kube's type hides tokens from whoever writes it.
+    let mut kubeconfig: Value = serde_saphyr::from_str(&text).map_err(|error| bad(&error))?;
+    let clusters = kubeconfig["clusters"].as_array_mut();
+    for cluster in clusters.ok_or_else(|| bad(&"it names no clusters"))? {
+        cluster["cluster"] = json!({ "server": server });
+    }
+    // JSON is YAML.
+    std::fs::write(to, kubeconfig.to_string()).context(|| format!("write {}", to.display()))
+}
+
+/// What a connection needs.
+#[derive(Clone)]
+struct Way {
+    client: Client,
+    weather: watch::Receiver<Weather>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+/// Why a connection ends in the middle.
+#[derive(Debug, thiserror::Error)]
+#[error("the proxy cuts this connection")]
+struct Cut;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+
+async fn accept(listener: TcpListener, way: Way) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::spawn(serve(stream, way.clone()));
+            }
+            // Too many files, at worst: it passes.
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, way: Way) {
+    let mut weather = way.weather.clone();
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request| answer(request, way.clone()));
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    let cut = weather.wait_for(|weather| weather.mode == Mode::Cut && weather.only.is_none());
+    tokio::select! {
+        _ = connection => {}
+        _ = cut => {}
+    }
+}
+
+async fn answer(request: Request<Incoming>, mut way: Way) -> Result<Answer, BoxError> {
+    let uri = request.uri().to_string();
+    let reads = request.method() == Method::GET;
+    let mut seen = Seen {
+        method: request.method().to_string(),
+        uri: uri.clone(),
+        at: Instant::now(),
+        refused: None,
+    };
+    // Whole before anything else: what a caller gives up half-way is never handed on.
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await?.to_bytes();
+    let mut drops = false;
+    let mode = way.weather.borrow_and_update().over(&uri);
+    if let Mode::Refuse { status, .. } = mode {
+        seen.refused = Some(status);
+    }
+    way.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+    match mode {
+        Mode::Pass => {}
+        Mode::Delay(delay) => tokio::time::sleep(delay).await,
+        Mode::Refuse { status, retry_after } => return refusal(status, retry_after),
+        Mode::Stall => {
+            let until = uri.clone();
+            way.weather
+                .wait_for(|weather| weather.over(&until) != Mode::Stall)
+                .await?;
+        }
+        Mode::Cut => return Err(Cut.into()),
+        Mode::DropAnswers => drops = !reads,
+    }
+    let mut request = Request::from_parts(parts, Body::from(body.to_vec()));
+    request.headers_mut().remove(header::HOST);
+    let response = way.client.send(request).await?;
+    if drops {
+        return Err(Cut.into());
+    }
+    Ok(response.map(|body| StreamBody::new(flow(body, way.weather, uri)).boxed_unsync()))
+}
+
+/// What the API server says when it has no time.
+fn refusal(status: u16, retry_after: Option<u32>) -> Result<Answer, BoxError> {
+    let mut response = Response::builder()
+        .status(status)
+        .header(header::CONTENT_TYPE, "text/plain; charset=utf-8");
+    if let Some(seconds) = retry_after {
+        response = response.header(header::RETRY_AFTER, seconds);
+    }
+    let text = Full::new(Bytes::from_static(
+        b"Too many requests, please try again later.\n",
+    ));
+    Ok(response.body(text.map_err(|never| match never {}).boxed_unsync())?)
+}
+
+/// The answer's body, as far as the weather lets it through.
+fn flow(
+    body: Body,
+    weather: watch::Receiver<Weather>,
+    uri: String,
+) -> impl Stream<Item = Result<Frame<Bytes>, BoxError>> + Send {
+    let watches = uri.contains("watch=true");
+    futures::stream::unfold(
+        (body, weather, uri),
+        move |(mut body, mut weather, uri)| async move {
+            loop {
+                let mode = weather.borrow_and_update().over(&uri);
+                match mode {
+                    Mode::Cut => return Some((Err(Cut.into()), (body, weather, uri))),
+                    Mode::Refuse { .. } if watches => return None,
+                    Mode::Stall => {
+                        weather.changed().await.ok()?;
+                        continue;
+                    }
+                    _ => {}
+                }
+                tokio::select! {
+                    frame = body.frame() => {
+                        let frame = frame?.map_err(Into::into);
+                        return Some((frame, (body, weather, uri)));
+                    }
+                    changed = weather.changed() => changed.ok()?,
+                }
+            }
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kubeconfig_keeps_its_user_and_leads_elsewhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        let text = "clusters:\n- {name: c, cluster: {server: 'https://a', certificate-authority: /x}}\n\
+                    users:\n- {name: u, user: {token: secret}}\n";
+        std::fs::write(&from, text).unwrap();
+        write_kubeconfig(&from, "http://b", &to).unwrap();
+        let written: Value = serde_json::from_str(&std::fs::read_to_string(&to).unwrap()).unwrap();
+        assert_eq!(written["clusters"][0]["cluster"], json!({ "server": "http://b" }));
+        assert_eq!(written["users"][0]["user"]["token"], "secret");
+        std::fs::write(&from, "{}").unwrap();
+        assert!(write_kubeconfig(&from, "http://b", &to).is_err());
+    }
+}
