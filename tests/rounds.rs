@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
-use crate::support::Scenario;
+use crate::support::{Scenario, cluster};
 
 #[tokio::test]
 async fn a_cleanup_sees_what_it_made_before_its_status_is_written_and_is_asked_until_it_is_done() {
@@ -46,6 +46,37 @@ async fn a_plugin_that_wants_something_else_each_time_is_stopped_and_told_why() 
     scenario.puppet("q", json!({"response": {}})).await;
     scenario.until_ready("q").await;
     assert!(!host.log().contains("panicked"));
+}
+
+/// Regression: after four of them the plugin was said to want something else each time.
+#[tokio::test]
+async fn children_that_need_each_other_are_made_in_one_pass() {
+    let scenario = Scenario::new("chain").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let chain: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"]
+        .map(|name| config_map(name, "1"))
+        .into();
+    scenario
+        .puppet(
+            "p",
+            json!({"chain": chain, "response": {"status": {"names": "$names"}}}),
+        )
+        .await;
+    let ready = scenario.until_ready("p").await;
+    assert_eq!(
+        ready.data["status"]["names"],
+        json!(["a", "b", "c", "d", "e", "f", "g"])
+    );
+    assert!(!host.log().contains("something else"), "{}", host.log());
+    // One status, of one pass.
+    let writes = scenario.all_writes(cluster().await).await;
+    let statuses = writes.iter().filter(|write| {
+        write
+            .object_ref
+            .clone()
+            .is_some_and(|object| object.resource == "puppets" && object.subresource == "status")
+    });
+    assert_eq!(statuses.count(), 1);
 }
 
 #[tokio::test]

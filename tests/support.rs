@@ -395,6 +395,11 @@ impl Host {
         Self::start_through(&[], config, kubeconfig, arguments, more, folder)
     }
 
+    /// Starts one of several hosts that reaches the API server in another way than the others.
+    pub fn through(config: &Path, kubeconfig: &Path, name: &str, folder: &Path) -> Self {
+        Self::start(config, kubeconfig, &[], &[("HOSTNAME", name)], folder)
+    }
+
     fn start_through(
         wrapper: &[String],
         config: &Path,

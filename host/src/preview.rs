@@ -26,6 +26,7 @@ use crate::controller::kinds::{KindError, Kinds, Resource};
 use crate::controller::needs::{self, NeedError};
 use crate::controller::object::{ChildKey, ObjectName, is_terminating, slim};
 use crate::controller::prune::unwanted;
+use crate::controller::versions;
 use crate::plugin::contract::{Kind, Need, Related};
 use crate::plugin::{CallError, Plugin};
 
@@ -155,6 +156,8 @@ impl<'a> Preview<'a> {
             })
             .collect();
         observed.sort_by_cached_key(|child| ChildKey::of(child));
+        let makes = &self.plugin.description().makes;
+        let observed = versions::once_each(observed, &versions::Used::default(), makes);
         let now = Timestamp::now().round(Unit::Second).unwrap_or_default();
         let answer = async |needs: &[Need]| self.answer(&parent, needs).await;
         let (response, cleaned_up) =
@@ -178,7 +181,7 @@ impl<'a> Preview<'a> {
         }
         // A parent that is being deleted keeps its children until it is gone.
         if cleaned_up.is_none() {
-            differences.extend(self.deletions(&parent, &plan, &there));
+            differences.extend(self.deletions(&parent, &plan, &there, &observed));
         }
         Ok(differences)
     }
@@ -275,11 +278,13 @@ impl<'a> Preview<'a> {
         parent: &DynamicObject,
         plan: &Plan,
         there: &BTreeMap<ChildKey, DynamicObject>,
+        observed: &[Arc<DynamicObject>],
     ) -> Vec<Difference> {
-        there
-            .values()
+        let named = plan.named(&|key| there.get(key).cloned().map(Arc::new));
+        observed
+            .iter()
             .filter_map(|child| {
-                let key = unwanted(self.config, parent, child, plan)?;
+                let key = unwanted(self.config, parent, child, &named)?;
                 Difference::between(&key, Some(child), None)
             })
             .collect()

@@ -5,6 +5,7 @@
 //! | who asks | verbs |
 //! |---|---|
 //! | `controller::watches` | `list` and `watch` of parents, children, reads and CustomResourceDefinitions |
+//! | `controller::reconcile`, `status` | `list` of one parent, where the cache may be behind |
 //! | `controller::apply`, `secrets` | `create` and `patch` of children: an apply that creates needs both |
 //! | `controller::prune` | `delete` of children that are not retained |
 //! | `controller::status` | `patch` of the parents' `status` |

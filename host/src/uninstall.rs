@@ -1,6 +1,6 @@
 //! Takes the host's finalizers off the parents, so that nothing waits for a host that is gone, and counts what stays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -263,6 +263,8 @@ impl Uninstall<'_> {
     }
 
     async fn count_children(&self, controller: &ControllerConfig, left: &mut Left) {
+        // One object can be listed in several versions.
+        let mut seen = BTreeSet::new();
         for kind in controller.children.keys() {
             let resource = match self.kinds.resolve(kind).await {
                 Ok(resource) => resource,
@@ -277,6 +279,9 @@ impl Uninstall<'_> {
             let (children, errors) = self.list(kind, &resource, &selector, &more).await;
             left.errors.extend(errors);
             for child in children {
+                if !seen.insert(child.metadata.uid.clone()) {
+                    continue;
+                }
                 if child.owner_references().is_empty() {
                     left.retained
                         .entry(kind.clone())

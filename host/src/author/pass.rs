@@ -17,8 +17,8 @@ use crate::config::{
 use crate::controller::children::{Policy, Refusal, plan};
 use crate::controller::needs::{self, NeedError};
 use crate::controller::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, ObjectName, PARENT_ANNOTATION,
-    is_terminating,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATION_ANNOTATION, ObjectName,
+    PARENT_ANNOTATION, is_terminating,
 };
 use crate::controller::reconcile::MAX_NEEDS;
 use crate::controller::status::{self, Verdict};
@@ -323,6 +323,7 @@ pub(crate) fn without_marks(mut child: Value) -> Value {
         PARENT_ANNOTATION,
         APPLIED_ANNOTATION,
         DIGEST_ANNOTATION,
+        GENERATION_ANNOTATION,
     ];
     for name in ["labels", "annotations"] {
         let Some(map) = metadata.get_mut(name).and_then(Value::as_object_mut) else {

@@ -202,6 +202,17 @@ impl RawController {
                 generated = removal.unwrap_or(Removal::Retain);
             }
             let removal = removal.unwrap_or_else(|| Removal::default_for(&kind));
+            let contradicts = |(other, set): &(&Kind, &Removal)| {
+                *other != &kind
+                    && other.group() == kind.group()
+                    && other.kind == kind.kind
+                    && **set != removal
+            };
+            if let Some((other, _)) = children.iter().find(contradicts) {
+                let message =
+                    format!("{kind} and {other} are the same objects, so their `onRemoval` must be the same");
+                return Err(invalid(file, at, message));
+            }
             if let Some(_twice) = children.insert(kind.clone(), removal) {
                 return Err(invalid(
                     file,

@@ -72,7 +72,7 @@ impl ApiError {
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         match self.fault {
-            Fault::Refused(400 | 422) => true,
+            Fault::Refused(400 | 422) => !self.is_lost_race(),
             Fault::Refused(500) => self.message.contains("failed to create typed patch object"),
             _ => false,
         }
@@ -84,10 +84,22 @@ impl ApiError {
         self.fault == Fault::Refused(403) && self.message.contains("because it is being terminated")
     }
 
-    /// Somebody else was faster.
+    /// Somebody else was faster, or has fields that are not taken from them.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         self.fault == Fault::Refused(409)
+    }
+
+    /// What was written about is not there any more, or not so: another pass knows what to do with what is.
+    ///
+    /// API servers of before 1.24 answer that a UID cannot be changed, where later ones say that there is a conflict.
+    #[must_use]
+    pub fn is_lost_race(&self) -> bool {
+        match self.fault {
+            Fault::Refused(409) => self.verb != "delete" && !self.message.contains("conflict with \""),
+            Fault::Refused(422) => self.message.contains("metadata.uid: Invalid value"),
+            _ => false,
+        }
     }
 }
 
@@ -160,6 +172,18 @@ impl<'a> Objects<'a> {
             .await
     }
 
+    /// One object, as the API server has it now, whatever its caches and ours say; `None` when there is none.
+    ///
+    /// A list of one: who watches a kind has the right to list it, and needs none to get.
+    ///
+    /// # Errors
+    /// As [`Objects::apply`].
+    pub async fn read(&self, name: &ObjectName) -> Result<Option<DynamicObject>, ApiError> {
+        let one = ListParams::default().fields(&format!("metadata.name={}", name.name));
+        let list = self.bounded("read", name, self.api(name).list(&one)).await?;
+        Ok(list.items.into_iter().next().map(|object| self.typed(object)))
+    }
+
     /// All objects in the namespace of `place`, or all there are when it names none, that a label selector picks.
     ///
     /// # Errors
@@ -174,16 +198,16 @@ impl<'a> Objects<'a> {
             ..ListParams::default()
         };
         let list = self.bounded("list", place, self.api(place).list(&params)).await?;
-        let types = kube::core::TypeMeta {
+        Ok(list.items.into_iter().map(|object| self.typed(object)).collect())
+    }
+
+    /// The items of a list do not say what they are.
+    fn typed(&self, mut object: DynamicObject) -> DynamicObject {
+        object.types.get_or_insert_with(|| kube::core::TypeMeta {
             api_version: self.resource.api.api_version.clone(),
             kind: self.resource.api.kind.clone(),
-        };
-        // The items of a list do not say what they are.
-        let typed = list.items.into_iter().map(|mut object| {
-            object.types.get_or_insert_with(|| types.clone());
-            object
         });
-        Ok(typed.collect())
+        object
     }
 
     /// Server-side apply of the status subresource.
@@ -247,16 +271,22 @@ impl<'a> Objects<'a> {
         self.bounded("create", name, api.create(&params, &body)).await
     }
 
-    /// Deletes this very object, not one made anew under its name; what it owns is deleted in the background.
+    /// Deletes this very object, not another one of its name, and only at this version when one is given; what it owns
+    /// is deleted in the background.
     /// The object when it waits for its grace period or finalizers, `None` when it is gone.
     ///
     /// # Errors
     /// As [`Objects::apply`]; that it is gone already is no error.
-    pub async fn delete(&self, name: &ObjectName, uid: &str) -> Result<Option<DynamicObject>, ApiError> {
+    pub async fn delete(
+        &self,
+        name: &ObjectName,
+        uid: &str,
+        version: Option<&str>,
+    ) -> Result<Option<DynamicObject>, ApiError> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(uid.to_owned()),
-                resource_version: None,
+                resource_version: version.map(str::to_owned),
             }),
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()

@@ -9,7 +9,10 @@ use super::api::{ApiError, Objects};
 use super::children::{Desired, owns, retains};
 use super::context::Context;
 use super::drift::says;
-use super::object::{APPLIED_ANNOTATION, ChildKey, ObjectName, annotation, fingerprint, is_terminating};
+use super::object::{
+    APPLIED_ANNOTATION, ChildKey, DIGEST_ANNOTATION, GENERATION_ANNOTATION, ObjectName, annotation,
+    fingerprint, is_terminating, made_at,
+};
 
 /// How many children of one parent are applied at the same time.
 const CONCURRENCY: usize = 4;
@@ -80,7 +83,7 @@ async fn apply_one(
     let live = context.existing(&desired.key);
     if live
         .as_deref()
-        .is_some_and(|live| !needs_apply(context, parent, desired, live))
+        .is_some_and(|live| !needs_apply(context, parent_object, desired, live))
     {
         return Ok(Outcome::Unchanged);
     }
@@ -94,8 +97,13 @@ async fn apply_one(
         owns(&context.config, parent_object, live) || retains(&context.config, parent_object, live)
     });
     let manager = context.config.field_manager();
+    let mut body = desired.body.clone();
+    if let Some(live) = live.as_ref().filter(|_| force) {
+        // What was proved of that object is not proved of one that has its name by now.
+        body["metadata"]["uid"] = live.metadata.uid.clone().into();
+    }
     let answer = Objects::new(&context.children_writer, resource)
-        .apply(&desired.key.name, &desired.body, &manager, force)
+        .apply(&desired.key.name, &body, &manager, force)
         .await?;
     let was = live
         .as_ref()
@@ -114,12 +122,16 @@ async fn apply_one(
 }
 
 /// Whether a child must be applied although it is there.
-fn needs_apply(context: &Context, parent: &ObjectName, desired: &Desired, live: &DynamicObject) -> bool {
+fn needs_apply(context: &Context, parent: &DynamicObject, desired: &Desired, live: &DynamicObject) -> bool {
     if is_terminating(live) {
         // It is made anew when it is gone; the watch will tell.
         return false;
     }
     if annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint) {
+        return true;
+    }
+    // No generation is newer than the parent's: `reconcile::freshness` has asked the API server.
+    if made_at(parent, live) > parent.metadata.generation {
         return true;
     }
     if is_as_applied(desired, live) {
@@ -128,7 +140,9 @@ fn needs_apply(context: &Context, parent: &ObjectName, desired: &Desired, live: 
     // The API server may write a value in its own way for ever: then what counts is that it still is what came
     // of the last apply.
     let now = (desired.fingerprint.clone(), content(live));
-    context.memory_of(parent, |memory| memory.normalized.get(&desired.key) != Some(&now))
+    context.memory_of(&ObjectName::of(parent), |memory| {
+        memory.normalized.get(&desired.key) != Some(&now)
+    })
 }
 
 fn remember(context: &Context, parent: &ObjectName, desired: &Desired, answer: &DynamicObject) {
@@ -164,8 +178,8 @@ fn says_metadata(desired: &Value, live: &DynamicObject) -> bool {
             .into_iter()
             .flatten()
             .all(|(key, value)| {
-                // The digest says which version changed the child last; another one alone is no reason to write.
-                key == super::object::DIGEST_ANNOTATION
+                // Which version and generation changed the child last: another one alone is no reason to write.
+                matches!(key.as_str(), DIGEST_ANNOTATION | GENERATION_ANNOTATION)
                     || live.and_then(|live| live.get(key)).map(String::as_str) == value.as_str()
             })
     };

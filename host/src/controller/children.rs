@@ -8,14 +8,16 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATED_LABEL, ObjectName,
-    PARENT_ANNOTATION, annotation, controller_of, fingerprint, label,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATED_LABEL,
+    GENERATION_ANNOTATION, Identity, ObjectName, PARENT_ANNOTATION, annotation, controller_of, fingerprint,
+    generation_mark, label,
 };
 use crate::config::{ControllerConfig, Removal};
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
@@ -68,12 +70,45 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether the plan names this child.
+    /// Every child that the plan names, as the plugin named it.
+    pub fn keys(&self) -> impl Iterator<Item = &ChildKey> {
+        let desired = self.desired.iter().map(|desired| &desired.key);
+        let secrets = self.secrets.iter().map(|secret| &secret.key);
+        desired.chain(secrets).chain(&self.keep)
+    }
+
+    /// Every child that the plan names, in any version. `existing` tells what stands under a name: it gives the UIDs,
+    /// since one object can be served in two groups, as Ingresses were.
     #[must_use]
-    pub fn names(&self, key: &ChildKey) -> bool {
-        self.keep.contains(key)
-            || self.desired.iter().any(|desired| desired.key == *key)
-            || self.secrets.iter().any(|secret| secret.key == *key)
+    pub fn named(&self, existing: &dyn Fn(&ChildKey) -> Option<Arc<DynamicObject>>) -> Named {
+        let mut named = Named::default();
+        for key in self.keys() {
+            named.identities.insert(key.identity());
+            named
+                .uids
+                .extend(existing(key).and_then(|object| object.metadata.uid.clone()));
+        }
+        named
+    }
+}
+
+/// The children that a plan names, by what does not change from version to version.
+#[derive(Debug, Default)]
+pub struct Named {
+    identities: HashSet<Identity>,
+    uids: HashSet<String>,
+}
+
+impl Named {
+    /// Whether the plan names this object.
+    #[must_use]
+    pub fn contains(&self, object: &DynamicObject) -> bool {
+        self.identities.contains(&ChildKey::of(object).identity())
+            || object
+                .metadata
+                .uid
+                .as_ref()
+                .is_some_and(|uid| self.uids.contains(uid))
     }
 }
 
@@ -85,7 +120,7 @@ pub enum Refusal {
         "{which}: a child must be a JSON object with `apiVersion`, `kind` and `metadata.name`; {missing} is missing"
     )]
     Incomplete { which: String, missing: &'static str },
-    #[error("{which}: the plugin asked for it twice; a child can be in its answer once")]
+    #[error("{which}: the plugin asked for it twice; a child can be in its answer once, in one version")]
     Twice { which: String },
     #[error(
         "{which}: the controller {controller:?} may not make the kind {kind}; list it under its `children` in the configuration"
@@ -116,9 +151,13 @@ pub enum Refusal {
     #[error("{which} exists and belongs to {owner}; delete or rename one of the two")]
     OwnedByOther { which: String, owner: String },
     #[error(
-        "{which} belongs to an earlier {parent}, which was deleted; it is made anew when the garbage collector has deleted it"
+        "{which} belongs to an earlier {parent}, which was deleted; it is made again when that one is gone"
     )]
-    OfPredecessor { which: String, parent: String },
+    OfPredecessor {
+        which: String,
+        parent: String,
+        child: ChildKey,
+    },
     #[error(
         "{which} exists and this host did not make it; delete or rename it, or set `adopt: true` for the controller {controller:?}"
     )]
@@ -142,7 +181,7 @@ pub fn plan(
     let mut seen = HashSet::new();
     for (index, child) in children.iter().enumerate() {
         match policy.child(index, child) {
-            Ok(desired) if !seen.insert(desired.key.clone()) => {
+            Ok(desired) if !seen.insert(desired.key.identity()) => {
                 refusals.push(Refusal::Twice {
                     which: desired.key.to_string(),
                 });
@@ -153,7 +192,7 @@ pub fn plan(
     }
     for secret in generate {
         match policy.secret(secret) {
-            Ok(secret) if !seen.insert(secret.key.clone()) => {
+            Ok(secret) if !seen.insert(secret.key.identity()) => {
                 refusals.push(Refusal::Twice {
                     which: secret.key.to_string(),
                 });
@@ -202,6 +241,12 @@ pub fn retains(config: &ControllerConfig, parent: &DynamicObject, object: &Dynam
         && annotation(object, PARENT_ANNOTATION) == Some(&ObjectName::of(parent).to_string())
 }
 
+/// Whether an owner reference is to an object of a kind, in any of its versions.
+fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    owner.kind == kind.kind && group == kind.group()
+}
+
 /// What others rely on goes first: a pod that mounts a claim comes after the claim.
 fn rank(kind: &Kind) -> u8 {
     match kind.kind.as_str() {
@@ -239,7 +284,7 @@ impl Policy<'_> {
         let fingerprint = fingerprint(&body);
         let annotations = &mut body["metadata"]["annotations"];
         annotations[APPLIED_ANNOTATION] = fingerprint.as_str().into();
-        annotations[DIGEST_ANNOTATION] = self.digest.into();
+        self.mark(annotations);
         Ok(Desired {
             key,
             body,
@@ -281,7 +326,7 @@ impl Policy<'_> {
         let mut metadata = Map::new();
         metadata.insert("labels".into(), json!({ GENERATED_LABEL: "true" }));
         self.complete(&mut metadata, &key, self.config.generated);
-        metadata["annotations"][DIGEST_ANNOTATION] = self.digest.into();
+        self.mark(&mut metadata["annotations"]);
         metadata.insert("name".into(), secret.name.clone().into());
         let body = json!({ "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata });
         Ok(DesiredSecret {
@@ -359,13 +404,11 @@ impl Policy<'_> {
                 return Ok(());
             }
             let parent = &self.config.parent;
-            if owner.api_version == parent.api_version
-                && owner.kind == parent.kind
-                && owner.name == self.parent.name_any()
-            {
+            if is_reference_to(parent, owner) && owner.name == self.parent.name_any() {
                 return Err(Refusal::OfPredecessor {
                     which,
                     parent: format!("{} {}", parent.kind, self.name()),
+                    child: key.clone(),
                 });
             }
             return Err(Refusal::OwnedByOther {
@@ -433,6 +476,14 @@ impl Policy<'_> {
             for (key, value) in entries {
                 map[key] = value.into();
             }
+        }
+    }
+
+    /// Says of which version and generation a change is: another one alone is no reason to write.
+    fn mark(&self, annotations: &mut Value) {
+        annotations[DIGEST_ANNOTATION] = self.digest.into();
+        if let Some(mark) = generation_mark(self.parent) {
+            annotations[GENERATION_ANNOTATION] = mark.into();
         }
     }
 

@@ -8,19 +8,20 @@ use kube::core::{DynamicObject, Selector};
 use opentelemetry::trace::SpanContext;
 use tokio::sync::watch;
 
-use super::children::{owns, retains};
+use super::children::{Plan, owns, retains};
 use super::events::Events;
 use super::kinds::Resource;
-use super::object::{ChildKey, ObjectName};
+use super::object::{ChildKey, Identity, ObjectName};
 use super::observer::Observer;
 use super::proving::Proving;
 use super::queue::{Queue, Trigger};
+use super::versions::{self, Used};
 use super::watches::{Watch, WatchState};
 use crate::client::Writer;
 use crate::config::ControllerConfig;
-use crate::plugin::Digest;
 use crate::plugin::contract::{EventType, Kind, Need};
 use crate::plugin::registry::Live;
+use crate::plugin::{Digest, Plugin};
 
 /// The watches of one kind: one for all namespaces, or one for each that the configuration names.
 #[derive(Clone, Default)]
@@ -85,8 +86,10 @@ pub struct Memory {
     pub asked: Option<Digest>,
     /// What the plugin last asked to read.
     pub needs: Vec<Need>,
-    /// The resource version that the last own write gave to each child.
-    pub written: HashMap<ChildKey, u128>,
+    /// The version in which that plugin named each child, where a child can be seen in several.
+    pub versions: Used,
+    /// The resource version that the last own write gave to each child, in whatever version of its kind.
+    pub written: HashMap<Identity, u128>,
     /// The resource version that the last own write gave to the parent.
     pub parent_written: Option<u128>,
     /// Children whose live object does not say literally what was applied, though the API server took it: the
@@ -94,6 +97,8 @@ pub struct Memory {
     pub normalized: HashMap<ChildKey, (String, String)>,
     /// The same for the status.
     pub status_normalized: Option<(String, String)>,
+    /// The newest generation that a child claims to be of and that the API server does not know, with the parent's UID.
+    pub refuted_generation: Option<(String, i64)>,
     /// The span of the last pass, when it was sampled.
     pub last_span: Option<SpanContext>,
 }
@@ -110,7 +115,10 @@ impl Memory {
             Trigger::Child {
                 child,
                 version: Some(version),
-            } => self.written.get(child).is_some_and(|written| version <= written),
+            } => self
+                .written
+                .get(&child.identity())
+                .is_some_and(|written| version <= written),
             Trigger::Parent {
                 version: Some(version),
             } => self.parent_written == Some(*version),
@@ -255,9 +263,16 @@ impl Context {
         self.parents.get(name)
     }
 
-    /// What this parent owns or retains, sorted by API version, kind, namespace and name.
+    /// What this parent owns or retains, sorted by API version, kind, namespace and name; each object once, in the
+    /// version that suits the plugin.
     #[must_use]
-    pub fn observed(&self, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
+    pub fn observed(&self, parent: &DynamicObject, plugin: &Plugin) -> Vec<Arc<DynamicObject>> {
+        self.as_seen_by(plugin, &ObjectName::of(parent), self.owned(parent))
+    }
+
+    /// What this parent owns or retains in every version in which it is watched.
+    #[must_use]
+    pub fn owned(&self, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
         let name = ObjectName::of(parent);
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
         let refers = |watch: &Arc<Watch>| watch.referring_to(uid, &name);
@@ -271,10 +286,60 @@ impl Context {
         children
     }
 
-    /// One object of a kind that this controller may make, whoever owns it.
+    /// Of the children of a parent each once, in the version that suits the plugin.
+    #[must_use]
+    pub fn as_seen_by(
+        &self,
+        plugin: &Plugin,
+        parent: &ObjectName,
+        children: Vec<Arc<DynamicObject>>,
+    ) -> Vec<Arc<DynamicObject>> {
+        if !versions::overlap(self.children.keys()) {
+            return children;
+        }
+        let used = self.memory_of(parent, |memory| {
+            let same_plugin = memory.asked.as_ref() == Some(plugin.digest());
+            if same_plugin {
+                memory.versions.clone()
+            } else {
+                Used::default()
+            }
+        });
+        versions::once_each(children, &used, &plugin.description().makes)
+    }
+
+    /// Remembers in which version the plugin named each child. Whether that is news: then it has not seen them so.
+    pub fn remember_versions(&self, parent: &ObjectName, plan: &Plan) -> bool {
+        if !versions::overlap(self.children.keys()) {
+            return false;
+        }
+        let used: Used = plan
+            .keys()
+            .filter_map(|key| Some((self.existing(key)?.metadata.uid.clone()?, key.kind.clone())))
+            .collect();
+        self.memory_of(parent, |memory| {
+            let news = memory.versions != used;
+            memory.versions = used;
+            news
+        })
+    }
+
+    /// One object of a kind that this controller may make, whoever owns it. What the watch of that version has not
+    /// seen yet is looked for in the other versions.
     #[must_use]
     pub fn existing(&self, key: &ChildKey) -> Option<Arc<DynamicObject>> {
-        self.children.get(&key.kind)?.get(&key.name)
+        let in_this_version = self.children.get(&key.kind).and_then(|it| it.get(&key.name));
+        in_this_version.or_else(|| self.other_versions(&key.kind).find_map(|it| it.get(&key.name)))
+    }
+
+    /// The watches of the same kind in its other versions.
+    fn other_versions<'a>(&'a self, kind: &'a Kind) -> impl Iterator<Item = &'a KindWatches> {
+        let is_other =
+            move |other: &Kind| other != kind && other.kind == kind.kind && other.group() == kind.group();
+        self.children
+            .iter()
+            .filter(move |(other, _)| is_other(other))
+            .map(|(_, watches)| watches)
     }
 
     /// What a need selects, sorted by name; `None` when its namespace is not watched.
@@ -298,7 +363,7 @@ impl Context {
     pub fn record_child(&self, parent: &ObjectName, key: &ChildKey, object: DynamicObject) {
         if let Some(version) = super::object::version(&object) {
             self.memory_of(parent, |memory| {
-                memory.written.insert(key.clone(), version);
+                memory.written.insert(key.identity(), version);
             });
         }
         let watch = self
@@ -310,21 +375,20 @@ impl Context {
         }
     }
 
-    /// Takes a deleted child out of the cache.
+    /// Takes a deleted child out of the caches, in whatever versions it is there.
     pub fn forget_child(&self, key: &ChildKey) {
-        let watch = self
-            .children
-            .get(&key.kind)
-            .and_then(|watches| watches.of(key.name.namespace.as_deref()));
-        if let Some(watch) = watch {
-            watch.forget(&key.name);
+        let watches = self.children.get(&key.kind).into_iter();
+        for watches in watches.chain(self.other_versions(&key.kind)) {
+            if let Some(watch) = watches.of(key.name.namespace.as_deref()) {
+                watch.forget(&key.name);
+            }
         }
     }
 
     /// What this controller wrote of a child is of no more use once the child is gone.
     pub fn forget_written(&self, parent: &ObjectName, key: &ChildKey) {
         if let Some(memory) = self.memory().get_mut(parent) {
-            memory.written.remove(key);
+            memory.written.remove(&key.identity());
             memory.normalized.remove(key);
         }
     }

@@ -16,6 +16,7 @@ pub mod reconcile;
 pub mod needs;
 
 pub mod children;
+pub mod versions;
 
 pub mod api;
 pub mod apply;

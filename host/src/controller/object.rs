@@ -21,6 +21,8 @@ pub const PARENT_ANNOTATION: &str = "operator-host.dev/parent";
 pub const DIGEST_ANNOTATION: &str = "operator-host.dev/plugin-digest";
 /// Annotation of every child: a hash of what was last applied, but for the plugin's digest.
 pub const APPLIED_ANNOTATION: &str = "operator-host.dev/applied";
+/// Annotation of every child: the parent's generation at the last change, as `generation/uid` of the parent.
+pub const GENERATION_ANNOTATION: &str = "operator-host.dev/parent-generation";
 /// Annotation of a parent: with the value `true` the host leaves it and its children alone.
 pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";
 
@@ -92,6 +94,35 @@ impl ChildKey {
     }
 }
 
+impl ChildKey {
+    /// The same object whatever version it is seen in.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        Identity {
+            group: self.kind.group().to_owned(),
+            kind: self.kind.kind.clone(),
+            name: self.name.clone(),
+        }
+    }
+}
+
+/// What an object is called in every version of its kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity {
+    /// The API group; empty for the core group.
+    pub group: String,
+    /// The kind.
+    pub kind: String,
+    /// Namespace and name.
+    pub name: ObjectName,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)
+    }
+}
+
 impl fmt::Display for ChildKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.kind, self.name)
@@ -119,6 +150,22 @@ pub fn label<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
 #[must_use]
 pub fn annotation<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
     object.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// What [`GENERATION_ANNOTATION`] says on the children of this parent; `None` of one that did not come from the API
+/// server.
+#[must_use]
+pub fn generation_mark(parent: &DynamicObject) -> Option<String> {
+    let (generation, uid) = (parent.metadata.generation?, parent.metadata.uid.as_ref()?);
+    Some(format!("{generation}/{uid}"))
+}
+
+/// The generation of this very parent at which a child was last changed, if the child says so.
+#[must_use]
+pub fn made_at(parent: &DynamicObject, child: &DynamicObject) -> Option<i64> {
+    let (generation, uid) = annotation(child, GENERATION_ANNOTATION)?.split_once('/')?;
+    let ours = parent.metadata.uid.as_deref() == Some(uid);
+    generation.parse().ok().filter(|_| ours)
 }
 
 /// Whether somebody deleted it and it waits for finalizers or its grace period.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 
 use super::api::{ApiError, Objects};
-use super::children::{Plan, owns};
+use super::children::{Named, Plan, owns};
 use super::context::Context;
 use super::object::{ChildKey, GENERATED_LABEL, ObjectName, is_terminating, label};
 use crate::config::{ControllerConfig, Removal};
@@ -23,8 +23,10 @@ pub async fn prune(
 ) -> (Vec<ChildKey>, Vec<ApiError>) {
     let parent_name = ObjectName::of(parent);
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
+    // Now, since the applies of this round may have made some of them.
+    let named = plan.named(&|key| context.existing(key));
     for child in observed {
-        let Some(key) = unwanted(&context.config, parent, child, plan) else {
+        let Some(key) = unwanted(&context.config, parent, child, &named) else {
             continue;
         };
         // What is in the cache was listed, so its kind is served, and the server gave it a UID.
@@ -33,7 +35,7 @@ pub async fn prune(
             continue;
         };
         match Objects::new(&context.children_writer, resource)
-            .delete(&key.name, uid)
+            .delete(&key.name, uid, None)
             .await
         {
             Ok(Some(terminating)) => context.record_child(&parent_name, &key, terminating),
@@ -56,10 +58,10 @@ pub fn unwanted(
     config: &ControllerConfig,
     parent: &DynamicObject,
     child: &DynamicObject,
-    plan: &Plan,
+    named: &Named,
 ) -> Option<ChildKey> {
     let (key, removal) = removable(config, parent, child)?;
-    (removal == Removal::Delete && !plan.names(&key)).then_some(key)
+    (removal == Removal::Delete && !named.contains(child)).then_some(key)
 }
 
 /// What happens to an object when its parent no longer wants it; `None` when nothing does: it is not the parent's, or

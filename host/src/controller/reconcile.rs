@@ -14,6 +14,7 @@ use self::answer::{Answer, Changes};
 pub(crate) use self::ask::MAX_NEEDS;
 use self::ask::ask;
 use self::failure::{PassError, count_failure, fail, is_passing, say};
+use self::freshness::up_to_date;
 use super::api::{ApiError, Objects};
 use super::apply::apply;
 use super::children::{Plan, Policy, plan};
@@ -21,7 +22,7 @@ use super::context::Context;
 use super::object::{ChildKey, ObjectName, PAUSED_ANNOTATION, annotation, is_terminating};
 use super::prune::prune;
 use super::secrets::generate;
-use super::status::{self, Verdict};
+use super::status::{self, Said, Verdict};
 use crate::plugin::Plugin;
 use crate::plugin::contract::{CleanupResponse, Kind, Response};
 use crate::plugin::registry::Live;
@@ -31,9 +32,13 @@ mod admit;
 mod answer;
 mod ask;
 mod failure;
+mod freshness;
+mod predecessor;
 
-/// How often a plugin is asked again in one pass because its children changed by it.
+/// How often a plugin may change, in one pass, what it has changed in that pass before.
 const MAX_ROUNDS: usize = 4;
+/// How often it is asked in one pass although each time it changes a child that it had not changed before.
+const MAX_STEPS: usize = 64;
 /// How many Events of a plugin a pass publishes; more are dropped.
 const MAX_EVENTS: usize = 32;
 /// The shortest time that a plugin can ask for, so that none can keep a worker busy by itself.
@@ -57,6 +62,11 @@ pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Ne
     let Some(parent) = context.parent(name) else {
         context.forget(name);
         return Next::OnChange;
+    };
+    let parent = match up_to_date(context, parent).await {
+        Ok(Some(parent)) => parent,
+        Ok(None) => return Next::OnChange,
+        Err((parent, error)) => return fail(context, &parent, &error.into()).await,
     };
     if trace.is_recording() {
         trace.set("k8s.object.uid", parent.metadata.uid.clone().unwrap_or_default());
@@ -169,10 +179,18 @@ async fn rounds(
 ) -> Result<Answer, PassError> {
     let name = ObjectName::of(parent);
     let mut events = Vec::new();
-    for _ in 0..MAX_ROUNDS {
-        let observed = context.observed(parent);
+    let mut rounds = Rounds::default();
+    while rounds.may_go_on(changes) {
+        let observed = context.observed(parent, plugin);
         let response: Response = ask(context, plugin, parent, &observed).await?;
-        let plan = make_plan(context, plugin, parent, &response)?;
+        let plan = match make_plan(context, plugin, parent, &response) {
+            Ok(plan) => plan,
+            Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
+                debug!("{error}: it is gone now");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let mut changed = false;
         for secret in &plan.secrets {
             if generate(context, &name, secret).await? {
@@ -193,6 +211,7 @@ async fn rounds(
         if !failed.is_empty() {
             return Err(PassError::Api(failed));
         }
+        changed |= context.remember_versions(&name, &plan);
         let Response {
             status,
             conditions,
@@ -226,8 +245,9 @@ async fn cleanup(
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<Answer, PassError> {
-    for _ in 0..MAX_ROUNDS {
-        let observed = context.observed(parent);
+    let mut rounds = Rounds::default();
+    while rounds.may_go_on(changes) {
+        let observed = context.observed(parent, plugin);
         let CleanupResponse {
             done,
             children,
@@ -261,6 +281,27 @@ async fn cleanup(
         }
     }
     Err(PassError::Unsettled)
+}
+
+/// Tells a plugin that gets on, one child after the other, from one that wants something else each time.
+#[derive(Default)]
+struct Rounds {
+    all: usize,
+    repeats: usize,
+    touched: usize,
+}
+
+impl Rounds {
+    /// Whether there may be another round; `changes` is what the pass has changed so far.
+    fn may_go_on(&mut self, changes: &Changes) -> bool {
+        let touched = changes.touched();
+        if self.all > 0 && touched == self.touched {
+            self.repeats += 1;
+        }
+        self.touched = touched;
+        self.all += 1;
+        self.all <= MAX_STEPS && self.repeats < MAX_ROUNDS
+    }
 }
 
 /// What a plugin asked for, but not less than the shortest.
@@ -310,11 +351,13 @@ async fn finish(
     verdict: Verdict,
     next: Next,
 ) -> Next {
-    let fields = answer.and_then(|answer| answer.status.as_ref());
-    let conditions = answer.map(|answer| answer.conditions.as_slice());
-    let desired = status::desired(parent, fields, conditions, &verdict, now());
+    let said = Said {
+        fields: answer.and_then(|answer| answer.status.as_ref()),
+        conditions: answer.map(|answer| answer.conditions.as_slice()),
+        verdict: &verdict,
+    };
     let name = ObjectName::of(parent);
-    match status::write(context, parent, desired).await {
+    match status::write(context, parent, &said).await {
         Ok(_) => {
             context.memory_of(&name, |memory| {
                 memory.failures = 0;
@@ -345,4 +388,47 @@ async fn finish(
 pub(super) fn now() -> Timestamp {
     let now = Timestamp::now();
     now.round(Unit::Second).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(mut change: impl FnMut(usize, &mut Changes)) -> usize {
+        let (mut rounds, mut changes, mut count) = (Rounds::default(), Changes::default(), 0);
+        while rounds.may_go_on(&changes) {
+            change(count, &mut changes);
+            count += 1;
+        }
+        count
+    }
+
+    fn child(name: &str) -> ChildKey {
+        ChildKey {
+            kind: Kind {
+                api_version: "v1".into(),
+                kind: "Pod".into(),
+            },
+            name: ObjectName::parse(name),
+        }
+    }
+
+    #[test]
+    fn each_new_child_is_progress_and_the_same_ones_again_are_not() {
+        assert_eq!(
+            rounds(|_, changes| changes.updated.push(child("a"))),
+            MAX_ROUNDS + 1
+        );
+        assert_eq!(rounds(|_, _| ()), MAX_ROUNDS);
+        let ten = |round: usize, changes: &mut Changes| {
+            changes.created.push(child(&format!("n{}", round.min(9))));
+        };
+        assert_eq!(rounds(ten), 10 + MAX_ROUNDS);
+    }
+
+    #[test]
+    fn a_plugin_that_makes_something_new_each_time_is_stopped_in_the_end() {
+        let endless = |round: usize, changes: &mut Changes| changes.created.push(child(&round.to_string()));
+        assert_eq!(rounds(endless), MAX_STEPS);
+    }
 }

@@ -3,6 +3,8 @@
 //!
 //! Conditions follow kstatus: `Ready` always; `Reconciling` and `Stalled` only while they are true.
 
+mod owned;
+
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -77,18 +79,60 @@ pub fn desired(
     verdict: &Verdict,
     now: Timestamp,
 ) -> Map<String, Value> {
+    let said = Said {
+        fields,
+        conditions,
+        verdict,
+    };
+    compose(parent, current(parent), &said, now)
+}
+
+/// What a pass says of its parent.
+#[derive(Clone, Copy, Debug)]
+pub struct Said<'a> {
+    /// The plugin's fields, `None` when it gave none or could not be asked.
+    pub fields: Option<&'a Map<String, Value>>,
+    /// The plugin's conditions, under the same rule.
+    pub conditions: Option<&'a [Condition]>,
+    /// How the pass ended.
+    pub verdict: &'a Verdict,
+}
+
+impl Said<'_> {
+    /// Whether the status is to keep something that this pass did not say.
+    fn repeats(&self, status: &Map<String, Value>) -> bool {
+        let is_host = |name: &str| matches!(name, "conditions" | "observedGeneration");
+        let fields = self.fields.is_none() && status.keys().any(|name| !is_host(name));
+        let conditions = self.conditions.is_none()
+            && existing(status).any(|c| !is_host_type(&c.type_) && c.type_ != READY);
+        fields || conditions || *self.verdict == Verdict::Paused
+    }
+}
+
+/// `before` is what of the status is repeated where the pass says nothing.
+fn compose(
+    parent: &DynamicObject,
+    before: &Map<String, Value>,
+    said: &Said<'_>,
+    now: Timestamp,
+) -> Map<String, Value> {
+    let Said {
+        fields,
+        conditions,
+        verdict,
+    } = *said;
     let current = current(parent);
     if *verdict == Verdict::Paused {
-        return paused(parent, now);
+        return paused(parent, before, now);
     }
-    let mut status = fields.unwrap_or(current).clone();
+    let mut status = fields.unwrap_or(before).clone();
     let mut wanted: Vec<Condition> = match conditions {
         Some(conditions) => conditions
             .iter()
             .filter(|c| !is_host_type(&c.type_))
             .cloned()
             .collect(),
-        None => existing(current)
+        None => existing(before)
             .filter(|c| !is_host_type(&c.type_) && c.type_ != READY)
             .collect(),
     };
@@ -132,7 +176,7 @@ pub fn desired(
 
 /// The status as it is, with the word that nothing is done: what was observed of an earlier generation stays said of
 /// that one.
-fn paused(parent: &DynamicObject, now: Timestamp) -> Map<String, Value> {
+fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -> Map<String, Value> {
     let current = current(parent);
     let message = format!(
         "nothing is done while the annotation {} is true",
@@ -144,10 +188,10 @@ fn paused(parent: &DynamicObject, now: Timestamp) -> Map<String, Value> {
         reason: "Annotated".to_owned(),
         message,
     };
-    let others = raw_conditions(current).filter(|condition| condition["type"] != PAUSED);
+    let others = raw_conditions(before).filter(|condition| condition["type"] != PAUSED);
     let said = render(&condition, current, parent.metadata.generation, now);
     let conditions = others.cloned().chain([said]).collect();
-    let mut status = current.clone();
+    let mut status = before.clone();
     status.insert("conditions".into(), Value::Array(conditions));
     status
 }
@@ -213,15 +257,21 @@ fn render(
 
 /// Writes the status when it differs from what is there. Whether it wrote.
 ///
+/// What is written is taken by force. So what the pass did not say, and what therefore stays, is read from the API
+/// server first, without what others wrote, and nothing is written when the parent has changed by then: an older value
+/// never takes the place of a newer one.
+///
 /// # Errors
 /// What the API server refuses; that the parent is gone is no error.
-pub async fn write(
-    context: &Context,
-    parent: &DynamicObject,
-    mut status: Map<String, Value>,
-) -> Result<bool, ApiError> {
+pub async fn write(context: &Context, parent: &DynamicObject, said: &Said<'_>) -> Result<bool, ApiError> {
     let held_back = context.proving.held_back_by(&ObjectName::of(parent));
-    say_held_back(parent, held_back.as_ref(), &mut status, super::reconcile::now());
+    let now = super::reconcile::now();
+    let status_of = |parent: &DynamicObject, before: &Map<String, Value>| {
+        let mut status = compose(parent, before, said, now);
+        say_held_back(parent, held_back.as_ref(), &mut status, now);
+        status
+    };
+    let mut status = status_of(parent, current(parent));
     if !context.resource.has_status || *current(parent) == status {
         return Ok(false);
     }
@@ -234,16 +284,29 @@ pub async fn write(
     if context.memory_of(&name, |memory| memory.status_normalized.as_ref() == Some(&known)) {
         return Ok(false);
     }
-    let mut body = json!({
+    let objects = Objects::new(&context.writer, &context.resource);
+    // Another one may have the name by now.
+    let mut metadata = json!({ "name": parent.name_any(), "uid": parent.metadata.uid });
+    if let Some(namespace) = parent.namespace() {
+        metadata["namespace"] = namespace.into();
+    }
+    if said.repeats(current(parent)) {
+        let fresh = objects.read(&name).await?;
+        let Some(mut fresh) = fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid) else {
+            return Ok(false);
+        };
+        metadata["resourceVersion"] = fresh.metadata.resource_version.clone().into();
+        // It is the generation of the pass that the status speaks of.
+        fresh.metadata.generation = parent.metadata.generation;
+        let own = owned::status(&fresh, &context.config.field_manager());
+        status = status_of(&fresh, &own);
+    }
+    let body = json!({
         "apiVersion": context.config.parent.api_version,
         "kind": context.config.parent.kind,
-        "metadata": { "name": parent.name_any() },
+        "metadata": metadata,
         "status": status,
     });
-    if let Some(namespace) = parent.namespace() {
-        body["metadata"]["namespace"] = namespace.into();
-    }
-    let objects = Objects::new(&context.writer, &context.resource);
     match objects
         .apply_status(&name, &body, &context.config.field_manager())
         .await

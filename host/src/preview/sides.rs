@@ -3,7 +3,7 @@
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
-use crate::controller::object::{APPLIED_ANNOTATION, ChildKey, DIGEST_ANNOTATION};
+use crate::controller::object::{APPLIED_ANNOTATION, ChildKey, DIGEST_ANNOTATION, GENERATION_ANNOTATION};
 
 /// One child that would change.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +58,8 @@ fn plain(object: &DynamicObject) -> Value {
             metadata.remove(field);
         }
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.retain(|name, _| name != APPLIED_ANNOTATION && name != DIGEST_ANNOTATION);
+            let marks = [APPLIED_ANNOTATION, DIGEST_ANNOTATION, GENERATION_ANNOTATION];
+            annotations.retain(|name, _| !marks.contains(&name.as_str()));
         }
     }
     value

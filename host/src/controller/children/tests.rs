@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::{DEFAULT_BACKOFF, DEFAULT_PROVING};
+use crate::controller::object::made_at;
 use crate::plugin::Limits;
 
 fn kind(api_version: &str, kind: &str) -> Kind {
@@ -333,7 +334,7 @@ fn generated_secrets_are_checked_and_carry_no_owner_unless_secrets_are_set_to_de
     };
     let plan = with(&config(), secret(20, None)).unwrap();
     assert!(plan.secrets[0].body["metadata"].get("ownerReferences").is_none());
-    assert!(plan.names(&plan.secrets[0].key));
+    assert_eq!(plan.keys().collect::<Vec<_>>(), [&plan.secrets[0].key]);
     let deleting = ControllerConfig {
         generated: Removal::Delete,
         ..config()
@@ -345,4 +346,74 @@ fn generated_secrets_are_checked_and_carry_no_owner_unless_secrets_are_set_to_de
     );
     assert!(with(&config(), secret(7, None)).unwrap_err()[0].contains("from 8 to 1024"));
     assert!(with(&config(), secret(20, Some("aaa"))).unwrap_err()[0].contains("different characters"));
+}
+
+#[test]
+fn a_child_is_named_whatever_version_it_is_seen_in() {
+    let config = ControllerConfig {
+        children: BTreeMap::from([
+            (kind("autoscaling/v1", "HorizontalPodAutoscaler"), Removal::Delete),
+            (kind("autoscaling/v2", "HorizontalPodAutoscaler"), Removal::Delete),
+            (kind("extensions/v1beta1", "Ingress"), Removal::Delete),
+        ]),
+        ..config()
+    };
+    let child = |api_version: &str, kind: &str, name: &str, uid: &str| {
+        json!({
+            "apiVersion": api_version, "kind": kind,
+            "metadata": { "name": name, "namespace": "default", "uid": uid },
+        })
+    };
+    let scaler = child("autoscaling/v2", "HorizontalPodAutoscaler", "a", "1");
+    let ingress = child("extensions/v1beta1", "Ingress", "a", "2");
+    let plan = plan_with(
+        &config,
+        &parent(Some("default")),
+        None,
+        &[scaler.clone(), ingress.clone()],
+        &[],
+    )
+    .unwrap();
+    let there = [scaler.clone(), ingress].map(|value| Arc::new(object(value)));
+    let existing = |key: &ChildKey| there.iter().find(|object| ChildKey::of(object) == *key).cloned();
+    let named = plan.named(&existing);
+    let names = |value: Value| named.contains(&object(value));
+    assert!(names(child(
+        "autoscaling/v1",
+        "HorizontalPodAutoscaler",
+        "a",
+        "1"
+    )));
+    // The one object in another group is known by its UID only.
+    assert!(names(child("networking.k8s.io/v1", "Ingress", "a", "2")));
+    assert!(!names(child("networking.k8s.io/v1", "Ingress", "a", "3")));
+    assert!(!names(child(
+        "autoscaling/v1",
+        "HorizontalPodAutoscaler",
+        "b",
+        "4"
+    )));
+
+    let both = [
+        child("autoscaling/v1", "HorizontalPodAutoscaler", "a", "1"),
+        scaler,
+    ];
+    let refusals = plan_with(&config, &parent(Some("default")), None, &both, &[]).unwrap_err();
+    assert!(refusals[0].contains("asked for it twice"), "{refusals:?}");
+}
+
+#[test]
+fn a_child_says_of_which_generation_of_which_parent_it_is() {
+    let mut shop = parent(Some("default"));
+    shop.metadata.generation = Some(7);
+    let plan = plan_with(&config(), &shop, None, &[pod("p")], &[]).unwrap();
+    let child = object(plan.desired[0].body.clone());
+    assert_eq!(made_at(&shop, &child), Some(7));
+    shop.metadata.uid = Some("another".into());
+    assert_eq!(made_at(&shop, &child), None);
+    // A change of the spec that does not concern a child is no reason to write it.
+    shop.metadata.uid = Some("uid-a".into());
+    shop.metadata.generation = Some(8);
+    let later = plan_with(&config(), &shop, None, &[pod("p")], &[]).unwrap();
+    assert_eq!(later.desired[0].fingerprint, plan.desired[0].fingerprint);
 }

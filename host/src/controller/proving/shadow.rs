@@ -12,15 +12,17 @@ use crate::config::Removal;
 use crate::controller::children::{Plan, Policy, plan};
 use crate::controller::context::Context;
 use crate::controller::needs;
-use crate::controller::object::{ChildKey, ObjectName, is_terminating};
+use crate::controller::object::{ChildKey, Identity, ObjectName, is_terminating};
 use crate::controller::prune::removable;
 use crate::controller::reconcile::MAX_NEEDS;
+use crate::controller::versions::{self, Used};
 use crate::plugin::contract::{Condition, Event, Kind, Need, Request, Response};
 use crate::plugin::{Draw, Plugin};
 
 /// One object as it is now, and the question that a pass would ask about it.
 pub(super) struct Scene {
     pub(super) parent: Arc<DynamicObject>,
+    /// In every version in which they are watched: each plugin is shown its own.
     children: Vec<Arc<DynamicObject>>,
     /// What the plugin asked to read in its last pass.
     needs: Vec<Need>,
@@ -33,26 +35,30 @@ pub(super) struct Effect {
     /// The answer in one order, whichever the plugin gave it in.
     pub(super) answer: Value,
     /// Observed children that would be deleted.
-    pub(super) deleted: BTreeSet<ChildKey>,
+    pub(super) deleted: BTreeSet<Identity>,
     /// Observed children that are retained and would not be looked after any more.
-    pub(super) left: BTreeSet<ChildKey>,
+    pub(super) left: BTreeSet<Identity>,
 }
 
 impl Scene {
     /// `None` when a pass would not ask the plugin: the object is gone, or waits for the garbage collector.
     pub(super) fn of(context: &Context, name: &ObjectName, now: Timestamp) -> Option<Self> {
         let parent = context.parent(name)?;
-        let finalizer = format!("operator-host.dev/{}", context.config.name);
+        let finalizer = context.config.finalizer();
         let finalizers = parent.metadata.finalizers.as_deref().unwrap_or_default();
         if is_terminating(&parent) && !finalizers.contains(&finalizer) {
             return None;
         }
         Some(Self {
-            children: context.observed(&parent),
+            children: context.owned(&parent),
             needs: context.memory_of(name, |memory| memory.needs.clone()),
             parent,
             now,
         })
+    }
+
+    fn seen_by(&self, context: &Context, plugin: &Plugin) -> Vec<Arc<DynamicObject>> {
+        context.as_seen_by(plugin, &ObjectName::of(&self.parent), self.children.clone())
     }
 
     /// How many of the observed children could be deleted.
@@ -61,7 +67,8 @@ impl Scene {
             removable(&context.config, &self.parent, child)
                 .is_some_and(|(_, removal)| removal == Removal::Delete)
         };
-        self.children.iter().filter(is_deletable).count()
+        let once = versions::once_each(self.children.clone(), &Used::default(), &[]);
+        once.iter().filter(is_deletable).count()
     }
 
     /// What a version would do here.
@@ -96,6 +103,7 @@ impl Scene {
         draw: Draw,
         cleanup: bool,
     ) -> Result<(Response, bool), String> {
+        let children = self.seen_by(context, plugin);
         let mut needs = self.needs.clone();
         for _ in 0..=MAX_NEEDS {
             let related = match needs::answer(context, &self.parent, &needs) {
@@ -109,7 +117,7 @@ impl Scene {
             };
             let request = Request {
                 parent: Arc::clone(&self.parent),
-                children: self.children.clone(),
+                children: children.clone(),
                 related,
                 now: self.now,
                 traceparent: None,
@@ -156,14 +164,15 @@ impl Scene {
     fn effect(&self, context: &Context, response: &Response, plan: &Plan, done: Option<bool>) -> Effect {
         let (mut deleted, mut left) = (BTreeSet::new(), BTreeSet::new());
         // While a parent is being deleted the children that are not named stay.
+        let named = plan.named(&|key| context.existing(key));
         for child in self.children.iter().filter(|_| done.is_none()) {
             match removable(&context.config, &self.parent, child) {
-                Some((key, _)) if plan.names(&key) => {}
+                Some(_) if named.contains(child) => {}
                 Some((key, Removal::Delete)) => {
-                    deleted.insert(key);
+                    deleted.insert(key.identity());
                 }
                 Some((key, Removal::Retain)) => {
-                    left.insert(key);
+                    left.insert(key.identity());
                 }
                 None => {}
             }

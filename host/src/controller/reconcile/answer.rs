@@ -1,5 +1,6 @@
 //! What a pass says and did, for the Events on its parent.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use kube::core::DynamicObject;
@@ -50,6 +51,12 @@ pub(super) struct Changes {
 }
 
 impl Changes {
+    /// How many different children were changed.
+    pub(super) fn touched(&self) -> usize {
+        let all = self.created.iter().chain(&self.updated).chain(&self.deleted);
+        all.collect::<HashSet<_>>().len()
+    }
+
     /// One Event for all of them.
     pub(super) fn publish(&self, context: &Context, parent: &DynamicObject) {
         let metrics = &context.observer.metrics;

@@ -26,7 +26,9 @@ pub(super) async fn ask<T: Question>(
 ) -> Result<T, PassError> {
     let name = ObjectName::of(parent);
     let needs = context.memory_of(&name, |memory| {
-        memory.asked = Some(*plugin.digest());
+        if memory.asked.replace(*plugin.digest()) != Some(*plugin.digest()) {
+            memory.versions.clear();
+        }
         memory.needs.clone()
     });
     // Before they are answered: a change of what is needed must find who needs it.
@@ -40,7 +42,7 @@ pub(super) async fn ask_ahead(
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
 ) -> Result<Response, PassError> {
-    let observed = context.observed(parent);
+    let observed = context.observed(parent, plugin);
     question(context, plugin, parent, &observed, Vec::new(), |_| {}).await
 }
 

@@ -12,7 +12,7 @@ use crate::controller::children::Refusal;
 use crate::controller::context::Context;
 use crate::controller::needs::NeedError;
 use crate::controller::object::{ObjectName, shorten};
-use crate::controller::status::{self, Reason, Verdict};
+use crate::controller::status::{self, Reason, Said, Verdict};
 use crate::plugin::contract::EventType;
 use crate::plugin::{CallError, Class};
 
@@ -108,7 +108,12 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
     if !matches!(next, Next::OnChange) {
         count_failure(context, name);
     }
-    match status::write(context, &parent, desired).await {
+    let said = Said {
+        fields: None,
+        conditions: None,
+        verdict: &verdict,
+    };
+    match status::write(context, &parent, &said).await {
         Ok(_) => next,
         Err(error) => {
             context.observer.metrics.failed("status");
@@ -127,9 +132,8 @@ pub(super) fn is_passing(context: &Context, name: &ObjectName, error: &PassError
         return false;
     };
     // A pass that lost a race is simply run again on what is there now.
-    let lost_race = |error: &ApiError| error.is_conflict() && matches!(error.verb, "patch" | "create");
     let failures = context.memory_of(name, |memory| memory.failures);
-    errors.iter().all(lost_race)
+    errors.iter().all(ApiError::is_lost_race)
         || (name.namespace.is_some() && errors.iter().any(ApiError::is_namespace_going))
         || errors
             .iter()
@@ -192,7 +196,7 @@ fn judge(error: &PassError) -> (Verdict, Next) {
 }
 
 /// Whether nothing stands in the way but children of a parent that had this name before.
-fn is_waiting_for_deletion(error: &PassError) -> bool {
+pub(super) fn is_waiting_for_deletion(error: &PassError) -> bool {
     matches!(error, PassError::Refused(refusals)
         if refusals.iter().all(|refusal| matches!(refusal, Refusal::OfPredecessor { .. })))
 }

@@ -3,15 +3,12 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::*;
-use crate::controller::object::ChildKey;
-use crate::plugin::contract::Kind;
+use crate::controller::object::Identity;
 
-fn key(name: &str) -> ChildKey {
-    ChildKey {
-        kind: Kind {
-            api_version: "v1".into(),
-            kind: "Pod".into(),
-        },
+fn key(name: &str) -> Identity {
+    Identity {
+        group: String::new(),
+        kind: "Pod".into(),
         name: ObjectName::parse(name),
     }
 }

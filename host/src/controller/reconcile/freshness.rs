@@ -1,0 +1,51 @@
+//! A parent's cache can be behind its children's: a replica that has just begun to lead may see what its predecessor
+//! made of a spec that it has not seen itself. What such a child shows is not undone before the API server was asked.
+
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+use tracing::info;
+
+use crate::controller::api::{ApiError, Objects};
+use crate::controller::context::Context;
+use crate::controller::object::{ObjectName, made_at};
+
+/// The parent as it is known, or as the API server has it when one of its children was made of a newer generation.
+/// `None` when it is gone or another one has its name.
+///
+/// # Errors
+/// With the parent as it is known, when the API server does not say.
+pub(super) async fn up_to_date(
+    context: &Context,
+    parent: Arc<DynamicObject>,
+) -> Result<Option<Arc<DynamicObject>>, (Arc<DynamicObject>, ApiError)> {
+    let children = context.owned(&parent);
+    let newest = children.iter().filter_map(|child| made_at(&parent, child)).max();
+    let name = ObjectName::of(&parent);
+    if newest <= parent.metadata.generation {
+        return Ok(Some(parent));
+    }
+    let claim = parent.metadata.uid.clone().zip(newest);
+    if context.memory_of(&name, |memory| memory.refuted_generation == claim) {
+        return Ok(Some(parent));
+    }
+    info!(
+        known = parent.metadata.generation,
+        newest, "a child was made of a newer generation than is known of its parent: reading the parent"
+    );
+    let objects = Objects::new(&context.writer, &context.resource);
+    let fresh = match objects.read(&name).await {
+        Ok(fresh) => fresh,
+        Err(error) => return Err((parent, error)),
+    };
+    // The watch tells of what came instead.
+    let Some(fresh) = fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid) else {
+        return Ok(None);
+    };
+    if newest > fresh.metadata.generation {
+        // Somebody wrote that annotation, or the cluster was restored from a backup: it is put right when the child is
+        // applied, and of one that is not applied it is not asked again.
+        context.memory_of(&name, |memory| memory.refuted_generation = claim);
+    }
+    Ok(Some(context.record_parent(fresh).unwrap_or(parent)))
+}

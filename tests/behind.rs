@@ -1,0 +1,292 @@
+//! A host that acts on what it knows while the cluster is ahead of it.
+
+use control_plane::proxy::{Mode, Proxy};
+use control_plane::{ControlPlane, Options, manifests};
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::leaders::shared;
+use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller};
+use crate::support::{Host, Scenario, cluster, root};
+
+/// From now on the watches of a resource, by its plural, say nothing.
+fn hold(proxy: &Proxy, resource: &str) {
+    proxy.set_mode_of(&format!("/{resource}?&watch=true"), Mode::Stall);
+}
+
+/// With the kinds of the tests, and nobody who collects what has no owner.
+async fn own_cluster_without_controllers(options: Options) -> ControlPlane {
+    let cluster = ControlPlane::start(options).await.expect("a control plane");
+    let client = cluster.client().await.expect("a client");
+    let kinds = manifests::read(&root().join("tests/fixtures/puppet/crds.yaml")).expect("the kinds");
+    manifests::apply(&client, &kinds).await.expect("the kinds");
+    cluster
+}
+
+/// Regression: a new leader whose watch of the parents was behind deleted what its predecessor had made.
+#[tokio::test]
+async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
+    let scenario = Scenario::new("time-travel").await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["3s", "2s", "500ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let children = |names: &[(&str, &str)]| {
+        let children: Vec<_> = names.iter().map(|(name, text)| config_map(name, text)).collect();
+        json!({"response": {"children": children}})
+    };
+    let first = scenario.start_named("first", &config);
+    scenario.puppet("p", children(&[("a", "1")])).await;
+    scenario.until_ready("p").await;
+
+    // The other replica knows the parent as it is now, and nothing that comes after.
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let folder = scenario.folder.path().join("second");
+    std::fs::create_dir_all(&folder).unwrap();
+    let second = Host::through(&config, &proxy.kubeconfig(), "second", &folder);
+    second.until_log(&["controller started"]).await;
+    hold(&proxy, "puppets");
+    scenario.puppet("p", children(&[("a", "2"), ("b", "1")])).await;
+    let ready = scenario.until_ready("p").await;
+    let b = scenario.get(CONFIG_MAP, "b").await.unwrap();
+    first.kill();
+    second.until_passes("time-travel/p", 1).await;
+    second
+        .until_log(&["a child was made of a newer generation"])
+        .await;
+
+    assert_eq!(
+        scenario.get(CONFIG_MAP, "b").await.map(|b| b.metadata.uid),
+        Some(b.metadata.uid)
+    );
+    assert_eq!(
+        scenario.get(CONFIG_MAP, "a").await.unwrap().data["data"]["text"],
+        "2"
+    );
+    let status = &scenario.get(PUPPET, "p").await.unwrap().data["status"];
+    assert_eq!(status["observedGeneration"].as_i64(), ready.metadata.generation);
+    let writes = scenario.all_writes(cluster().await).await;
+    let writes: Vec<String> = writes
+        .iter()
+        .filter_map(|write| {
+            let object = write.object_ref.clone().unwrap_or_default();
+            (object.resource == "configmaps").then(|| format!("{} {}", write.verb, object.name))
+        })
+        .collect();
+    assert_eq!(writes, ["patch a", "patch a", "patch b"]);
+
+    // It follows the parent again once it hears of it.
+    proxy.set_mode(Mode::Pass);
+    scenario.puppet("p", children(&[("b", "1")])).await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+}
+
+/// A mark that no API server backs up (a forged one, or a cluster that came from a backup) blocks nothing, and is asked
+/// about once.
+#[tokio::test]
+async fn a_mark_of_a_generation_that_never_was_is_put_right_and_stops_nothing() {
+    let scenario = Scenario::new("forged-mark").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let keep = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "kept"}]);
+    let spec = |text: &str, children: &[&str]| {
+        let children: Vec<_> = children.iter().map(|name| config_map(name, text)).collect();
+        json!({"response": {"children": children, "keep": keep, "status": {"text": text}}})
+    };
+    scenario.puppet("p", spec("1", &["a", "b", "kept"])).await;
+    let uid = scenario.until_ready("p").await.metadata.uid.unwrap();
+    scenario.puppet("p", spec("2", &["a", "b"])).await;
+    scenario.until_ready("p").await;
+    let mark = |generation: i64| json!({"metadata": {"annotations": {"operator-host.dev/parent-generation": format!("{generation}/{uid}")}}});
+    for name in ["kept", "a", "b"] {
+        scenario.patch(CONFIG_MAP, name, mark(99)).await;
+    }
+    for name in ["a", "b"] {
+        let is_right = |child: &kube::core::DynamicObject| {
+            let mark = &child.metadata.annotations.as_ref().unwrap()["operator-host.dev/parent-generation"];
+            *mark == format!("2/{uid}")
+        };
+        scenario
+            .until(CONFIG_MAP, name, "marked as it is", is_right)
+            .await;
+    }
+    scenario.puppet("p", spec("3", &["a"])).await;
+    scenario.until_gone(CONFIG_MAP, "b").await;
+    let ready = scenario.until_ready("p").await;
+    assert_eq!(ready.data["status"]["text"], "3");
+    let asked = host
+        .log()
+        .matches("a child was made of a newer generation")
+        .count();
+    assert!((1..=3).contains(&asked), "{asked}");
+}
+
+/// Regression: an object that took the name of a child, behind the host's back, was overwritten by force.
+#[tokio::test]
+async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
+    let scenario = Scenario::new("another-uid").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let config = scenario.config(&controller("puppet.wasm", ""));
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let spec = |text: &str| json!({"response": {"children": [config_map("a", text)]}});
+    scenario.puppet("p", spec("1")).await;
+    scenario.until_ready("p").await;
+    host.until_passes("another-uid/p", 1).await;
+    hold(&proxy, "configmaps");
+    scenario.delete(CONFIG_MAP, "a").await;
+    let users =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"text": "user"}});
+    scenario.apply(&users.to_string()).await;
+    let passes = host.passes("another-uid/p");
+    scenario.puppet("p", spec("2")).await;
+    host.until_passes("another-uid/p", passes + 2).await;
+    let users = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    assert_eq!(users.data["data"]["text"], "user");
+    assert_eq!(users.metadata.owner_references, None);
+    proxy.set_mode(Mode::Pass);
+    scenario.until_stalled("p", "ChildRefused").await;
+    assert_eq!(
+        scenario.get(CONFIG_MAP, "a").await.unwrap().data["data"]["text"],
+        "user"
+    );
+}
+
+/// Regression: a failure's status repeated by force what the host knew of others' fields.
+#[tokio::test]
+async fn a_failure_s_status_leaves_alone_what_another_manager_writes() {
+    let scenario = Scenario::new("shared-status").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let config = scenario.config(&controller("puppet.wasm", ""));
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let spec =
+        json!({"response": {"children": [config_map("a", "1")], "status": {"note": "n", "count": "$count"}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    // Without force: a field that the host had taken would be a conflict.
+    let backup = async |text: &str| {
+        let status = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": "p"},
+            "status": {"backup": text},
+        });
+        let params = PatchParams::apply("backup");
+        let api = scenario.api(PUPPET);
+        api.patch_status("p", &params, &Patch::Apply(status))
+            .await
+            .expect("it is the backup's own field")
+    };
+    let passes = host.passes("shared-status/p");
+    backup("old").await;
+    host.until_passes("shared-status/p", passes + 1).await;
+    hold(&proxy, "puppets");
+    backup("new").await;
+    // A child that somebody takes away makes the next pass fail, on a parent that is not as the host knows it.
+    let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}});
+    let other = scenario.apply(&other.to_string()).await;
+    let owner = json!([{
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": other.metadata.uid, "controller": true,
+    }]);
+    scenario
+        .patch(CONFIG_MAP, "a", json!({"metadata": {"ownerReferences": owner}}))
+        .await;
+    scenario.until_stalled("p", "ChildRefused").await;
+    let status = &scenario.get(PUPPET, "p").await.unwrap().data["status"];
+    assert_eq!(
+        *status,
+        json!({
+            "backup": "new", "note": "n", "count": 1,
+            "conditions": status["conditions"], "observedGeneration": status["observedGeneration"],
+        })
+    );
+    backup("newer").await;
+    proxy.set_mode(Mode::Pass);
+    scenario.delete(CONFIG_MAP, "a").await;
+    let ready = scenario.until_ready("p").await;
+    assert_eq!(ready.data["status"]["backup"], "newer");
+}
+
+/// Regression: where no garbage collector deleted them, a new parent waited for its predecessor's children for ever.
+#[tokio::test]
+async fn the_children_of_a_predecessor_are_cleared_away_without_a_garbage_collector() {
+    let options = Options {
+        audit: true,
+        ..Options::bare()
+    };
+    let cluster = own_cluster_without_controllers(options).await;
+    let scenario = Scenario::within(&cluster, "no-collector").await;
+    let kinds =
+        "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret, onRemoval: retain}]";
+    let deleting = kinds.replace("onRemoval: retain", "onRemoval: delete");
+    let host = scenario.start(&controller("puppet.wasm", &deleting));
+    let secret =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"a": "b"}});
+    let spec = json!({"response": {"children": [config_map("a", "1"), secret]}});
+    let made = scenario.puppet("p", spec.clone()).await;
+    scenario.until_ready("p").await;
+    let uid = async |kind: &str, name: &str| scenario.get(kind, name).await.unwrap().metadata.uid;
+    let before = [uid(CONFIG_MAP, "a").await, uid("v1/Secret", "s").await];
+    // By now Secrets are to be kept.
+    assert_eq!(host.stop().await.code(), Some(0));
+    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    let again = scenario.puppet("p", spec).await;
+    assert_ne!(again.metadata.uid, made.metadata.uid);
+    scenario.until_ready("p").await;
+    let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    assert_ne!(child.metadata.uid, before[0]);
+    assert_eq!(
+        Some(&child.metadata.owner_references.unwrap()[0].uid),
+        again.metadata.uid.as_ref()
+    );
+    let secret = scenario.get("v1/Secret", "s").await.unwrap();
+    assert_eq!(secret.metadata.uid, before[1], "what is retained is taken up");
+    assert_eq!(secret.metadata.owner_references, None);
+    scenario
+        .until_event_saying("p", "Normal", "ChildrenChanged", "deleted ConfigMap a")
+        .await;
+}
+
+/// A host that knows only the predecessor takes the children of the parent that is there for somebody else's.
+#[tokio::test]
+async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
+    let scenario = Scenario::new("successor").await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["3s", "2s", "500ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let spec = json!({"response": {"children": [config_map("a", "1")]}});
+    let first = scenario.start_named("first", &config);
+    scenario.puppet("p", spec.clone()).await;
+    scenario.until_ready("p").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let folder = scenario.folder.path().join("second");
+    std::fs::create_dir_all(&folder).unwrap();
+    let second = Host::through(&config, &proxy.kubeconfig(), "second", &folder);
+    second.until_log(&["controller started"]).await;
+    hold(&proxy, "puppets");
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    let successor = scenario.puppet("p", spec).await;
+    let is_its = |child: &kube::core::DynamicObject| {
+        let owners = child.metadata.owner_references.as_ref();
+        owners.is_some_and(|owners| Some(&owners[0].uid) == successor.metadata.uid.as_ref())
+    };
+    let child = scenario.until(CONFIG_MAP, "a", "the successor's", is_its).await;
+    scenario.until_ready("p").await;
+    first.kill();
+    second.until_log(&["the parent is another one by now"]).await;
+    second.until_passes("successor/p", 2).await;
+    assert_eq!(
+        scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid,
+        child.metadata.uid
+    );
+    proxy.set_mode(Mode::Pass);
+    scenario.until_ready("p").await;
+    assert_eq!(
+        scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid,
+        child.metadata.uid
+    );
+}
