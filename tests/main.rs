@@ -46,6 +46,7 @@ mod secrets;
 mod spreading;
 mod successors;
 mod telemetry;
+mod tenancy;
 mod turns;
 mod uninstall;
 mod versions;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::puppet::{PUPPET, assert_says, controller};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
 use crate::support::Scenario;
 
 const SECRET: &str = "v1/Secret";
@@ -131,4 +131,68 @@ async fn values_that_somebody_else_chose_are_not_drawn_over_even_when_children_a
         scenario.get(SECRET, "s").await.unwrap().metadata.resource_version,
         theirs.metadata.resource_version
     );
+}
+
+/// Regression: a Secret that was made while Secrets were deleted kept its owner reference, and went with its parent.
+#[tokio::test]
+async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
+    let scenario = Scenario::new("retention").await;
+    let with = |removal: &str| {
+        let kinds = format!(
+            "children:\n- {{apiVersion: v1, kind: Secret, onRemoval: {removal}}}\n\
+             - {{apiVersion: v1, kind: ConfigMap, onRemoval: {removal}}}\n\
+             - {{apiVersion: v1, kind: Service}}"
+        );
+        scenario.config(&controller("puppet.wasm", &kinds))
+    };
+    let _host = scenario.start_with(&with("delete"), &[]);
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+        "spec": {"ports": [{"port": 80, "protocol": "TCP"}]}});
+    let mut response = spec(&[password()])["response"].clone();
+    response["children"] = json!([service, config_map("a", ""), config_map("b", "")]);
+    scenario.puppet("p", json!({"response": response})).await;
+    scenario.until_ready("p").await;
+    // One that the plugin names, one that it only keeps.
+    response["children"] = json!([service, config_map("a", "")]);
+    response["keep"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "b"}]);
+    scenario.puppet("p", json!({"response": response})).await;
+    scenario.until_ready("p").await;
+    let is_owned = |object: &DynamicObject| object.metadata.owner_references.is_some();
+    let all = [(SECRET, "s"), (CONFIG_MAP, "a"), (CONFIG_MAP, "b")];
+    let password = values(&scenario.get(SECRET, "s").await.unwrap());
+    for (kind, name) in all {
+        scenario.until(kind, name, "owned", is_owned).await;
+    }
+
+    with("retain");
+    for (kind, name) in all {
+        scenario
+            .until(kind, name, "without an owner", |object| !is_owned(object))
+            .await;
+    }
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    scenario.until_gone("v1/Service", "s").await;
+    for (kind, name) in all {
+        assert!(scenario.get(kind, name).await.is_some(), "{name} went");
+    }
+    scenario.puppet("p", json!({"response": response})).await;
+    scenario.until_ready("p").await;
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), password);
+
+    // The other way an owner reference is what proves a child, so what has only marks is to be adopted.
+    with("delete");
+    let message = scenario.until_stalled("p", "ChildRefused").await;
+    assert_says(
+        &message,
+        &["ConfigMap retention/a", "has no owner reference", "`adopt: true`"],
+    );
+    let text = std::fs::read_to_string(with("delete")).unwrap();
+    scenario.file("config.yaml", text + "    adopt: true\n");
+    for (kind, name) in &all[..2] {
+        scenario
+            .until(kind, name, "owned by the present parent", is_owned)
+            .await;
+    }
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), password);
 }

@@ -61,6 +61,13 @@ async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left(
         scenario.until_ready(name).await;
     }
     assert_eq!(host.stop().await.code(), Some(0));
+    // Somebody else's, with this controller's label: it is no child.
+    let marks = json!({ "operator-host.dev/controller": "puppet" });
+    for kind in ["ConfigMap", "Secret"] {
+        let forged =
+            json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": "forged", "labels": marks } });
+        scenario.apply(&forged.to_string()).await;
+    }
     // Another controller's, of an earlier configuration, and somebody else's.
     let others = ["operator-host.dev/old", "example.com/theirs"];
     let patch = json!({ "metadata": { "finalizers": [FINALIZER, others[0], others[1]] } });
@@ -94,6 +101,7 @@ async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left(
     ] {
         assert!(told.contains(words), "{words:?} is not in:\n{told}");
     }
+    assert!(!told.contains("forged"), "{told}");
     assert_eq!(finalizers(&scenario, "a").await, others);
     scenario.until_gone(PUPPET, "b").await;
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::{DynamicObject, PartialObjectMeta};
+use kube::core::{DynamicObject, PartialObjectMeta, TypeMeta};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use thiserror::Error;
 
 use crate::config::leadership::Mode;
-use crate::config::{Config, ControllerConfig};
+use crate::config::{Config, ControllerConfig, Removal};
+use crate::controller::children::removal;
 use crate::controller::kinds::{KindError, Kinds, Resource};
-use crate::controller::object::{CONTROLLER_LABEL, ObjectName};
+use crate::controller::object::{CONTROLLER_LABEL, ObjectName, controller_of};
+use crate::controller::parent_of;
 use crate::leader::lease::GROUP_LABEL;
 use crate::plugin::contract::Kind;
 
@@ -165,7 +167,7 @@ impl Uninstall<'_> {
             Ok(resource) => resource,
             // Without a definition there are no parents; children may still be there.
             Err(KindError::Unknown(_)) => {
-                self.count_children(controller, &mut left).await;
+                self.count_children(controller, None, &mut left).await;
                 return left;
             }
             Err(error) => {
@@ -199,7 +201,8 @@ impl Uninstall<'_> {
             }
             left.held.push(held);
         }
-        self.count_children(controller, &mut left).await;
+        self.count_children(controller, Some(resource.namespaced), &mut left)
+            .await;
         left
     }
 
@@ -262,7 +265,8 @@ impl Uninstall<'_> {
         )))
     }
 
-    async fn count_children(&self, controller: &ControllerConfig, left: &mut Left) {
+    /// `namespaced` is whether the parents are in namespaces; `None` when their kind is not served any more.
+    async fn count_children(&self, controller: &ControllerConfig, namespaced: Option<bool>, left: &mut Left) {
         // One object can be listed in several versions.
         let mut seen = BTreeSet::new();
         for kind in controller.children.keys() {
@@ -282,13 +286,28 @@ impl Uninstall<'_> {
                 if !seen.insert(child.metadata.uid.clone()) {
                     continue;
                 }
-                if child.owner_references().is_empty() {
+                let child = DynamicObject {
+                    types: Some(TypeMeta {
+                        api_version: kind.api_version.clone(),
+                        kind: kind.kind.clone(),
+                    }),
+                    metadata: child.metadata,
+                    data: serde_json::Value::Null,
+                };
+                // A label alone is no child: others can set it.
+                let is_child = match namespaced {
+                    Some(namespaced) => parent_of(controller, namespaced, &child).is_some(),
+                    None => [true, false]
+                        .iter()
+                        .any(|namespaced| parent_of(controller, *namespaced, &child).is_some()),
+                };
+                if is_child && controller_of(&child).is_some() {
+                    *left.owned.entry(kind.clone()).or_default() += 1;
+                } else if is_child && removal(controller, &child) == Some(Removal::Retain) {
                     left.retained
                         .entry(kind.clone())
                         .or_default()
-                        .push(name_of(&child));
-                } else {
-                    *left.owned.entry(kind.clone()).or_default() += 1;
+                        .push(ObjectName::of(&child));
                 }
             }
         }

@@ -162,6 +162,10 @@ pub enum Refusal {
         "{which} exists and this host did not make it; delete or rename it, or set `adopt: true` for the controller {controller:?}"
     )]
     NotAdopted { which: String, controller: String },
+    #[error(
+        "{which} says that it is this parent's and has no owner reference, which children of its kind have: somebody else made it, or it was made while its kind was retained; delete it, or set `adopt: true` for the controller {controller:?} to take it over"
+    )]
+    NotProved { which: String, controller: String },
     #[error("the generated Secret {which}: {problem}")]
     BadSecret { which: String, problem: String },
 }
@@ -223,26 +227,58 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Whether a parent owns an object: its controller owner reference has the parent's UID and its label names the
-/// controller. A label or an annotation alone proves nothing: people and templates copy them.
+/// Whether a parent in `parent` may have children in `child`; `None` is no namespace. Whoever may write in any other
+/// namespace can put this host's marks on an object there, so what is out of reach is nothing, whatever it says.
+#[must_use]
+pub fn reaches(config: &ControllerConfig, parent: Option<&str>, child: Option<&str>) -> bool {
+    match (parent, child) {
+        (Some(parent), child) => child == Some(parent),
+        (None, Some(child)) => config.other_namespaces.contains(child),
+        (None, None) => true,
+    }
+}
+
+/// Whether a parent owns an object: its controller owner reference has the parent's UID, its label names the
+/// controller, and the parent may have children there. A label or an annotation alone proves nothing: people and
+/// templates copy them.
 #[must_use]
 pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
     parent.metadata.uid.is_some()
         && controller_of(object).map(|owner| &owner.uid) == parent.metadata.uid.as_ref()
         && label(object, CONTROLLER_LABEL) == Some(&config.name)
+        && is_within_reach(config, parent, object)
 }
 
-/// Whether an object is a retained child: nobody controls it, and label and annotation name this parent. Enough
-/// to take it up again, never enough to delete it.
+/// Whether an object is a retained child: of a kind that is retained, nobody controls it, label and annotation name
+/// this parent, and the parent may have children there. Enough to take it up again, never enough to delete it.
 #[must_use]
 pub fn retains(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
-    controller_of(object).is_none()
+    removal(config, object) == Some(Removal::Retain)
+        && controller_of(object).is_none()
         && label(object, CONTROLLER_LABEL) == Some(&config.name)
         && annotation(object, PARENT_ANNOTATION) == Some(&ObjectName::of(parent).to_string())
+        && is_within_reach(config, parent, object)
+}
+
+/// What the configuration says of an object that is no longer wanted; `None` of a kind that the controller does not
+/// make.
+#[must_use]
+pub fn removal(config: &ControllerConfig, object: &DynamicObject) -> Option<Removal> {
+    let removal = *config.children.get(&ChildKey::of(object).kind)?;
+    let generated = label(object, GENERATED_LABEL).is_some();
+    Some(if generated { config.generated } else { removal })
+}
+
+fn is_within_reach(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
+    reaches(
+        config,
+        parent.metadata.namespace.as_deref(),
+        object.metadata.namespace.as_deref(),
+    )
 }
 
 /// Whether an owner reference is to an object of a kind, in any of its versions.
-fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
+pub(super) fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
     owner.kind == kind.kind && group == kind.group()
 }
@@ -419,19 +455,17 @@ impl Policy<'_> {
         if retains(self.config, self.parent, &existing) {
             return Ok(());
         }
-        match annotation(&existing, PARENT_ANNOTATION) {
+        let controller = self.config.name.clone();
+        let marked = label(&existing, CONTROLLER_LABEL);
+        match annotation(&existing, PARENT_ANNOTATION).filter(|_| marked.is_some()) {
             // What another parent retains is not free to be adopted.
-            Some(owner) if label(&existing, CONTROLLER_LABEL).is_some() && *owner != *self.name() => {
-                Err(Refusal::OwnedByOther {
-                    which,
-                    owner: owner.to_owned(),
-                })
-            }
-            _ if self.config.adopt => Ok(()),
-            _ => Err(Refusal::NotAdopted {
+            Some(owner) if *owner != *self.name() => Err(Refusal::OwnedByOther {
                 which,
-                controller: self.config.name.clone(),
+                owner: owner.to_owned(),
             }),
+            _ if self.config.adopt => Ok(()),
+            Some(_) if marked == Some(&controller) => Err(Refusal::NotProved { which, controller }),
+            _ => Err(Refusal::NotAdopted { which, controller }),
         }
     }
 
@@ -532,4 +566,4 @@ fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -24,6 +24,7 @@ pub mod drift;
 pub mod secrets;
 
 pub mod prune;
+pub mod release;
 
 pub mod events;
 pub mod status;
@@ -42,6 +43,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, error, info, info_span};
 
+use self::children::{is_reference_to, reaches};
 use self::context::{Context, KindWatches};
 use self::object::{
     CONTROLLER_LABEL, ChildKey, ObjectName, PARENT_ANNOTATION, annotation, controller_of, label, version,
@@ -50,6 +52,7 @@ use self::observer::Observer;
 use self::queue::{Trigger, Work};
 use self::reconcile::{Next, reconcile};
 use self::watches::{Change, Subscription, WatchState};
+use crate::config::ControllerConfig;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::trace::Span;
@@ -350,7 +353,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
         .old
         .into_iter()
         .chain(change.new)
-        .filter_map(|object| parent_of(context, object))
+        .filter_map(|object| parent_of(&context.config, context.resource.namespaced, object))
         .collect();
     parents.dedup();
     for parent in parents {
@@ -393,24 +396,28 @@ fn is_same(change: Change<'_>) -> bool {
     Arc::ptr_eq(old, new) || (old.data == new.data && essence(old) == essence(new))
 }
 
-/// The parent that a child names, when it is one of this controller's.
-fn parent_of(context: &Context, child: &DynamicObject) -> Option<ObjectName> {
-    if let Some(owner) = controller_of(child) {
-        let parent = &context.config.parent;
-        let ours = owner.kind == parent.kind && owner.api_version == parent.api_version;
-        // A cluster-scoped parent has no namespace, whatever namespace its child is in.
-        let namespace = child
-            .metadata
-            .namespace
-            .clone()
-            .filter(|_| context.resource.namespaced);
-        return ours.then(|| ObjectName {
-            namespace,
+/// The parent that a child names, when it is one of this controller's and may have children there.
+/// `namespaced` is whether its parents are in namespaces.
+#[must_use]
+pub fn parent_of(config: &ControllerConfig, namespaced: bool, child: &DynamicObject) -> Option<ObjectName> {
+    let namespace = child.metadata.namespace.as_deref();
+    let parent = if let Some(owner) = controller_of(child) {
+        if !is_reference_to(&config.parent, owner) {
+            return None;
+        }
+        ObjectName {
+            // A cluster-scoped parent has no namespace, whatever namespace its child is in.
+            namespace: namespace.filter(|_| namespaced).map(str::to_owned),
             name: owner.name.clone(),
-        });
-    }
-    let ours = label(child, CONTROLLER_LABEL) == Some(&context.config.name);
-    annotation(child, PARENT_ANNOTATION)
-        .filter(|_| ours)
-        .map(ObjectName::parse)
+        }
+    } else if label(child, CONTROLLER_LABEL) == Some(&config.name) {
+        ObjectName::parse(annotation(child, PARENT_ANNOTATION)?)
+    } else {
+        return None;
+    };
+    let in_its_place = parent.namespace.is_some() == namespaced;
+    (in_its_place && reaches(config, parent.namespace.as_deref(), namespace)).then_some(parent)
 }
+
+#[cfg(test)]
+mod tests;

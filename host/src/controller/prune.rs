@@ -5,11 +5,10 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 
 use super::api::{ApiError, Objects};
-use super::children::{Named, Plan, owns};
+use super::children::{Named, Plan, owns, removal};
 use super::context::Context;
-use super::object::{ChildKey, GENERATED_LABEL, ObjectName, is_terminating, label};
+use super::object::{ChildKey, ObjectName, is_terminating};
 use crate::config::{ControllerConfig, Removal};
-use crate::plugin::contract::Kind;
 
 /// Deletes, and says what it deleted.
 ///
@@ -71,24 +70,11 @@ pub(super) fn removable(
     parent: &DynamicObject,
     child: &DynamicObject,
 ) -> Option<(ChildKey, Removal)> {
-    let types = child.types.as_ref()?;
-    let kind = Kind {
-        api_version: types.api_version.clone(),
-        kind: types.kind.clone(),
-    };
-    let removal = if label(child, GENERATED_LABEL).is_some() {
-        config.generated
-    } else {
-        *config.children.get(&kind)?
-    };
-    let key = ChildKey {
-        kind,
-        name: ObjectName::of(child),
-    };
+    let removal = removal(config, child)?;
     let is_own = match removal {
         Removal::Delete => owns(config, parent, child),
         // What is retained has no owner reference.
         Removal::Retain => true,
     };
-    (is_own && !is_terminating(child)).then_some((key, removal))
+    (is_own && !is_terminating(child)).then(|| (ChildKey::of(child), removal))
 }

@@ -21,7 +21,8 @@ use super::children::{Plan, Policy, plan};
 use super::context::Context;
 use super::object::{ChildKey, ObjectName, PAUSED_ANNOTATION, annotation, is_terminating};
 use super::prune::prune;
-use super::secrets::generate;
+use super::release::release;
+use super::secrets::{Generated, generate};
 use super::status::{self, Said, Verdict};
 use crate::plugin::Plugin;
 use crate::plugin::contract::{CleanupResponse, Kind, Response};
@@ -132,6 +133,7 @@ async fn pass(
     if let Some(failure) = context.watch_failure() {
         return Err(PassError::Watch(failure));
     }
+    changes.updated.extend(release(context, parent).await?);
     let finalizer = context.config.finalizer();
     let has_finalizer = parent.finalizers().contains(&finalizer);
     if is_terminating(parent) {
@@ -177,7 +179,6 @@ async fn rounds(
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<Answer, PassError> {
-    let name = ObjectName::of(parent);
     let mut events = Vec::new();
     let mut rounds = Rounds::default();
     while rounds.may_go_on(changes) {
@@ -193,10 +194,12 @@ async fn rounds(
         };
         let mut changed = false;
         for secret in &plan.secrets {
-            if generate(context, &name, secret).await? {
-                changes.created.push(secret.key.clone());
-                changed = true;
+            match generate(context, parent, secret).await? {
+                Generated::Created => changes.created.push(secret.key.clone()),
+                Generated::Updated => changes.updated.push(secret.key.clone()),
+                Generated::Unchanged => continue,
             }
+            changed = true;
         }
         let applied = apply(context, parent, &plan.desired).await;
         changed |= applied.changed();

@@ -6,25 +6,37 @@
 use std::collections::BTreeSet;
 
 use kube::core::DynamicObject;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::api::{ApiError, Fault, Objects};
-use super::children::DesiredSecret;
+use super::children::{DesiredSecret, owns};
 use super::context::Context;
-use super::object::ObjectName;
+use super::object::{ObjectName, is_terminating};
+use crate::config::Removal;
 use crate::plugin::contract::GeneratedValue;
 
 const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
-/// Makes what is missing. Whether anything was.
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generated {
+    /// The Secret was not there.
+    Created,
+    /// It lacked a value, or an owner reference.
+    Updated,
+    /// It is as it should be.
+    Unchanged,
+}
+
+/// Makes what is missing.
 ///
 /// # Errors
 /// What the API server refuses.
 pub async fn generate(
     context: &Context,
-    parent: &ObjectName,
+    parent: &DynamicObject,
     desired: &DesiredSecret,
-) -> Result<bool, ApiError> {
+) -> Result<Generated, ApiError> {
     let key = &desired.key;
     let failed = |message: String| ApiError {
         verb: "generate",
@@ -43,8 +55,14 @@ pub async fn generate(
                 .is_none_or(|live| live.data["data"].get(&entry.key).is_none())
         })
         .collect();
-    if live.is_some() && missing.is_empty() {
-        return Ok(false);
+    // One that was retained has none, and needs it when it is to go with its parent.
+    let lacks_owner = live.as_ref().is_some_and(|live| {
+        context.config.generated == Removal::Delete
+            && !owns(&context.config, parent, live)
+            && !is_terminating(live)
+    });
+    if live.is_some() && missing.is_empty() && !lacks_owner {
+        return Ok(Generated::Unchanged);
     }
     let mut values = Map::new();
     for entry in missing {
@@ -56,19 +74,28 @@ pub async fn generate(
     let manager = context.config.field_manager();
     // `children::plan` has refused kinds that the cluster does not serve.
     let Some(resource) = context.resources.get(&key.kind) else {
-        return Ok(false);
+        return Ok(Generated::Unchanged);
     };
     let objects = Objects::new(&context.children_writer, resource);
-    let answer = if let Some(live) = live {
+    let (answer, outcome) = if let Some(live) = live {
         // Refused when somebody was faster: what is there must not be drawn twice.
         body["metadata"]["resourceVersion"] = live.metadata.resource_version.clone().into();
-        objects.merge(&key.name, &body, &manager).await?
+        if let Some(owners) = body["metadata"]["ownerReferences"].as_array_mut() {
+            let others = live.metadata.owner_references.iter().flatten();
+            let others = others.filter(|owner| Some(&owner.uid) != parent.metadata.uid.as_ref());
+            owners.extend(others.map(|owner| json!(owner)));
+        }
+        let answer = objects.merge(&key.name, &body, &manager).await?;
+        (answer, Generated::Updated)
     } else {
         let body: DynamicObject = serde_json::from_value(body).map_err(|error| failed(error.to_string()))?;
-        objects.create(&key.name, body, &manager).await?
+        (
+            objects.create(&key.name, body, &manager).await?,
+            Generated::Created,
+        )
     };
-    context.record_child(parent, key, answer);
-    Ok(true)
+    context.record_child(&ObjectName::of(parent), key, answer);
+    Ok(outcome)
 }
 
 fn draw(entry: &GeneratedValue) -> Result<String, getrandom::Error> {

@@ -44,10 +44,18 @@ impl<Spec, Status> Request<Spec, Status> {
         self.children.iter().filter(move |child| child.is(kind))
     }
 
-    /// One owned child by kind and name.
+    /// One owned child by kind and name, in the parent's namespace. Of a cluster-scoped parent one that is in no
+    /// namespace: [`Request::child_in`] looks in those that the configuration lists.
     #[must_use]
     pub fn child(&self, kind: Kind, name: &str) -> Option<&Object> {
-        self.children_of(kind).find(|child| child.name() == name)
+        self.child_in(kind, self.parent.namespace.as_deref(), name)
+    }
+
+    /// One owned child by kind, namespace and name; `None` as namespace for a cluster-scoped kind.
+    #[must_use]
+    pub fn child_in(&self, kind: Kind, namespace: Option<&str>, name: &str) -> Option<&Object> {
+        self.children_of(kind)
+            .find(|child| child.name() == name && child.namespace() == namespace)
     }
 
     /// What the host read for a need, empty when there is no such object; `None` when it has not been asked

@@ -46,10 +46,14 @@ pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) ->
         pod["metadata"]["annotations"][TEMPLATE_HASH] = Value::from(hash.as_str());
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
         rollout.names.push(name.to_owned());
-        match observed
-            .iter()
-            .find(|object| object.is(POD) && object.name() == name)
-        {
+        // A pod without one is in its parent's namespace, as all that is observed then.
+        let namespace = pod["metadata"]["namespace"].as_str();
+        let is_this = |object: &&Object| {
+            object.is(POD)
+                && object.name() == name
+                && (namespace.is_none() || object.namespace() == namespace)
+        };
+        match observed.iter().find(is_this) {
             Some(existing) if existing.is_terminating() => {
                 rollout.keep.push(existing.into());
                 settled = false;

@@ -190,9 +190,16 @@ impl Case {
 
     fn request(&self) -> wit::Request {
         let texts = |values: &[Value]| values.iter().map(Value::to_string).collect();
+        // The host shows children with their namespace, which is their parent's unless they say otherwise.
+        let mut children = self.children.clone();
+        if let Some(namespace) = self.parent["metadata"]["namespace"].as_str() {
+            for child in &mut children {
+                default_to(&mut child["metadata"]["namespace"], namespace);
+            }
+        }
         wit::Request {
             parent: self.parent.to_string(),
-            children: texts(&self.children),
+            children: texts(&children),
             related: self
                 .related
                 .iter()

@@ -13,7 +13,7 @@ fn kind(api_version: &str, kind: &str) -> Kind {
     }
 }
 
-fn config() -> ControllerConfig {
+pub(in crate::controller) fn config() -> ControllerConfig {
     ControllerConfig {
         name: "shop".into(),
         parent: kind("example.com/v1", "Shop"),
@@ -266,7 +266,8 @@ fn what_belongs_to_somebody_else_is_never_touched() {
     assert!(existing(json!({})).unwrap_err()[0].contains("`adopt: true`"));
     let ours =
         json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/a" } });
-    assert!(existing(ours).is_ok(), "a retained child is taken up again");
+    let refusals = existing(ours).unwrap_err();
+    assert!(refusals[0].contains("has no owner reference"), "{refusals:?}");
     let others =
         json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/b" } });
     assert!(existing(others).unwrap_err()[0].contains("belongs to default/b"));
@@ -296,6 +297,63 @@ fn adoption_takes_what_nobody_owns_and_nothing_else() {
     assert!(adopt(owned).is_err());
 }
 
+/// An object of a namespace with the marks of a child of `default/a`, or of `a`, without an owner.
+fn marked(kind: &str, namespace: Option<&str>, parent: &str) -> DynamicObject {
+    object(json!({
+        "apiVersion": "v1", "kind": kind,
+        "metadata": {
+            "name": "x", "namespace": namespace,
+            "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: parent },
+        },
+    }))
+}
+
+#[test]
+fn a_retained_child_is_one_of_a_retained_kind_where_its_parent_may_have_children() {
+    let (config, own, none) = (config(), parent(Some("default")), parent(None));
+    let claim = |namespace| marked("PersistentVolumeClaim", namespace, "default/a");
+    assert!(retains(&config, &own, &claim(Some("default"))));
+    assert!(!retains(&config, &own, &claim(Some("attacker"))));
+    assert!(!retains(&config, &own, &claim(None)));
+    assert!(
+        !retains(&config, &own, &marked("Pod", Some("default"), "default/a")),
+        "pods are deleted, and so have an owner"
+    );
+    assert!(
+        !retains(&config, &own, &marked("ConfigMap", Some("default"), "default/a")),
+        "the controller does not make any"
+    );
+    let claim = |namespace: Option<&str>| marked("PersistentVolumeClaim", namespace, "a");
+    assert!(retains(&config, &none, &claim(Some("spare"))));
+    assert!(!retains(&config, &none, &claim(Some("default"))));
+    let taken_up = |namespace: &str| {
+        let existing = json!(claim(Some(namespace)));
+        let child = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "x", "namespace": "spare"}});
+        plan_with(&config, &none, Some(&existing), &[child], &[])
+    };
+    assert!(taken_up("spare").is_ok());
+}
+
+#[test]
+fn ownership_ends_at_the_namespaces_that_a_parent_may_have_children_in() {
+    let config = config();
+    let owned = |parent: &DynamicObject, namespace: Option<&str>| {
+        let mut child = marked("Pod", namespace, "default/a");
+        child.metadata.owner_references = serde_json::from_value(json!([
+            { "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": "uid-a", "controller": true },
+        ]))
+        .unwrap();
+        owns(&config, parent, &child)
+    };
+    let (own, none) = (parent(Some("default")), parent(None));
+    assert!(owned(&own, Some("default")));
+    assert!(!owned(&own, Some("attacker")));
+    assert!(!owned(&own, None));
+    assert!(owned(&none, Some("spare")));
+    assert!(owned(&none, None));
+    assert!(!owned(&none, Some("default")));
+}
+
 #[test]
 fn ownership_needs_the_uid_and_the_label_both() {
     let (config, parent) = (config(), parent(Some("default")));
@@ -306,7 +364,7 @@ fn ownership_needs_the_uid_and_the_label_both() {
             &object(json!({
                 "apiVersion": "v1", "kind": "Pod",
                 "metadata": {
-                    "name": "p", "labels": { CONTROLLER_LABEL: label },
+                    "name": "p", "namespace": "default", "labels": { CONTROLLER_LABEL: label },
                     "ownerReferences": [
                         { "apiVersion": "v1", "kind": "Shop", "name": "a", "uid": uid, "controller": true },
                     ],
