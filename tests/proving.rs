@@ -275,25 +275,47 @@ async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() 
     let spec = json!({"response": both, "variants": {"1": {"response": response(&[("a", "y")])}}});
     scenario.puppet("p", spec).await;
     scenario.until_ready("p").await;
+    let others =
+        json!({"response": response(&[("others", "confidential")]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("q", others).await;
+    scenario.until_ready("q").await;
     stage.swap(1);
     let line = until_held_back(&host, 1).await;
-    assert_says(
-        &line,
-        &[
-            "it would delete 1 of 2 children, more than 20 %",
-            "ConfigMap proving-deletes/b",
-        ],
-    );
+    assert_says(&line, &["it would delete 2 of 3 children, more than 20 %"]);
+    assert!(!line.contains("apiVersion"), "a difference at a warning: {line}");
+    host.until_log(&["DEBUG", "what differs", "confidential"]).await;
     let message = scenario
         .until_condition(PUPPET, "p", "PluginHeldBack", "True", "WouldDelete")
         .await;
-    assert_says(&message, &["-- apiVersion: v1", "-    name: b"]);
+    assert_says(
+        &message,
+        &[
+            "-- apiVersion: v1",
+            "-    name: b",
+            "ConfigMap proving-deletes/b",
+            "is held back",
+            "kubectl annotate crd",
+        ],
+    );
+    // Who may read one parent reads nothing of another.
+    let event = scenario
+        .until_event_saying("p", "Warning", "PluginHeldBack", "ConfigMap proving-deletes/b")
+        .await;
+    for text in [&message, &event] {
+        assert!(
+            !text.contains("others") && !text.contains("confidential") && !text.contains("/q"),
+            "{text}"
+        );
+    }
     assert_eq!(text_of(&scenario, "a").await, "x");
     assert_eq!(text_of(&scenario, "b").await, "x");
     // It is tried again by itself, and the objects have changed.
     let spec =
         json!({"response": both, "variants": {"1": {"response": response(&[("a", "y"), ("b", "x")])}}});
     scenario.puppet("p", spec).await;
+    scenario
+        .puppet("q", json!({"response": response(&[("others", "confidential")])}))
+        .await;
     until_live(&host, 1, "1 changed").await;
     scenario
         .until(CONFIG_MAP, "a", "changed", |map| map.data["data"]["text"] == "y")

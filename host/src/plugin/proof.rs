@@ -65,9 +65,11 @@ impl Orders {
 pub struct HeldBack {
     /// CamelCase, for machines.
     pub reason: &'static str,
-    /// What would happen, to what, and what to do next.
+    /// What would happen, to what, and what to do next: for who runs the host, since it names objects of anybody.
     pub message: String,
-    /// The first differences between the two versions' answers; bounded, possibly empty.
+    /// Which version it is and what to do next, without a word about any object.
+    pub advice: String,
+    /// The first differences between the two versions' answers; bounded, possibly empty. Of anybody's objects, too.
     pub diff: String,
     /// The first objects on which it was seen.
     pub objects: Vec<Blamed>,
@@ -80,6 +82,8 @@ pub struct Blamed {
     pub object: String,
     /// What the candidate does to it.
     pub message: String,
+    /// What differs between the two versions' answers about it; bounded, possibly empty.
+    pub diff: String,
 }
 
 /// What came of a proof.

@@ -91,15 +91,20 @@ impl Findings {
     pub(super) fn add(&mut self, object: &ObjectName, children: usize, finding: Finding) {
         self.examined += 1;
         self.children += children;
-        let blame = |message: String| Blamed {
+        let blame = |message: String, diff: String| Blamed {
             object: object.to_string(),
             message,
+            diff,
         };
         match finding {
             Finding::Unchanged => self.unchanged += 1,
-            Finding::Fails(error) => self.failing.push(blame(error)),
+            Finding::Fails(error) => self.failing.push(blame(error, String::new())),
             Finding::NotDeterministic(difference) => {
-                self.undetermined.get_or_insert_with(|| blame(difference));
+                self.undetermined.get_or_insert_with(|| {
+                    let message = "it answers the same request in two ways, so every pass would write; make its \
+                                   answer not depend on the order of a hash map or on chance";
+                    blame(message.to_owned(), difference)
+                });
             }
             Finding::Changed { live, candidate } => {
                 self.changed += 1;
@@ -116,12 +121,18 @@ impl Findings {
                 self.deleted += deleted.len();
                 self.left += left.len();
                 let loses = !deleted.is_empty() || !left.is_empty();
+                let is_blamed = loses && self.deleting.len() < MAX_BLAMED;
                 let diffs = if loses { &mut self.losses } else { &mut self.diffs };
-                if diffs.len() < MAX_DIFFS {
+                let is_shown = diffs.len() < MAX_DIFFS;
+                let mut diff = String::new();
+                if is_shown || is_blamed {
                     let before = live.as_ref().map_or(&Value::Null, |live| &live.answer);
-                    diffs.push(difference(object, before, &candidate.answer));
+                    diff = difference(object, before, &candidate.answer);
                 }
-                if loses && self.deleting.len() < MAX_BLAMED {
+                if is_shown {
+                    diffs.push(diff.clone());
+                }
+                if is_blamed {
                     let mut parts = Vec::new();
                     if !deleted.is_empty() {
                         parts.push(format!("it would delete {}", named(&deleted)));
@@ -129,7 +140,7 @@ impl Findings {
                     if !left.is_empty() {
                         parts.push(format!("it would no longer look after {}", named(&left)));
                     }
-                    self.deleting.push(blame(parts.join("; ")));
+                    self.deleting.push(blame(parts.join("; "), diff));
                 }
             }
         }
@@ -165,17 +176,17 @@ impl Findings {
             Verdict::HeldBack(Box::new(HeldBack {
                 reason,
                 message,
+                advice: String::new(),
                 diff: diffs.join("\n"),
                 objects,
             }))
         };
         if let Some(blamed) = self.undetermined {
             let message = format!(
-                "it answers the same request in two ways, so every pass would write: on {}, when it was asked again \
-                 with other random numbers; make its answer not depend on the order of a hash map or on chance",
-                blamed.object
+                "on {}, when it was asked again with other random numbers: {}",
+                blamed.object, blamed.message
             );
-            let diff = blamed.message.clone();
+            let diff = blamed.diff.clone();
             return held("NotDeterministic", message, vec![diff], vec![blamed]);
         }
         if let Some(first) = self.failing.first() {

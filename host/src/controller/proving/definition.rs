@@ -78,6 +78,7 @@ pub(super) fn contradictions(
             found.objects.push(Blamed {
                 object: ObjectName::of(object).to_string(),
                 message: format!("it does not fit the definition that this version carries: {first}"),
+                diff: String::new(),
             });
         }
     }

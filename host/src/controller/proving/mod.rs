@@ -249,12 +249,12 @@ impl Proof for Proving {
         match verdict {
             Verdict::HeldBack(mut held) => {
                 let version = &candidate.description().version;
+                let (digest, advice) = (candidate.digest().short(), self.advice(candidate));
                 held.message = format!(
-                    "version {version} ({}) is held back: {}; {}",
-                    candidate.digest().short(),
-                    held.message,
-                    self.advice(candidate)
+                    "version {version} ({digest}) is held back: {}; {advice}",
+                    held.message
                 );
+                held.advice = format!("version {version} ({digest}) is held back; {advice}");
                 Verdict::HeldBack(held)
             }
             proved => proved,
@@ -271,7 +271,8 @@ impl Proof for Proving {
                     .map(move |blamed| (held, blamed))
             })
             .map(|(held, blamed)| {
-                let text = format!("{}: {}\n{}", blamed.message, held.message, held.diff);
+                // Who may read one parent is told of that parent and of no other.
+                let text = format!("{}: {}\n{}", blamed.message, held.advice, blamed.diff);
                 (
                     ObjectName::parse(&blamed.object),
                     Reason::new(held.reason, text.trim_end()),
@@ -302,6 +303,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
         Verdict::HeldBack(Box::new(HeldBack {
             reason,
             message,
+            advice: String::new(),
             diff: String::new(),
             objects,
         }))
@@ -322,6 +324,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
             .map(|name| Blamed {
                 object: name.to_string(),
                 message: message.to_owned(),
+                diff: String::new(),
             })
             .collect()
     };

@@ -4,7 +4,7 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{Expected, Slot};
 use crate::plugin::Plugin;
@@ -58,7 +58,8 @@ impl Slot {
         if news {
             let digest = plugin.digest();
             warn!(controller, file = %file.display(), %digest, live = self.digest().map(tracing::field::display),
-                reason = held.reason, diff = held.diff, "plugin held back: {}", held.message);
+                reason = held.reason, "plugin held back: {}", held.message);
+            debug!(controller, %digest, diff = held.diff, "what differs");
             if let Some(proof) = &self.proof {
                 proof.announce(Some(&held));
             }

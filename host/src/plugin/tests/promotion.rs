@@ -59,6 +59,7 @@ impl Proof for Fake {
             return Verdict::HeldBack(Box::new(HeldBack {
                 reason: "Fails",
                 message: "it fails".into(),
+                advice: "correct it".into(),
                 diff: "-a\n+b".into(),
                 objects: Vec::new(),
             }));

@@ -172,3 +172,22 @@ fn a_diff_has_its_bounds_and_no_secret_in_it() {
     assert!(diff.lines().count() <= MAX_LINES + 1 && diff.len() <= MAX_BYTES);
     assert!(diff.ends_with("more lines"), "{diff}");
 }
+
+/// Regression: what was said of each parent held the differences of all.
+#[test]
+fn each_object_is_blamed_with_its_own_difference_and_no_other() {
+    let deletes = |image: &str| {
+        let live = effect(json!({"children": [{"name": "a", "image": image}]}), &[], &[]);
+        let candidate = effect(json!({}), &["a", "b", "c", "d", "e"], &[]);
+        find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)))
+    };
+    let held = held(verdict([deletes("one"), deletes("two")]));
+    let [first, second] = held.objects.as_slice() else {
+        panic!("{held:?}")
+    };
+    for (blamed, own, other) in [(first, "one", "two"), (second, "two", "one")] {
+        assert!(blamed.diff.contains(own), "{}", blamed.diff);
+        assert!(!format!("{blamed:?}").contains(other), "{blamed:?}");
+    }
+    assert!(held.diff.contains("one") && held.diff.contains("two"));
+}
