@@ -164,7 +164,8 @@ fn twice(maps: &[Map]) -> Option<&str> {
 fn manifests(maps: &[Map], namespace: Option<&str>) -> String {
     let mut text = String::from(
         "# Apply this with `kubectl apply --server-side -f -`: without it kubectl keeps a copy of all in an annotation,\n\
-         # which has too little room. Mount all as one folder, the one that the configuration names as `plugins`:\n\
+         # which has too little room. Mount all as one folder, the one that the configuration names as `plugins`. With its\n\
+         # `items`, none can bring a file of another, whoever may change it:\n\
          #\n\
          #   volumes:\n\
          #     - name: plugins\n\
@@ -173,7 +174,16 @@ fn manifests(maps: &[Map], namespace: Option<&str>) -> String {
     );
     // Writing to a string cannot fail.
     for map in maps {
-        let _ = writeln!(text, "#           - configMap: {{name: {}}}", map.name);
+        let items: Vec<String> = map
+            .data
+            .iter()
+            .map(|(key, _)| format!("{{key: {key}, path: {key}}}"))
+            .collect();
+        let (name, items) = (&map.name, items.join(", "));
+        let _ = writeln!(
+            text,
+            "#           - configMap: {{name: {name}, items: [{items}]}}"
+        );
     }
     for map in maps {
         let _ = write!(
@@ -254,7 +264,9 @@ mod tests {
             serde_json::from_value(documents[1]["binaryData"]["echo.wasm.1"].clone()).unwrap();
         assert_eq!(part.0, bytes[PART..]);
         assert!(
-            text.contains("#           - configMap: {name: echo-plugin-1}\n"),
+            text.contains(
+                "#           - configMap: {name: echo-plugin-1, items: [{key: echo.wasm.1, path: echo.wasm.1}]}\n"
+            ),
             "{}",
             &text[..800]
         );

@@ -214,7 +214,7 @@ async fn rounds(
         if !failed.is_empty() {
             return Err(PassError::Api(failed));
         }
-        changed |= context.remember_versions(&name, &plan);
+        changed |= context.remember_versions(&ObjectName::of(parent), &plan);
         let Response {
             status,
             conditions,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, PodSpec, Volume};
+use k8s_openapi::api::core::v1::{ConfigMap, KeyToPath, PodSpec, Volume};
 use kube::api::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 
@@ -79,14 +79,17 @@ pub async fn unpack(client: &Client, namespace: &str, name: &str, root: &Path) -
         let here = root.join(mount.mount_path.trim_start_matches('/'));
         std::fs::create_dir_all(&here).context(|| format!("create {}", here.display()))?;
         let volume = volumes.iter().flatten().find(|volume| volume.name == mount.name);
-        for (config_map, optional) in volume.map(config_maps).unwrap_or_default() {
-            match config_maps_of.get_opt(&config_map).await? {
-                Some(object) => write(&object, &here)?,
-                None if optional => {}
+        for source in volume.map(sources).unwrap_or_default() {
+            match config_maps_of.get_opt(&source.config_map).await? {
+                Some(object) => write(&object, &source, &here)?,
+                None if source.optional => {}
                 None => {
                     return Err(Error::Refused {
                         object: format!("Deployment/{name}"),
-                        message: format!("its volume {} needs the ConfigMap {config_map}", mount.name),
+                        message: format!(
+                            "its volume {} needs the ConfigMap {}",
+                            mount.name, source.config_map
+                        ),
                     });
                 }
             }
@@ -120,24 +123,35 @@ pub async fn unpack(client: &Client, namespace: &str, name: &str, root: &Path) -
     })
 }
 
-/// The names of the ConfigMaps that a volume shows, and whether they may be missing.
-fn config_maps(volume: &Volume) -> Vec<(String, bool)> {
+/// A ConfigMap that a volume shows.
+struct Source {
+    config_map: String,
+    /// Whether it, or one of its items, may be missing.
+    optional: bool,
+    /// Keys and paths; `None`: every key, as its own path.
+    items: Option<Vec<KeyToPath>>,
+}
+
+fn sources(volume: &Volume) -> Vec<Source> {
+    let source = |name: &str, optional: Option<bool>, items: &Option<Vec<KeyToPath>>| Source {
+        config_map: name.to_owned(),
+        optional: optional == Some(true),
+        items: items.clone(),
+    };
     let own = volume
         .config_map
         .iter()
-        .map(|source| (&source.name, source.optional));
+        .map(|from| source(&from.name, from.optional, &from.items));
     let projected = volume
         .projected
         .iter()
         .flat_map(|projected| projected.sources.iter().flatten());
     let projected = projected.filter_map(|source| source.config_map.as_ref());
-    let projected = projected.map(|source| (&source.name, source.optional));
-    own.chain(projected)
-        .map(|(name, optional)| (name.clone(), optional == Some(true)))
-        .collect()
+    let projected = projected.map(|from| source(&from.name, from.optional, &from.items));
+    own.chain(projected).collect()
 }
 
-fn write(config_map: &ConfigMap, folder: &Path) -> Result<(), Error> {
+fn write(config_map: &ConfigMap, source: &Source, folder: &Path) -> Result<(), Error> {
     let texts = config_map
         .data
         .iter()
@@ -148,8 +162,22 @@ fn write(config_map: &ConfigMap, folder: &Path) -> Result<(), Error> {
         .iter()
         .flatten()
         .map(|(name, bytes)| (name, bytes.0.as_slice()));
-    for (name, content) in texts.chain(bytes) {
-        let file = folder.join(name);
+    let content: BTreeMap<&String, &[u8]> = texts.chain(bytes).collect();
+    let files: Vec<(&String, &String)> = match &source.items {
+        None => content.keys().map(|key| (*key, *key)).collect(),
+        Some(items) => items.iter().map(|item| (&item.key, &item.path)).collect(),
+    };
+    for (key, path) in files {
+        let Some(content) = content.get(key) else {
+            if source.optional {
+                continue;
+            }
+            return Err(Error::Refused {
+                object: format!("ConfigMap/{}", source.config_map),
+                message: format!("it has no key {key}, which a volume shows"),
+            });
+        };
+        let file = folder.join(path);
         std::fs::write(&file, content).context(|| {
             format!(
                 "write {} of the ConfigMap {}",
