@@ -3,9 +3,12 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run run-deploy test image-test manifests bench crds schemas fmt lint clean prerequisites
+.PHONY: help run run-deploy test chaos image-test manifests bench crds schemas fmt lint clean prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
+
+chaos = --host $(target)/debug/operator-host --plugins plugins/target/plugins --keep $(target)/chaos \
+    --crds manifests/crds --crds tests/fixtures/puppet/crds.yaml
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +39,11 @@ test: prerequisites ## Check format and lints, run every test
 	cargo test --workspace; \
 	cd plugins && cargo test --workspace
 	@cd plugins/hello && GOTOOLCHAIN=local "$$(../go.sh)" vet . && GOTOOLCHAIN=local "$$(../go.sh)" test .
+
+chaos: prerequisites ## Break everything around the host at random: ROUNDS=20, SEED=n, FAULTS=words of their names
+	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
+	plugins/build.sh tests/fixtures/puppet >&2; \
+	exec $(target)/debug/chaos $(chaos) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
 
 fmt: ## Format the sources
 	cargo fmt --all

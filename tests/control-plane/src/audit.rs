@@ -1,5 +1,7 @@
 //! The audit log: who wrote what, as the API server saw it.
 
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -99,14 +101,60 @@ impl AuditEvent {
 
 /// Every event of the log so far. A line that is still being written is left out.
 pub(crate) fn read(log: &Path) -> Result<Vec<AuditEvent>, Error> {
-    let text = std::fs::read_to_string(log).context(|| format!("read the audit log {}", log.display()))?;
-    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    whole
-        .lines()
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()
-        .map_err(|source| Error::Audit {
-            log: log.to_owned(),
-            source,
-        })
+    Ok(read_since(log, 0)?.0)
+}
+
+/// The events of the log after its first `from` bytes, and how many bytes it has in whole events.
+///
+/// # Errors
+/// [`Error::Io`] or [`Error::Audit`] when it cannot be read.
+pub fn read_since(log: &Path, from: u64) -> Result<(Vec<AuditEvent>, u64), Error> {
+    let what = || format!("read the audit log {}", log.display());
+    let mut file = File::open(log).context(what)?;
+    file.seek(SeekFrom::Start(from)).context(what)?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).context(what)?;
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let events: Result<Vec<_>, _> = text[..whole].lines().map(event).collect();
+    let events = events.map_err(|source| Error::Audit {
+        log: log.to_owned(),
+        source,
+    })?;
+    Ok((events, from + whole as u64))
+}
+
+/// A server that is killed can leave half a line; the next one goes on behind it.
+fn event(line: &str) -> serde_json::Result<AuditEvent> {
+    let start = line.rfind(r#"{"kind":"Event""#).unwrap_or(0);
+    serde_json::from_str(&line[start..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_a_killed_server_left_is_passed_over_and_reading_goes_on_where_it_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("audit.log");
+        let event = |verb: &str| {
+            format!(r#"{{"kind":"Event","verb":"{verb}","requestURI":"/","user":{{"username":"u"}}}}"#)
+        };
+        let text = format!(
+            "{}\n{}{}\n{}",
+            event("create"),
+            &event("patch")[..30],
+            event("delete"),
+            "{"
+        );
+        std::fs::write(&log, &text).unwrap();
+        let verbs = |from| {
+            let (events, at) = read_since(&log, from).unwrap();
+            (events.into_iter().map(|event| event.verb).collect::<Vec<_>>(), at)
+        };
+        let (first, at) = verbs(0);
+        assert_eq!(first, ["create", "delete"]);
+        assert_eq!(at, text.len() as u64 - 1);
+        assert!(verbs(at).0.is_empty());
+    }
 }

@@ -47,7 +47,7 @@ pub struct ControlPlane {
     options: Options,
     binaries: Binaries,
     etcd_client_port: Port,
-    _etcd_peer_port: Port,
+    etcd_peer_port: Port,
     apiserver_port: Port,
 }
 
@@ -63,12 +63,11 @@ impl ControlPlane {
         let (etcd_client_port, etcd_peer_port) = (ports::reserve()?, ports::reserve()?);
         let apiserver_port = ports::reserve()?;
         data.write_credentials(apiserver_port.number, &options.users)?;
-        let etcd = Component::spawn(
-            "etcd",
-            &binaries.etcd,
-            &etcd_flags(&data, etcd_client_port.number, etcd_peer_port.number),
-            &[],
-            Output::File(data.path("etcd.log")),
+        let etcd = spawn_etcd(
+            &data,
+            &binaries,
+            options.durable,
+            [etcd_client_port.number, etcd_peer_port.number],
         )?;
         let mut this = Self {
             node: None,
@@ -79,7 +78,7 @@ impl ControlPlane {
             options,
             binaries,
             etcd_client_port,
-            _etcd_peer_port: etcd_peer_port,
+            etcd_peer_port,
             apiserver_port,
         };
         this.start_apiserver().await?;
@@ -156,6 +155,21 @@ impl ControlPlane {
         }
     }
 
+    /// SIGKILL for the API server; port, data and certificates stay for [`Self::start_apiserver`].
+    pub fn kill_apiserver(&mut self) {
+        self.apiserver = None;
+    }
+
+    /// Stops the API server in its tracks: connections stay and nothing is answered until `resume_apiserver`.
+    pub fn pause_apiserver(&self) {
+        self.apiserver.iter().for_each(Component::pause);
+    }
+
+    /// Lets the API server go on.
+    pub fn resume_apiserver(&self) {
+        self.apiserver.iter().for_each(Component::resume);
+    }
+
     /// Starts the API server again and returns when it is ready. Does nothing when it runs.
     ///
     /// # Errors
@@ -207,6 +221,11 @@ impl ControlPlane {
         Ok(())
     }
 
+    /// SIGKILL for kube-controller-manager, when it runs: nothing is collected until it is started again.
+    pub fn kill_controller_manager(&mut self) {
+        self.controller_manager = None;
+    }
+
     /// Stops kube-controller-manager, when it runs, and starts it: its garbage collector then knows every kind
     /// that is installed now.
     ///
@@ -231,6 +250,24 @@ impl ControlPlane {
             self.restart_controller_manager().await?;
         }
         Ok(())
+    }
+
+    /// SIGKILL for etcd. What it had answered is there again after [`Self::start_etcd`] if the options ask for that
+    /// ([`Options::durable`]).
+    pub fn kill_etcd(&mut self) {
+        self.etcd.kill();
+    }
+
+    /// Starts etcd again, when it has ended, and returns when the API server is ready.
+    ///
+    /// # Errors
+    /// As [`Self::start_apiserver`].
+    pub async fn start_etcd(&mut self) -> Result<(), Error> {
+        if self.etcd.exited().is_some() {
+            let ports = [self.etcd_client_port.number, self.etcd_peer_port.number];
+            self.etcd = spawn_etcd(&self.data, &self.binaries, self.options.durable, ports)?;
+        }
+        self.wait_ready().await
     }
 
     /// Stops etcd in its tracks: the API server answers nothing that needs the store until `resume_etcd`.
@@ -394,24 +431,43 @@ impl ControlPlane {
     }
 }
 
-fn etcd_flags(data: &DataDir, client_port: u16, peer_port: u16) -> Vec<String> {
+fn spawn_etcd(
+    data: &DataDir,
+    binaries: &Binaries,
+    durable: bool,
+    ports: [u16; 2],
+) -> Result<Component, Error> {
+    Component::spawn(
+        "etcd",
+        &binaries.etcd,
+        &etcd_flags(data, durable, ports),
+        &[],
+        Output::File(data.path("etcd.log")),
+    )
+}
+
+fn etcd_flags(data: &DataDir, durable: bool, [client_port, peer_port]: [u16; 2]) -> Vec<String> {
     let client = format!("http://127.0.0.1:{client_port}");
     let peer = format!("http://127.0.0.1:{peer_port}");
-    vec![
+    let mut flags = vec![
         format!("--data-dir={}", data.path("etcd").display()),
         format!("--listen-client-urls={client}"),
         format!("--advertise-client-urls={client}"),
         format!("--listen-peer-urls={peer}"),
         format!("--initial-advertise-peer-urls={peer}"),
         format!("--initial-cluster=default={peer}"),
-        // Data that goes with the process needs no fsync; with it, each write waits for the disk.
-        "--unsafe-no-fsync".to_owned(),
         "--log-level=warn".to_owned(),
         "--logger=zap".to_owned(),
         // The only member elects itself; the defaults would have it wait a second for others.
         "--heartbeat-interval=10".to_owned(),
         "--election-timeout=100".to_owned(),
-    ]
+    ];
+    // Data that goes with the process needs no fsync; with it, each write waits for the disk. Without it etcd keeps the
+    // last writes to itself.
+    if !durable {
+        flags.push("--unsafe-no-fsync".to_owned());
+    }
+    flags
 }
 
 fn controller_manager_flags(kubeconfig: &Path, program: &Path) -> Vec<String> {

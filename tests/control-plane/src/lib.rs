@@ -28,7 +28,7 @@ mod options;
 mod ports;
 pub mod proxy;
 
-pub use audit::{AuditEvent, AuditObject, AuditStatus, AuditUser};
+pub use audit::{AuditEvent, AuditObject, AuditStatus, AuditUser, read_since as audit_events_since};
 pub use client::connect;
 pub use cluster::ControlPlane;
 pub use component::{Component, Output};

@@ -19,6 +19,8 @@ pub struct Options {
     pub node: Option<node::Options>,
     /// Keep an audit log of every write, and of what ServiceAccounts read.
     pub audit: bool,
+    /// Let etcd keep what it has answered when it is killed. Without it, each write is faster.
+    pub durable: bool,
     /// Users beside the administrator.
     pub users: Vec<User>,
     /// Further flags for kube-apiserver, such as `--feature-gates=…`; they come last and win.
@@ -43,6 +45,7 @@ impl Default for Options {
             controller_manager: true,
             node: Some(node::Options::default()),
             audit: false,
+            durable: false,
             users: Vec::new(),
             apiserver_flags: Vec::new(),
             data_dir: None,

@@ -26,6 +26,9 @@ pub(super) enum Step {
     },
     /// Delete it for good: nothing has to be stopped.
     Remove,
+    /// Its deletion is done but for its end: a server that dies between the two leaves it there for ever. Any change of
+    /// it makes the server go on.
+    Clear,
 }
 
 /// What `pod` needs; `None` when it is as it should be or somebody else's.
@@ -37,9 +40,14 @@ pub(super) fn next(pod: &Pod, claim_is_bound: impl Fn(&str) -> bool) -> Option<S
         .unwrap_or("Pending");
     match spec.node_name.as_deref() {
         Some(node) if node != NODE => None,
-        // A grace period of 0 says that we have been here: a finalizer holds it.
         bound if pod.metadata.deletion_timestamp.is_some() => {
-            (bound.is_some() && pod.metadata.deletion_grace_period_seconds != Some(0)).then_some(Step::Remove)
+            // A grace period of 0 says that we have been here.
+            let step = match pod.metadata.deletion_grace_period_seconds {
+                Some(0) if !pod.finalizers().is_empty() => return None,
+                Some(0) => Step::Clear,
+                _ => Step::Remove,
+            };
+            bound.is_some().then_some(step)
         }
         None => claims(spec).all(claim_is_bound).then_some(Step::Bind),
         Some(_) if phase != "Pending" && phase != "Running" => None,

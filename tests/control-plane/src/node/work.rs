@@ -14,6 +14,7 @@ use kube::{
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
     runtime::{WatchStreamExt, watcher},
 };
+use serde_json::json;
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{NODE, Options, claims, pods};
@@ -22,6 +23,9 @@ use super::{NODE, Options, claims, pods};
 const CONCURRENCY: usize = 8;
 /// After a request that failed for no reason of the object's own, such as an API server that restarts.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// The annotation by which a pod that is deleted by half is changed.
+const CLEARED: &str = "control-plane/cleared";
 
 /// An object's UID: what is made anew under an old name is another object.
 type Uid = String;
@@ -52,6 +56,8 @@ struct Work<'a> {
     /// answered and an event has brought another version.
     acting: HashSet<Key>,
     acted_on: HashMap<Key, String>,
+    /// Pods of which a request failed, so that it may have been done by half.
+    failed: HashSet<Uid>,
     /// When a pod may start.
     start_at: HashMap<Uid, Instant>,
     permits: Arc<Semaphore>,
@@ -77,6 +83,7 @@ pub(super) async fn run(client: Client, options: &Options) {
         claims: HashMap::new(),
         acting: HashSet::new(),
         acted_on: HashMap::new(),
+        failed: HashSet::new(),
         start_at: HashMap::new(),
         permits: Arc::new(Semaphore::new(CONCURRENCY)),
         pending: FuturesUnordered::new(),
@@ -120,6 +127,7 @@ impl Work<'_> {
     fn pod_gone(&mut self, uid: &str) {
         self.pods.remove(uid);
         self.start_at.remove(uid);
+        self.failed.remove(uid);
         self.acted_on.remove(&(Kind::Pod, uid.to_owned()));
     }
 
@@ -160,6 +168,7 @@ impl Work<'_> {
             Done::Acted(key, again) => {
                 self.acting.remove(&key);
                 if again {
+                    self.failed.insert(key.1.clone());
                     self.acted_on.remove(&key);
                 }
                 key
@@ -189,6 +198,10 @@ impl Work<'_> {
         let Some(step) = pods::next(&pod, bound) else {
             return;
         };
+        // Without a failure its end is on its way.
+        if step == pods::Step::Clear && !self.failed.contains(uid) {
+            return;
+        }
         if let pods::Step::Run { first: true, .. } = step {
             let now = Instant::now();
             let new = !self.start_at.contains_key(uid);
@@ -292,6 +305,11 @@ async fn act_on_pod(
         pods::Step::Run { ready, .. } => {
             let patch = pods::running(pod, ready, number, Timestamp::now());
             api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
+                .await?;
+        }
+        pods::Step::Clear => {
+            let patch = json!({ "metadata": { "uid": pod.uid(), "annotations": { CLEARED: "true" } } });
+            api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))
                 .await?;
         }
         pods::Step::Remove => {

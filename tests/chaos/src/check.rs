@@ -1,0 +1,438 @@
+//! What must be true at the end of a round: of the objects that are there, and of how they came to be.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use control_plane::{AuditEvent, audit_events_since};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::files;
+use crate::fleet::Shape;
+use crate::oracle::{self, Key, Kind, Sample};
+use crate::users::Reasons;
+
+const CONTROLLER_LABEL: &str = "operator-host.dev/controller";
+/// For so long nothing may be written once everything is as it should be.
+const QUIET: Duration = Duration::from_millis(300);
+/// The annotation of a Lease that tells who held it, and the name of the only one in the mode `single`.
+const LEASE: &str = "operator-host";
+/// How much more resident memory a host may have at the end of a round than at the end of its first one.
+const GROWTH: u64 = 64 << 20;
+
+/// Something that is not as it should be.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    /// What, in words.
+    what: String,
+    /// The object that it is about.
+    object: Option<Box<DynamicObject>>,
+}
+
+impl Fault {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            object: None,
+        }
+    }
+
+    /// The same with when it was found.
+    pub(crate) fn when(mut self, when: &str) -> Self {
+        self.what = format!("{when}: {}", self.what);
+        self
+    }
+
+    fn about(object: &DynamicObject, what: impl fmt::Display) -> Self {
+        let kind = object.types.as_ref().map_or("", |types| types.kind.as_str());
+        let mut object = object.clone();
+        let what = format!("{kind} {}: {what}", object.name_any());
+        object.managed_fields_mut().clear();
+        Self {
+            what,
+            object: Some(Box::new(object)),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        match &self.object {
+            Some(object) => write!(
+                f,
+                "\n{}",
+                serde_json::to_string_pretty(object).unwrap_or_default()
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is looked for in a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Exactly what follows from the parents that are there.
+    Exact,
+    /// No parent, and of the children only what is retained.
+    Gone,
+}
+
+/// Waits until a namespace is as wanted and the hosts write nothing more; gives how long that took, and how many
+/// parents and children there are.
+pub(crate) async fn until(
+    client: &Client,
+    namespace: &str,
+    want: Want,
+    history: &mut History,
+    limit: Duration,
+) -> Result<(Duration, Counts), Fault> {
+    let start = Instant::now();
+    loop {
+        let looked = Instant::now();
+        let seen = tokio::time::timeout(limit, look(client, namespace, want)).await;
+        let fault = match seen.unwrap_or_else(|_| Err(Fault::new("the API server does not answer"))) {
+            Ok(counts) => {
+                history.read()?;
+                let writes = history.writes().count();
+                tokio::time::sleep(QUIET).await;
+                history.read()?;
+                let Some(last) = history.writes().skip(writes).last() else {
+                    return Ok((looked - start, counts));
+                };
+                Fault::new(format!(
+                    "everything is as it should be, and a host goes on writing: {} {}",
+                    last.verb, last.request_uri
+                ))
+            }
+            Err(fault) => fault,
+        };
+        if start.elapsed() > limit {
+            return Err(fault);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// How much there is in a namespace.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) parents: usize,
+    pub(crate) children: usize,
+}
+
+async fn look(client: &Client, namespace: &str, want: Want) -> Result<Counts, Fault> {
+    let mut counts = Counts::default();
+    let mut wanted = BTreeMap::new();
+    for sample in Sample::ALL {
+        for parent in list(client, namespace, &sample.resource()).await? {
+            if want == Want::Gone {
+                return Err(Fault::about(&parent, "it should be gone"));
+            }
+            if let Some(fault) = oracle::status_fault(sample, &parent) {
+                return Err(Fault::about(&parent, fault));
+            }
+            for child in oracle::children(sample, &parent.name_any(), &parent.data["spec"]) {
+                wanted.insert(child.key, (child.says, parent.uid(), sample));
+            }
+            counts.parents += 1;
+        }
+    }
+    counts.children = wanted.len();
+    for kind in Kind::ALL {
+        for child in list(client, namespace, &kind.resource()).await? {
+            let wanted = wanted.remove(&(kind, child.name_any()));
+            if let Some(fault) = child_fault(kind, &child, wanted) {
+                return Err(Fault::about(&child, fault));
+            }
+        }
+    }
+    match wanted.keys().next() {
+        Some((kind, name)) => Err(Fault::new(format!("{kind:?} {name} is missing"))),
+        None => Ok(counts),
+    }
+}
+
+fn child_fault(
+    kind: Kind,
+    child: &DynamicObject,
+    wanted: Option<(Value, Option<String>, Sample)>,
+) -> Option<String> {
+    let label = child.labels().get(CONTROLLER_LABEL);
+    let owner = child
+        .owner_references()
+        .iter()
+        .find(|owner| owner.controller == Some(true));
+    let Some((says, parent, sample)) = wanted else {
+        let is_ours = label.is_some() && !kind.is_retained();
+        return is_ours.then(|| "nobody wants it".to_owned());
+    };
+    if child.metadata.deletion_timestamp.is_some() {
+        return Some("it is wanted, and was deleted".to_owned());
+    }
+    if label.map(String::as_str) != Some(sample.name()) {
+        return Some(format!(
+            "its label names the controller {label:?}, not {}",
+            sample.name()
+        ));
+    }
+    match (kind.is_retained(), owner) {
+        (true, Some(owner)) => {
+            return Some(format!(
+                "it is retained, and goes with {} {}",
+                owner.kind, owner.name
+            ));
+        }
+        (true, None) => {}
+        (false, owner) if owner.map(|owner| &owner.uid) == parent.as_ref() => {}
+        (false, owner) => return Some(format!("its owner is {owner:?}, not the UID {parent:?}")),
+    }
+    let live = serde_json::to_value(child).unwrap_or_default();
+    oracle::difference(&live, &says, "it")
+}
+
+async fn list(client: &Client, namespace: &str, resource: &ApiResource) -> Result<Vec<DynamicObject>, Fault> {
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, resource);
+    let listed = api.list(&ListParams::default()).await;
+    let mut items = listed
+        .map_err(|error| Fault::new(format!("cannot list {}: {error}", resource.plural)))?
+        .items;
+    for item in &mut items {
+        // What a list holds has no type.
+        item.types = Some(kube::core::TypeMeta {
+            api_version: resource.api_version.clone(),
+            kind: resource.kind.clone(),
+        });
+    }
+    Ok(items)
+}
+
+/// Every parent and child that is there, for who looks for what went wrong.
+pub(crate) async fn all_objects(client: &Client, namespace: &str) -> String {
+    let mut all = Vec::new();
+    let parents = Sample::ALL.into_iter().map(Sample::resource);
+    for resource in parents.chain(Kind::ALL.into_iter().map(Kind::resource)) {
+        all.extend(list(client, namespace, &resource).await.unwrap_or_default());
+    }
+    serde_json::to_string_pretty(&all).unwrap_or_default()
+}
+
+/// Objects that are retained, with what must never change of them: the UID, and what a Secret holds.
+pub(crate) type Retained = BTreeMap<Key, (Option<String>, Value)>;
+
+/// What is retained in a namespace.
+pub(crate) async fn retained(client: &Client, namespace: &str) -> Result<Retained, Fault> {
+    let mut all = BTreeMap::new();
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.is_retained()) {
+        for object in list(client, namespace, &kind.resource()).await? {
+            if object.labels().contains_key(CONTROLLER_LABEL) {
+                let content = (object.uid(), object.data["data"].clone());
+                all.insert((kind, object.name_any()), content);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// What was retained before, or was created since, and is not there as it was.
+pub(crate) fn lost(before: &Retained, after: &Retained, created: &[Key]) -> Vec<Fault> {
+    let changed = before.iter().filter_map(|(key, was)| match after.get(key) {
+        Some(is) if is == was => None,
+        Some(_) => Some(format!(
+            "{:?} {} is another, or holds something else",
+            key.0, key.1
+        )),
+        None => Some(format!("{:?} {} is retained, and is lost", key.0, key.1)),
+    });
+    let missing = created.iter().filter(|key| !after.contains_key(*key));
+    let missing =
+        missing.map(|(kind, name)| format!("{kind:?} {name} was created, is retained, and is lost"));
+    changed.chain(missing).map(Fault::new).collect()
+}
+
+/// What the hosts wrote, by the API server's audit log.
+pub(crate) struct History {
+    log: PathBuf,
+    /// How much of the log was read.
+    at: u64,
+    namespace: String,
+    /// Of this round.
+    round: Vec<AuditEvent>,
+    /// Every Lease that was taken or renewed since these hosts run.
+    leases: Vec<AuditEvent>,
+}
+
+impl History {
+    pub(crate) fn new(log: &Path) -> Self {
+        Self {
+            log: log.to_owned(),
+            at: 0,
+            namespace: String::new(),
+            round: Vec::new(),
+            leases: Vec::new(),
+        }
+    }
+
+    /// A new round, in this namespace.
+    pub(crate) fn begin(&mut self, namespace: &str) -> Result<(), Fault> {
+        self.read()?;
+        self.round.clear();
+        namespace.clone_into(&mut self.namespace);
+        Ok(())
+    }
+
+    /// Other hosts.
+    pub(crate) fn forget_leases(&mut self) {
+        self.leases.clear();
+    }
+
+    /// Reads on.
+    pub(crate) fn read(&mut self) -> Result<(), Fault> {
+        if !self.log.exists() {
+            return Ok(());
+        }
+        let read = audit_events_since(&self.log, self.at);
+        let (events, at) = read.map_err(|error| Fault::new(format!("{error:?}")))?;
+        self.at = at;
+        for event in events {
+            let object = event.object_ref.clone().unwrap_or_default();
+            if object.resource == "leases" {
+                if is_done(&event) {
+                    self.leases.push(event);
+                }
+            } else if object.namespace == self.namespace {
+                self.round.push(event);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was written in this round, but for Events.
+    pub(crate) fn writes(&self) -> impl Iterator<Item = &AuditEvent> {
+        self.round
+            .iter()
+            .filter(|event| object(event).resource != "events")
+    }
+
+    /// What was done wrongly on the way.
+    pub(crate) fn faults(&self, shape: Shape, reasons: &Reasons) -> Vec<Fault> {
+        let mut faults = self.needless(reasons);
+        faults.extend(self.retained_deleted());
+        if shape.leadership != "none" {
+            faults.extend(self.not_leading(shape));
+        }
+        faults
+    }
+
+    /// The objects of retained kinds that were created in this round.
+    pub(crate) fn retained_created(&self) -> Vec<Key> {
+        let created = self.created().into_keys();
+        created.filter(|(kind, _)| kind.is_retained()).collect()
+    }
+
+    fn created(&self) -> BTreeMap<Key, usize> {
+        let mut created = BTreeMap::new();
+        for event in self.writes() {
+            let code = event.response_status.as_ref().map(|status| status.code);
+            if code == Some(201)
+                && let Some(kind) = Kind::of_plural(&object(event).resource)
+                && object(event).subresource.is_empty()
+            {
+                *created.entry((kind, object(event).name)).or_default() += 1;
+            }
+        }
+        created
+    }
+
+    fn needless(&self, reasons: &Reasons) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for (key, times) in self.created() {
+            let necessary = reasons.creations(&key);
+            if times > necessary {
+                let (kind, name) = key;
+                faults.push(Fault::new(format!(
+                    "{kind:?} {name} was created {times} times, which was necessary {necessary} times at most"
+                )));
+            }
+        }
+        faults
+    }
+
+    fn retained_deleted(&self) -> Vec<Fault> {
+        let deletes = self.writes().filter(|event| event.verb.starts_with("delete"));
+        let of_retained =
+            deletes.filter(|event| Kind::of_plural(&object(event).resource).is_some_and(Kind::is_retained));
+        of_retained
+            .map(|event| Fault::new(format!("a host deleted what is retained: {}", event.request_uri)))
+            .collect()
+    }
+
+    /// Writes of another than who had last written the Lease for it.
+    fn not_leading(&self, shape: Shape) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let mut leases: Vec<_> = self.leases.iter().collect();
+        leases.sort_by(|a, b| a.stage_timestamp.cmp(&b.stage_timestamp));
+        for write in self.writes() {
+            let Some(sample) = Sample::of_object(&object(write).name) else {
+                continue;
+            };
+            let name = match shape.leadership {
+                "single" => LEASE.to_owned(),
+                _ => format!("{LEASE}-{}", sample.name()),
+            };
+            let before = leases.iter().filter(|lease| {
+                object(lease).name == name && lease.stage_timestamp <= write.request_received_timestamp
+            });
+            let leader = before.last().and_then(|lease| replica(lease));
+            if leader != replica(write) {
+                faults.push(Fault::new(format!(
+                    "{} {} at {} by {:?}, while {leader:?} led {}",
+                    write.verb,
+                    write.request_uri,
+                    write.request_received_timestamp,
+                    replica(write),
+                    sample.name(),
+                )));
+            }
+        }
+        faults
+    }
+}
+
+fn object(event: &AuditEvent) -> control_plane::AuditObject {
+    event.object_ref.clone().unwrap_or_default()
+}
+
+fn is_done(event: &AuditEvent) -> bool {
+    event
+        .response_status
+        .as_ref()
+        .is_some_and(|status| status.code < 300)
+        && object(event).namespace == files::NAMESPACE
+}
+
+/// The replica that a request comes from, by how it calls itself.
+fn replica(event: &AuditEvent) -> Option<&str> {
+    let (_, identity) = event
+        .user_agent
+        .strip_prefix("operator-host/")?
+        .split_once(" (")?;
+    Some(identity.trim_end_matches(')'))
+}
+
+/// What a host's memory has grown to beyond all measure.
+pub(crate) fn growth(memory: &[(u64, u64)]) -> Option<Fault> {
+    let grown = memory.iter().find(|(now, first)| *now > first + GROWTH);
+    grown.map(|(now, first)| {
+        let mb = |bytes: &u64| bytes / 1_000_000;
+        Fault::new(format!(
+            "a host has {} MB resident; {} MB after its first round",
+            mb(now),
+            mb(first)
+        ))
+    })
+}

@@ -1,0 +1,467 @@
+//! What breaks, and how it is mended.
+//!
+//! To add a fault: a variant of [`Fault`], a line in [`draw`], an arm in [`Fault::lane`], [`Fault::begin`] and
+//! [`Fault::end`]. Its end must put everything right again, since a round is checked after all have ended. It holds no
+//! state of its own: what it needs to end is in the variant, drawn before it begins.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use control_plane::manifests;
+use control_plane::proxy::Mode;
+use futures::future::try_join_all;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams};
+use tokio::time::Instant;
+
+use crate::draw::Draw;
+use crate::files::{Content, Edit};
+use crate::fleet::Shape;
+use crate::oracle::Sample;
+use crate::stage::Stage;
+use crate::users;
+
+/// How long what is waited for while a fault ends may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// SIGKILL; it is started again in the end.
+    HostKilled {
+        replica: usize,
+    },
+    /// SIGTERM, as in a rolling update.
+    HostTerminated {
+        replica: usize,
+    },
+    /// SIGSTOP; it is continued in the end.
+    HostStopped {
+        replica: usize,
+    },
+    /// No byte is free where it keeps compiled plugins and versions.
+    DiskFull {
+        replica: usize,
+    },
+    ApiServerKilled,
+    ApiServerStopped,
+    EtcdKilled,
+    EtcdStopped,
+    /// The garbage collector, and what is behind Deployments, is away.
+    ControllerManagerKilled,
+    /// The definition of a kind is deleted, and with it all objects of the kind.
+    DefinitionRemoved {
+        sample: Sample,
+    },
+    /// The hosts may do nothing any more.
+    AllRightsTaken,
+    /// The hosts have no rights on pods.
+    RightsOnPodsTaken,
+    /// Each request of the hosts takes so much longer.
+    WireSlow {
+        millis: u64,
+    },
+    /// Each request of the hosts is refused with this status; 401 is what an expired token gets.
+    WireRefusing {
+        status: u16,
+    },
+    /// All connections of the hosts are cut, and new ones.
+    WireCut,
+    /// Watches are cut, and new ones.
+    WatchesCut,
+    /// Watches say nothing any more.
+    WatchesStalled,
+    /// Writes are done, and their answers get lost.
+    AnswersLost,
+    /// A plugin's file holds this for a while.
+    PluginSwapped {
+        sample: Sample,
+        content: Content,
+    },
+    /// The configuration holds this for a while.
+    ConfigEdited {
+        edit: Edit,
+    },
+}
+
+/// What faults have in common that must not happen at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    Hosts,
+    Server,
+    Wire,
+    Files,
+}
+
+impl Lane {
+    const ALL: [Self; 4] = [Self::Hosts, Self::Server, Self::Wire, Self::Files];
+}
+
+/// A fault with its time.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    pub(crate) fault: Fault,
+    after: Duration,
+    lasts: Duration,
+}
+
+/// What faults are drawn from.
+pub(crate) struct Possible<'a> {
+    pub(crate) shape: Shape,
+    pub(crate) has_disks: bool,
+    /// Only faults whose name has one of these in it; all when it is empty.
+    pub(crate) only: &'a [String],
+}
+
+/// One to four faults for a round, in the order of their beginning.
+pub(crate) fn plan(draw: &mut Draw, possible: &Possible<'_>) -> anyhow::Result<Vec<Planned>> {
+    let count = 1 + draw.below(4);
+    let mut all = Vec::new();
+    let mut tries = 0;
+    while all.len() < count {
+        let fault = Fault::draw(draw, possible);
+        let planned = Planned {
+            fault,
+            after: draw.millis(0..1500),
+            lasts: draw.millis(100..2000),
+        };
+        if possible.allow(fault) {
+            all.push(planned);
+        }
+        tries += 1;
+        if tries == 10_000 {
+            bail!("no fault is called {:?}", possible.only);
+        }
+    }
+    all.sort_by_key(|planned| planned.after);
+    Ok(all)
+}
+
+/// Lets them happen. Those of one lane wait for each other.
+pub(crate) async fn carry_out(stage: &Stage, plan: &[Planned]) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let lanes = Lane::ALL.map(|lane| async move {
+        for planned in plan.iter().filter(|planned| planned.fault.lane() == lane) {
+            tokio::time::sleep_until(start + planned.after).await;
+            let context = || planned.fault.to_string();
+            planned.fault.begin(stage).await.with_context(context)?;
+            tokio::time::sleep(planned.lasts).await;
+            planned.fault.end(stage).await.with_context(context)?;
+        }
+        anyhow::Ok(())
+    });
+    try_join_all(lanes).await.map(drop)
+}
+
+impl Possible<'_> {
+    fn allow(&self, fault: Fault) -> bool {
+        let name = fault.to_string();
+        let asked_for = self.only.is_empty() || self.only.iter().any(|only| name.contains(only.as_str()));
+        let can_be = match fault {
+            Fault::DiskFull { .. } => self.has_disks,
+            _ => true,
+        };
+        asked_for && can_be
+    }
+}
+
+impl Fault {
+    fn draw(draw: &mut Draw, possible: &Possible<'_>) -> Self {
+        let replica = draw.below(possible.shape.replicas);
+        let sample = *draw.pick(&Sample::ALL);
+        let millis = 20 + draw.below(200) as u64;
+        let status = *draw.pick(&[401, 429, 500, 503]);
+        let other = *draw.pick(&[Content::Newer, Content::Torn, Content::Garbage]);
+        let variant = Content::Variant(1 + draw.below(3) as u8);
+        let edit = *draw.pick(&[Edit::Without(sample), Edit::Otherwise(sample), Edit::Broken]);
+        let puppet = Sample::Puppet;
+        *draw.weighted(&[
+            (4, Self::HostKilled { replica }),
+            (2, Self::HostTerminated { replica }),
+            (3, Self::HostStopped { replica }),
+            (1, Self::DiskFull { replica }),
+            (3, Self::ApiServerKilled),
+            (1, Self::ApiServerStopped),
+            (2, Self::EtcdKilled),
+            (1, Self::EtcdStopped),
+            (1, Self::ControllerManagerKilled),
+            (2, Self::DefinitionRemoved { sample }),
+            (1, Self::AllRightsTaken),
+            (1, Self::RightsOnPodsTaken),
+            (1, Self::WireSlow { millis }),
+            (3, Self::WireRefusing { status }),
+            (1, Self::WireCut),
+            (1, Self::WatchesCut),
+            (1, Self::WatchesStalled),
+            (2, Self::AnswersLost),
+            (
+                2,
+                Self::PluginSwapped {
+                    sample,
+                    content: other,
+                },
+            ),
+            (
+                2,
+                Self::PluginSwapped {
+                    sample: puppet,
+                    content: variant,
+                },
+            ),
+            (2, Self::ConfigEdited { edit }),
+        ])
+    }
+
+    fn lane(self) -> Lane {
+        match self {
+            Self::HostKilled { .. }
+            | Self::HostTerminated { .. }
+            | Self::HostStopped { .. }
+            | Self::DiskFull { .. } => Lane::Hosts,
+            Self::ApiServerKilled
+            | Self::ApiServerStopped
+            | Self::EtcdKilled
+            | Self::EtcdStopped
+            | Self::ControllerManagerKilled
+            | Self::DefinitionRemoved { .. }
+            | Self::AllRightsTaken
+            | Self::RightsOnPodsTaken => Lane::Server,
+            Self::WireSlow { .. }
+            | Self::WireRefusing { .. }
+            | Self::WireCut
+            | Self::WatchesCut
+            | Self::WatchesStalled
+            | Self::AnswersLost => Lane::Wire,
+            Self::PluginSwapped { .. } | Self::ConfigEdited { .. } => Lane::Files,
+        }
+    }
+
+    async fn begin(self, stage: &Stage) -> anyhow::Result<()> {
+        match self {
+            Self::HostKilled { replica } => stage.fleet.lock().await.kill(replica),
+            Self::HostTerminated { replica } => stage.fleet.lock().await.terminate(replica).await?,
+            Self::HostStopped { replica } => stage.fleet.lock().await.pause(replica),
+            Self::DiskFull { replica } => stage.fleet.lock().await.fill_disk(replica),
+            Self::ApiServerKilled => stage.server.lock().await.kill_apiserver(),
+            Self::ApiServerStopped => stage.server.lock().await.pause_apiserver(),
+            Self::EtcdKilled => stage.server.lock().await.kill_etcd(),
+            Self::EtcdStopped => stage.server.lock().await.pause_etcd(),
+            Self::ControllerManagerKilled => stage.server.lock().await.kill_controller_manager(),
+            Self::DefinitionRemoved { sample } => remove_definition(stage, sample).await?,
+            Self::AllRightsTaken => unbind(stage).await?,
+            Self::RightsOnPodsTaken => take_pods(stage).await?,
+            Self::WireSlow { millis } => stage.wire.set_mode(Mode::Delay(Duration::from_millis(millis))),
+            Self::WireRefusing { status } => stage.wire.set_mode(Mode::Refuse {
+                status,
+                retry_after: (status == 429).then_some(1),
+            }),
+            Self::WireCut => stage.wire.set_mode(Mode::Cut),
+            Self::WatchesCut => stage.wire.set_mode_of("watch=true", Mode::Cut),
+            Self::WatchesStalled => stage.wire.set_mode_of("watch=true", Mode::Stall),
+            Self::AnswersLost => stage.wire.set_mode(Mode::DropAnswers),
+            Self::PluginSwapped { sample, content } => stage.files.put_plugin(sample, content)?,
+            Self::ConfigEdited { edit } => stage.files.put_config(edit)?,
+        }
+        Ok(())
+    }
+
+    async fn end(self, stage: &Stage) -> anyhow::Result<()> {
+        match self {
+            Self::HostKilled { replica } | Self::HostTerminated { replica } => {
+                stage.fleet.lock().await.let_run(replica)?;
+            }
+            Self::HostStopped { replica } => stage.fleet.lock().await.resume(replica),
+            Self::DiskFull { replica } => stage.fleet.lock().await.free_disk(replica)?,
+            Self::ApiServerKilled => stage.server.lock().await.start_apiserver().await?,
+            Self::ApiServerStopped => stage.server.lock().await.resume_apiserver(),
+            Self::EtcdKilled => stage.server.lock().await.start_etcd().await?,
+            Self::EtcdStopped => stage.server.lock().await.resume_etcd(),
+            Self::ControllerManagerKilled => stage.server.lock().await.start_controller_manager()?,
+            Self::DefinitionRemoved { sample } => return_definition(stage, sample).await?,
+            Self::AllRightsTaken | Self::RightsOnPodsTaken => {
+                manifests::apply(&stage.client, &stage.rights).await?;
+            }
+            Self::WireSlow { .. }
+            | Self::WireRefusing { .. }
+            | Self::WireCut
+            | Self::WatchesCut
+            | Self::WatchesStalled
+            | Self::AnswersLost => stage.wire.set_mode(Mode::Pass),
+            Self::PluginSwapped { sample, .. } => stage.files.put_plugin(sample, Content::Own)?,
+            Self::ConfigEdited { .. } => stage.files.put_config(Edit::None)?,
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = |replica: &usize| char::from(b'a' + *replica as u8);
+        match self {
+            Self::HostKilled { replica } => write!(f, "host-{}-killed", host(replica)),
+            Self::HostTerminated { replica } => write!(f, "host-{}-terminated", host(replica)),
+            Self::HostStopped { replica } => write!(f, "host-{}-stopped", host(replica)),
+            Self::DiskFull { replica } => write!(f, "disk-of-{}-full", host(replica)),
+            Self::ApiServerKilled => f.write_str("api-server-killed"),
+            Self::ApiServerStopped => f.write_str("api-server-stopped"),
+            Self::EtcdKilled => f.write_str("etcd-killed"),
+            Self::EtcdStopped => f.write_str("etcd-stopped"),
+            Self::ControllerManagerKilled => f.write_str("controller-manager-killed"),
+            Self::DefinitionRemoved { sample } => write!(f, "definition-of-{}-removed", sample.name()),
+            Self::AllRightsTaken => f.write_str("all-rights-taken"),
+            Self::RightsOnPodsTaken => f.write_str("rights-on-pods-taken"),
+            Self::WireSlow { millis } => write!(f, "wire-slow-{millis}ms"),
+            Self::WireRefusing { status } => write!(f, "wire-refusing-{status}"),
+            Self::WireCut => f.write_str("wire-cut"),
+            Self::WatchesCut => f.write_str("watches-cut"),
+            Self::WatchesStalled => f.write_str("watches-stalled"),
+            Self::AnswersLost => f.write_str("answers-lost"),
+            Self::PluginSwapped { sample, content } => {
+                let what = match content {
+                    Content::Own => "own".to_owned(),
+                    Content::Newer => "newer".to_owned(),
+                    Content::Torn => "torn".to_owned(),
+                    Content::Garbage => "garbage".to_owned(),
+                    Content::Variant(1) => "slow".to_owned(),
+                    Content::Variant(2) => "wants-nothing".to_owned(),
+                    Content::Variant(_) => "fails".to_owned(),
+                };
+                write!(f, "plugin-{}-{what}", sample.name())
+            }
+            Self::ConfigEdited { edit } => match edit {
+                Edit::None => f.write_str("config-as-it-is"),
+                Edit::Without(sample) => write!(f, "config-without-{}", sample.name()),
+                Edit::Otherwise(sample) => write!(f, "config-otherwise-for-{}", sample.name()),
+                Edit::Broken => f.write_str("config-broken"),
+            },
+        }
+    }
+}
+
+/// Nobody makes objects of a kind that is going, or holds them up: either would keep it there.
+async fn remove_definition(stage: &Stage, sample: Sample) -> anyhow::Result<()> {
+    stage.close(Some(sample));
+    let name = stage.definition(sample)?.name_any();
+    let api = Api::<CustomResourceDefinition>::all(stage.client.clone());
+    api.delete(&name, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// Waits until the definition is gone, which takes until the hosts have let its objects go, and installs it again.
+async fn return_definition(stage: &Stage, sample: Sample) -> anyhow::Result<()> {
+    let definition = stage.definition(sample)?;
+    let api = Api::<CustomResourceDefinition>::all(stage.client.clone());
+    let deadline = Instant::now() + LIMIT;
+    while let Some(there) = api.get_opt(&definition.name_any()).await? {
+        // It may have gone since.
+        let _ = users::let_go_all(&stage.client, sample).await;
+        if Instant::now() > deadline {
+            let status = serde_json::to_string(&there.status)?;
+            bail!("the definition did not go within {LIMIT:?}: {status}");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    manifests::apply(&stage.client, std::slice::from_ref(definition)).await?;
+    stage.close(None);
+    // Its garbage collector looks for kinds every half minute otherwise.
+    stage.server.lock().await.restart_controller_manager().await?;
+    Ok(())
+}
+
+async fn unbind(stage: &Stage) -> anyhow::Result<()> {
+    for object in &stage.rights {
+        let Some(types) = object
+            .types
+            .as_ref()
+            .filter(|types| types.kind.ends_with("Binding"))
+        else {
+            continue;
+        };
+        let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(types)?);
+        let api: Api<DynamicObject> = match object.namespace() {
+            Some(namespace) => Api::namespaced_with(stage.client.clone(), &namespace, &resource),
+            None => Api::all_with(stage.client.clone(), &resource),
+        };
+        api.delete(&object.name_any(), &DeleteParams::default()).await?;
+    }
+    Ok(())
+}
+
+async fn take_pods(stage: &Stage) -> anyhow::Result<()> {
+    let api = Api::<ClusterRole>::all(stage.client.clone());
+    for object in &stage.rights {
+        if object
+            .types
+            .as_ref()
+            .is_none_or(|types| types.kind != "ClusterRole")
+        {
+            continue;
+        }
+        let mut role = api.get(&object.name_any()).await?;
+        for rule in role.rules.iter_mut().flatten() {
+            if let Some(resources) = &mut rule.resources {
+                resources.retain(|resource| resource != "pods");
+            }
+        }
+        // A rule without resources is refused.
+        role.rules.iter_mut().for_each(|rules| {
+            rules.retain(|rule| {
+                rule.resources
+                    .as_ref()
+                    .is_none_or(|resources| !resources.is_empty())
+            });
+        });
+        api.replace(&role.name_any(), &PostParams::default(), &role)
+            .await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn possible(only: &[String]) -> Possible<'_> {
+        Possible {
+            shape: Shape {
+                replicas: 2,
+                leadership: "single",
+            },
+            has_disks: false,
+            only,
+        }
+    }
+
+    #[test]
+    fn a_plan_follows_from_the_seed() {
+        let names = |seed| -> Vec<String> {
+            let plan = plan(&mut Draw::new(seed), &possible(&[])).unwrap_or_default();
+            plan.iter().map(|planned| planned.fault.to_string()).collect()
+        };
+        for seed in 0..50 {
+            assert_eq!(names(seed), names(seed));
+            assert!(
+                !names(seed).iter().any(|name| name.contains("disk")),
+                "there is none"
+            );
+        }
+        assert_ne!(
+            (0..9).map(names).collect::<Vec<_>>(),
+            (9..18).map(names).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_drawn() {
+        let only = ["etcd".to_owned()];
+        let plan = plan(&mut Draw::new(1), &possible(&only)).unwrap_or_default();
+        assert!(
+            plan.iter()
+                .all(|planned| planned.fault.to_string().contains("etcd"))
+        );
+        assert!(super::plan(&mut Draw::new(1), &possible(&["no-such".to_owned()])).is_err());
+    }
+}

@@ -1,0 +1,177 @@
+//! The files that the hosts run by: the plugins' folder and the configuration. Both are followed while hosts run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+
+use crate::fleet::Shape;
+use crate::oracle::Sample;
+
+/// Where the Leases are, and the hosts' ServiceAccount.
+pub(crate) const NAMESPACE: &str = "operator-host";
+/// The number in the puppet's file that makes a variant of it: see `tests/fixtures/puppet`.
+const VARIANT: &[u8] = b"puppet-variant:";
+
+/// See the module.
+pub(crate) struct Files {
+    folder: PathBuf,
+    samples: PathBuf,
+    shape: Shape,
+}
+
+/// How a configuration differs from the right one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edit {
+    None,
+    /// A controller is not there.
+    Without(Sample),
+    /// A controller has other settings.
+    Otherwise(Sample),
+    /// It is no configuration.
+    Broken,
+}
+
+/// What is in a plugin's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// The plugin, as it was built.
+    Own,
+    /// The same with another digest.
+    Newer,
+    /// Half of it.
+    Torn,
+    /// No WebAssembly at all.
+    Garbage,
+    /// A variant of the puppet: 1 is slow, 2 wants no children, 3 fails.
+    Variant(u8),
+}
+
+impl Files {
+    /// Puts the plugins and the configuration below `folder`; `samples` is where the plugins were built.
+    pub(crate) fn new(folder: &Path, samples: &Path, shape: Shape) -> anyhow::Result<Self> {
+        let this = Self {
+            folder: folder.to_owned(),
+            samples: samples.to_owned(),
+            shape,
+        };
+        let plugins = folder.join("plugins");
+        std::fs::create_dir_all(&plugins).with_context(|| plugins.display().to_string())?;
+        for sample in Sample::ALL {
+            this.put_plugin(sample, Content::Own)?;
+        }
+        this.put_config(Edit::None)?;
+        Ok(this)
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.folder.join("config.yaml")
+    }
+
+    /// Replaces a plugin's file.
+    pub(crate) fn put_plugin(&self, sample: Sample, content: Content) -> anyhow::Result<()> {
+        let name = format!("{}.wasm", sample.name());
+        let file = self.samples.join(&name);
+        let own =
+            std::fs::read(&file).with_context(|| format!("read {}: run plugins/build.sh", file.display()))?;
+        let bytes = content.of(own)?;
+        self.put(&Path::new("plugins").join(name), &bytes)
+    }
+
+    /// Replaces the configuration.
+    pub(crate) fn put_config(&self, edit: Edit) -> anyhow::Result<()> {
+        let text = match edit {
+            Edit::Broken => "controllers: [{name: echo, parent: ]".to_owned(),
+            edit => config(self.shape, edit),
+        };
+        self.put(Path::new("config.yaml"), text.as_bytes())
+    }
+
+    /// Writes a file whole: what is read is the one before or this one.
+    fn put(&self, name: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+        let file = self.folder.join(name);
+        let part = self.folder.join("part");
+        std::fs::write(&part, bytes)
+            .and_then(|()| std::fs::rename(&part, &file))
+            .with_context(|| format!("write {}", file.display()))
+    }
+}
+
+impl Content {
+    fn of(self, mut own: Vec<u8>) -> anyhow::Result<Vec<u8>> {
+        match self {
+            Self::Own => {}
+            // A custom section, which means nothing to anybody: its id, its size, the size of its name, its name.
+            Self::Newer => own.extend(b"\x00\x06\x05newer"),
+            Self::Torn => own.truncate(own.len() / 2),
+            Self::Garbage => own = b"no plugin".repeat(100),
+            Self::Variant(number) => {
+                let at = own.windows(VARIANT.len()).position(|bytes| bytes == VARIANT);
+                let at = at.context("the puppet has no mark for its variant")? + VARIANT.len();
+                ensure!(own[at] == b'0', "the puppet's file is a variant");
+                own[at] = b'0' + number;
+            }
+        }
+        Ok(own)
+    }
+}
+
+/// The configuration, with short times: what heals shall be seen to.
+fn config(shape: Shape, edit: Edit) -> String {
+    let mut text = format!(
+        "plugins: plugins\nleadership: {}\n\
+         lease: {{namespace: {NAMESPACE}, duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}}\ncontrollers:\n",
+        shape.leadership
+    );
+    for sample in Sample::ALL {
+        if edit == Edit::Without(sample) {
+            continue;
+        }
+        let resource = sample.resource();
+        let (children, reads) = match sample {
+            Sample::Echo => ("[{apiVersion: v1, kind: Pod}]", "[]"),
+            Sample::Hello => ("[{apiVersion: apps/v1, kind: Deployment}]", "[]"),
+            Sample::MyApp => (
+                "[{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: Service}]",
+                "[]",
+            ),
+            Sample::MySql => (
+                "[{apiVersion: v1, kind: Service}, {apiVersion: v1, kind: PersistentVolumeClaim}, \
+                 {apiVersion: v1, kind: Pod}, {apiVersion: v1, kind: Secret}]",
+                "[{apiVersion: v1, kind: Secret}]",
+            ),
+            Sample::Puppet => ("[{apiVersion: v1, kind: ConfigMap}]", "[]"),
+        };
+        let concurrency = if edit == Edit::Otherwise(sample) { 3 } else { 8 };
+        text.push_str(&format!(
+            "- name: {}\n  parent: {{apiVersion: {}, kind: {}}}\n  plugin: {}.wasm\n  children: {children}\n  \
+             reads: {reads}\n  concurrency: {concurrency}\n  backoff: {{initial: 100ms, max: 1s}}\n",
+            sample.name(),
+            resource.api_version,
+            resource.kind,
+            sample.name(),
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_plugin_differs_by_a_section_that_says_its_size() {
+        let newer = Content::Newer.of(vec![]).unwrap_or_default();
+        assert_eq!(usize::from(newer[1]), newer.len() - 2);
+        assert_eq!(usize::from(newer[2]), newer.len() - 3);
+    }
+
+    #[test]
+    fn an_edit_leaves_one_controller_out() {
+        let shape = Shape {
+            replicas: 1,
+            leadership: "none",
+        };
+        assert!(config(shape, Edit::None).contains("name: mysql"));
+        assert!(!config(shape, Edit::Without(Sample::MySql)).contains("name: mysql"));
+    }
+}

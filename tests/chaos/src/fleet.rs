@@ -1,0 +1,331 @@
+//! The hosts: one or more replicas as processes, started again when they end, as a kubelet would.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use control_plane::{Component, Output};
+
+use crate::draw::Draw;
+use crate::stage::Paths;
+
+/// How long a host may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(20);
+/// Room for compiled plugins and their versions.
+const DISK: &str = "size=128m";
+/// Exit codes that README documents: a failure, and a wrong configuration.
+const DOCUMENTED: [i32; 3] = [0, 1, 2];
+/// Set where this process has mounts of its own.
+const UNSHARED: &str = "CHAOS_UNSHARED";
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// How many replicas there are, and who of them writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) replicas: usize,
+    pub(crate) leadership: &'static str,
+}
+
+impl Shape {
+    pub(crate) fn draw(draw: &mut Draw) -> Self {
+        let shape = |replicas, leadership| Self { replicas, leadership };
+        *draw.weighted(&[
+            (3, shape(1, "none")),
+            (2, shape(2, "single")),
+            (1, shape(3, "single")),
+            (2, shape(2, "per-controller")),
+            (2, shape(3, "per-controller")),
+        ])
+    }
+}
+
+/// Gives this process mounts of its own, which go with it, where that is allowed: it starts itself again, once.
+pub(crate) fn unshare_mounts() {
+    let may = || {
+        let tried = Command::new("unshare").args(["-m", "true"]).output();
+        tried.is_ok_and(|tried| tried.status.success())
+    };
+    if std::env::var_os(UNSHARED).is_some() || !may() {
+        return;
+    }
+    if let Ok(program) = std::env::current_exe() {
+        let mut command = Command::new("unshare");
+        command
+            .args(["-m", "--"])
+            .arg(program)
+            .args(std::env::args_os().skip(1));
+        // It returns only when it failed; without mounts of its own it goes on.
+        let _ = command.env(UNSHARED, "1").exec();
+    }
+}
+
+/// See the module.
+pub(crate) struct Fleet {
+    pub(crate) shape: Shape,
+    program: PathBuf,
+    config: PathBuf,
+    kubeconfig: PathBuf,
+    replicas: Vec<Replica>,
+    /// Whether each replica has a small disk of its own.
+    disks: bool,
+    /// Compiled plugins from earlier, and for later.
+    compiled: PathBuf,
+}
+
+struct Replica {
+    folder: PathBuf,
+    process: Option<Component>,
+    /// Whether it should run now.
+    wanted: bool,
+    /// When it may be started again.
+    not_before: Instant,
+    /// Resident memory at the end of its first whole round.
+    memory: Option<u64>,
+    /// How it ended without being asked, since the last look.
+    ends: Vec<ExitStatus>,
+}
+
+impl Fleet {
+    /// Starts the hosts. Their folders are made below `folder`.
+    pub(crate) fn start(
+        shape: Shape,
+        paths: &Paths,
+        config: &Path,
+        kubeconfig: &Path,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
+        let mut this = Self {
+            shape,
+            program: paths.host.clone(),
+            config: config.to_owned(),
+            kubeconfig: kubeconfig.to_owned(),
+            replicas: Vec::new(),
+            disks: true,
+            compiled: paths.compiled.clone(),
+        };
+        for name in &NAMES[..shape.replicas] {
+            let folder = folder.join(name);
+            let cache = folder.join("cache");
+            std::fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
+            // Without mounts of its own this process would leave its disks to the machine.
+            this.disks &= std::env::var_os(UNSHARED).is_some() && mount_disk(&cache);
+            copy_compiled(&this.compiled, &cache)?;
+            this.replicas.push(Replica {
+                folder,
+                process: None,
+                wanted: true,
+                not_before: Instant::now(),
+                memory: None,
+                ends: Vec::new(),
+            });
+        }
+        this.tend()?;
+        Ok(this)
+    }
+
+    /// Keeps what the first host has compiled, so that the next hosts need not.
+    pub(crate) fn keep_compiled(&self) -> anyhow::Result<()> {
+        copy_compiled(&self.replicas[0].folder.join("cache"), &self.compiled)
+    }
+
+    /// Whether disks can be filled without filling this machine's.
+    pub(crate) fn has_disks(&self) -> bool {
+        self.disks
+    }
+
+    /// Starts what should run and does not.
+    pub(crate) fn tend(&mut self) -> anyhow::Result<()> {
+        for (replica, name) in self.replicas.iter_mut().zip(NAMES) {
+            if let Some(status) = replica.process.as_mut().and_then(Component::exited) {
+                replica.ends.push(status);
+                replica.process = None;
+                replica.not_before = Instant::now() + Duration::from_millis(500);
+            }
+            if !replica.wanted || replica.process.is_some() || Instant::now() < replica.not_before {
+                continue;
+            }
+            let cache = replica.folder.join("cache").display().to_string();
+            let config = self.config.display().to_string();
+            let arguments = ["run", "--config", &config, "--cache-dir", &cache].map(str::to_owned);
+            let environment = [
+                ("KUBECONFIG", self.kubeconfig.as_path()),
+                ("HOSTNAME", Path::new(name)),
+                ("OPERATOR_HOST_LOG", Path::new("info,operator_host=debug")),
+                ("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")),
+            ];
+            let output = Output::File(replica.folder.join("host.log"));
+            replica.memory = None;
+            replica.process = Some(Component::spawn(
+                "operator-host",
+                &self.program,
+                &arguments,
+                &environment,
+                output,
+            )?);
+        }
+        Ok(())
+    }
+
+    /// SIGKILL. It stays away until [`Fleet::let_run`].
+    pub(crate) fn kill(&mut self, replica: usize) {
+        let replica = &mut self.replicas[replica];
+        replica.wanted = false;
+        replica.process = None;
+    }
+
+    /// SIGTERM, and waits for the end. It stays away until [`Fleet::let_run`].
+    pub(crate) async fn terminate(&mut self, replica: usize) -> anyhow::Result<()> {
+        let replica = &mut self.replicas[replica];
+        replica.wanted = false;
+        let Some(mut process) = replica.process.take() else {
+            return Ok(());
+        };
+        process.terminate();
+        let status = process.wait(GRACE).await;
+        let status = status.with_context(|| format!("a host did not end {GRACE:?} after SIGTERM"))?;
+        if !status.code().is_some_and(|code| DOCUMENTED.contains(&code)) {
+            replica.ends.push(status);
+        }
+        Ok(())
+    }
+
+    /// It runs again.
+    pub(crate) fn let_run(&mut self, replica: usize) -> anyhow::Result<()> {
+        self.replicas[replica].wanted = true;
+        self.tend()
+    }
+
+    /// SIGSTOP.
+    pub(crate) fn pause(&self, replica: usize) {
+        if let Some(process) = &self.replicas[replica].process {
+            process.pause();
+        }
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self, replica: usize) {
+        if let Some(process) = &self.replicas[replica].process {
+            process.resume();
+        }
+    }
+
+    /// Leaves no byte free on a replica's disk.
+    pub(crate) fn fill_disk(&self, replica: usize) {
+        let filler = self.replicas[replica].folder.join("cache/filler");
+        // It ends with an error, when the disk is full.
+        let _ = std::fs::File::create(filler)
+            .and_then(|mut file| std::io::copy(&mut std::io::repeat(0), &mut file));
+    }
+
+    /// Frees what [`Fleet::fill_disk`] took.
+    pub(crate) fn free_disk(&self, replica: usize) -> anyhow::Result<()> {
+        let filler = self.replicas[replica].folder.join("cache/filler");
+        std::fs::remove_file(&filler).with_context(|| filler.display().to_string())
+    }
+
+    /// How hosts have ended by themselves since the last call, but for a documented failure.
+    pub(crate) fn take_crashes(&mut self) -> Vec<String> {
+        let each = self.replicas.iter_mut().zip(NAMES);
+        each.flat_map(|(replica, name)| {
+            let ends = std::mem::take(&mut replica.ends).into_iter();
+            let ends = ends.filter(|end| !end.code().is_some_and(|code| DOCUMENTED.contains(&code)));
+            ends.map(move |end| format!("host {name} ended by itself: {end}"))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+    }
+
+    /// Resident memory of each host, now and at the end of its first whole round, in bytes.
+    pub(crate) fn memory(&mut self) -> Vec<(u64, u64)> {
+        let each = self.replicas.iter_mut();
+        each.filter_map(|replica| {
+            let now = resident(replica.process.as_ref()?.id())?;
+            Some((now, *replica.memory.get_or_insert(now)))
+        })
+        .collect()
+    }
+
+    /// The last lines of each host's log.
+    pub(crate) fn log_tails(&self, lines: usize) -> String {
+        let mut all = String::new();
+        for (replica, name) in self.replicas.iter().zip(NAMES) {
+            let text = std::fs::read(replica.folder.join("host.log")).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let log: Vec<_> = text.lines().collect();
+            all.push_str(&format!("the log of host {name} ends:\n"));
+            for line in &log[log.len().saturating_sub(lines)..] {
+                all.push_str(&format!("  | {line}\n"));
+            }
+        }
+        all
+    }
+
+    /// Forgets what the logs hold: nothing was wrong.
+    pub(crate) fn clear_logs(&self) {
+        for replica in &self.replicas {
+            // The hosts append, so that they go on at the beginning.
+            let _ = std::fs::write(replica.folder.join("host.log"), "");
+        }
+    }
+
+    /// Each host's name and log file.
+    pub(crate) fn logs(&self) -> impl Iterator<Item = (&'static str, PathBuf)> + '_ {
+        let each = self.replicas.iter().zip(NAMES);
+        each.map(|(replica, name)| (name, replica.folder.join("host.log")))
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for replica in &mut self.replicas {
+            replica.process = None;
+            if self.disks {
+                let _ = Command::new("umount").arg(replica.folder.join("cache")).output();
+            }
+        }
+    }
+}
+
+/// Copies the files of a host's cache, without the plugins' versions, which are its memory.
+fn copy_compiled(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let copy = || {
+        std::fs::create_dir_all(to)?;
+        // The host takes a folder that is its own only.
+        std::fs::set_permissions(to, Permissions::from_mode(0o700))?;
+        let Ok(entries) = std::fs::read_dir(from) else {
+            return Ok(());
+        };
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+            }
+        }
+        std::io::Result::Ok(())
+    };
+    copy().with_context(|| {
+        format!(
+            "copy compiled plugins from {} to {}",
+            from.display(),
+            to.display()
+        )
+    })
+}
+
+fn mount_disk(folder: &Path) -> bool {
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", DISK, "tmpfs"]).arg(folder);
+    mount.output().is_ok_and(|mount| mount.status.success())
+}
+
+/// From `/proc/PID/status`: proc_pid_status(5).
+fn resident(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}

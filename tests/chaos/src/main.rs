@@ -1,0 +1,297 @@
+//! Breaks everything around the host at random, and checks that the cluster ends up exactly right.
+//!
+//! `make chaos ROUNDS=n SEED=s` runs it. A round has a namespace of its own: users make parents of every sample and
+//! change them as fast as they can, while faults come and go. When the last fault has ended, everything must become
+//! exact within a limit, stay quiet, and have been reached without a needless or forbidden write.
+//!
+//! What users do and what breaks when is drawn from the round's seed; how it falls together in time is not. The rounds
+//! of ten seeds in a row (1230 to 1239) share their hosts, so that a round is the same whether it is run alone or not.
+//!
+//! Modules in reading order: `draw` lots, `oracle` what must exist, `users` who want it, `faults` what breaks,
+//! `check` what must hold in the end, `stage` with `fleet` and `files` what it is played on, `report` what is printed.
+
+mod check;
+mod draw;
+mod faults;
+mod files;
+mod fleet;
+mod oracle;
+mod report;
+mod stage;
+mod users;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+
+use check::{Fault, History, Want};
+use draw::Draw;
+use faults::{Planned, Possible};
+use fleet::Shape;
+use report::{Outcome, Report};
+use stage::{Paths, Stage};
+use users::Crowd;
+
+/// How many seeds in a row share their hosts.
+const ERA: u64 = 10;
+/// The shortest time that users have.
+const STORM: Duration = Duration::from_millis(1500);
+
+#[derive(Parser)]
+#[command(
+    about = "Breaks everything around the host at random, and checks that the cluster ends up exactly right"
+)]
+struct Args {
+    /// How many rounds to play
+    #[arg(long, default_value_t = 20)]
+    rounds: usize,
+    /// The first round's seed; the next round has the next number. Left out: a new one
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Play the rounds of the seeds in this file first: one a line, with what it found behind it
+    #[arg(long, value_name = "FILE")]
+    regressions: Option<PathBuf>,
+    /// Draw only faults with one of these words in their names, such as `host,etcd`
+    #[arg(long, value_delimiter = ',', value_name = "WORDS")]
+    faults: Vec<String>,
+    /// How long everything may take to become exact after the last fault, in seconds
+    #[arg(long, default_value_t = 60)]
+    settle: u64,
+    /// The program operator-host
+    #[arg(long, value_name = "FILE")]
+    host: PathBuf,
+    /// The folder with the built plugins
+    #[arg(long, value_name = "FOLDER")]
+    plugins: PathBuf,
+    /// A file or folder with definitions of the samples
+    #[arg(long, value_name = "PATH", required = true)]
+    crds: Vec<PathBuf>,
+    /// Where to keep what a failed round leaves
+    #[arg(long, value_name = "FOLDER")]
+    keep: PathBuf,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let args = Args::parse();
+    fleet::unshare_mounts();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(run(&args))
+}
+
+async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut seeds = match &args.regressions {
+        Some(file) => regressions(file)?,
+        None => Vec::new(),
+    };
+    let fresh = args.rounds.saturating_sub(seeds.len()) as u64;
+    let first = args
+        .seed
+        .unwrap_or_else(|| jiff::Timestamp::now().as_second().unsigned_abs() * ERA);
+    seeds.extend(first..first + fresh);
+    seeds.truncate(args.rounds);
+    let mut report = Report::begin(seeds.len());
+    let mut play = Play::new(args);
+    for (number, seed) in seeds.into_iter().enumerate() {
+        let outcome = play.round(seed).await?;
+        report.add(number + 1, seed, &outcome);
+        if !outcome.is_exact() {
+            play.keep_evidence(seed, &outcome).await;
+            play.stage = None;
+        }
+    }
+    Ok(report.end())
+}
+
+/// The seeds of a file: the first word of each line that begins with a digit.
+fn regressions(file: &Path) -> anyhow::Result<Vec<u64>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let seeds = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().next()?.parse().ok());
+    Ok(seeds.collect())
+}
+
+/// The stage as it was left by the last round, if that was right.
+struct Play<'a> {
+    args: &'a Args,
+    paths: Paths,
+    stage: Option<(Stage, History, u64)>,
+}
+
+impl<'a> Play<'a> {
+    fn new(args: &'a Args) -> Self {
+        Self {
+            args,
+            paths: Paths {
+                host: args.host.clone(),
+                plugins: args.plugins.clone(),
+                crds: args.crds.clone(),
+                compiled: args.keep.join("compiled"),
+            },
+            stage: None,
+        }
+    }
+
+    async fn round(&mut self, seed: u64) -> anyhow::Result<Outcome> {
+        self.set_up(seed / ERA).await?;
+        let (stage, history, _) = self.stage.as_mut().context("a stage")?;
+        tokio::select! {
+            outcome = round(stage, history, seed, self.args) => outcome,
+            broken = stage.tend() => Err(broken.err().context("hosts are tended for ever")?),
+        }
+    }
+
+    /// The hosts of an era, on the control plane of the one before.
+    async fn set_up(&mut self, era: u64) -> anyhow::Result<()> {
+        let shape = Shape::draw(&mut Draw::new(era));
+        match &mut self.stage {
+            Some((_, _, current)) if *current == era => {}
+            Some((stage, history, current)) => {
+                stage.recast(&self.paths, shape).await?;
+                history.forget_leases();
+                *current = era;
+            }
+            None => {
+                let stage = Stage::build(&self.paths, shape).await?;
+                if !stage.fleet.lock().await.has_disks() {
+                    eprintln!(
+                        "disk-full is left out: nothing can be mounted here; it needs root or a container that may"
+                    );
+                }
+                let history = History::new(&stage.audit_log);
+                self.stage = Some((stage, history, era));
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps logs, audit log and configuration of a failed round, and says what went wrong.
+    async fn keep_evidence(&self, seed: u64, outcome: &Outcome) {
+        let Some((stage, _, _)) = &self.stage else { return };
+        let folder = self.args.keep.join(seed.to_string());
+        let mut kept = std::fs::create_dir_all(&folder);
+        let mut keep = |from: &Path, name: &str| {
+            kept = std::mem::replace(&mut kept, Ok(()))
+                .and_then(|()| std::fs::copy(from, folder.join(name)).map(drop));
+        };
+        let fleet = stage.fleet.lock().await;
+        for (name, log) in fleet.logs() {
+            keep(&log, &format!("host-{name}.log"));
+        }
+        keep(&stage.audit_log, "audit.log");
+        keep(&stage.files.config(), "config.yaml");
+        let server = stage.server.lock().await;
+        for log in ["kube-apiserver.log", "kube-controller-manager.log", "etcd.log"] {
+            keep(&server.data_dir().join(log), log);
+        }
+        let objects = check::all_objects(&stage.client, &format!("round-{seed}")).await;
+        kept = kept.and_then(|()| std::fs::write(folder.join("objects.json"), objects));
+        for fault in &outcome.faults {
+            eprintln!("{fault}");
+        }
+        eprint!("{}", fleet.log_tails(30));
+        match kept {
+            Ok(()) => eprintln!("logs, audit log and configuration are in {}", folder.display()),
+            Err(error) => eprintln!("could not keep the logs in {}: {error}", folder.display()),
+        }
+        eprintln!("again: make chaos ROUNDS=1 SEED={seed}");
+    }
+}
+
+async fn round(stage: &Stage, history: &mut History, seed: u64, args: &Args) -> anyhow::Result<Outcome> {
+    let draw = Draw::new(seed);
+    let (shape, has_disks) = {
+        let fleet = stage.fleet.lock().await;
+        (fleet.shape, fleet.has_disks())
+    };
+    let possible = Possible {
+        shape,
+        has_disks,
+        only: &args.faults,
+    };
+    let plan = faults::plan(&mut draw.fork(0), &possible)?;
+    let mut outcome = Outcome::new(
+        shape,
+        plan.iter().map(|planned| planned.fault.to_string()).collect(),
+    );
+    let namespace = format!("round-{seed}");
+    stage::create_namespace(&stage.client, &namespace).await?;
+    if let Err(fault) = play(stage, history, &draw, &plan, &namespace, args, &mut outcome).await {
+        outcome.faults.push(fault);
+    }
+    let crashes = stage.fleet.lock().await.take_crashes();
+    outcome.faults.extend(crashes.into_iter().map(Fault::new));
+    if outcome.is_exact() {
+        stage.fleet.lock().await.clear_logs();
+        stage::delete_namespace(&stage.client, &namespace).await?;
+        drop(stage.wire.take_seen());
+    }
+    Ok(outcome)
+}
+
+/// A round up to the first fault; what is found beside it is added to the outcome.
+async fn play(
+    stage: &Stage,
+    history: &mut History,
+    draw: &Draw,
+    plan: &[Planned],
+    namespace: &str,
+    args: &Args,
+    outcome: &mut Outcome,
+) -> Result<(), Fault> {
+    let (client, limit) = (&stage.client, Duration::from_secs(args.settle));
+    history.begin(namespace)?;
+    let mut crowd = Crowd::new(client, namespace, draw);
+    crowd.move_in().await;
+    // The first hosts of all have to compile the plugins.
+    let calm = check::until(client, namespace, Want::Exact, history, limit * 5).await;
+    calm.map_err(|fault| fault.when("before anything broke"))?;
+    let kept = stage.fleet.lock().await.keep_compiled();
+    kept.map_err(|error| Fault::new(format!("{error:#}")))?;
+    let data = check::retained(client, namespace).await?;
+
+    let over = AtomicBool::new(false);
+    let weather = async {
+        let (done, ()) = tokio::join!(faults::carry_out(stage, plan), tokio::time::sleep(STORM));
+        over.store(true, Ordering::Relaxed);
+        done
+    };
+    let (done, ()) = tokio::join!(weather, crowd.storm(&over, &stage.closed));
+    done.map_err(|error| Fault::new(format!("{error:#}")).when("while a fault began or ended"))?;
+    let (mut reasons, actions) = crowd.calm_down().await;
+    outcome.actions = actions;
+    for planned in plan {
+        if let faults::Fault::DefinitionRemoved { sample } = planned.fault {
+            reasons.add_all_of(sample);
+        }
+    }
+
+    let settled = check::until(client, namespace, Want::Exact, history, limit).await;
+    (outcome.settled, outcome.counts) = settled.map_err(|fault| fault.when("after the last fault"))?;
+    outcome.writes = history.writes().count();
+    outcome.faults.extend(history.faults(outcome.shape, &reasons));
+    outcome.memory = stage.fleet.lock().await.memory();
+    outcome.faults.extend(check::growth(&outcome.memory));
+    let after = check::retained(client, namespace).await?;
+    outcome
+        .faults
+        .extend(check::lost(&data, &after, &history.retained_created()));
+
+    users::leave(client, namespace)
+        .await
+        .map_err(|error| Fault::new(format!("cannot delete the parents: {error}")))?;
+    let gone = check::until(client, namespace, Want::Gone, history, limit).await;
+    (outcome.gone, _) = gone.map_err(|fault| fault.when("after all parents were deleted"))?;
+    let left = check::retained(client, namespace).await?;
+    outcome.faults.extend(check::lost(&after, &left, &[]));
+    outcome.faults.extend(history.faults(outcome.shape, &reasons));
+    Ok(())
+}

@@ -1,0 +1,308 @@
+//! What must exist, derived from the parents' specs alone.
+//!
+//! Written from the samples' documentation, not from their code: a second opinion on what they make. Names say which
+//! sample an object belongs to: those of Echos begin with `e`, and so on ([`Sample::letter`]).
+
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use serde_json::{Value, json};
+
+/// A kind of parent, and the plugin that serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Sample {
+    Echo,
+    Hello,
+    MyApp,
+    MySql,
+    Puppet,
+}
+
+impl Sample {
+    pub(crate) const ALL: [Self; 5] = [Self::Echo, Self::Hello, Self::MyApp, Self::MySql, Self::Puppet];
+
+    /// The controller's name, which is also the plugin file's.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::Hello => "hello",
+            Self::MyApp => "myapp",
+            Self::MySql => "mysql",
+            Self::Puppet => "puppet",
+        }
+    }
+
+    /// What the names of its parents begin with.
+    pub(crate) fn letter(self) -> char {
+        match self {
+            Self::Echo => 'e',
+            Self::Hello => 'h',
+            Self::MyApp => 'a',
+            Self::MySql => 'm',
+            Self::Puppet => 'p',
+        }
+    }
+
+    /// Which sample an object belongs to, by its name.
+    pub(crate) fn of_object(name: &str) -> Option<Self> {
+        let letter = name.strip_prefix("data-").unwrap_or(name).chars().next()?;
+        Self::ALL.into_iter().find(|sample| sample.letter() == letter)
+    }
+
+    pub(crate) fn resource(self) -> ApiResource {
+        match self {
+            Self::Echo => resource("my-operator.dev", "v1", "Echo", "echoes"),
+            Self::Hello => resource("fraim.co.jp", "v1", "Hello", "helloes"),
+            Self::MyApp => resource("example.com", "v1", "MyApp", "myapps"),
+            Self::MySql => resource("database.example.com", "v1", "MySQLCluster", "mysqlclusters"),
+            Self::Puppet => resource("test.operator-host.dev", "v1", "Puppet", "puppets"),
+        }
+    }
+}
+
+/// A kind of child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Kind {
+    Claim,
+    ConfigMap,
+    Deployment,
+    Pod,
+    Secret,
+    Service,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Claim,
+        Self::ConfigMap,
+        Self::Deployment,
+        Self::Pod,
+        Self::Secret,
+        Self::Service,
+    ];
+
+    pub(crate) fn resource(self) -> ApiResource {
+        match self {
+            Self::Claim => resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+            Self::ConfigMap => resource("", "v1", "ConfigMap", "configmaps"),
+            Self::Deployment => resource("apps", "v1", "Deployment", "deployments"),
+            Self::Pod => resource("", "v1", "Pod", "pods"),
+            Self::Secret => resource("", "v1", "Secret", "secrets"),
+            Self::Service => resource("", "v1", "Service", "services"),
+        }
+    }
+
+    pub(crate) fn of_plural(plural: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.resource().plural == plural)
+    }
+
+    /// Whether it outlives its parent and every change that no longer wants it.
+    pub(crate) fn is_retained(self) -> bool {
+        matches!(self, Self::Claim | Self::Secret)
+    }
+}
+
+fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+/// A child, by kind and name.
+pub(crate) type Key = (Kind, String);
+
+/// A child that must exist.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) key: Key,
+    /// What must stand in it, beside whatever else does.
+    pub(crate) says: Value,
+}
+
+fn wanted(kind: Kind, name: String, says: Value) -> Wanted {
+    Wanted {
+        key: (kind, name),
+        says,
+    }
+}
+
+/// The children that a parent with this name and spec must have.
+pub(crate) fn children(sample: Sample, name: &str, spec: &Value) -> Vec<Wanted> {
+    let replicas = spec["replicas"].as_u64().unwrap_or(1);
+    match sample {
+        Sample::Echo => (0..replicas)
+            .map(|i| {
+                let says = json!({ "spec": { "containers": [{ "image": spec["image"] }] } });
+                wanted(Kind::Pod, format!("{name}-pod-{i}"), says)
+            })
+            .collect(),
+        Sample::Hello => {
+            let says = json!({ "spec": { "replicas": replicas } });
+            vec![wanted(Kind::Deployment, name.to_owned(), says)]
+        }
+        Sample::MyApp => {
+            let container = json!({ "image": spec["image"], "ports": [{ "containerPort": spec["port"] }] });
+            let template = json!({ "spec": { "containers": [container] } });
+            let deployment = json!({ "spec": { "replicas": replicas, "template": template } });
+            let labels = json!({ "app": name, "managed-by": "operator-host" });
+            let service = json!({
+                "metadata": { "labels": labels },
+                "spec": { "selector": { "app": name }, "ports": [{ "port": spec["port"] }] },
+            });
+            vec![
+                wanted(Kind::Deployment, name.to_owned(), deployment),
+                wanted(Kind::Service, name.to_owned(), service),
+            ]
+        }
+        Sample::MySql => {
+            let cluster = json!({ "database.example.com/cluster": name });
+            let service = json!({ "metadata": { "labels": cluster }, "spec": { "selector": cluster } });
+            let mut all = vec![
+                wanted(Kind::Service, name.to_owned(), service),
+                wanted(Kind::Secret, format!("{name}-root"), json!({})),
+            ];
+            for i in 0..replicas {
+                let image = format!("mysql:{}", spec["version"].as_str().unwrap_or_default());
+                let claim = format!("data-{name}-{i}");
+                let volume = json!({ "persistentVolumeClaim": { "claimName": claim } });
+                let pod = json!({ "spec": { "containers": [{ "image": image }], "volumes": [volume] } });
+                let storage = json!({ "requests": { "storage": spec["storageSize"] } });
+                all.push(wanted(
+                    Kind::Claim,
+                    claim,
+                    json!({ "spec": { "resources": storage } }),
+                ));
+                all.push(wanted(Kind::Pod, format!("{name}-{i}"), pod));
+            }
+            all
+        }
+        Sample::Puppet => {
+            let children = spec["response"]["children"].as_array().into_iter().flatten();
+            children
+                .map(|child| {
+                    let name = child["metadata"]["name"].as_str().unwrap_or_default();
+                    wanted(Kind::ConfigMap, name.to_owned(), json!({ "data": child["data"] }))
+                })
+                .collect()
+        }
+    }
+}
+
+/// What the status of a parent must say, once everything is there and ready.
+pub(crate) fn status(sample: Sample, spec: &Value) -> Value {
+    let replicas = spec["replicas"].as_u64().unwrap_or(1);
+    match sample {
+        Sample::Echo => json!({ "currentReplicas": replicas, "isReady": true }),
+        Sample::Hello => json!({ "readyReplicas": replicas }),
+        Sample::MyApp => json!({ "readyReplicas": replicas, "phase": "Running" }),
+        Sample::MySql => json!({ "readyReplicas": replicas, "phase": "Running" }),
+        Sample::Puppet => json!({}),
+    }
+}
+
+/// What is wrong with a parent's own metadata and status; `None` when nothing is.
+pub(crate) fn status_fault(sample: Sample, parent: &DynamicObject) -> Option<String> {
+    let status = &parent.data["status"];
+    let generation = parent.metadata.generation.unwrap_or_default();
+    if parent.metadata.deletion_timestamp.is_some() {
+        let finalizers = parent.metadata.finalizers.as_deref().unwrap_or_default();
+        return Some(format!("it was deleted and has the finalizers {finalizers:?}"));
+    }
+    if status["observedGeneration"].as_i64() != Some(generation) {
+        return Some(format!(
+            "its status is of generation {}, its spec of generation {generation}",
+            status["observedGeneration"]
+        ));
+    }
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    for condition in conditions.clone() {
+        let is_true = condition["status"] == "True";
+        if condition["type"] != "Ready" && is_true {
+            return Some(format!("it has the condition {condition}"));
+        }
+    }
+    let ready = conditions.clone().find(|condition| condition["type"] == "Ready");
+    match ready {
+        Some(ready) if ready["status"] == "True" => {}
+        Some(ready) => return Some(format!("it is not Ready: {ready}")),
+        None => return Some("it has no condition Ready".to_owned()),
+    }
+    difference(status, &self::status(sample, &parent.data["spec"]), "status")
+}
+
+/// The first place where `live` does not say what `wanted` does; lists must have the same length.
+pub(crate) fn difference(live: &Value, wanted: &Value, path: &str) -> Option<String> {
+    match (live, wanted) {
+        (Value::Object(live), Value::Object(wanted)) => wanted.iter().find_map(|(key, wanted)| {
+            let live = live.get(key).unwrap_or(&Value::Null);
+            difference(live, wanted, &format!("{path}.{key}"))
+        }),
+        (Value::Array(live), Value::Array(wanted)) if live.len() == wanted.len() => {
+            let mut pairs = live.iter().zip(wanted).enumerate();
+            pairs.find_map(|(i, (live, wanted))| difference(live, wanted, &format!("{path}[{i}]")))
+        }
+        (live, wanted) if live == wanted => None,
+        (live, wanted) => Some(format!("{path} is {live}, not {wanted}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(sample: Sample, spec: &Value) -> Vec<String> {
+        let all = children(sample, "x", spec).into_iter();
+        all.map(|wanted| format!("{:?} {}", wanted.key.0, wanted.key.1))
+            .collect()
+    }
+
+    #[test]
+    fn the_children_follow_from_the_spec() {
+        let echo = json!({ "replicas": 2, "image": "i" });
+        assert_eq!(names(Sample::Echo, &echo), ["Pod x-pod-0", "Pod x-pod-1"]);
+        let mysql = json!({ "replicas": 1, "version": "8.4", "storageSize": "1Gi" });
+        assert_eq!(
+            names(Sample::MySql, &mysql),
+            ["Service x", "Secret x-root", "Claim data-x-0", "Pod x-0"]
+        );
+        let child = json!({ "metadata": { "name": "x-a" }, "data": { "text": "1" } });
+        let puppet = json!({ "response": { "children": [child] } });
+        assert_eq!(names(Sample::Puppet, &puppet), ["ConfigMap x-a"]);
+    }
+
+    #[test]
+    fn a_difference_names_its_place() {
+        let live = json!({ "spec": { "containers": [{ "image": "a", "name": "c" }] } });
+        let same = json!({ "spec": { "containers": [{ "image": "a" }] } });
+        assert_eq!(difference(&live, &same, "pod"), None);
+        let other = json!({ "spec": { "containers": [{ "image": "b" }] } });
+        assert_eq!(
+            difference(&live, &other, "pod").as_deref(),
+            Some("pod.spec.containers[0].image is \"a\", not \"b\"")
+        );
+        let more = json!({ "spec": { "containers": [{}, {}] } });
+        assert!(difference(&live, &more, "pod").is_some());
+    }
+
+    #[test]
+    fn a_status_of_an_older_generation_or_with_a_complaint_is_a_fault() {
+        let parent = |observed: i64, type_: &str, status: &str| -> DynamicObject {
+            let conditions = json!([{ "type": type_, "status": status }]);
+            let status = json!({ "observedGeneration": observed, "conditions": conditions });
+            let parent = json!({
+                "apiVersion": "v1", "kind": "Puppet", "metadata": { "name": "p", "generation": 2 },
+                "spec": {}, "status": status,
+            });
+            serde_json::from_value(parent).unwrap_or_else(|error| panic!("{error}"))
+        };
+        assert_eq!(status_fault(Sample::Puppet, &parent(2, "Ready", "True")), None);
+        assert!(status_fault(Sample::Puppet, &parent(1, "Ready", "True")).is_some());
+        assert!(status_fault(Sample::Puppet, &parent(2, "Ready", "False")).is_some());
+        assert!(status_fault(Sample::Puppet, &parent(2, "Stalled", "True")).is_some());
+    }
+
+    #[test]
+    fn names_say_whose_an_object_is() {
+        assert_eq!(Sample::of_object("data-m0-1"), Some(Sample::MySql));
+        assert_eq!(Sample::of_object("e1-pod-2"), Some(Sample::Echo));
+        assert_eq!(Sample::of_object("kube-root-ca.crt"), None);
+    }
+}

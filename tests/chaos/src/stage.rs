@@ -1,0 +1,224 @@
+//! What a round is played on: a control plane, the wire between it and the hosts, the hosts and their files.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use control_plane::proxy::Proxy;
+use control_plane::{ControlPlane, Options, manifests, node};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::api::{Api, DeleteParams, DynamicObject, ObjectMeta, PostParams};
+use kube::{Client, ResourceExt};
+use tempfile::TempDir;
+use tokio::sync::Mutex;
+
+use crate::files::{self, Files};
+use crate::fleet::{Fleet, Shape};
+use crate::oracle::Sample;
+
+/// What is audited: what the hosts write. Reads and everybody else would be most of the log.
+const POLICY: &str = "\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  verbs: [get, list, watch]
+- level: Metadata
+  users: [\"system:serviceaccount:operator-host:operator-host\"]
+- level: None
+";
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub(crate) struct Paths {
+    /// The program operator-host.
+    pub(crate) host: PathBuf,
+    /// The folder with the built plugins.
+    pub(crate) plugins: PathBuf,
+    /// A folder for compiled plugins, which is kept from one run to the next.
+    pub(crate) compiled: PathBuf,
+    /// Files and folders with the definitions of the samples.
+    pub(crate) crds: Vec<PathBuf>,
+}
+
+/// See the module. Each part has a lock of its own, so that faults of different parts do not wait for each other.
+pub(crate) struct Stage {
+    // Fields are dropped in this order: the hosts go first.
+    pub(crate) fleet: Mutex<Fleet>,
+    pub(crate) wire: Proxy,
+    pub(crate) server: Mutex<ControlPlane>,
+    /// The users' and the check's way to the API server, past the wire.
+    pub(crate) client: Client,
+    pub(crate) files: Files,
+    pub(crate) audit_log: PathBuf,
+    /// The kind that users keep their hands off now.
+    pub(crate) closed: std::sync::Mutex<Option<Sample>>,
+    definitions: Vec<DynamicObject>,
+    /// Roles and bindings of the hosts, as `operator-host rbac` prints them.
+    pub(crate) rights: Vec<DynamicObject>,
+    folder: TempDir,
+}
+
+impl Stage {
+    pub(crate) async fn build(paths: &Paths, shape: Shape) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir().context("a folder")?;
+        let policy = folder.path().join("audit-policy.yaml");
+        std::fs::write(&policy, POLICY).context("write the audit policy")?;
+        let options = Options {
+            node: Some(node::Options {
+                ready_after: Duration::from_millis(50),
+            }),
+            durable: true,
+            ..Options::default()
+                .with_audit()
+                .with_apiserver_flag(&format!("--audit-policy-file={}", policy.display()))
+        };
+        let mut server = ControlPlane::start(options).await?;
+        let client = server.client().await?;
+        let mut definitions = Vec::new();
+        for crds in &paths.crds {
+            definitions.extend(manifests::read(crds)?);
+        }
+        let file = folder.path().join("definitions.yaml");
+        std::fs::write(&file, documents(&definitions)?).context("write the definitions")?;
+        server.install(&file).await?;
+        let files = Files::new(folder.path(), &paths.plugins, shape)?;
+        let rights = rights(paths, &files, folder.path())?;
+        create_account(&client).await?;
+        manifests::apply(&client, &rights).await?;
+        let (namespace, account) = (files::NAMESPACE, files::NAMESPACE);
+        let kubeconfig = server.kubeconfig_of_account(namespace, account).await?;
+        let wire = Proxy::start(&kubeconfig).await?;
+        let fleet = Fleet::start(shape, paths, &files.config(), &wire.kubeconfig(), folder.path())?;
+        Ok(Self {
+            fleet: Mutex::new(fleet),
+            wire,
+            audit_log: server.audit_log().context("an audit log")?,
+            server: Mutex::new(server),
+            client,
+            files,
+            closed: std::sync::Mutex::default(),
+            definitions,
+            rights,
+            folder,
+        })
+    }
+
+    /// Other hosts, with another shape.
+    pub(crate) async fn recast(&mut self, paths: &Paths, shape: Shape) -> anyhow::Result<()> {
+        let mut fleet = self.fleet.lock().await;
+        for replica in 0..fleet.shape.replicas {
+            fleet.terminate(replica).await?;
+        }
+        self.files = Files::new(self.folder.path(), &paths.plugins, shape)?;
+        let kubeconfig = self.wire.kubeconfig();
+        let folder = tempfile::tempdir_in(self.folder.path())
+            .context("a folder")?
+            .keep();
+        *fleet = Fleet::start(shape, paths, &self.files.config(), &kubeconfig, &folder)?;
+        Ok(())
+    }
+
+    /// Has users keep their hands off a kind, or lets them go on.
+    pub(crate) fn close(&self, sample: Option<Sample>) {
+        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = sample;
+    }
+
+    /// The definition of a kind.
+    pub(crate) fn definition(&self, sample: Sample) -> anyhow::Result<&DynamicObject> {
+        let resource = sample.resource();
+        let name = format!("{}.{}", resource.plural, resource.group);
+        let mut all = self.definitions.iter();
+        let found = all.find(|definition| definition.name_any() == name);
+        found.with_context(|| format!("no definition {name}: give it with --crds"))
+    }
+
+    /// Starts hosts that have ended again, for as long as it is polled.
+    pub(crate) async fn tend(&self) -> anyhow::Result<()> {
+        loop {
+            self.fleet.lock().await.tend()?;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// A namespace; it may be there.
+pub(crate) async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
+    let namespace = Namespace {
+        metadata: named(name),
+        ..Namespace::default()
+    };
+    let api = Api::all(client.clone());
+    created(api.create(&PostParams::default(), &namespace).await)
+}
+
+/// Deletes a namespace and does not wait.
+pub(crate) async fn delete_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
+    let api = Api::<Namespace>::all(client.clone());
+    api.delete(name, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// The ServiceAccount of the hosts.
+async fn create_account(client: &Client) -> anyhow::Result<()> {
+    create_namespace(client, files::NAMESPACE).await?;
+    let account = ServiceAccount {
+        metadata: named(files::NAMESPACE),
+        ..ServiceAccount::default()
+    };
+    let api = Api::namespaced(client.clone(), files::NAMESPACE);
+    created(api.create(&PostParams::default(), &account).await)
+}
+
+fn created<T>(outcome: kube::Result<T>) -> anyhow::Result<()> {
+    match outcome {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        outcome => Ok(outcome.map(drop)?),
+    }
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// What the hosts need, as the program itself prints it.
+fn rights(paths: &Paths, files: &Files, folder: &Path) -> anyhow::Result<Vec<DynamicObject>> {
+    let mut command = Command::new(&paths.host);
+    command.arg("rbac").arg("--config").arg(files.config());
+    // Not what it may ask a cluster for: there is a definition of each kind.
+    command.env("KUBECONFIG", "/nonexistent");
+    for crds in &paths.crds {
+        let listed = std::fs::read_dir(crds).into_iter().flatten().flatten();
+        let mut each: Vec<_> = listed.map(|entry| entry.path()).collect();
+        if each.is_empty() {
+            each.push(crds.clone());
+        }
+        each.iter().for_each(|file| {
+            command.arg("--crd").arg(file);
+        });
+    }
+    let output = command.output().context("run operator-host rbac")?;
+    ensure!(
+        output.status.success(),
+        "operator-host rbac: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let file = folder.join("rights.yaml");
+    std::fs::write(&file, output.stdout).context("write the rights")?;
+    Ok(manifests::read(&file)?)
+}
+
+fn documents(objects: &[DynamicObject]) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for object in objects {
+        // JSON is YAML.
+        text.push_str(&format!("---\n{}\n", serde_json::to_string(object)?));
+    }
+    Ok(text)
+}
