@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run run-deploy test chaos image-test manifests bench crds schemas fmt lint clean prerequisites
+.PHONY: help run run-deploy test chaos fuzz image-test manifests bench crds schemas fmt lint clean prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -44,6 +44,9 @@ chaos: prerequisites ## Break everything around the host at random: ROUNDS=20, S
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	plugins/build.sh tests/fixtures/puppet >&2; \
 	exec $(target)/debug/chaos $(chaos) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
+
+fuzz: prerequisites ## Fuzz with libFuzzer, TIME=seconds (60) each target or TARGET=name alone (slow to build)
+	tests/fuzz/run.sh $(or $(TIME),60) $(TARGET)
 
 fmt: ## Format the sources
 	cargo fmt --all
