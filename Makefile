@@ -52,7 +52,8 @@ fmt: ## Format the sources
 	cargo fmt --all
 	cd plugins && cargo fmt --all
 
-lint: prerequisites ## Clippy without a warning, shellcheck without a remark
+lint: prerequisites ## Clippy without a warning, shellcheck without a remark, no dependency that deny.toml refuses
+	tests/deny.sh
 	cargo clippy --workspace --all-targets -- -D warnings
 	cd plugins && cargo clippy --workspace --all-targets -- -D warnings
 	shellcheck -x .ci/run $$(git ls-files '*.sh')
