@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
+use std::time::Duration;
 
 use control_plane::{ControlPlane, Options, deployed, manifests};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -205,10 +206,10 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
     let overlays = ["webhook", "versions", "everything"]
         .map(|name| kustomized(&format!("manifests/deploy/overlays/{name}")));
     for object in objects.iter().chain(overlays.iter().flatten()) {
-        // policy/v1 is from 1.21, and the server of these tests is 1.20: of what is used here both say the same.
-        let mut object = object.clone();
-        deployed::for_old_servers(&mut object);
-        dry_run(&client, &object).await;
+        // Of what is used here both versions of `policy` say the same.
+        let mut object = [object.clone()];
+        deployed::for_server(&client, &mut object).await.unwrap();
+        dry_run(&client, &object[0]).await;
     }
     // What the stub of a definition cannot check: the monitor finds the Service, and the Service the pods.
     let of = |wanted: &str| objects.iter().find(|object| kind(object) == wanted).unwrap();
@@ -381,12 +382,27 @@ fn helm(arguments: &[&str], kubeconfig: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Waits until the API server can say what its kinds look like, without which Helm checks nothing and refuses: newer
+/// ones take half a minute after their start.
+async fn until_openapi(client: &Client) {
+    let limit = tokio::time::Instant::now() + Duration::from_secs(180);
+    loop {
+        let request = http::Request::get("/openapi/v2").body(Vec::new()).unwrap();
+        match client.request_text(request).await {
+            Ok(_) => return,
+            Err(error) => assert!(tokio::time::Instant::now() < limit, "/openapi/v2: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 /// Installs the chart and gives what was rendered, as Helm keeps it in the release.
 async fn rendered(cluster: &ControlPlane, client: &Client, values: &Value) -> Vec<DynamicObject> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("values.json");
     std::fs::write(&file, values.to_string()).unwrap();
     let chart = root().join("manifests/helm").display().to_string();
+    until_openapi(client).await;
     helm(
         &["install", NAME, NAME, &chart, &file.display().to_string()],
         &cluster.kubeconfig(),
@@ -498,7 +514,7 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
     let cluster = own_cluster(Options::default().with_audit()).await;
     let client = cluster.client().await.unwrap();
     let mut objects = kustomized("manifests/deploy/base");
-    objects.iter_mut().for_each(deployed::for_old_servers);
+    deployed::for_server(&client, &mut objects).await.unwrap();
     manifests::apply(&client, &objects).await.expect("the manifests");
     let scenario = Scenario::within(&cluster, "deployed").await;
     let outside = deployed::unpack(&client, NAME, NAME, scenario.folder.path())

@@ -47,6 +47,21 @@ pub fn kustomize(folder: &Path, into: &Path) -> Result<Vec<DynamicObject>, Error
     manifests::read(into)
 }
 
+/// Gives objects the versions that this API server has of them; whether it is an old one. Kubernetes 1.20 has no
+/// `policy/v1` yet, 1.25 has no `policy/v1beta1` any more.
+///
+/// # Errors
+/// [`Error::Api`] when the API server does not say which version it is.
+pub async fn for_server(client: &Client, objects: &mut [DynamicObject]) -> Result<bool, Error> {
+    let minor = client.apiserver_version().await?.minor;
+    let minor = minor.trim_end_matches('+').parse::<u32>();
+    let is_old = minor.is_ok_and(|minor| minor < 21);
+    if is_old {
+        objects.iter_mut().for_each(for_old_servers);
+    }
+    Ok(is_old)
+}
+
 /// Gives an object the version that an old API server has of it: `policy/v1` is from Kubernetes 1.21, and its
 /// PodDisruptionBudget is `policy/v1beta1`'s.
 pub fn for_old_servers(object: &mut DynamicObject) {

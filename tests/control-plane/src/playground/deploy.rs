@@ -30,13 +30,7 @@ pub(crate) async fn deploy(
     std::fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
     let mut objects = deployed::kustomize(folder, &root.join("manifests.yaml"))?;
     let client = plane.client().await?;
-    let minor = client.apiserver_version().await?.minor;
-    let is_old = minor
-        .trim_end_matches('+')
-        .parse::<u32>()
-        .is_ok_and(|minor| minor < 21);
-    if is_old {
-        objects.iter_mut().for_each(deployed::for_old_servers);
+    if deployed::for_server(&client, &mut objects).await? {
         screen.step(
             "This Kubernetes has no policy/v1 yet: its PodDisruptionBudget is applied as policy/v1beta1",
         );
