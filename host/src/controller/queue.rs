@@ -1,9 +1,10 @@
 //! The work queue of one controller: which parents to reconcile, when, and why.
 //!
 //! Invariants: a parent is handed out to one worker at a time; a parent that is marked while it is being
-//! worked on is handed out again afterwards; marks of one parent are merged; nothing marked is forgotten.
+//! worked on is handed out again afterwards; marks of one parent are merged; nothing marked is forgotten; what
+//! somebody waits for goes before what concerns all parents, and does not keep it from its turn.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +39,11 @@ pub enum Trigger {
 }
 
 impl Trigger {
+    /// Whether it concerns all parents alike, so that nobody waits for this one.
+    const fn is_general(&self) -> bool {
+        matches!(self, Self::Resync | Self::Reload)
+    }
+
     /// One word for logs and spans.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
@@ -66,16 +72,37 @@ pub struct Work {
 /// How many triggers of one parent are kept apart; more are as good as a resync.
 const MAX_TRIGGERS: usize = 32;
 
+/// After so many parents that somebody waits for comes one of the others.
+const TURNS: u32 = 4;
+
 #[derive(Debug)]
 struct Marks {
     triggers: Vec<Trigger>,
     since: Instant,
+    /// Where it stands in line while it may be handed out.
+    place: Option<Place>,
 }
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    general: bool,
+    number: u64,
+}
+
+/// A line, first come first served, from which one can be taken out anywhere.
+type Line = BTreeMap<u64, ObjectName>;
 
 #[derive(Default)]
 struct State {
-    /// Parents that may be handed out, in order; each is in `marks` and not in `running`.
-    ready: VecDeque<ObjectName>,
+    /// Parents that may be handed out; each is in `marks`, with its place, and not in `running`. Here those for which
+    /// somebody waits.
+    waited_for: Line,
+    /// Those marked only because all were.
+    general: Line,
+    /// The next place in either line.
+    next_number: u64,
+    /// How many of `waited_for` were handed out in a row while others stood in `general`.
+    in_a_row: u32,
     marks: HashMap<ObjectName, Marks>,
     running: BTreeSet<ObjectName>,
     /// One timer a parent, the earliest asked for since it last ran.
@@ -135,7 +162,7 @@ impl Queue {
                 }
                 state.fire_timers(Instant::now());
                 if let Some(work) = state.take() {
-                    if !state.ready.is_empty() {
+                    if !state.is_empty() {
                         self.changed.notify_one();
                     }
                     return Some(work);
@@ -159,7 +186,7 @@ impl Queue {
             if marks.triggers.is_empty() {
                 state.marks.remove(parent);
             } else {
-                state.ready.push_back(parent.clone());
+                state.line_up(parent);
             }
         }
         drop(state);
@@ -181,10 +208,17 @@ impl Queue {
     #[must_use]
     pub fn backlog(&self) -> (usize, Duration) {
         let state = self.lock();
-        let first = state.ready.front().and_then(|parent| state.marks.get(parent));
+        let firsts = [&state.waited_for, &state.general].map(|line| line.values().next());
+        let firsts = firsts
+            .into_iter()
+            .flatten()
+            .filter_map(|parent| state.marks.get(parent));
         (
-            state.ready.len(),
-            first.map_or(Duration::ZERO, |marks| marks.since.elapsed()),
+            state.waited_for.len() + state.general.len(),
+            firsts
+                .map(|marks| marks.since.elapsed())
+                .max()
+                .unwrap_or_default(),
         )
     }
 
@@ -196,10 +230,14 @@ impl Queue {
 impl State {
     fn mark(&mut self, parent: &ObjectName, trigger: Trigger) {
         if let Some(marks) = self.marks.get_mut(parent) {
+            let promotes = !trigger.is_general() && marks.place.is_some_and(|place| place.general);
             if marks.triggers.len() < MAX_TRIGGERS {
                 marks.triggers.push(trigger);
             } else if let Some(last) = marks.triggers.last_mut() {
                 *last = Trigger::Resync;
+            }
+            if promotes {
+                self.line_up(parent);
             }
             return;
         }
@@ -208,11 +246,39 @@ impl State {
             Marks {
                 triggers: vec![trigger],
                 since: Instant::now(),
+                place: None,
             },
         );
         if !self.running.contains(parent) {
-            self.ready.push_back(parent.clone());
+            self.line_up(parent);
         }
+    }
+
+    /// Puts a parent that is marked at the end of the line that its triggers are for.
+    fn line_up(&mut self, parent: &ObjectName) {
+        let Some(marks) = self.marks.get_mut(parent) else {
+            return;
+        };
+        if let Some(place) = marks.place.take() {
+            let line = match place.general {
+                true => &mut self.general,
+                false => &mut self.waited_for,
+            };
+            line.remove(&place.number);
+        }
+        let general = marks.triggers.iter().all(Trigger::is_general);
+        let number = self.next_number;
+        self.next_number += 1;
+        marks.place = Some(Place { general, number });
+        let line = match general {
+            true => &mut self.general,
+            false => &mut self.waited_for,
+        };
+        line.insert(number, parent.clone());
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waited_for.is_empty() && self.general.is_empty()
     }
 
     fn fire_timers(&mut self, now: Instant) {
@@ -225,7 +291,16 @@ impl State {
     }
 
     fn take(&mut self) -> Option<Work> {
-        let parent = self.ready.pop_front()?;
+        let general = self.waited_for.is_empty() || (self.in_a_row >= TURNS && !self.general.is_empty());
+        self.in_a_row = match general || self.general.is_empty() {
+            true => 0,
+            false => self.in_a_row + 1,
+        };
+        let line = match general {
+            true => &mut self.general,
+            false => &mut self.waited_for,
+        };
+        let (_, parent) = line.pop_first()?;
         let marks = self.marks.remove(&parent)?;
         if let Some(at) = self.timers.remove(&parent) {
             self.by_time.remove(&(at, parent.clone()));
@@ -355,6 +430,61 @@ mod tests {
         assert!(is_idle(&queue).await);
         queue.mark(&name("c"), Trigger::Resync);
         assert_eq!(queue.next().await.unwrap().parent, name("c"));
+    }
+
+    fn edit(name: &str) -> (ObjectName, Trigger) {
+        (self::name(name), Trigger::Parent { version: Some(1) })
+    }
+
+    /// Regression: a change that a user made waited until all parents were resynced.
+    #[tokio::test]
+    async fn what_somebody_waits_for_goes_before_a_resync_of_all() {
+        let queue = Queue::default();
+        for i in 0..100 {
+            queue.mark(&name(&i.to_string()), Trigger::Resync);
+        }
+        for (parent, trigger) in [edit("new"), edit("99")] {
+            queue.mark(&parent, trigger);
+        }
+        assert_eq!(queue.backlog().0, 101, "each stands in one line");
+        let work = queue.next().await.unwrap();
+        assert_eq!(work.parent, name("new"));
+        let work = queue.next().await.unwrap();
+        assert_eq!(work.parent, name("99"), "it is moved to the front");
+        assert_eq!(work.triggers.len(), 2, "with all that happened to it");
+        assert_eq!(queue.next().await.unwrap().parent, name("0"));
+        assert_eq!(queue.backlog().0, 98);
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_edits_does_not_starve_a_reload() {
+        let queue = Queue::default();
+        for i in 0..3 {
+            queue.mark(&name(&format!("all-{i}")), Trigger::Reload);
+        }
+        let mut general = 0;
+        for i in 0..20 {
+            // There is always one more.
+            let (parent, trigger) = edit(&format!("edit-{i}"));
+            queue.mark(&parent, trigger);
+            let work = queue.next().await.unwrap();
+            general += usize::from(work.parent.name.starts_with("all-"));
+            queue.done(&work.parent, |_| false);
+        }
+        assert_eq!(general, 3, "one in five is the reload's");
+    }
+
+    #[tokio::test]
+    async fn a_parent_that_is_edited_while_a_resync_of_it_runs_comes_first_after_it() {
+        let queue = Queue::default();
+        queue.mark(&name("a"), Trigger::Resync);
+        queue.next().await.unwrap();
+        queue.mark(&name("b"), Trigger::Resync);
+        let (parent, trigger) = edit("a");
+        queue.mark(&parent, Trigger::Resync);
+        queue.mark(&parent, trigger);
+        queue.done(&parent, |_| false);
+        assert_eq!(queue.next().await.unwrap().parent, name("a"));
     }
 
     #[tokio::test]
