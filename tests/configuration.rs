@@ -235,3 +235,58 @@ async fn the_configuration_says_what_is_logged() {
     ])
     .await;
 }
+
+/// Regression: a change of `namespaces` stopped every controller and listed everything anew.
+#[tokio::test]
+async fn another_namespace_is_watched_while_the_others_go_on() {
+    use control_plane::proxy::{Proxy, Seen};
+    let proxy = Proxy::start(&crate::support::cluster().await.kubeconfig())
+        .await
+        .expect("a proxy");
+    let scenario = Scenario::new("first-namespace")
+        .await
+        .with_kubeconfig(proxy.kubeconfig());
+    let other = Scenario::new("second-namespace").await;
+    let config = scenario.config(ECHO_CONTROLLER);
+    let text = std::fs::read_to_string(&config).unwrap();
+    let with = |namespaces: &str| text.replace("[first-namespace]", namespaces);
+    let host = scenario.start_with(&config, &[]);
+    scenario.apply(&echo(1)).await;
+    until_echo_is_ready(&scenario).await;
+    other.apply(&echo(1)).await;
+    let _ = proxy.take_seen();
+
+    scenario.file("config.yaml", with("[first-namespace, second-namespace]"));
+    until_echo_is_ready(&other).await;
+    assert_eq!(starts(&host, "echo"), 1);
+    let seen = proxy.take_seen();
+    let first = seen
+        .iter()
+        .filter(|seen| seen.uri.contains("/namespaces/first-namespace/"));
+    let first: Vec<_> = first.map(|seen| &seen.uri).collect();
+    assert!(first.is_empty(), "nothing is new there: {first:#?}");
+
+    scenario.file("config.yaml", with("[second-namespace]"));
+    host.until_log(&[
+        "the controller watches other namespaces",
+        "\"namespaces\":\"second-namespace\"",
+    ])
+    .await;
+    scenario.apply(&echo(2)).await;
+    other.apply(&echo(2)).await;
+    other.until(POD, "e-pod-1", "there", |_| true).await;
+    until_echo_is_ready(&other).await;
+    assert_eq!(
+        scenario.names(POD).await,
+        ["e-pod-0"],
+        "nobody looks after it any more"
+    );
+    let seen = proxy.take_seen();
+    assert!(
+        !seen
+            .iter()
+            .any(|seen| Seen::is_list(seen) && seen.uri.contains("second")),
+        "{seen:#?}"
+    );
+    assert_eq!(starts(&host, "echo"), 1);
+}

@@ -176,3 +176,38 @@ async fn versions(scenario: &Scenario) -> BTreeSet<String> {
         })
         .collect()
 }
+
+/// Regression: a replica whose plugin could not be used took controllers as if it could.
+#[tokio::test]
+async fn a_replica_without_the_plugin_leads_only_until_another_has_it() {
+    let scenario = Scenario::new("not-warm").await;
+    let config = shared(
+        &scenario,
+        "per-controller",
+        ["3s", "2s", "600ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let text = std::fs::read_to_string(&config).unwrap();
+    // The one has a broken file, the other the real one.
+    let broken = scenario.folder.path().join("broken");
+    std::fs::create_dir(&broken).unwrap();
+    std::fs::write(broken.join("puppet.wasm"), "not WebAssembly").unwrap();
+    let lines = text.lines().map(|line| match line.starts_with("plugins:") {
+        true => format!("plugins: {}\n", broken.display()),
+        false => format!("{line}\n"),
+    });
+    let without = scenario.file("without.yaml", lines.collect::<String>());
+    let _without = scenario.start_named("without", &without);
+    let child = json!({"response": {"children": [config_map("p", "one")]}});
+    scenario.puppet("p", child).await;
+    // Nobody has it: somebody says so.
+    scenario.until_stalled("p", "PluginNotLoaded").await;
+    assert_eq!(holders(&scenario).await["puppet"], "without");
+    let _with = scenario.start_named("with", &config);
+    scenario.until_ready("p").await;
+    until_shared(&scenario, &["with"], &[1]).await;
+    // And it stays there.
+    let before = versions(&scenario).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(versions(&scenario).await, before, "the lease went to and fro");
+}

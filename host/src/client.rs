@@ -3,6 +3,7 @@
 mod fence;
 mod measured;
 mod reach;
+mod retry_after;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,6 +134,7 @@ impl Connection {
             .layer(config.base_uri_layer())
             .option_layer(self.auth.as_ref())
             .layer(config.extra_headers_layer()?)
+            .and_then(retry_after::keep)
             .map_err(BoxError::from)
             .map_request(move |request| fence::bound(request, &term))
             .map_result(self.reach.listen())

@@ -114,6 +114,7 @@ pub async fn run(
     if let Some(config) = setup.config.webhook.clone() {
         webhook::start(config, Arc::clone(&door), instruments.clone()).await?;
     }
+    let watched = tokio::sync::watch::Sender::default();
     let shared = Shared {
         client,
         kinds,
@@ -122,6 +123,7 @@ pub async fn run(
         leadership: leadership.clone(),
         door: Arc::clone(&door),
         instruments: instruments.clone(),
+        watched: watched.subscribe(),
         namespaces: Arc::default(),
     };
     let follower = Follower {
@@ -138,7 +140,7 @@ pub async fn run(
         definitions: Arc::clone(&definitions.0),
         state: setup.state_dir.or(beside),
     };
-    let mut controllers = Controllers::new(places, shared, stop.clone());
+    let mut controllers = Controllers::new(places, shared, watched, stop.clone());
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow(&mut controllers, configurations, &setup.level, &start) => {}

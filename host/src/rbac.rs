@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `controller::watches` | `list` and `watch` of parents, children, reads and CustomResourceDefinitions |
 //! | `controller::reconcile`, `status` | `list` of one parent, where the cache may be behind |
+//! | `controller::namespaces` | `list` and `watch` of Namespaces, where all of them are watched |
 //! | `controller::apply`, `secrets` | `create` and `patch` of children: an apply that creates needs both |
 //! | `controller::prune` | `delete` of children that are not retained |
 //! | `controller::status` | `patch` of the parents' `status` |
@@ -80,6 +81,14 @@ pub fn rights(
         &READ,
         "the host: a kind that comes or changes",
     );
+    if config.namespaces.is_empty() {
+        rights.grant(
+            &[Scope::Cluster],
+            ("", "namespaces"),
+            &READ,
+            "the host: a namespace that is being deleted",
+        );
+    }
     grant_leases(&mut rights, &config.leadership, account);
     for (controller, description) in config.controllers.iter().zip(descriptions) {
         Controller {

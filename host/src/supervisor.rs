@@ -15,8 +15,10 @@ use crate::controller;
 use crate::controller::context::{Context, KindWatches, Parts};
 use crate::controller::events::Events;
 use crate::controller::kinds::{KindError, Kinds, Resource};
+use crate::controller::namespaces::Namespaces;
 use crate::controller::observer::Observer;
 use crate::controller::proving::Proving;
+use crate::controller::scope;
 use crate::controller::watches::{Subscription, Watch, Watches};
 use crate::health::Readiness;
 use crate::leader::Leadership;
@@ -52,8 +54,11 @@ pub struct Shared {
     pub door: Arc<Door>,
     /// Metrics, spans and health.
     pub instruments: Instruments,
-    /// The namespaces to watch; empty: all of them.
-    pub namespaces: Arc<[String]>,
+    /// The namespaces to watch; empty: all of them. A change from some to all, or back, is none that a controller that
+    /// runs can follow.
+    pub watched: watch::Receiver<Arc<[String]>>,
+    /// Which namespaces are being deleted.
+    pub namespaces: Arc<Namespaces>,
 }
 
 /// What a controller writes with.
@@ -101,11 +106,32 @@ pub async fn supervise(
                 let stop_one = stop.child_token();
                 proving.starting(&resolved.parent);
                 let (hands, proving) = (hands.clone(), Arc::clone(&proving));
-                let context = context(&shared, &config, &resolved, plugin.clone(), hands, proving);
+                let mut watched = shared.watched.clone();
+                let namespaces = Arc::clone(&watched.borrow_and_update());
+                let context = context(
+                    &shared,
+                    &config,
+                    &resolved,
+                    &namespaces,
+                    plugin.clone(),
+                    hands,
+                    proving,
+                );
                 let context = Arc::new(context);
                 shared.door.open(&context);
                 let running = tokio::spawn(controller::run(Arc::clone(&context), stop_one.clone()));
-                until_changed(&shared, &config, &resolved, &mut changed, &stop).await;
+                let follow_namespaces = async {
+                    while watched.changed().await.is_ok() {
+                        let namespaces = Arc::clone(&watched.borrow_and_update());
+                        scope::see(&context, &shared.watches, &namespaces).await;
+                    }
+                    // The sender goes with the process.
+                    std::future::pending::<()>().await;
+                };
+                tokio::select! {
+                    () = until_changed(&shared, &config, &resolved, &mut changed, &stop) => {}
+                    () = follow_namespaces => {}
+                }
                 stop_one.cancel();
                 if let Err(panic) = running.await {
                     warn!(controller = config.name, %panic, "the controller panicked: this is a bug of the host");
@@ -216,17 +242,20 @@ fn context(
     shared: &Shared,
     config: &Arc<ControllerConfig>,
     resolved: &Resolved,
+    namespaces: &[String],
     plugin: watch::Receiver<Live>,
     hands: Hands,
     proving: Arc<Proving>,
 ) -> Context {
     let watches = |kind: &Kind, namespaced: bool, others: bool| {
-        if shared.namespaces.is_empty() || !namespaced {
+        if namespaces.is_empty() || !namespaced {
             return KindWatches::everywhere(shared.watches.watch(kind, None));
         }
-        let more = config.other_namespaces.iter().filter(|_| others);
         let one = |namespace: &String| (namespace.clone(), shared.watches.watch(kind, Some(namespace)));
-        KindWatches::by_namespace(shared.namespaces.iter().chain(more).map(one).collect())
+        KindWatches::by_namespace(match others {
+            true => scope::with_others(namespaces, config).map(one).collect(),
+            false => namespaces.iter().map(one).collect(),
+        })
     };
     let others = |kind: &Kind| {
         let namespaced = resolved
@@ -248,6 +277,7 @@ fn context(
         plugin,
         observer: Observer::new(config, &shared.instruments),
         proving,
+        namespaces: Arc::clone(&shared.namespaces),
         config: Arc::clone(config),
     })
 }

@@ -32,6 +32,8 @@ pub struct ApiError {
     pub fault: Fault,
     /// What the API server said, with the fields at fault, and what to do about it.
     pub message: String,
+    /// How long the API server wants to be left alone.
+    pub retry_after: Option<Duration>,
 }
 
 /// Who failed, and how.
@@ -39,6 +41,8 @@ pub struct ApiError {
 pub enum Fault {
     /// The API server answered with this HTTP status.
     Refused(u16),
+    /// The object's namespace is being deleted, so nothing can be created in it.
+    NamespaceGoing,
     /// The request did not come through to it; the client has said so in the log.
     Unreachable,
     /// It did not answer in time.
@@ -60,10 +64,19 @@ impl ApiError {
     #[must_use]
     pub fn is_overload(&self) -> bool {
         match self.fault {
-            Fault::Silent | Fault::Unreachable | Fault::Refused(429 | 503 | 504) => true,
+            Fault::Silent | Fault::Unreachable | Fault::Refused(429 | 502..=504) => true,
             Fault::Refused(500) => self.message.contains("etcdserver"),
-            Fault::Refused(_) | Fault::Host | Fault::Deposed => false,
+            Fault::Refused(_) | Fault::NamespaceGoing | Fault::Host | Fault::Deposed => false,
         }
+    }
+
+    /// The API server is at fault, not the object: it may well be over soon.
+    ///
+    /// A webhook that is away is answered with an internal error, and is somebody's to mend.
+    #[must_use]
+    pub fn is_weather(&self) -> bool {
+        let server = matches!(self.fault, Fault::Refused(500..=599)) && !self.message.contains("webhook");
+        self.is_overload() || (server && !self.is_invalid())
     }
 
     /// What was sent breaks the kind's schema, whoever sends it.
@@ -81,7 +94,23 @@ impl ApiError {
     /// Nothing can be made in the object's namespace any more: it is being deleted, and its objects with it.
     #[must_use]
     pub fn is_namespace_going(&self) -> bool {
-        self.fault == Fault::Refused(403) && self.message.contains("because it is being terminated")
+        self.fault == Fault::NamespaceGoing
+    }
+
+    /// Of an object that is not even asked for, since its namespace is known to be going.
+    #[must_use]
+    pub(super) fn namespace_going(kind: &str, name: &ObjectName) -> Self {
+        Self {
+            verb: "create",
+            kind: kind.to_owned(),
+            name: name.clone(),
+            fault: Fault::NamespaceGoing,
+            message: format!(
+                "the namespace {:?} is being deleted, so nothing can be created in it",
+                name.namespace.as_deref().unwrap_or_default()
+            ),
+            retry_after: None,
+        }
     }
 
     /// Somebody else was faster, or has fields that are not taken from them.
@@ -349,14 +378,13 @@ impl<'a> Objects<'a> {
             Some(limit) => span.around(tokio::time::timeout(limit, request)).await,
             None => Ok(Err(kube::Error::Service(Box::new(Deposed)))),
         };
+        let mut retry_after = None;
         let (fault, message) = match answer {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(kube::Error::Api(mut status))) => {
                 self.complete(&mut status);
-                (
-                    Fault::Refused(status.code),
-                    refusal(&status, self.writer.acts_as.as_ref()),
-                )
+                retry_after = asked_delay(&status);
+                (fault_of(&status), refusal(&status, self.writer.acts_as.as_ref()))
             }
             Ok(Err(error)) if is_deposed(&error) => (Fault::Deposed, Deposed.to_string()),
             Ok(Err(error)) => (
@@ -381,8 +409,22 @@ impl<'a> Objects<'a> {
             name: name.clone(),
             fault,
             message,
+            retry_after,
         })
     }
+}
+
+fn fault_of(status: &kube::core::Status) -> Fault {
+    match status.code {
+        403 if status.message.contains("because it is being terminated") => Fault::NamespaceGoing,
+        code => Fault::Refused(code),
+    }
+}
+
+/// How long the API server asks to be left alone.
+pub(super) fn asked_delay(status: &kube::core::Status) -> Option<Duration> {
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
 /// One word for the span of a request.

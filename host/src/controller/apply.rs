@@ -91,6 +91,9 @@ async fn apply_one(
     let Some(resource) = context.resources.get(&desired.key.kind) else {
         return Ok(Outcome::Unchanged);
     };
+    if live.is_none() {
+        context.check_namespace(&desired.key)?;
+    }
     // Fields are taken over only in objects that are known to be ours. An object that nobody told us of yet
     // must not be overwritten: there a field of another manager is a conflict.
     let force = live.as_deref().is_some_and(|live| {
@@ -104,7 +107,8 @@ async fn apply_one(
     }
     let answer = Objects::new(&context.children_writer, resource)
         .apply(&desired.key.name, &body, &manager, force)
-        .await?;
+        .await
+        .inspect_err(|error| context.heard(error))?;
     let was = live
         .as_ref()
         .and_then(|live| live.metadata.resource_version.clone());

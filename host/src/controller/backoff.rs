@@ -10,9 +10,15 @@ use crate::config::BackoffConfig;
 pub fn delay(config: &BackoffConfig, failures: u32) -> Duration {
     let doublings = failures.saturating_sub(1).min(31);
     let full = config.initial.saturating_mul(1 << doublings).min(config.max);
+    jittered(full, 0.25)
+}
+
+/// A time cut at random by up to this part of it, so that what began together does not go on together.
+#[must_use]
+pub fn jittered(time: Duration, part: f64) -> Duration {
     // Without randomness there is no jitter, which is no reason to fail.
     let random = f64::from(getrandom::u32().unwrap_or_default()) / f64::from(u32::MAX);
-    full.mul_f64(1.0 - random / 4.0)
+    time.mul_f64(1.0 - random * part)
 }
 
 #[cfg(test)]

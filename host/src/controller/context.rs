@@ -1,22 +1,25 @@
 //! What every pass of one controller can reach: handles, caches, and what is remembered of each parent.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use kube::Client;
 use kube::core::{DynamicObject, Selector};
 use opentelemetry::trace::SpanContext;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::api::ApiError;
 use super::children::{Plan, owns, retains};
 use super::events::Events;
 use super::kinds::Resource;
+use super::namespaces::Namespaces;
 use super::object::{ChildKey, Identity, ObjectName};
 use super::observer::Observer;
 use super::proving::Proving;
 use super::queue::{Queue, Trigger};
 use super::versions::{self, Used};
-use super::watches::{Watch, WatchState};
+use super::watches::{Subscription, Watch, WatchState};
 use crate::client::Writer;
 use crate::config::ControllerConfig;
 use crate::plugin::contract::{EventType, Kind, Need};
@@ -24,11 +27,14 @@ use crate::plugin::registry::Live;
 use crate::plugin::{Digest, Plugin};
 
 /// The watches of one kind: one for all namespaces, or one for each that the configuration names.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct KindWatches {
     everywhere: Option<Arc<Watch>>,
-    by_namespace: BTreeMap<String, Arc<Watch>>,
+    by_namespace: RwLock<ByNamespace>,
 }
+
+/// Watches by the namespace that they see.
+pub type ByNamespace = BTreeMap<String, Arc<Watch>>;
 
 impl KindWatches {
     /// One watch over all namespaces, or of a cluster-scoped kind.
@@ -36,42 +42,62 @@ impl KindWatches {
     pub fn everywhere(watch: Arc<Watch>) -> Self {
         Self {
             everywhere: Some(watch),
-            by_namespace: BTreeMap::new(),
+            by_namespace: RwLock::default(),
         }
     }
 
     /// One watch a namespace.
     #[must_use]
-    pub fn by_namespace(watches: BTreeMap<String, Arc<Watch>>) -> Self {
+    pub fn by_namespace(watches: ByNamespace) -> Self {
         Self {
             everywhere: None,
-            by_namespace: watches,
+            by_namespace: RwLock::new(watches),
         }
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Watch>> {
-        self.everywhere.iter().chain(self.by_namespace.values())
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Watch>> {
+        let by_namespace = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
+        self.everywhere
+            .iter()
+            .chain(by_namespace.values())
+            .cloned()
+            .collect()
     }
 
     /// The one that sees a namespace; `None` when that namespace is not watched.
     #[must_use]
-    pub fn of(&self, namespace: Option<&str>) -> Option<&Arc<Watch>> {
-        self.everywhere
-            .as_ref()
-            .or_else(|| self.by_namespace.get(namespace?))
+    pub fn of(&self, namespace: Option<&str>) -> Option<Arc<Watch>> {
+        if self.everywhere.is_some() {
+            return self.everywhere.clone();
+        }
+        let by_namespace = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
+        by_namespace.get(namespace?).cloned()
+    }
+
+    /// Those that there are a namespace; `None` when one sees all.
+    #[must_use]
+    pub fn namespaces(&self) -> Option<ByNamespace> {
+        let by_namespace = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
+        self.everywhere.is_none().then(|| by_namespace.clone())
+    }
+
+    /// Passes see these from now on.
+    pub fn replace(&self, watches: ByNamespace) {
+        *self.by_namespace.write().unwrap_or_else(PoisonError::into_inner) = watches;
     }
 
     fn get(&self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
         self.of(name.namespace.as_deref())?.get(name)
     }
+}
 
-    /// The first that does not work, in its own words.
-    fn failure(&self) -> Option<String> {
-        self.iter().find_map(|watch| match &*watch.state().borrow() {
-            WatchState::Failing(message) => Some(message.clone()),
-            WatchState::Starting | WatchState::Synced => None,
-        })
+/// What is wrong with a watch, in its own words.
+fn failure(watch: &Watch) -> Option<String> {
+    match watch.state_now() {
+        WatchState::Failing(message) => Some(message),
+        WatchState::Starting | WatchState::Synced => None,
     }
 }
 
@@ -101,6 +127,8 @@ pub struct Memory {
     pub refuted_generation: Option<(String, i64)>,
     /// The span of the last pass, when it was sampled.
     pub last_span: Option<SpanContext>,
+    /// Since when the API server has had no time for it, or was silent.
+    pub bad_weather: Option<Instant>,
 }
 
 impl Memory {
@@ -171,9 +199,15 @@ pub struct Context {
     pub observer: Observer,
     /// What proves new versions of the plugin.
     pub proving: Arc<Proving>,
+    /// Which namespaces are being deleted.
+    pub namespaces: Arc<Namespaces>,
     /// Which parents to reconcile.
     pub queue: Arc<Queue>,
+    /// What tells this controller of changes. It changes with the namespaces.
+    pub(super) subscriptions: watch::Sender<Vec<Subscription>>,
     memory: Mutex<HashMap<ObjectName, Memory>>,
+    /// Objects that are not a parent's and stand where its plugin wants one, with the parents that wait for them to go.
+    in_the_way: Mutex<HashMap<ChildKey, BTreeSet<ObjectName>>>,
 }
 
 /// The parts of a [`Context`] that come from outside.
@@ -204,6 +238,8 @@ pub struct Parts {
     pub observer: Observer,
     /// See [`Context::proving`].
     pub proving: Arc<Proving>,
+    /// See [`Context::namespaces`].
+    pub namespaces: Arc<Namespaces>,
 }
 
 impl Context {
@@ -224,13 +260,13 @@ impl Context {
             events,
             observer,
             proving,
+            namespaces,
         } = parts;
         let queue = Arc::<Queue>::default();
         let gauge = Arc::downgrade(&queue);
         observer
             .metrics
             .queue(move || gauge.upgrade().map(|queue| queue.backlog()));
-        let memory = Mutex::default();
         Self {
             config,
             client,
@@ -245,8 +281,11 @@ impl Context {
             events,
             observer,
             proving,
+            namespaces,
             queue,
-            memory,
+            subscriptions: watch::Sender::default(),
+            memory: Mutex::default(),
+            in_the_way: Mutex::default(),
         }
     }
 
@@ -275,13 +314,8 @@ impl Context {
     pub fn owned(&self, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
         let name = ObjectName::of(parent);
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
-        let refers = |watch: &Arc<Watch>| watch.referring_to(uid, &name);
-        let mut children: Vec<_> = Vec::new();
-        for watches in self.children.values() {
-            for watch in watches.iter() {
-                children.extend(refers(watch));
-            }
-        }
+        let watches = self.children.values().flat_map(KindWatches::all);
+        let mut children: Vec<_> = watches.flat_map(|watch| watch.referring_to(uid, &name)).collect();
         children.retain(|child| owns(&self.config, parent, child) || retains(&self.config, parent, child));
         children
     }
@@ -376,11 +410,11 @@ impl Context {
     }
 
     /// Takes a deleted child out of the caches, in whatever versions it is there.
-    pub fn forget_child(&self, key: &ChildKey) {
+    pub fn forget_child(&self, key: &ChildKey, uid: &str) {
         let watches = self.children.get(&key.kind).into_iter();
         for watches in watches.chain(self.other_versions(&key.kind)) {
             if let Some(watch) = watches.of(key.name.namespace.as_deref()) {
-                watch.forget(&key.name);
+                watch.forget(&key.name, uid);
             }
         }
     }
@@ -407,23 +441,112 @@ impl Context {
         Some(self.parents.of(name.namespace.as_deref())?.record(object))
     }
 
-    /// The first watch that this controller needs and that does not work, in its own words.
+    /// Why the plugin cannot be shown this parent and its children as they are, in the words of the watch that does not
+    /// work. What the plugin may read is another matter: that is looked at when it asks.
+    ///
+    /// Of a kind whose watch has worked before it is known whether the parent has such children: it has none that the
+    /// host did not make. Of one that was never listed it is not known, and they must not look missing. One that the
+    /// cluster does not serve has no objects.
     #[must_use]
-    pub fn watch_failure(&self) -> Option<String> {
-        self.children
-            .values()
-            .chain(self.reads.values())
-            .find_map(KindWatches::failure)
+    pub fn watch_failure(&self, parent: &DynamicObject) -> Option<String> {
+        let name = ObjectName::of(parent);
+        let own = self.parents.of(name.namespace.as_deref());
+        if let Some(failure) = own.as_deref().and_then(failure) {
+            return Some(failure);
+        }
+        let uid = parent.metadata.uid.as_deref().unwrap_or_default();
+        let served = self
+            .children
+            .iter()
+            .filter(|(kind, _)| self.resources.contains_key(kind));
+        served
+            .flat_map(|(_, watches)| self.watches_of_children(watches, &name))
+            .filter(|watch| !watch.was_listed() || !watch.referring_to(uid, &name).is_empty())
+            .find_map(|watch| failure(&watch))
     }
 
-    /// Whether a first list is under way: what it has not shown yet would look missing.
+    /// Why nothing can be said of these objects, which a plugin wants to have: the watch that would show what is there
+    /// does not work.
     #[must_use]
-    pub fn is_starting(&self) -> bool {
-        let others = self.children.values().chain(self.reads.values());
-        std::iter::once(&self.parents)
+    pub fn watch_failure_of<'a>(&self, keys: impl Iterator<Item = &'a ChildKey>) -> Option<String> {
+        keys.filter_map(|key| self.children.get(&key.kind)?.of(key.name.namespace.as_deref()))
+            .find_map(|watch| failure(&watch))
+    }
+
+    /// Why what a need selects cannot be shown.
+    #[must_use]
+    pub fn watch_failure_of_read(&self, kind: &Kind, namespace: Option<&str>) -> Option<String> {
+        failure(&*self.reads.get(kind)?.of(namespace)?)
+    }
+
+    /// Whether a first list is under way that this parent needs: what it has not shown yet would look missing.
+    #[must_use]
+    pub fn is_starting(&self, parent: &ObjectName) -> bool {
+        let own = self.parents.of(parent.namespace.as_deref());
+        let children = self.children.values();
+        let others = children
+            .chain(self.reads.values())
+            .flat_map(|watches| self.watches_of_children(watches, parent));
+        own.into_iter()
             .chain(others)
-            .flat_map(KindWatches::iter)
-            .any(|watch| *watch.state().borrow() == WatchState::Starting)
+            .any(|watch| watch.state_now() == WatchState::Starting)
+    }
+
+    /// Of the watches of one kind those that may show children of a parent: in its own namespace; those of a
+    /// cluster-scoped parent may be in the others that the configuration names.
+    fn watches_of_children(&self, watches: &KindWatches, parent: &ObjectName) -> Vec<Arc<Watch>> {
+        if parent.namespace.is_some() {
+            return watches.of(parent.namespace.as_deref()).into_iter().collect();
+        }
+        let mut all = watches.all();
+        all.retain(|watch| {
+            watch
+                .namespace()
+                .is_none_or(|namespace| self.config.other_namespaces.contains(namespace))
+        });
+        all
+    }
+
+    /// Whether something can be created under a name: not in a namespace that is being deleted.
+    ///
+    /// # Errors
+    /// As if the API server had been asked.
+    pub fn check_namespace(&self, key: &ChildKey) -> Result<(), ApiError> {
+        match &key.name.namespace {
+            Some(namespace) if self.namespaces.is_terminating(namespace) => {
+                Err(ApiError::namespace_going(&key.kind.kind, &key.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Remembers what a refusal says of a namespace.
+    pub fn heard(&self, error: &ApiError) {
+        if let (true, Some(namespace)) = (error.is_namespace_going(), &error.name.namespace) {
+            self.namespaces.refused(namespace);
+        }
+    }
+
+    /// Remembers what stands in the way of a parent, in place of what did before.
+    pub fn set_in_the_way(&self, parent: &ObjectName, keys: Vec<ChildKey>) {
+        let mut in_the_way = self.in_the_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if keys.is_empty() && in_the_way.is_empty() {
+            return;
+        }
+        in_the_way.retain(|_, parents| {
+            parents.remove(parent);
+            !parents.is_empty()
+        });
+        for key in keys {
+            in_the_way.entry(key).or_default().insert(parent.clone());
+        }
+    }
+
+    /// The parents in whose way an object stands.
+    #[must_use]
+    pub fn waiting_for(&self, key: &ChildKey) -> Vec<ObjectName> {
+        let in_the_way = self.in_the_way.lock().unwrap_or_else(PoisonError::into_inner);
+        in_the_way.get(key).into_iter().flatten().cloned().collect()
     }
 
     /// Looks at what is remembered of a parent, and may change it.
@@ -438,6 +561,17 @@ impl Context {
     /// The parent is gone.
     pub fn forget(&self, parent: &ObjectName) {
         self.memory().remove(parent);
+        self.set_in_the_way(parent, Vec::new());
+    }
+
+    /// Nothing is known any more of parents outside of these namespaces.
+    pub fn forget_outside(&self, namespaces: &BTreeSet<String>) {
+        self.memory().retain(|parent, _| {
+            parent
+                .namespace
+                .as_ref()
+                .is_none_or(|namespace| namespaces.contains(namespace))
+        });
     }
 
     /// Nothing is known of what happened to any parent since.

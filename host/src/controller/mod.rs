@@ -5,6 +5,7 @@
 pub mod object;
 
 pub mod kinds;
+pub mod namespaces;
 pub mod watches;
 
 pub mod queue;
@@ -12,6 +13,7 @@ pub mod queue;
 pub mod context;
 pub mod observer;
 pub mod reconcile;
+pub mod scope;
 
 pub mod needs;
 
@@ -36,7 +38,7 @@ pub mod proving;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{join_all, select_all};
+use futures::future::select_all;
 use kube::core::DynamicObject;
 use tokio::time::{Instant, interval, interval_at};
 use tokio_util::sync::CancellationToken;
@@ -51,8 +53,9 @@ use self::object::{
 use self::observer::Observer;
 use self::queue::{Trigger, Work};
 use self::reconcile::{Next, reconcile};
-use self::watches::{Change, Subscription, WatchState};
+use self::watches::{Change, Watch, WatchState};
 use crate::config::ControllerConfig;
+use crate::leader::term::Warmth;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::trace::Span;
@@ -62,11 +65,11 @@ use crate::trace::Span;
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     // What happens before the first pass is in the caches by then.
     context.queue.close();
-    let subscriptions = subscribe(&context);
+    subscribe(&context);
     let mut plugin = context.plugin.clone();
     let ready = async {
         // Nothing is decided on half a picture: what a first list has not shown yet would look missing.
-        wait_for_first_lists(&context).await;
+        scope::wait_for_lists(&all_watches(&context)).await;
         // The sender lives as long as the process; without it there is nothing to wait for either.
         let _ = plugin.wait_for(|live| !matches!(live, Live::Loading)).await;
     };
@@ -76,21 +79,40 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     }
     context.observer.started();
     let term = &context.writer.term;
-    term.set_warm(true);
     context.proving.running(&context);
     info!(controller = context.config.name, parent = %context.config.parent, "controller started");
-    while !stop.is_cancelled() {
-        tokio::select! {
-            () = stand_by(&context) => {}
-            () = stop.cancelled() => break,
+    let work = async {
+        while !stop.is_cancelled() {
+            tokio::select! {
+                () = stand_by(&context) => {}
+                () = stop.cancelled() => break,
+            }
+            let stay = term.stay();
+            lead(&context, plugin.clone(), &stop).await;
+            drop(stay);
         }
-        let stay = term.stay();
-        lead(&context, plugin.clone(), &stop).await;
-        drop(stay);
+    };
+    tokio::select! {
+        () = work => {}
+        () = keep_warm(&context, plugin.clone()) => {}
     }
-    term.set_warm(false);
-    drop(subscriptions);
+    term.set_warm(Warmth::Cold);
+    context.subscriptions.send_replace(Vec::new());
     info!(controller = context.config.name, "controller stopped");
+}
+
+/// Says how fit this controller is to lead, for as long as it runs.
+async fn keep_warm(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
+    loop {
+        let warmth = match &*plugin.borrow_and_update() {
+            Live::Plugin(_) => Warmth::Warm,
+            Live::Loading | Live::Failed(_) => Warmth::NoPlugin,
+        };
+        context.writer.term.set_warm(warmth);
+        if plugin.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
 }
 
 /// Waits for the term. A controller that has nothing to do is alive.
@@ -130,30 +152,31 @@ async fn lead(context: &Arc<Context>, plugin: tokio::sync::watch::Receiver<Live>
     workers.wait().await;
 }
 
-async fn wait_for_first_lists(context: &Context) {
-    let watches = context.parents.iter().chain(
-        context
-            .children
-            .values()
-            .chain(context.reads.values())
-            .flat_map(KindWatches::iter),
-    );
-    join_all(watches.map(|watch| async {
-        let mut state = watch.state();
-        let _ = state.wait_for(|state| *state != WatchState::Starting).await;
-    }))
-    .await;
+fn all_watches(context: &Context) -> Vec<Arc<Watch>> {
+    std::iter::once(&context.parents)
+        .chain(context.children.values())
+        .chain(context.reads.values())
+        .flat_map(KindWatches::all)
+        .collect()
 }
 
 fn mark_all(context: &Context, trigger: &Trigger) {
-    for watch in context.parents.iter() {
+    mark_within(context, None, trigger);
+}
+
+/// Marks the parents in one namespace, or in all. What happens in a namespace may concern any cluster-scoped parent.
+fn mark_within(context: &Context, namespace: Option<&str>, trigger: &Trigger) {
+    for watch in context.parents.all() {
         for name in watch.names() {
-            context.queue.mark(&name, trigger.clone());
+            if namespace.is_none() || name.namespace.is_none() || name.namespace.as_deref() == namespace {
+                context.queue.mark(&name, trigger.clone());
+            }
         }
     }
 }
 
-/// Marks every parent when something concerns them all: time, a new plugin, a watch that works again.
+/// Marks every parent when something concerns them all, such as time or a new plugin, and those in a namespace when a
+/// watch there fails or works again.
 ///
 /// `plugin` has seen the version that the first passes may run on: one that came since marks them again.
 async fn keep_marking(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
@@ -161,34 +184,43 @@ async fn keep_marking(context: &Context, mut plugin: tokio::sync::watch::Receive
     let mut beat = interval(pulse.period());
     let period = context.config.resync;
     let mut resync = interval_at(Instant::now() + period, period);
-    let all = || {
-        context
-            .children
-            .values()
-            .chain(context.reads.values())
-            .flat_map(KindWatches::iter)
-    };
-    let mut states: Vec<_> = all().map(|watch| watch.state()).collect();
-    states
-        .iter_mut()
-        .for_each(tokio::sync::watch::Receiver::mark_unchanged);
+    let mut subscribed = context.subscriptions.subscribe();
+    let mut states = states(context);
     loop {
         let state_changed = async {
-            if states.is_empty() {
-                return std::future::pending().await;
-            }
-            let changes = states.iter_mut().map(|state| Box::pin(state.changed()));
-            let _ = select_all(changes).await;
+            let changes = states.iter_mut().map(|(_, state)| Box::pin(state.changed()));
+            let (_, index, _) = select_all(changes).await;
+            index
         };
         pulse.beat();
         let trigger = tokio::select! {
             _ = beat.tick() => continue,
             _ = resync.tick() => Trigger::Resync,
             Ok(()) = plugin.changed() => Trigger::Reload,
-            () = state_changed => Trigger::Resync,
+            index = state_changed => {
+                let (namespace, _) = &states[index];
+                mark_within(context, namespace.as_deref(), &Trigger::Resync);
+                continue;
+            }
+            // Other namespaces are watched.
+            Ok(()) = subscribed.changed() => {
+                states = self::states(context);
+                continue;
+            }
         };
         mark_all(context, &trigger);
     }
+}
+
+/// The states of all watches, from now on, with the namespaces that they see. There is at least that of the parents.
+fn states(context: &Context) -> Vec<(Option<String>, tokio::sync::watch::Receiver<WatchState>)> {
+    let watches = all_watches(context).into_iter();
+    let states = watches.map(|watch| {
+        let mut state = watch.state();
+        state.mark_unchanged();
+        (watch.namespace().map(str::to_owned), state)
+    });
+    states.collect()
 }
 
 async fn work(context: Arc<Context>) {
@@ -239,13 +271,15 @@ async fn work(context: Arc<Context>) {
             }
         };
         observer.metrics.reconciled(first, waited, started.elapsed());
+        let after_failures = || {
+            let failures = context.memory_of(&parent, |memory| memory.failures);
+            backoff::delay(&context.config.backoff, failures)
+        };
         let delay = match next {
             Next::OnChange => None,
             Next::After(delay) => Some(delay),
-            Next::Backoff => {
-                let failures = context.memory_of(&parent, |memory| memory.failures);
-                Some(backoff::delay(&context.config.backoff, failures))
-            }
+            Next::Backoff => Some(after_failures()),
+            Next::BackoffAtLeast(least) => Some(after_failures().max(least)),
         };
         debug!(controller = context.config.name, %parent, ?delay, "pass done");
         if let Some(delay) = delay {
@@ -295,13 +329,14 @@ fn root_span(context: &Context, parent: &ObjectName, triggers: &[Trigger], waite
 }
 
 /// Turns changes in the cluster into marks in the queue.
-fn subscribe(context: &Arc<Context>) -> Vec<Subscription> {
+fn subscribe(context: &Arc<Context>) {
     let mut subscriptions = Vec::new();
     // Weak, since the watches are in the context and hold the subscribers.
     let weak = Arc::downgrade(context);
     let of = |watches: &KindWatches, react: fn(&Context, &Kind, Change<'_>)| {
         watches
-            .iter()
+            .all()
+            .into_iter()
             .map(|watch| {
                 let weak = weak.clone();
                 watch.subscribe(Arc::new(move |kind, change| {
@@ -319,7 +354,19 @@ fn subscribe(context: &Arc<Context>) -> Vec<Subscription> {
     for watches in context.reads.values() {
         subscriptions.extend(of(watches, related_changed));
     }
-    subscriptions
+    subscriptions.extend(context.namespaces.on_usable({
+        let weak = weak.clone();
+        move |namespace| {
+            if let Some(context) = weak.upgrade() {
+                // Of those in it there are none that it could have kept waiting.
+                if !context.resource.namespaced && context.config.other_namespaces.contains(namespace) {
+                    mark_all(&context, &Trigger::Related);
+                }
+            }
+        }
+    }));
+    // Those before go only now, so that none is without.
+    context.subscriptions.send_replace(subscriptions);
 }
 
 fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {
@@ -348,6 +395,11 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
         child: child.clone(),
         version: change.new.and_then(|object| version(object)),
     };
+    if !echo_of_nothing {
+        for parent in context.waiting_for(&child) {
+            context.queue.mark(&parent, Trigger::Related);
+        }
+    }
     // A child that loses its label or its owner concerns the parent that it had.
     let mut parents: Vec<ObjectName> = change
         .old

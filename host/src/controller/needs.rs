@@ -29,6 +29,8 @@ pub enum NeedError {
         "need {id:?}: the namespace {namespace:?} is not watched; list it under `namespaces` in the configuration"
     )]
     NamespaceNotWatched { id: String, namespace: String },
+    #[error("need {id:?}: {problem}")]
+    NotWatched { id: String, problem: String },
     #[error("need {id:?}: {selector:?} is not a label selector: {problem}")]
     BadSelector {
         id: String,
@@ -72,6 +74,9 @@ pub fn answer(context: &Context, parent: &DynamicObject, needs: &[Need]) -> Resu
             .get(&kind)
             .is_none_or(|resource| resource.namespaced);
         let (namespace, selector) = check(&context.config, namespaced, parent, need)?;
+        if let Some(problem) = context.watch_failure_of_read(&kind, namespace.as_deref()) {
+            return Err(NeedError::NotWatched { id, problem });
+        }
         let objects = context.related(&kind, namespace.as_deref(), need.name.as_deref(), &selector);
         let objects = objects.ok_or_else(|| NeedError::NamespaceNotWatched {
             id: id.clone(),

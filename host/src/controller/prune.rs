@@ -1,7 +1,9 @@
 //! Deletes what a parent owns and no longer wants. Called only after every apply of the pass has succeeded.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures::{StreamExt, stream};
 use kube::core::DynamicObject;
 
 use super::api::{ApiError, Objects};
@@ -10,7 +12,10 @@ use super::context::Context;
 use super::object::{ChildKey, ObjectName, is_terminating};
 use crate::config::{ControllerConfig, Removal};
 
-/// Deletes, and says what it deleted.
+/// How many children of one parent are deleted at the same time.
+const CONCURRENCY: usize = 4;
+
+/// Deletes, and says what it deleted. It stops when the API server has no time or is silent.
 ///
 /// # Errors
 /// Every deletion that failed; the others were made.
@@ -20,35 +25,60 @@ pub async fn prune(
     observed: &[Arc<DynamicObject>],
     plan: &Plan,
 ) -> (Vec<ChildKey>, Vec<ApiError>) {
-    let parent_name = ObjectName::of(parent);
+    let parent_name = &ObjectName::of(parent);
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     // Now, since the applies of this round may have made some of them.
     let named = plan.named(&|key| context.existing(key));
-    for child in observed {
-        let Some(key) = unwanted(&context.config, parent, child, &named) else {
-            continue;
-        };
-        // What is in the cache was listed, so its kind is served, and the server gave it a UID.
-        let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
-        else {
-            continue;
-        };
-        match Objects::new(&context.children_writer, resource)
-            .delete(&key.name, uid, None)
-            .await
-        {
-            Ok(Some(terminating)) => context.record_child(&parent_name, &key, terminating),
-            Ok(None) => context.forget_child(&key),
-            // Another object stands under this name now, and it is not known whose.
-            Err(error) if error.is_conflict() => continue,
+    let requests: Vec<_> = observed
+        .iter()
+        .filter_map(|child| Some((unwanted(&context.config, parent, child, &named)?, child)))
+        .map(|(key, child)| async move {
+            let outcome = delete(context, parent_name, &key, child).await;
+            (key, outcome)
+        })
+        .collect();
+    let mut results = pin!(stream::iter(requests).buffered(CONCURRENCY));
+    while let Some((key, outcome)) = results.next().await {
+        match outcome {
+            Ok(true) => deleted.push(key),
+            Ok(false) => {}
             Err(error) => {
+                // The next one would fare no better.
+                let stops = error.is_overload();
                 failed.push(error);
-                continue;
+                if stops {
+                    // What is under way is given up: whether it was done shows in the next pass.
+                    break;
+                }
             }
         }
-        deleted.push(key);
     }
     (deleted, failed)
+}
+
+/// Deletes one child, and only that very object; whether it did.
+async fn delete(
+    context: &Context,
+    parent: &ObjectName,
+    key: &ChildKey,
+    child: &DynamicObject,
+) -> Result<bool, ApiError> {
+    // What is in the cache was listed, so its kind is served, and the server gave it a UID.
+    let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
+    else {
+        return Ok(false);
+    };
+    match Objects::new(&context.children_writer, resource)
+        .delete(&key.name, uid, None)
+        .await
+    {
+        Ok(Some(terminating)) => context.record_child(parent, key, terminating),
+        Ok(None) => context.forget_child(key, uid),
+        // Another object stands under this name now, and it is not known whose.
+        Err(error) if error.is_conflict() => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    Ok(true)
 }
 
 /// The key of a child that is to be deleted; `None` of one that stays.

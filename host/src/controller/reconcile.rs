@@ -1,5 +1,6 @@
 //! One pass over one parent: the straight line that everything else in this crate serves.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use self::failure::{PassError, count_failure, fail, is_passing, say};
 use self::freshness::up_to_date;
 use super::api::{ApiError, Objects};
 use super::apply::apply;
-use super::children::{Plan, Policy, plan};
+use super::children::{Plan, Policy, owns, plan};
 use super::context::Context;
 use super::object::{ChildKey, ObjectName, PAUSED_ANNOTATION, annotation, is_terminating};
 use super::prune::prune;
@@ -54,6 +55,8 @@ pub enum Next {
     After(Duration),
     /// After the back-off of a parent that has failed so many times in a row.
     Backoff,
+    /// The same, and not before the API server wants to be asked again.
+    BackoffAtLeast(Duration),
 }
 
 /// Reconciles one parent. Never fails: what goes wrong ends in the parent's conditions, an Event and the log.
@@ -130,9 +133,7 @@ async fn pass(
         Live::Loading => return Ok(None),
         Live::Failed(why) => return Err(PassError::NoPlugin(Arc::clone(why))),
     };
-    if let Some(failure) = context.watch_failure() {
-        return Err(PassError::Watch(failure));
-    }
+    check_watches(context, parent)?;
     changes.updated.extend(release(context, parent).await?);
     let finalizer = context.config.finalizer();
     let has_finalizer = parent.finalizers().contains(&finalizer);
@@ -160,6 +161,15 @@ async fn pass(
         }
         return Ok(Some(answer));
     }
+    if parent
+        .metadata
+        .namespace
+        .as_deref()
+        .is_some_and(|namespace| context.namespaces.is_terminating(namespace))
+    {
+        // It is deleted in a moment itself.
+        return Err(PassError::NamespaceGoing);
+    }
     if plugin.description().finalizer && !has_finalizer {
         // Before the first child, so that none is left behind uncleaned.
         let all = parent.finalizers().iter().cloned().chain([finalizer]).collect();
@@ -169,6 +179,13 @@ async fn pass(
         return rounds(context, &plugin, &parent, changes).await.map(Some);
     }
     rounds(context, &plugin, parent, changes).await.map(Some)
+}
+
+/// Whether the caches show this parent and its children as they are.
+fn check_watches(context: &Context, parent: &DynamicObject) -> Result<(), PassError> {
+    context
+        .watch_failure(parent)
+        .map_or(Ok(()), |failure| Err(PassError::Watch(failure)))
 }
 
 /// Asks the plugin and makes it so, until what it sees is what it asked for: its last answer, and so the status,
@@ -318,14 +335,38 @@ fn make_plan(
     parent: &DynamicObject,
     response: &Response,
 ) -> Result<Plan, PassError> {
+    // What has a wanted name and is not the parent's.
+    let in_the_way = RefCell::new(Vec::new());
+    let existing = |key: &ChildKey| {
+        let existing = context.existing(key)?;
+        if !owns(&context.config, parent, &existing) {
+            in_the_way.borrow_mut().push(key.clone());
+        }
+        Some(existing)
+    };
     let policy = Policy {
         config: &context.config,
         parent,
         digest: &plugin.digest().to_string(),
         namespaced: &|kind: &Kind| context.resources.get(kind).map(|resource| resource.namespaced),
-        existing: &|key: &ChildKey| context.existing(key),
+        existing: &existing,
     };
-    plan(&policy, &response.children, &response.keep, &response.generate).map_err(PassError::Refused)
+    let plan = plan(&policy, &response.children, &response.keep, &response.generate);
+    // When it goes, or becomes another's, the parent is looked at again.
+    let in_the_way = match &plan {
+        Ok(_) => Vec::new(),
+        Err(_) => in_the_way.take(),
+    };
+    context.set_in_the_way(&ObjectName::of(parent), in_the_way);
+    let plan = plan.map_err(PassError::Refused)?;
+    let desired = plan.desired.iter().map(|desired| &desired.key);
+    let keys = desired
+        .chain(plan.secrets.iter().map(|secret| &secret.key))
+        .chain(&plan.keep);
+    match context.watch_failure_of(keys) {
+        Some(failure) => Err(PassError::Watch(failure)),
+        None => Ok(plan),
+    }
 }
 
 /// Replaces the parent's finalizers unless it has changed; `None` when it is gone.
@@ -365,6 +406,7 @@ async fn finish(
             context.memory_of(&name, |memory| {
                 memory.failures = 0;
                 memory.said = None;
+                memory.bad_weather = None;
             });
             next
         }
@@ -382,7 +424,7 @@ async fn finish(
                 say(context, &name, &error);
             }
             count_failure(context, &name);
-            Next::Backoff
+            error.backoff()
         }
     }
 }

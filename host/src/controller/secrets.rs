@@ -44,6 +44,7 @@ pub async fn generate(
         name: key.name.clone(),
         fault: Fault::Host,
         message,
+        retry_after: None,
     };
     let live = context.existing(key);
     let missing: Vec<&GeneratedValue> = desired
@@ -76,6 +77,9 @@ pub async fn generate(
     let Some(resource) = context.resources.get(&key.kind) else {
         return Ok(Generated::Unchanged);
     };
+    if live.is_none() {
+        context.check_namespace(key)?;
+    }
     let objects = Objects::new(&context.children_writer, resource);
     let (answer, outcome) = if let Some(live) = live {
         // Refused when somebody was faster: what is there must not be drawn twice.
@@ -89,10 +93,9 @@ pub async fn generate(
         (answer, Generated::Updated)
     } else {
         let body: DynamicObject = serde_json::from_value(body).map_err(|error| failed(error.to_string()))?;
-        (
-            objects.create(&key.name, body, &manager).await?,
-            Generated::Created,
-        )
+        let created = objects.create(&key.name, body, &manager).await;
+        let answer = created.inspect_err(|error| context.heard(error))?;
+        (answer, Generated::Created)
     };
     context.record_child(&ObjectName::of(parent), key, answer);
     Ok(outcome)

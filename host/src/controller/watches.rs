@@ -1,24 +1,27 @@
 //! Watches and the caches behind them: one a kind and scope in the whole process, shared by every controller
 //! that needs it.
 //!
-//! kube's `watcher` does the listing and re-listing. The store is this module's own, because three things are
-//! needed that a reflector does not give: what a write returned is put in at once, so that the next pass knows
-//! of it before the watch says so; objects that are nobody's here are kept as metadata only; and any number
-//! of waiters can wait for the first list.
+//! The store is this module's own, because three things are needed that a reflector does not give: what a write
+//! returned is put in at once, so that the next pass knows of it before the watch says so; objects that are nobody's
+//! here are kept as metadata only; and any number of waiters can wait for the first list. So are the requests
+//! (`follow`, `source`), because kube's `watcher` does not say that a watch goes on after a failure, waits for ever for
+//! an answer that does not come, and loses the time that a `Retry-After` asks for.
 //!
 //! Invariants: an entry is never replaced by an older one; subscribers are told after the store has changed;
-//! a watch that fails says so in its own state and in nobody else's.
+//! a watch that fails says so in its own state and in nobody else's; a trouble that passes by itself is no failure.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use kube::Client;
 use kube::core::{DynamicObject, Selector, SelectorExt};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::warn;
+use tracing::{info, warn};
 
 use self::follow::run;
+use self::source::Form;
 use self::store::{Reference, Store};
 use super::kinds::Kinds;
 use super::object::{CONTROLLER_LABEL, ObjectName, controller_of, label, slim, version};
@@ -26,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
 
 mod follow;
+mod source;
 mod store;
 
 /// How a watch is doing.
@@ -35,7 +39,8 @@ pub enum WatchState {
     Starting,
     /// The store holds what the API server last said.
     Synced,
-    /// The API server refuses; the text says what and what to do.
+    /// The API server refuses, or has not been there or had no time for a minute; the text says what and what to do.
+    /// The store holds what it last said, if it ever did.
     Failing(String),
 }
 
@@ -87,6 +92,7 @@ struct Scope {
     kind: Kind,
     /// `None`: all namespaces.
     namespace: Option<String>,
+    form: Form,
 }
 
 /// All watches of the process.
@@ -101,6 +107,16 @@ pub struct Watches {
 struct Running {
     keep: KeepPolicy,
     watches: HashMap<Scope, Weak<Watch>>,
+}
+
+impl Running {
+    fn keep_of(&self, scope: &Scope) -> Keep {
+        match scope.form {
+            Form::Whole => self.keep.get(&scope.kind).cloned().unwrap_or_default(),
+            // There is nothing to keep whole.
+            Form::Metadata => Keep::default(),
+        }
+    }
 }
 
 impl Watches {
@@ -119,35 +135,39 @@ impl Watches {
     /// that it is starting until it has.
     pub fn keep(&self, policy: KeepPolicy) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.keep = policy;
         for (scope, watch) in &running.watches {
             if let Some(watch) = watch.upgrade() {
-                watch
-                    .inner
-                    .keep(policy.get(&scope.kind).cloned().unwrap_or_default());
+                watch.inner.keep(running.keep_of(scope));
             }
         }
-        running.keep = policy;
     }
 
     /// The watch of a kind in one namespace, or in all; it runs as long as somebody holds it.
     pub fn watch(&self, kind: &Kind, namespace: Option<&str>) -> Arc<Watch> {
-        let scope = Scope {
+        self.watch_in(Scope {
             kind: kind.clone(),
             namespace: namespace.map(str::to_owned),
-        };
+            form: Form::Whole,
+        })
+    }
+
+    /// The watch of the metadata of all objects of a kind; it, too, runs as long as somebody holds it.
+    pub fn watch_metadata(&self, kind: &Kind) -> Arc<Watch> {
+        self.watch_in(Scope {
+            kind: kind.clone(),
+            namespace: None,
+            form: Form::Metadata,
+        })
+    }
+
+    fn watch_in(&self, scope: Scope) -> Arc<Watch> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watch) = running.watches.get(&scope).and_then(Weak::upgrade) {
             return watch;
         }
-        let keep = running.keep.get(kind).cloned().unwrap_or_default();
-        let inner = Arc::new(Inner {
-            scope: scope.clone(),
-            keep: watch::Sender::new(keep),
-            metrics: Arc::clone(&self.metrics),
-            store: RwLock::default(),
-            subscribers: Mutex::default(),
-            state: watch::Sender::new(WatchState::Starting),
-        });
+        let keep = running.keep_of(&scope);
+        let inner = Arc::new(Inner::new(scope.clone(), keep, Arc::clone(&self.metrics)));
         let task = tokio::spawn(run(
             Arc::clone(&inner),
             self.client.clone(),
@@ -193,6 +213,24 @@ impl Watch {
     #[must_use]
     pub fn state(&self) -> watch::Receiver<WatchState> {
         self.inner.state.subscribe()
+    }
+
+    /// How it is doing at this moment.
+    #[must_use]
+    pub fn state_now(&self) -> WatchState {
+        self.inner.state.borrow().clone()
+    }
+
+    /// Whether a list was ever complete: what is not in the store was not there then.
+    #[must_use]
+    pub fn was_listed(&self) -> bool {
+        self.inner.was_listed.load(Ordering::Relaxed)
+    }
+
+    /// The namespace that it sees; `None` when it sees all.
+    #[must_use]
+    pub fn namespace(&self) -> Option<&str> {
+        self.inner.scope.namespace.as_deref()
     }
 
     /// Calls `subscriber` for every change from now on. What is in the store already is not replayed.
@@ -254,9 +292,16 @@ impl Watch {
         object
     }
 
-    /// Takes out what the API server says is gone. The subscribers are told by the watch.
-    pub fn forget(&self, name: &ObjectName) {
-        self.inner.write().take(name);
+    /// Takes out an object that the API server says is gone; one that has its name since then stays. The subscribers
+    /// are told by the watch.
+    pub fn forget(&self, name: &ObjectName, uid: &str) {
+        let mut store = self.inner.write();
+        let known = store.objects.get(name).cloned();
+        let known = known.filter(|known| known.metadata.uid.as_deref() == Some(uid));
+        store.remember_deletion(name.clone(), uid.to_owned(), known.as_deref().and_then(version));
+        if known.is_some() {
+            store.take(name);
+        }
     }
 }
 
@@ -267,6 +312,7 @@ struct Inner {
     store: RwLock<Store>,
     subscribers: Mutex<Vec<Subscriber>>,
     state: watch::Sender<WatchState>,
+    was_listed: AtomicBool,
 }
 
 /// Whether `a` is certainly newer than `b`.
@@ -282,6 +328,18 @@ fn is_the_same(a: &DynamicObject, b: &DynamicObject) -> bool {
 }
 
 impl Inner {
+    fn new(scope: Scope, keep: Keep, metrics: Arc<Metrics>) -> Self {
+        Self {
+            scope,
+            keep: watch::Sender::new(keep),
+            metrics,
+            store: RwLock::default(),
+            subscribers: Mutex::default(),
+            state: watch::Sender::new(WatchState::Starting),
+            was_listed: AtomicBool::new(false),
+        }
+    }
+
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Store> {
         self.store.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -340,7 +398,8 @@ impl Inner {
                 // It was made anew since.
                 Some(known) if is_newer(known, &object) => return,
                 _ => {
-                    store.remember_deletion(name.clone(), &object);
+                    let uid = object.metadata.uid.clone().unwrap_or_default();
+                    store.remember_deletion(name.clone(), uid, version(&object));
                     store.take(&name)
                 }
             }
@@ -366,6 +425,7 @@ impl Inner {
             // Not remembered as deletions: the watch may still tell of one that the list was too early for.
             gone.iter().filter_map(|name| store.take(name)).collect()
         };
+        self.was_listed.store(true, Ordering::Relaxed);
         for old in &gone {
             self.tell(Change {
                 old: Some(old),
@@ -394,6 +454,20 @@ impl Inner {
                 synced
             });
         }
+    }
+
+    /// The store is as the API server says, unless more of the kind is needed by now.
+    fn synced(&self, keep: &watch::Receiver<Keep>) {
+        if matches!(*self.state.borrow(), WatchState::Failing(_)) {
+            info!(kind = %self.scope.kind, namespace = self.scope.namespace, "watching again");
+        }
+        self.state.send_if_modified(|current| {
+            let news = *current != WatchState::Synced && !keep.has_changed().unwrap_or(false);
+            if news {
+                *current = WatchState::Synced;
+            }
+            news
+        });
     }
 
     fn fail(&self, message: String) {

@@ -16,7 +16,7 @@ use super::lease::{Candidate, Step};
 use super::leases::{Leases, Outcome};
 use super::replicas::Replicas;
 use super::share::{Member, allotted, surplus};
-use super::term::{Phase, Term};
+use super::term::{Phase, Term, Warmth};
 use crate::config::leadership::{LeadershipConfig, Mode};
 use crate::controller::events::Events;
 use crate::health::Pulse;
@@ -196,12 +196,12 @@ impl Elector {
         }
     }
 
-    /// The leases that this replica could hold.
+    /// The leases that this replica could hold: a live plugin, full caches.
     fn able(&self) -> BTreeSet<String> {
         let able = self
             .seats
             .iter()
-            .filter(|(_, seat)| !seat.controllers.is_empty() && seat.term.is_warm());
+            .filter(|(_, seat)| !seat.controllers.is_empty() && seat.term.warmth() == Warmth::Warm);
         able.map(|(name, _)| name.clone()).collect()
     }
 
@@ -313,17 +313,36 @@ impl Elector {
             .filter(|(_, seat)| seat.candidate.holds(now))
             .map(|(name, _)| name.clone())
             .collect();
-        let own = Member {
-            able: able.clone(),
-            held,
-        };
+        let own = Member { able, held };
         let members = replicas.members(all, own, now);
         let mut mine = allotted(&members, &free, &self.identity);
         // Whoever it falls to may be unable after all: then anybody takes it.
         let patience = self.config.timing.retry_period * 2;
+        // Where nobody's plugin can be used, somebody must say so on the parents.
+        let last_resort = patience * 2;
         for (name, seat) in &self.seats {
-            if able.contains(name) && seat.free_since.is_some_and(|since| now >= since + patience) {
+            let after = match seat.term.warmth() {
+                _ if seat.controllers.is_empty() => continue,
+                Warmth::Warm => patience,
+                Warmth::NoPlugin => last_resort,
+                Warmth::Cold => continue,
+            };
+            if seat.free_since.is_some_and(|since| now >= since + after) {
                 mine.insert(name.clone());
+            }
+        }
+        // And no longer than until another can do more.
+        for (name, seat) in &self.seats {
+            let others = || members.iter().filter(|(identity, _)| **identity != self.identity);
+            if seat.term.phase() == Phase::Leading
+                && seat.term.warmth() == Warmth::NoPlugin
+                && others().any(|(_, other)| other.able.contains(name))
+            {
+                info!(
+                    lease = name,
+                    "the plugin cannot be used here, and another replica has it: it gets this lease"
+                );
+                seat.term.leave();
             }
         }
         let leaving = self

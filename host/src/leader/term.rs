@@ -2,7 +2,7 @@
 //! monotonic clock, not from anybody's word.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -18,6 +18,18 @@ pub enum Phase {
     Leaving,
 }
 
+/// How fit a controller is to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Warmth {
+    /// Its first lists are under way.
+    Cold,
+    /// Its caches are full, and its plugin cannot be used: all that it could do is to say so.
+    NoPlugin,
+    /// It could begin at once.
+    Warm,
+}
+
 /// The right to write. Clones are the same term.
 #[derive(Clone, Debug)]
 pub struct Term(Option<Arc<Inner>>);
@@ -31,7 +43,7 @@ struct Inner {
     expiry: AtomicU64,
     phase: watch::Sender<Phase>,
     stays: AtomicUsize,
-    warm: AtomicBool,
+    warm: AtomicU8,
 }
 
 impl Inner {
@@ -63,7 +75,7 @@ impl Term {
             expiry: AtomicU64::new(0),
             phase: watch::Sender::new(Phase::Standby),
             stays: AtomicUsize::new(0),
-            warm: AtomicBool::new(false),
+            warm: AtomicU8::new(Warmth::Cold as u8),
         })))
     }
 
@@ -183,18 +195,22 @@ impl Term {
             .is_none_or(|inner| inner.stays.load(Ordering::SeqCst) == 0)
     }
 
-    /// Whether the controller has its caches full and its plugin loaded, so that it could begin at once.
+    /// How fit the controller is to work.
     #[must_use]
-    pub fn is_warm(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|inner| inner.warm.load(Ordering::Relaxed))
+    pub fn warmth(&self) -> Warmth {
+        let warm = self.0.as_ref().map(|inner| inner.warm.load(Ordering::Relaxed));
+        match warm {
+            None => Warmth::Warm,
+            Some(warm) if warm == Warmth::Warm as u8 => Warmth::Warm,
+            Some(warm) if warm == Warmth::NoPlugin as u8 => Warmth::NoPlugin,
+            Some(_) => Warmth::Cold,
+        }
     }
 
-    /// Says whether it could begin at once.
-    pub fn set_warm(&self, warm: bool) {
+    /// Says how fit it is.
+    pub fn set_warm(&self, warmth: Warmth) {
         if let Some(inner) = &self.0 {
-            inner.warm.store(warm, Ordering::Relaxed);
+            inner.warm.store(warmth as u8, Ordering::Relaxed);
         }
     }
 }
@@ -256,7 +272,7 @@ mod tests {
     async fn an_endless_term_holds() {
         let term = Term::endless();
         term.begun().await;
-        assert!(term.holds() && term.is_warm() && !term.is_elected());
+        assert!(term.holds() && term.warmth() == Warmth::Warm && !term.is_elected());
         assert!(tokio::time::timeout(10 * MS, term.ended()).await.is_err());
     }
 }

@@ -23,8 +23,9 @@ use crate::supervisor::{Hands, Shared, supervise};
 /// See the module.
 pub(super) struct Controllers {
     places: Places,
-    /// With the namespaces that are configured now.
     shared: Shared,
+    /// The namespaces that are configured now.
+    watched: watch::Sender<Arc<[String]>>,
     stop: CancellationToken,
     tasks: TaskTracker,
     running: BTreeMap<String, Running>,
@@ -64,10 +65,16 @@ struct Listening {
 
 impl Controllers {
     /// None runs yet; `stop` is the end of them all.
-    pub(super) fn new(places: Places, shared: Shared, stop: CancellationToken) -> Self {
+    pub(super) fn new(
+        places: Places,
+        shared: Shared,
+        watched: watch::Sender<Arc<[String]>>,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
             places,
             shared,
+            watched,
             stop,
             tasks: TaskTracker::new(),
             running: BTreeMap::new(),
@@ -77,8 +84,8 @@ impl Controllers {
     /// Stops and starts what is not as this configuration says.
     pub(super) async fn apply(&mut self, config: &Config) {
         let namespaces: Arc<[String]> = config.namespaces.iter().cloned().collect();
-        let other_namespaces = namespaces != self.shared.namespaces;
-        self.shared.namespaces = namespaces;
+        // From some to all, or back, every watch is another one. Between some, controllers follow while they run.
+        let other_watches = namespaces.is_empty() != self.watched.borrow().is_empty();
         let wanted = |name: &String| {
             config
                 .controllers
@@ -86,7 +93,7 @@ impl Controllers {
                 .find(|controller| controller.name == *name)
         };
         let is_outdated = |name: &String, running: &mut Running| {
-            other_namespaces || wanted(name).is_none_or(|wanted| *wanted != *running.config)
+            other_watches || wanted(name).is_none_or(|wanted| *wanted != *running.config)
         };
         let mut outdated: BTreeMap<_, _> = self.running.extract_if(.., is_outdated).collect();
         let changed: Vec<_> = outdated
@@ -129,6 +136,14 @@ impl Controllers {
             self.shared.instruments.metrics.forget(&name);
         }
         self.shared.watches.keep(keep_policy(config));
+        // Whoever may watch only some may not look at all that there are.
+        let all = namespaces.is_empty().then_some(&*self.shared.watches);
+        self.shared.namespaces.watch(all);
+        self.watched.send_if_modified(|current| {
+            let news = *current != namespaces;
+            *current = namespaces;
+            news
+        });
         for controller in &config.controllers {
             if !self.running.contains_key(&controller.name) {
                 let before = outdated.remove(&controller.name);

@@ -90,6 +90,7 @@ fn without_namespaces_everything_is_granted_in_the_cluster() {
         [
             "* customresourcedefinitions.apiextensions.k8s.io: list watch",
             "* events.events.k8s.io: create patch",
+            "* namespaces.: list watch",
             "* persistentvolumeclaims.: create list patch watch",
             "* pods.: create delete list patch watch",
             "* secrets.: list watch",
@@ -125,6 +126,7 @@ fn a_cluster_scoped_parent_writes_children_in_other_namespaces_only_and_has_its_
         texts(&rights),
         [
             "* customresourcedefinitions.apiextensions.k8s.io: list watch",
+            "* namespaces.: list watch",
             "* pods.: list watch",
             "* realms.test.dev: list watch",
             "* realms/status.test.dev: patch",
@@ -172,7 +174,10 @@ fn a_kind_that_nobody_knows_is_named() {
     let mut config = Config::parse(Path::new("/c"), "controllers: []").unwrap();
     assert_eq!(
         texts(&rights(&config, &host(), &[], &resources()).unwrap()),
-        ["* customresourcedefinitions.apiextensions.k8s.io: list watch"]
+        [
+            "* customresourcedefinitions.apiextensions.k8s.io: list watch",
+            "* namespaces.: list watch"
+        ]
     );
     let other = format!(
         "controllers: [{{name: c, plugin: {}/Cargo.toml, parent: {{apiVersion: other.dev/v1, kind: Other}}}}]",
@@ -225,11 +230,13 @@ fn leases_are_in_the_hosts_namespace_and_of_a_single_one_only_the_creation_is_no
         texts(&rights(&config, &host(), &[], &resources()).unwrap())
     };
     let definitions = "* customresourcedefinitions.apiextensions.k8s.io: list watch";
-    assert_eq!(with("none"), [definitions]);
+    let namespaces = "* namespaces.: list watch";
+    assert_eq!(with("none"), [definitions, namespaces]);
     assert_eq!(
         with("single"),
         [
             definitions,
+            namespaces,
             "system events.events.k8s.io: create patch",
             "system leases.coordination.k8s.io: create",
             "system leases.coordination.k8s.io operator-host: get update",
@@ -239,6 +246,7 @@ fn leases_are_in_the_hosts_namespace_and_of_a_single_one_only_the_creation_is_no
         with("per-controller"),
         [
             definitions,
+            namespaces,
             "system events.events.k8s.io: create patch",
             "system leases.coordination.k8s.io: create delete get list update"
         ]

@@ -308,14 +308,24 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
             objects,
         }))
     };
-    if let Some(failure) = context.watch_failure() {
+    let mut names = sample(context);
+    let mut failure = None;
+    // Where a watch does not work no pass runs either.
+    names.retain(|name| {
+        let found = context
+            .parent(name)
+            .and_then(|parent| context.watch_failure(&parent));
+        let is_shown = found.is_none();
+        failure = failure.take().or(found);
+        is_shown
+    });
+    if let Some(failure) = failure.filter(|_| names.is_empty()) {
         return held(
             "NotProved",
             format!("it cannot be tried now: {failure}"),
             Vec::new(),
         );
     }
-    let names = sample(context);
     let parents: Vec<_> = names.iter().take(config.proving.objects).collect();
     // Of a fault that is no object's the first ones speak.
     let all = |message: &str| -> Vec<Blamed> {
@@ -384,7 +394,12 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
 /// All parents in an order that is always the same and has nothing to do with their names, so that the first of them are
 /// a fair sample.
 fn sample(context: &Context) -> Vec<ObjectName> {
-    let mut names: Vec<ObjectName> = context.parents.iter().flat_map(|watch| watch.names()).collect();
+    let mut names: Vec<ObjectName> = context
+        .parents
+        .all()
+        .iter()
+        .flat_map(|watch| watch.names())
+        .collect();
     names.sort_by_cached_key(|name| fingerprint(&name.to_string()));
     names
 }

@@ -7,6 +7,7 @@ use kube::core::DynamicObject;
 use super::ask::ask_ahead;
 use super::failure::PassError;
 use crate::controller::context::Context;
+use crate::controller::object::ObjectName;
 use crate::plugin::CallError;
 use crate::plugin::registry::Live;
 
@@ -29,10 +30,10 @@ pub async fn admit(context: &Context, object: &DynamicObject) -> Result<Admissio
         Live::Loading => return Err("the plugin is being loaded".to_owned()),
         Live::Failed(why) => return Err(why.to_string()),
     };
-    if context.is_starting() {
+    if context.is_starting(&ObjectName::of(object)) {
         return Err("the first lists are under way".to_owned());
     }
-    if let Some(failure) = context.watch_failure() {
+    if let Some(failure) = context.watch_failure(object) {
         return Err(failure);
     }
     let mut object = object.clone();

@@ -1,13 +1,16 @@
 //! Why a pass did not come to its end, and what that means for the parent.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::core::DynamicObject;
 use thiserror::Error;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::{MAX_ROUNDS, MIN_DELAY, Next, as_seen, now};
 use crate::controller::api::{ApiError, Fault};
+use crate::controller::backoff::jittered;
 use crate::controller::children::Refusal;
 use crate::controller::context::Context;
 use crate::controller::needs::NeedError;
@@ -23,6 +26,8 @@ pub(super) enum PassError {
     NoPlugin(Arc<str>),
     #[error("{0}")]
     Watch(String),
+    #[error("its namespace is being deleted")]
+    NamespaceGoing,
     #[error(transparent)]
     Call(#[from] CallError),
     #[error(transparent)]
@@ -55,7 +60,8 @@ impl PassError {
     pub(super) const fn class(&self) -> &'static str {
         match self {
             Self::NoPlugin(_) => "no_plugin",
-            Self::Watch(_) => "watch",
+            Self::Watch(_) | Self::Need(NeedError::NotWatched { .. }) => "watch",
+            Self::NamespaceGoing => "namespace_going",
             Self::Call(error) => error.class().as_str(),
             Self::Need(_) => "need",
             Self::Refused(_) => "refused",
@@ -63,6 +69,22 @@ impl PassError {
             Self::Status(_) => "status",
             Self::Unsettled => "unsettled",
         }
+    }
+}
+
+impl PassError {
+    /// When to try again: as the back-off says, but when the API server wants to be asked again.
+    pub(super) fn backoff(&self) -> Next {
+        let errors = match self {
+            Self::Api(errors) => errors.as_slice(),
+            Self::Status(error) => std::slice::from_ref(error),
+            _ => &[],
+        };
+        let asked = errors.iter().filter_map(|error| error.retry_after).max();
+        asked.map_or(Next::Backoff, |asked| {
+            let asked = asked.min(LAST_RETRY_AFTER);
+            Next::BackoffAtLeast(asked + jittered(asked / 2, 1.0))
+        })
     }
 }
 
@@ -77,7 +99,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
     if is_passing(context, name, error) {
         debug!("{error}");
         count_failure(context, name);
-        return Next::Backoff;
+        return error.backoff();
     }
     let Some(parent) = as_seen(context, parent) else {
         // The parent that has its name now, if any, has a mark of its own in the queue.
@@ -123,22 +145,33 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
     }
 }
 
-/// How often a parent is tried again in silence while the API server has no time for it.
-const PATIENCE: u32 = 3;
+/// For how long a parent is tried again in silence while the API server has no time for it.
+const GRACE: Duration = Duration::from_secs(60);
+/// The longest that the API server is left alone because it asks for it.
+const LAST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Whether a failure says nothing about the parent, so that its status shall not speak of it.
 pub(super) fn is_passing(context: &Context, name: &ObjectName, error: &PassError) -> bool {
-    let PassError::Api(errors) = error else {
-        return false;
+    let errors = match error {
+        PassError::NamespaceGoing => return true,
+        PassError::Api(errors) => errors,
+        _ => {
+            context.memory_of(name, |memory| memory.bad_weather = None);
+            return false;
+        }
     };
     // A pass that lost a race is simply run again on what is there now.
-    let failures = context.memory_of(name, |memory| memory.failures);
+    let bad_weather = context.memory_of(name, |memory| {
+        let is_bad = errors.iter().any(ApiError::is_weather);
+        memory.bad_weather = is_bad.then(|| memory.bad_weather.unwrap_or_else(Instant::now));
+        memory.bad_weather.is_some_and(|since| since.elapsed() < GRACE)
+    });
     errors.iter().all(ApiError::is_lost_race)
         || (name.namespace.is_some() && errors.iter().any(ApiError::is_namespace_going))
         || errors
             .iter()
             .any(|error| matches!(error.fault, Fault::Unreachable | Fault::Deposed))
-        || (failures < PATIENCE && errors.iter().any(ApiError::is_overload))
+        || bad_weather
 }
 
 /// How much of an error goes into the log, in bytes: a plugin may choose its text.
@@ -182,6 +215,7 @@ fn judge(error: &PassError) -> (Verdict, Next) {
             (verdict, next)
         }
         PassError::Call(error) => (stalled(fault(error.class())), Next::Backoff),
+        PassError::Need(NeedError::NotWatched { .. }) => (reconciling("WatchFailed"), Next::Backoff),
         PassError::Need(_) => (stalled("NeedRefused"), Next::Backoff),
         PassError::Refused(_) if is_waiting_for_deletion(error) => {
             (reconciling("WaitingForDeletion"), Next::Backoff)
@@ -189,7 +223,8 @@ fn judge(error: &PassError) -> (Verdict, Next) {
         PassError::Refused(_) => (stalled("ChildRefused"), Next::Backoff),
         PassError::NoPlugin(_) => (stalled("PluginNotLoaded"), Next::OnChange),
         PassError::Watch(_) => (reconciling("WatchFailed"), Next::Backoff),
-        PassError::Api(_) => (reconciling("ApplyFailed"), Next::Backoff),
+        PassError::NamespaceGoing => (reconciling("NamespaceGoing"), Next::Backoff),
+        PassError::Api(_) => (reconciling("ApplyFailed"), error.backoff()),
         PassError::Status(_) => (stalled("StatusRefused"), Next::Backoff),
         PassError::Unsettled => (stalled("PluginUnsettled"), Next::Backoff),
     }

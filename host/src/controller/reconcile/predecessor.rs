@@ -116,7 +116,7 @@ async fn clear_one(
             Ok(false)
         }
         None => {
-            context.forget_child(key);
+            context.forget_child(key, uid);
             Ok(true)
         }
     }

@@ -25,13 +25,22 @@ fn references(object: &DynamicObject) -> impl Iterator<Item = Reference> {
 /// How long a deletion is remembered: longer than any answer to a write may be under way.
 const MEMORY_OF_DELETIONS: Duration = Duration::from_secs(60);
 
+/// An object that went.
+struct Deletion {
+    /// It never comes back.
+    uid: String,
+    /// The version at which it went, or which it had before.
+    version: Option<u128>,
+    at: Instant,
+}
+
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) objects: HashMap<ObjectName, Arc<DynamicObject>>,
     pub(super) index: HashMap<Reference, BTreeSet<ObjectName>>,
-    /// The versions at which objects went, and when: the answer to a write may come later than the word that its
-    /// object is gone, and must not bring it back.
-    deletions: HashMap<ObjectName, (u128, Instant)>,
+    /// What went, and when: the answer to a write may come later than the word that its object is gone, and must not
+    /// bring it back.
+    deletions: HashMap<ObjectName, Deletion>,
     /// When old deletions were last forgotten.
     forgotten: Option<Instant>,
 }
@@ -46,21 +55,29 @@ impl Store {
         old
     }
 
-    pub(super) fn remember_deletion(&mut self, name: ObjectName, object: &DynamicObject) {
+    pub(super) fn remember_deletion(&mut self, name: ObjectName, uid: String, version: Option<u128>) {
         let now = Instant::now();
         if self.forgotten.is_none_or(|at| now - at > MEMORY_OF_DELETIONS) {
             self.deletions
-                .retain(|_, (_, at)| now - *at <= MEMORY_OF_DELETIONS);
+                .retain(|_, deletion| now - deletion.at <= MEMORY_OF_DELETIONS);
             self.forgotten = Some(now);
         }
-        if let Some(version) = version(object) {
-            self.deletions.insert(name, (version, now));
-        }
+        self.deletions.insert(
+            name,
+            Deletion {
+                uid,
+                version,
+                at: now,
+            },
+        );
     }
 
     pub(super) fn is_deleted(&self, name: &ObjectName, object: &DynamicObject) -> bool {
-        let deleted_at = self.deletions.get(name).map(|(version, _)| *version);
-        matches!((deleted_at, version(object)), (Some(deleted), Some(version)) if version <= deleted)
+        self.deletions.get(name).is_some_and(|deletion| {
+            let is_older =
+                matches!((deletion.version, version(object)), (Some(gone), Some(version)) if version <= gone);
+            is_older || object.metadata.uid.as_ref() == Some(&deletion.uid)
+        })
     }
 
     pub(super) fn take(&mut self, name: &ObjectName) -> Option<Arc<DynamicObject>> {

@@ -11,17 +11,12 @@ fn watch() -> Watch {
         all: true,
         ..Keep::default()
     };
-    let inner = Arc::new(Inner {
-        scope: Scope {
-            kind,
-            namespace: None,
-        },
-        keep: watch::Sender::new(keep),
-        metrics: Arc::new(Metrics::unread()),
-        store: RwLock::default(),
-        subscribers: Mutex::default(),
-        state: watch::Sender::new(WatchState::Synced),
-    });
+    let scope = Scope {
+        kind,
+        namespace: None,
+        form: Form::Whole,
+    };
+    let inner = Arc::new(Inner::new(scope, keep, Arc::new(Metrics::unread())));
     Watch {
         inner,
         task: tokio::spawn(async {}),
@@ -99,8 +94,29 @@ async fn an_answer_that_comes_after_the_word_that_its_object_is_gone_does_not_br
     watch.inner.deleted(object(7, "seven"));
     watch.record(object(6, "terminating"));
     assert!(watch.get(&name).is_none());
-    watch.record(object(8, "made anew"));
+    let mut again = object(8, "made again");
+    again.metadata.uid = Some("another".into());
+    watch.record(again);
     assert!(watch.get(&name).is_some());
+}
+
+/// Regression: the answer to a deletion took out whatever had the name by then.
+#[tokio::test]
+async fn what_is_forgotten_is_the_object_that_went_and_not_its_successor() {
+    let watch = watch();
+    let name = ObjectName::of(&object(1, ""));
+    let mut successor = object(9, "nine");
+    successor.metadata.uid = Some("another".into());
+    watch.record(successor);
+    watch.forget(&name, "u");
+    assert_eq!(watch.get(&name).unwrap().data["data"]["key"], "nine");
+    watch.forget(&name, "another");
+    assert!(watch.get(&name).is_none());
+    // What was under way for it comes too late, whatever version it has.
+    let mut late = object(10, "late");
+    late.metadata.uid = Some("another".into());
+    watch.record(late);
+    assert!(watch.get(&name).is_none());
 }
 
 #[tokio::test]

@@ -1,0 +1,110 @@
+//! Keeps what a `Retry-After` header says: kube makes an error of an answer's body alone.
+
+use std::fmt::Write as _;
+
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body as HttpBody, Bytes};
+use hyper::header::RETRY_AFTER;
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+use tower::BoxError;
+
+/// How much of a refusal is read. The API server's are a few hundred bytes.
+const MAX_REFUSAL: usize = 64 * 1024;
+
+/// Writes the header of a refusal into its body, where the API server itself writes it at times:
+/// `details.retryAfterSeconds` of a `Status`. Every other answer stays as it is.
+///
+/// # Errors
+/// When the refusal cannot be read to its end.
+pub(super) async fn keep<B>(
+    response: Response<B>,
+) -> Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let seconds = response.headers().get(RETRY_AFTER);
+    // It may also be a date, which API servers do not send.
+    let seconds = seconds.and_then(|value| value.to_str().ok()?.trim().parse::<u32>().ok());
+    let Some(seconds) = seconds.filter(|_| is_refusal(response.status())) else {
+        return Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()));
+    };
+    let (parts, body) = response.into_parts();
+    let text = Limited::new(body, MAX_REFUSAL).collect().await?.to_bytes();
+    let said = Full::from(with_delay(parts.status, &text, seconds));
+    Ok(Response::from_parts(
+        parts,
+        said.map_err(|never| match never {}).boxed_unsync(),
+    ))
+}
+
+fn is_refusal(status: StatusCode) -> bool {
+    status.is_client_error() || status.is_server_error()
+}
+
+fn with_delay(code: StatusCode, text: &[u8], seconds: u32) -> String {
+    let parsed = serde_json::from_slice::<Value>(text).ok();
+    let mut status = parsed.filter(|value| value["kind"] == "Status").unwrap_or_else(|| {
+        let mut message = String::from_utf8_lossy(text).trim().to_owned();
+        if message.is_empty() {
+            let _ = write!(message, "{code}");
+        }
+        json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "", "message": message,
+            "code": code.as_u16() })
+    });
+    let details = &mut status["details"];
+    if !details.is_object() {
+        *details = json!({});
+    }
+    if details["retryAfterSeconds"].as_u64().unwrap_or_default() == 0 {
+        details["retryAfterSeconds"] = seconds.into();
+    }
+    status.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn said(code: u16, retry_after: Option<&str>, text: &'static str) -> String {
+        let mut response = Response::builder().status(code);
+        if let Some(value) = retry_after {
+            response = response.header(RETRY_AFTER, value);
+        }
+        let response = response.body(Full::<Bytes>::from(text)).unwrap();
+        let answer = keep(response).await.unwrap();
+        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    /// Of the body that kube would be given.
+    fn delay(text: &str) -> u32 {
+        let status: kube::core::Status = serde_json::from_str(text).unwrap();
+        status.details.map_or(0, |details| details.retry_after_seconds)
+    }
+
+    #[tokio::test]
+    async fn a_header_becomes_part_of_the_status_and_the_words_stay() {
+        let text = said(429, Some("7"), "Too many requests, please try again later.\n").await;
+        assert_eq!(delay(&text), 7);
+        assert!(
+            text.contains("Too many requests") && text.contains("429"),
+            "{text}"
+        );
+        let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"m","reason":"r","code":503,
+            "details":{"name":"n","retryAfterSeconds":3}}"#;
+        let text = said(503, Some("7"), status).await;
+        assert_eq!(delay(&text), 3, "what the body says comes first");
+        assert!(text.contains("\"n\""), "{text}");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_refusal_or_says_no_seconds_stays_as_it_is() {
+        assert_eq!(said(200, Some("7"), "fine").await, "fine");
+        assert_eq!(said(429, None, "no").await, "no");
+        assert_eq!(said(429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), "no").await, "no");
+        assert_eq!(said(429, Some("-1"), "no").await, "no");
+    }
+}

@@ -1,0 +1,90 @@
+//! Which namespaces a controller sees, as the configuration changes them. What it does in the others goes on.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use tracing::info;
+
+use super::context::{ByNamespace, Context, KindWatches};
+use super::queue::Trigger;
+use super::watches::{Watch, WatchState, Watches};
+use crate::config::ControllerConfig;
+use crate::plugin::contract::Kind;
+
+/// The namespaces in which a controller's children and reads are watched, when its parents are in `namespaces`.
+pub fn with_others<'a>(
+    namespaces: &'a [String],
+    config: &'a ControllerConfig,
+) -> impl Iterator<Item = &'a String> {
+    namespaces.iter().chain(&config.other_namespaces)
+}
+
+/// Sees other namespaces from now on: those that are new once their first lists are there, the parents in them then.
+pub async fn see(context: &Arc<Context>, watches: &Watches, namespaces: &[String]) {
+    let config = &context.config;
+    let parents = std::iter::once((&config.parent, &context.parents, namespaces.iter().collect()));
+    let others: BTreeSet<&String> = with_others(namespaces, config).collect();
+    let others = context
+        .children
+        .iter()
+        .chain(&context.reads)
+        .map(|(kind, watches)| (kind, watches, others.clone()));
+    let (mut changes, mut added) = (Vec::new(), Vec::new());
+    for (kind, seen, wanted) in parents.chain(others) {
+        // One that sees all sees these, too.
+        let Some(before) = seen.namespaces() else { continue };
+        let after = following(watches, kind, &before, &wanted);
+        added.extend(
+            after
+                .iter()
+                .filter(|(name, _)| !before.contains_key(*name))
+                .map(|(_, watch)| Arc::clone(watch)),
+        );
+        changes.push((seen, after));
+    }
+    wait_for_lists(&added).await;
+    let before = names(&context.parents);
+    for (seen, after) in changes {
+        seen.replace(after);
+    }
+    let after = names(&context.parents);
+    super::subscribe(context);
+    context.forget_outside(&after);
+    for namespace in after.difference(&before) {
+        super::mark_within(context, Some(namespace), &Trigger::Resync);
+    }
+    info!(
+        controller = config.name,
+        namespaces = namespaces.join(", "),
+        "the controller watches other namespaces"
+    );
+}
+
+fn following(
+    watches: &Watches,
+    kind: &Kind,
+    before: &ByNamespace,
+    wanted: &BTreeSet<&String>,
+) -> ByNamespace {
+    let watch = |name: &String| {
+        before
+            .get(name)
+            .cloned()
+            .unwrap_or_else(|| watches.watch(kind, Some(name)))
+    };
+    wanted.iter().map(|name| ((*name).clone(), watch(name))).collect()
+}
+
+fn names(watches: &KindWatches) -> BTreeSet<String> {
+    watches.namespaces().unwrap_or_default().into_keys().collect()
+}
+
+/// Waits until each has listed, or cannot.
+pub(super) async fn wait_for_lists(watches: &[Arc<Watch>]) {
+    join_all(watches.iter().map(|watch| async {
+        let mut state = watch.state();
+        let _ = state.wait_for(|state| *state != WatchState::Starting).await;
+    }))
+    .await;
+}
