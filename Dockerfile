@@ -43,7 +43,8 @@ RUN set -eu; \
     export CFLAGS="-fno-asynchronous-unwind-tables -ffile-prefix-map=/target=target -ffile-prefix-map=${CARGO_HOME}=cargo"; \
     cargo build --locked --profile "${PROFILE}" --package operator-host --target-dir /target
 
-# The image's root: what the loader says that the program needs, and for scanners which packages that is from.
+# The image's root: what the loader says that the program needs, and for scanners which packages that is from and which
+# crates the program is made of.
 RUN set -eu; \
     program=$(ls /target/*/operator-host); \
     mkdir -p /image/usr/local/bin /image/etc/ssl/certs /image/var/lib/dpkg/status.d; \
@@ -51,7 +52,10 @@ RUN set -eu; \
     for library in $(ldd "$program" | grep -o '/[^ ]*'); do \
         cp --dereference --parents "$library" /image; \
     done; \
-    for package in libc6 libgcc-s1 ca-certificates; do \
+    packages="libc6 libgcc-s1 ca-certificates"; \
+    mkdir -p /image/usr/local/share/sbom; \
+    host/sbom.sh $packages >/image/usr/local/share/sbom/operator-host.cdx.json; \
+    for package in $packages; do \
         dpkg -s "$package" >/image/var/lib/dpkg/status.d/"$package"; \
         cp --parents /usr/share/doc/"$package"/copyright /image; \
     done; \

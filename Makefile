@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run run-deploy test chaos image-test manifests bench crds schemas fmt lint clean prerequisites
+.PHONY: help run run-deploy test chaos fuzz image-test manifests bench crds schemas fmt lint clean prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -45,11 +45,15 @@ chaos: prerequisites ## Break everything around the host at random: ROUNDS=20, S
 	plugins/build.sh tests/fixtures/puppet >&2; \
 	exec $(target)/debug/chaos $(chaos) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
 
+fuzz: prerequisites ## Fuzz with libFuzzer, TIME=seconds (60) each target or TARGET=name alone (slow to build)
+	tests/fuzz/run.sh $(or $(TIME),60) $(TARGET)
+
 fmt: ## Format the sources
 	cargo fmt --all
 	cd plugins && cargo fmt --all
 
-lint: prerequisites ## Clippy without a warning, shellcheck without a remark
+lint: prerequisites ## Clippy without a warning, shellcheck without a remark, no dependency that deny.toml refuses
+	tests/deny.sh
 	cargo clippy --workspace --all-targets -- -D warnings
 	cd plugins && cargo clippy --workspace --all-targets -- -D warnings
 	shellcheck -x .ci/run $$(git ls-files '*.sh')

@@ -82,6 +82,14 @@ check "has no set-user bit, no plugin, no time of its build"
 if grep -aqE '/usr/local/cargo/|/src/host/' "$root/usr/local/bin/operator-host"; then
     fail "the program names paths of its build"
 fi
+sbom=$root/usr/local/share/sbom/operator-host.cdx.json
+python3 -m json.tool "$sbom" >/dev/null || fail "the list of what is in the image is not JSON"
+for package in "$root"/var/lib/dpkg/status.d/*; do
+    version=$(sed -n 's/^Version: //p' "$package" | sed 's/+/%2B/g; s/:/%3A/g')
+    grep -q "\"pkg:deb/debian/${package##*/}@$version?" "$sbom" || fail "${package##*/} $version is not in $sbom"
+done
+crates=$(grep -c '"purl": "pkg:cargo/' "$sbom")
+check "lists the $crates crates and the packages that it is made of"
 size=$(stat --format %s "$root/usr/local/bin/operator-host")
 [[ $profile != release ]] || ((size <= 20000000)) || fail "the program has $size bytes: at most 20 MB, or what made it grow?"
 check "is $(du -m --apparent-size "$root/usr/local/bin/operator-host" | cut -f1) MB of program in $(du -sm --apparent-size "$root" | cut -f1) MB"

@@ -42,6 +42,7 @@ mod refused;
 mod reload;
 mod rights;
 mod rounds;
+mod sbom;
 mod secrets;
 mod spreading;
 mod successors;

@@ -163,7 +163,7 @@ fn unexpected(export: Export, output: CommandOutput) -> CallError {
     ))
 }
 
-fn parse(bytes: &[u8]) -> Result<CommandOutput, CallError> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<CommandOutput, CallError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         CallError::protocol(format!(
             "standard output is not UTF-8 after {} bytes",

@@ -31,6 +31,9 @@ mod sandbox;
 mod bindings;
 mod digest;
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use cache::{Cache, CacheError};
 pub use call::{Call, CallError, CallStats, Class};
 pub use digest::Digest;

@@ -64,24 +64,27 @@ fn nanos(text: &str) -> Option<i128> {
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return None;
     }
-    let multiplier = multiplier(suffix)?;
+    let (multiplier, parts) = factor(suffix)?;
 
     let mut mantissa: i128 = 0;
     for digit in whole.bytes().chain(fraction.bytes()) {
         mantissa = mantissa.checked_mul(10)?.checked_add(i128::from(digit - b'0'))?;
     }
-    let divisor = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let divisor = 10_i128
+        .checked_pow(u32::try_from(fraction.len()).ok()?)?
+        .checked_mul(parts)?;
     let scaled = mantissa.checked_mul(multiplier)?;
     let nanos = scaled / divisor + i128::from(scaled % divisor != 0);
     Some(if negative { -nanos } else { nanos })
 }
 
-/// What one of the suffix is, in thousand-millionths.
-fn multiplier(suffix: &str) -> Option<i128> {
+/// What one of the suffix is, in thousand-millionths: so many, and by how many that is to be divided, since `1e-10` is
+/// less than one.
+fn factor(suffix: &str) -> Option<(i128, i128)> {
     const ONE: i128 = 1_000_000_000;
     let decimal = |power: u32| ONE.checked_mul(10_i128.checked_pow(power)?);
     let binary = |power: u32| ONE.checked_mul(1024_i128.checked_pow(power)?);
-    match suffix {
+    let whole = match suffix {
         "n" => Some(1),
         "u" => Some(1_000),
         "m" => Some(1_000_000),
@@ -102,10 +105,11 @@ fn multiplier(suffix: &str) -> Option<i128> {
             let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
             match u32::try_from(exponent) {
                 Ok(power) => decimal(power),
-                Err(_) => ONE.checked_div(10_i128.checked_pow(exponent.unsigned_abs())?),
+                Err(_) => return Some((ONE, 10_i128.checked_pow(exponent.unsigned_abs())?)),
             }
         }
-    }
+    };
+    Some((whole?, 1))
 }
 
 impl fmt::Display for Quantity {
@@ -160,6 +164,10 @@ mod tests {
             ("2e3", "2k"),
             ("1E", "1e18"),
             ("10e-1", "1"),
+            // Less than Kubernetes keeps is rounded up.
+            ("1e-10", "1n"),
+            ("15e-10", "2n"),
+            ("0.5e-9", "1n"),
         ] {
             assert_eq!(quantity(one), quantity(other));
         }

@@ -1,0 +1,271 @@
+//! What a plugin answers, in both forms, until it is a plan: nothing that the configuration does not allow is in it, and
+//! every body that would be applied is one of this parent's.
+
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock};
+
+use kube::core::DynamicObject;
+use operator_host::config::{Config, ControllerConfig, Removal};
+use operator_host::controller::children::{Plan, Policy, owns, plan, retains};
+use operator_host::controller::object::{
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, PARENT_ANNOTATION,
+};
+use operator_host::plugin::Limits;
+use operator_host::plugin::contract::{CommandOutput, Kind, Response};
+use operator_host_runtime::fuzzing;
+use serde_json::{Value, json};
+
+use crate::draw::Draw;
+
+const DIGEST: &str = "sha256:d";
+
+pub(crate) fn run(bytes: &[u8]) {
+    let mut draw = Draw::new(bytes);
+    let config = config(draw.chance(2));
+    let parent = parent(draw.pick(&[Some("default"), None]));
+    let cluster = draw.byte();
+    let Some(response) = response(draw) else { return };
+    let existing = |key: &ChildKey| existing(&config, &parent, cluster, key);
+    let policy = Policy {
+        config: &config,
+        parent: &parent,
+        digest: DIGEST,
+        namespaced: &namespaced,
+        existing: &existing,
+    };
+    let planned = || plan(&policy, &response.children, &response.keep, &response.generate);
+    match planned() {
+        Ok(plan) => {
+            assert_eq!(planned().as_ref(), Ok(&plan), "twice the same");
+            assert_eq!(plan.desired.len(), response.children.len(), "all or nothing");
+            assert_eq!(plan.secrets.len(), response.generate.len());
+            is_allowed(&config, &parent, &plan);
+            for key in keys(&plan) {
+                if let Some(live) = existing(key) {
+                    may_be_touched(&config, &parent, &live);
+                }
+            }
+        }
+        Err(refusals) => {
+            assert!(!refusals.is_empty());
+            refusals
+                .iter()
+                .for_each(|refusal| assert!(!refusal.to_string().is_empty()));
+        }
+    }
+}
+
+/// The answer of a command is one document; that of a component has a text for each object.
+fn response(mut draw: Draw<'_>) -> Option<Response> {
+    let is_command = draw.chance(2);
+    let rest = draw.rest();
+    if is_command {
+        match fuzzing::command_answer(rest, &Limits::DEFAULT) {
+            Ok(CommandOutput::Response(response)) => Some(*response),
+            // The children of both are planned alike.
+            Ok(CommandOutput::Cleanup(cleanup)) => Some(Response {
+                children: cleanup.children,
+                ..Response::default()
+            }),
+            Ok(_) => None,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                None
+            }
+        }
+    } else {
+        let mut texts: Vec<String> = String::from_utf8_lossy(rest).lines().map(str::to_owned).collect();
+        let status = texts.pop();
+        fuzzing::component_answer(texts, status, &Limits::DEFAULT).ok()
+    }
+}
+
+fn keys(plan: &Plan) -> impl Iterator<Item = &ChildKey> {
+    let desired = plan.desired.iter().map(|desired| &desired.key);
+    desired.chain(plan.secrets.iter().map(|secret| &secret.key))
+}
+
+fn is_allowed(config: &ControllerConfig, parent: &DynamicObject, plan: &Plan) {
+    let mut seen = HashSet::new();
+    for key in keys(plan) {
+        assert!(seen.insert(key), "{key} is there twice");
+        assert!(config.children.contains_key(&key.kind), "{key} may not be made");
+        match (&parent.metadata.namespace, &key.name.namespace) {
+            (Some(own), namespace) => assert_eq!(namespace.as_ref(), Some(own), "{key}"),
+            (None, Some(namespace)) => assert!(config.other_namespaces.contains(namespace), "{key}"),
+            (None, None) => assert_eq!(namespaced(&key.kind), Some(false), "{key}"),
+        }
+        assert!(!key.name.name.is_empty());
+    }
+    for desired in &plan.desired {
+        body(
+            config,
+            parent,
+            &desired.key,
+            &desired.body,
+            config.children[&desired.key.kind],
+        );
+        assert_eq!(
+            desired.body["metadata"]["annotations"][APPLIED_ANNOTATION],
+            desired.fingerprint
+        );
+        assert_eq!(desired.body["metadata"]["annotations"][DIGEST_ANNOTATION], DIGEST);
+    }
+    for secret in &plan.secrets {
+        body(config, parent, &secret.key, &secret.body, config.generated);
+        assert!(secret.body.get("data").is_none() && secret.body.get("stringData").is_none());
+        for entry in &secret.secret.entries {
+            assert!((8..=1024).contains(&entry.length), "{}", entry.length);
+        }
+    }
+}
+
+/// What would be sent to the API server.
+fn body(config: &ControllerConfig, parent: &DynamicObject, key: &ChildKey, body: &Value, removal: Removal) {
+    let metadata = &body["metadata"];
+    assert_eq!(body["apiVersion"], key.kind.api_version);
+    assert_eq!(body["kind"], key.kind.kind);
+    assert_eq!(metadata["name"], key.name.name);
+    assert_eq!(metadata["namespace"].as_str(), key.name.namespace.as_deref());
+    for field in [
+        "managedFields",
+        "resourceVersion",
+        "uid",
+        "creationTimestamp",
+        "generation",
+        "selfLink",
+    ] {
+        assert!(metadata.get(field).is_none(), "{field} is applied");
+    }
+    assert!(body.get("status").is_none(), "a status is applied");
+    assert_eq!(metadata["labels"][CONTROLLER_LABEL], config.name.as_str());
+    let name = parent
+        .metadata
+        .namespace
+        .as_ref()
+        .map_or_else(|| "a".to_owned(), |own| format!("{own}/a"));
+    assert_eq!(metadata["annotations"][PARENT_ANNOTATION], name);
+    let owners = match removal {
+        Removal::Retain => Value::Null,
+        Removal::Delete => json!([{
+            "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": "uid-a",
+            "controller": true, "blockOwnerDeletion": true,
+        }]),
+    };
+    assert_eq!(metadata["ownerReferences"], owners);
+    assert!(
+        serde_json::from_value::<DynamicObject>(body.clone()).is_ok() || !metadata_is_well_formed(metadata)
+    );
+}
+
+/// Labels, annotations and finalizers are the plugin's to say, and what the API server refuses is an error of that child.
+fn metadata_is_well_formed(metadata: &Value) -> bool {
+    serde_json::from_value::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>(metadata.clone())
+        .is_ok()
+}
+
+/// An object that exists may be written only when it is proved to be this parent's, or adoption is on and it is nobody's.
+fn may_be_touched(config: &ControllerConfig, parent: &DynamicObject, live: &DynamicObject) {
+    if owns(config, parent, live) || retains(config, parent, live) {
+        return;
+    }
+    let owner = live
+        .metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true));
+    match owner {
+        // An owner reference to this parent alone, without the label, is what a person may have written.
+        Some(owner) => assert_eq!(Some(&owner.uid), parent.metadata.uid.as_ref(), "{live:?}"),
+        None => assert!(config.adopt, "{live:?} is taken over"),
+    }
+}
+
+/// The configuration that all answers are held against.
+pub(crate) fn config(adopt: bool) -> ControllerConfig {
+    static CONFIGS: LazyLock<[ControllerConfig; 2]> = LazyLock::new(|| [false, true].map(read));
+    CONFIGS[usize::from(adopt)].clone()
+}
+
+fn read(adopt: bool) -> ControllerConfig {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("p.wasm"), b"").expect("a file");
+    let text = format!(
+        "controllers:
+  - name: shop
+    parent: {{apiVersion: example.com/v1, kind: Shop}}
+    plugin: p.wasm
+    adopt: {adopt}
+    otherNamespaces: [spare]
+    reads: [{{apiVersion: v1, kind: ConfigMap}}]
+    children:
+      - {{apiVersion: v1, kind: Pod}}
+      - {{apiVersion: v1, kind: Secret}}
+      - {{apiVersion: v1, kind: PersistentVolumeClaim}}
+      - {{apiVersion: v1, kind: Node}}
+      - {{apiVersion: example.com/v1, kind: Missing}}
+"
+    );
+    let config = Config::parse(&folder.path().join("config.yaml"), &text);
+    config.expect("a configuration").controllers.remove(0)
+}
+
+pub(crate) fn kind(api_version: &str, kind: &str) -> Kind {
+    Kind {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+    }
+}
+
+pub(crate) fn parent(namespace: Option<&str>) -> DynamicObject {
+    object(json!({
+        "apiVersion": "example.com/v1", "kind": "Shop",
+        "metadata": {"name": "a", "namespace": namespace, "uid": "uid-a"},
+    }))
+}
+
+fn object(value: Value) -> DynamicObject {
+    serde_json::from_value(value).expect("an object")
+}
+
+fn namespaced(kind: &Kind) -> Option<bool> {
+    match kind.kind.as_str() {
+        "Node" => Some(false),
+        "Missing" => None,
+        _ => Some(true),
+    }
+}
+
+/// What is in the cluster under a name: nothing, an object of this parent, or somebody else's.
+fn existing(
+    config: &ControllerConfig,
+    parent: &DynamicObject,
+    cluster: u8,
+    key: &ChildKey,
+) -> Option<Arc<DynamicObject>> {
+    let owner = |uid: &str, name: &str, kind: &str| json!([{"apiVersion": "example.com/v1", "kind": kind, "name": name, "uid": uid, "controller": true}]);
+    let marked = |parent: &str| {
+        (
+            json!({CONTROLLER_LABEL: config.name}),
+            json!({PARENT_ANNOTATION: parent}),
+        )
+    };
+    let own = operator_host::controller::object::ObjectName::of(parent).to_string();
+    let (owners, (labels, annotations)) = match cluster % 8 {
+        0 | 1 => return None,
+        2 => (owner("uid-a", "a", "Shop"), marked(&own)),
+        3 => (owner("uid-old", "a", "Shop"), marked(&own)),
+        4 => (owner("uid-b", "b", "Shop"), marked("default/b")),
+        5 => (json!([]), marked(&own)),
+        6 => (json!([]), marked("default/b")),
+        _ => (json!([]), (json!({}), json!({}))),
+    };
+    Some(Arc::new(object(json!({
+        "apiVersion": key.kind.api_version, "kind": key.kind.kind,
+        "metadata": {
+            "name": key.name.name, "namespace": key.name.namespace, "uid": "uid-live",
+            "ownerReferences": owners, "labels": labels, "annotations": annotations,
+        },
+    }))))
+}

@@ -1,0 +1,41 @@
+//! From bytes to choices, so that a fuzzer that changes a byte changes one choice.
+
+/// Takes choices from the front of the bytes; zeros when there are no more.
+pub(crate) struct Draw<'a>(&'a [u8]);
+
+impl<'a> Draw<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        match self.0.split_first() {
+            Some((first, rest)) => {
+                self.0 = rest;
+                *first
+            }
+            None => 0,
+        }
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        usize::from(self.byte()) % limit.max(1)
+    }
+
+    pub(crate) fn chance(&mut self, of: usize) -> bool {
+        self.below(of) == 1 % of
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// What is left.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.0
+    }
+}

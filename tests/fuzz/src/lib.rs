@@ -1,0 +1,79 @@
+//! Fuzz targets: each takes any bytes, drives one part of the host or of the SDK with them, and panics when something
+//! does not hold that must hold whatever the input is.
+//!
+//! `tests/corpora.rs` runs them on the corpora and on mutations of those in `make test`; `coverage/` runs them under
+//! libFuzzer in `make fuzz`.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a target fails by panicking"
+)]
+
+mod draw;
+
+mod answer;
+mod config;
+mod lease;
+mod mask;
+mod pack;
+mod plugin_file;
+mod selector;
+
+mod quantities;
+mod scanner;
+
+// The parts of the SDK under test, as they stand in its crate: they depend on the standard library and serde_json alone.
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../../plugins/sdk/src/kinds.rs"]
+mod kinds;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../../plugins/sdk/src/object.rs"]
+mod object;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../../plugins/sdk/src/quantity.rs"]
+mod quantity;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../../plugins/sdk/src/scan.rs"]
+mod scan;
+
+/// One target.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// The name of its corpus, a folder in `corpora/`.
+    pub name: &'static str,
+    /// Panics when something does not hold of these bytes.
+    pub run: fn(&[u8]),
+    /// Bytes that an input may have: more find nothing new and take longer.
+    pub longest: usize,
+    /// Mutations that a short run tries of each file of the corpus: fewer where one takes longer.
+    pub mutations: u32,
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    target("plugin-file", plugin_file::run, 16 << 10, 20),
+    target("answer", answer::run, 8 << 10, 2_000),
+    target("pack", pack::run, 4 << 10, 150),
+    target("config", config::run, 8 << 10, 500),
+    target("selector", selector::run, 1 << 10, 5_000),
+    target("mask", mask::run, 4 << 10, 2_000),
+    target("scan", scanner::run, 4 << 10, 5_000),
+    target("quantity", quantities::run, 256, 10_000),
+    target("lease", lease::run, 1 << 10, 2_000),
+];
+
+const fn target(name: &'static str, run: fn(&[u8]), longest: usize, mutations: u32) -> Target {
+    Target {
+        name,
+        run,
+        longest,
+        mutations,
+    }
+}
+
+/// The target of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<Target> {
+    TARGETS.iter().find(|target| target.name == name).copied()
+}

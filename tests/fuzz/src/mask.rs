@@ -1,0 +1,127 @@
+//! Masking: no value of a Secret is left in a record, in whatever text it stood.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::ByteString;
+use operator_host::record::mask;
+use serde_json::Value;
+
+/// As the masking has it: what is shorter would be found in other texts by chance.
+const SHORTEST: usize = 6;
+
+pub(crate) fn run(bytes: &[u8]) {
+    let Ok(before) = serde_json::from_slice::<Value>(bytes) else {
+        return;
+    };
+    let mut after = before.clone();
+    mask(&mut after);
+    same_shape(&before, &after);
+
+    let mut again = after.clone();
+    mask(&mut again);
+    assert_eq!(after, again, "masking twice is masking once");
+
+    let mut values = BTreeSet::new();
+    secrets(&before, &mut |secret| collect(secret, &mut values));
+    // A value that is a piece of a stand-in stands where the stand-ins are.
+    let is_ordinary = |value: &&String| !"masked-0123456789bWFza2VkL".contains(&value[..SHORTEST]);
+    let mut texts = Vec::new();
+    strings(&after, &mut |text| texts.push(text.to_owned()));
+    for value in values
+        .iter()
+        .filter(|value| value.len() >= SHORTEST)
+        .filter(is_ordinary)
+    {
+        for text in &texts {
+            assert!(!text.contains(value.as_str()), "{value:?} is left in {text:?}");
+        }
+    }
+    // In a Secret not even a short one is left.
+    secrets(&after, &mut |secret| {
+        for value in secret["data"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(_, value)| value)
+        {
+            let ByteString(bytes) = serde_json::from_value(value.clone()).expect("base64");
+            assert!(is_stand_in(&bytes), "{value} is no stand-in");
+        }
+        for value in secret["stringData"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(_, value)| value)
+        {
+            assert!(
+                is_stand_in(value.as_str().expect("a text").as_bytes()),
+                "{value} is no stand-in"
+            );
+        }
+    });
+}
+
+fn is_stand_in(bytes: &[u8]) -> bool {
+    bytes.is_empty() || bytes.starts_with(b"masked-")
+}
+
+fn secrets(value: &Value, see: &mut impl FnMut(&Value)) {
+    if value["kind"] == "Secret" && value["apiVersion"] == "v1" {
+        see(value);
+    }
+    match value {
+        Value::Object(map) => map.values().for_each(|value| secrets(value, see)),
+        Value::Array(items) => items.iter().for_each(|item| secrets(item, see)),
+        _ => {}
+    }
+}
+
+/// The values of a Secret as texts, and as base64 where they have a length at which that is not found by chance.
+fn collect(secret: &Value, values: &mut BTreeSet<String>) {
+    let mut add = |value: Vec<u8>| {
+        if value.len() >= SHORTEST
+            && let Ok(Value::String(base64)) = serde_json::to_value(ByteString(value.clone()))
+        {
+            values.insert(base64);
+        }
+        values.extend(String::from_utf8(value));
+    };
+    for (_, value) in secret["data"].as_object().into_iter().flatten() {
+        if let Ok(ByteString(bytes)) = serde_json::from_value(value.clone()) {
+            add(bytes);
+        }
+    }
+    for (_, value) in secret["stringData"].as_object().into_iter().flatten() {
+        add(value.as_str().unwrap_or_default().as_bytes().to_vec());
+    }
+}
+
+fn strings(value: &Value, see: &mut impl FnMut(&str)) {
+    match value {
+        Value::String(text) => see(text),
+        Value::Array(items) => items.iter().for_each(|item| strings(item, see)),
+        Value::Object(map) => {
+            for (key, value) in map {
+                see(key);
+                strings(value, see);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Masking changes texts, and takes kubectl's copy of a Secret out of its annotations; nothing else.
+fn same_shape(before: &Value, after: &Value) {
+    match (before, after) {
+        (Value::Array(before), Value::Array(after)) => {
+            assert_eq!(before.len(), after.len());
+            before
+                .iter()
+                .zip(after)
+                .for_each(|(before, after)| same_shape(before, after));
+        }
+        (Value::Object(before), Value::Object(after)) => assert!(after.len() <= before.len()),
+        (Value::String(_), Value::String(_)) => {}
+        _ => assert_eq!(before, after),
+    }
+}

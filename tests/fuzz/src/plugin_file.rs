@@ -1,0 +1,52 @@
+//! A plugin's file: whatever is in it, it is refused in words or is a plugin that answers within its limits.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use operator_host::plugin::contract::is_dns_label;
+use operator_host::plugin::{Limits, Plugin, Runtime};
+use operator_host_runtime::fuzzing;
+
+const LIMITS: Limits = Limits {
+    memory: 4 << 20,
+    deadline: Duration::from_millis(200),
+    response: 64 << 10,
+    compile: Duration::from_secs(20),
+    ..Limits::DEFAULT
+};
+/// What an error says is shown in conditions and logs.
+const LONGEST_MESSAGE: usize = 64 << 10;
+
+static TOKIO: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1).enable_all().build().expect("threads")
+});
+static ENGINE: LazyLock<Runtime> = LazyLock::new(|| Runtime::new(Default::default()).expect("an engine"));
+
+pub(crate) fn run(bytes: &[u8]) {
+    let _ = &*ENGINE;
+    let inspected = fuzzing::inspect(bytes);
+    if let Err(error) = &inspected {
+        speaks(&error.to_string());
+    }
+    match TOKIO.block_on(ENGINE.load(bytes.to_vec(), LIMITS)) {
+        Ok(plugin) => {
+            assert!(inspected.is_ok(), "loaded, though inspection refuses it");
+            can_be_used(&plugin, bytes);
+        }
+        Err(error) => speaks(&error.to_string()),
+    }
+}
+
+fn can_be_used(plugin: &Plugin, bytes: &[u8]) {
+    let description = plugin.description();
+    assert!(is_dns_label(&description.name), "{:?}", description.name);
+    assert!(!description.parent.kind.is_empty());
+    assert_eq!(plugin.size(), bytes.len());
+    assert_eq!(*plugin.digest(), operator_host::plugin::Digest::of(bytes));
+}
+
+fn speaks(message: &str) {
+    assert!(!message.is_empty());
+    assert!(message.len() <= LONGEST_MESSAGE, "{} bytes", message.len());
+}
