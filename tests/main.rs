@@ -17,6 +17,7 @@ mod bad_calls;
 mod bad_files;
 mod behind;
 mod cluster_scoped;
+mod compiling;
 mod configuration;
 mod crds;
 mod definitions;

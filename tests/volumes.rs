@@ -79,7 +79,8 @@ async fn a_disk_with_no_room_for_compiled_code_costs_only_that() {
     let cache = folder(&scenario, "cache");
     let path = cache.display().to_string();
     let config = scenario.config(CONTROLLER);
-    let small = format!("mount -t tmpfs -o size=64k tmpfs {path}");
+    // Half of the volume would be enough for the code, but something else is there.
+    let small = format!("mount -t tmpfs -o size=8m tmpfs {path}\nhead -c 8323072 /dev/zero >{path}/other");
     let host = scenario.start_after(&small, &config, &["--cache-dir", &path]);
     until_echo_is_ready(&scenario).await;
     host.until_log(&["cannot keep compiled code", "No space left"])
@@ -126,9 +127,11 @@ async fn code_that_is_not_used_makes_room_for_new_code() {
     let (small, large) = (*sizes.iter().min().unwrap(), *sizes.iter().max().unwrap());
     fs::remove_dir_all(cache.join("compiled-v1")).unwrap();
 
-    // Room for the larger one, and not for both.
-    let size = large + small / 2;
-    let mount = format!("mount -t tmpfs -o size={size} tmpfs {path}");
+    // Half of the volume would be enough for both, but something else leaves room for the larger one only.
+    let other = large + 2 * small;
+    let size = other + large + small / 2;
+    let mount =
+        format!("mount -t tmpfs -o size={size} tmpfs {path}\nhead -c {other} /dev/zero >{path}/other");
     let config = scenario.config(CONTROLLER);
     let host = scenario.start_after(&mount, &config, &argument);
     let seen = seen_by(&host, &cache);

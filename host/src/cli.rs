@@ -1,6 +1,7 @@
 //! The command line. Every option can also be given as an environment variable.
 
 pub mod check;
+pub mod compile_plugin;
 pub mod crd;
 pub mod diff;
 pub mod new;
@@ -59,6 +60,9 @@ pub enum Command {
     Schema(schema::Args),
     /// Print the manifest that makes the API server ask the host before it writes a resource
     WebhookManifests(webhook_manifests::Args),
+    /// Compile the plugin on standard input; for the host's own use
+    #[command(hide = true)]
+    CompilePlugin(compile_plugin::Args),
 }
 
 /// How a command failed.

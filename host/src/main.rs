@@ -7,6 +7,10 @@ use operator_host::cli::{self, Cli, Command};
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
+    // Before there are threads, which would not be limited.
+    if let Command::CompilePlugin(args) = &command {
+        return cli::compile_plugin::run(args);
+    }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
             Command::Rbac(args) => cli::rbac::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Uninstall(args) => cli::uninstall::run(args).await,
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
+            Command::CompilePlugin(args) => Ok(cli::compile_plugin::run(&args)),
         }
     });
     // A plugin that is still being compiled is nobody's any more: the process does not wait for it.

@@ -21,7 +21,8 @@ use crate::controller::watches::Watches;
 use crate::leader::Leadership;
 use crate::leader::term::Term;
 use crate::plugin::reload::Files;
-use crate::plugin::{Cache, EngineError, EngineOptions, Runtime};
+use crate::plugin::versions::Room;
+use crate::plugin::{Cache, Compiler, EngineError, EngineOptions, Outside, Runtime, compile_memory};
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::Instruments;
 use crate::telemetry::log::Level;
@@ -38,6 +39,9 @@ const FLUSH_LEADING: Duration = Duration::from_millis(500);
 /// A controller makes no more than its `concurrency`, so that below this sum none waits for the plugin of another,
 /// whatever controllers come later.
 const MAX_TURNS: u32 = 512;
+
+/// The part of the cache's folder that versions may take when they are in it.
+const VERSIONS_SHARE: u64 = 4;
 
 /// Why the operator cannot start.
 #[derive(Debug, Error)]
@@ -64,6 +68,8 @@ pub struct Setup {
     pub config: Config,
     /// Where compiled code is kept.
     pub cache_dir: Option<PathBuf>,
+    /// Bytes that its folder may take, with the versions where they are in it.
+    pub cache_size: u64,
     /// Where the last versions of each plugin are kept; absent: in the folder of compiled code, or nowhere.
     pub state_dir: Option<PathBuf>,
     /// Changes what is logged.
@@ -87,7 +93,17 @@ pub async fn run(
         concurrency: MAX_TURNS,
         ..EngineOptions::default()
     };
-    let runtime = Runtime::with_cache(options, setup.cache_dir.as_deref().and_then(open_cache))?;
+    let beside = setup.cache_dir.as_deref().map(|folder| folder.join("versions"));
+    let shared_folder = setup.state_dir.is_none() && beside.is_some();
+    let versions_size = setup.cache_size / VERSIONS_SHARE;
+    // The rest is for what is being written.
+    let cache_size = setup.cache_size / 8 * if shared_folder { 5 } else { 7 };
+    let cache = setup
+        .cache_dir
+        .as_deref()
+        .and_then(|folder| open_cache(folder, cache_size));
+    let compiler = Compiler::Outside(Outside::this_program(compile_memory()));
+    let runtime = Runtime::with(options, compiler, cache)?;
     let files = Files::start().map_err(OperatorError::Files)?;
     let client = connection.client()?;
     let kinds = Arc::new(Kinds::new(client.clone(), Arc::clone(&instruments.metrics)));
@@ -133,12 +149,12 @@ pub async fn run(
     };
     let start = setup.config.clone();
     let configurations = follower.start(&files, setup.config);
-    let beside = setup.cache_dir.map(|folder| folder.join("versions"));
     let places = Places {
         runtime,
         files,
         definitions: Arc::clone(&definitions.0),
         state: setup.state_dir.or(beside),
+        room: Room(if shared_folder { versions_size } else { u64::MAX }),
     };
     let mut controllers = Controllers::new(places, shared, watched, stop.clone());
     tokio::select! {
@@ -185,8 +201,8 @@ async fn follow(
 }
 
 /// The compiled cache; without one that can be used the host starts as without any.
-fn open_cache(folder: &Path) -> Option<Cache> {
-    Cache::open(folder)
+fn open_cache(folder: &Path, size: u64) -> Option<Cache> {
+    Cache::open(folder, size)
         .inspect_err(|error| warn!("no compiled code is kept: {error}"))
         .ok()
 }

@@ -1,16 +1,18 @@
-//! Machine code kept on disk, so that a start compiles nothing that was compiled before.
+//! Machine code kept on disk, so that a start compiles nothing that was compiled before; and which files were compiled in
+//! vain.
 //!
 //! Machine code runs outside of every sandbox, so an entry must be what this host wrote, to the last byte. Each
-//! entry begins with an HMAC-SHA256 over its name and its code, with a key that only this host's user can read; the
+//! entry begins with an HMAC-SHA256 over its name and its contents, with a key that only this host's user can read; the
 //! check runs over the very bytes in memory that are then loaded. The name says what the code was made from and
-//! for. An entry that fails the check, or that the engine does not take, is made anew. See ARCHITECTURE.md for what
+//! for. An entry that fails the check, or that the engine does not take, is made again. See ARCHITECTURE.md for what
 //! this protects against, and what not.
 
+mod folder;
+
 use std::collections::hash_map::DefaultHasher;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::hash::{Hash as _, Hasher as _};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,17 +22,25 @@ use aws_lc_rs::hmac;
 use tracing::{debug, warn};
 use wasmtime::Engine;
 
+use self::folder::Temporary;
+use crate::code::Code;
 use crate::digest::Digest;
+use crate::failures::Failure;
 
 /// Within the folder that is configured: what belongs to this layout of entries, and to nobody else.
 const FOLDER: &str = "compiled-v1";
-const KEY: &str = "key";
-const KEY_BYTES: usize = 32;
 const TAG_BYTES: usize = 32;
-/// The suffix of entries.
-const SUFFIX: &str = "code";
-/// So many entries are kept; those go first that were not used for the longest time.
-const ENTRIES: usize = 64;
+/// The suffix of code.
+const CODE: &str = "code";
+/// The suffix of what could not be compiled.
+const FAILED: &str = "failed";
+/// So many files that could not be compiled are remembered.
+const FAILURES: usize = 256;
+/// Entries take at most this part of the volume, since it is rarely theirs alone.
+const VOLUME_SHARE: u64 = 2;
+
+/// Makes components of modules, and is not part of the engine's own hash. A test compares it with the lock file.
+pub(crate) const ENCODER: &str = "wit-component 0.254.2";
 
 /// Why a folder cannot hold compiled code. The host works without.
 #[derive(Debug, thiserror::Error)]
@@ -53,9 +63,6 @@ pub enum CacheError {
     },
 }
 
-/// How a type of wasmtime is made of the bytes that its `serialize` gave.
-pub(crate) type Deserialize<T> = unsafe fn(&Engine, Vec<u8>) -> wasmtime::Result<T>;
-
 /// A folder of compiled code. Cheap to clone.
 #[derive(Clone)]
 pub struct Cache(Arc<Folder>);
@@ -63,58 +70,50 @@ pub struct Cache(Arc<Folder>);
 struct Folder {
     path: PathBuf,
     key: hmac::Key,
-    /// Whether it was said that entries cannot be written.
+    /// Bytes that all entries may have together.
+    size: u64,
+    opened: SystemTime,
+    /// Whether it was said that entries cannot be written, and that there is no room for all that are used.
     said: AtomicBool,
+    said_small: AtomicBool,
     next: AtomicU64,
 }
 
+/// One file in the folder.
+struct Entry {
+    used: SystemTime,
+    bytes: u64,
+    path: PathBuf,
+}
+
 impl Cache {
-    /// Uses a folder of its own within `folder`; makes both when they are not there.
+    /// Uses a folder of its own within `folder`; makes both when they are not there. All that is kept in it has at most
+    /// `size` bytes, and half of the volume.
     ///
     /// # Errors
     /// When it cannot be made or read, or when others could write to it.
-    pub fn open(folder: &Path) -> Result<Self, CacheError> {
+    pub fn open(folder: &Path, size: u64) -> Result<Self, CacheError> {
         let path = folder.join(FOLDER);
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |source| CacheError::Io { path, source }
-        };
-        fs::create_dir_all(folder).map_err(at(folder))?;
-        match fs::DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(&path)(error)),
-            _ => {}
-        }
-        // What this process makes belongs to the user that it runs as, which is whom the folder must belong to.
-        let probe = Temporary::create(&path, 0).map_err(at(&path))?;
-        let user = probe.file.metadata().map_err(at(&path))?.uid();
-        drop(probe);
-        private(
-            &path,
-            &fs::symlink_metadata(&path).map_err(at(&path))?,
-            user,
-            true,
-        )?;
-        let file = path.join(KEY);
-        let key = match read_key(&file, user)? {
-            Some(key) => key,
-            None => make_key(&path, &file, user)?,
-        };
+        let key = folder::open(&path)?;
         Ok(Self(Arc::new(Folder {
             path,
             key: hmac::Key::new(hmac::HMAC_SHA256, &key),
+            size,
+            opened: SystemTime::now(),
             said: AtomicBool::new(false),
+            said_small: AtomicBool::new(false),
             next: AtomicU64::new(1),
         })))
     }
 
-    /// The code made of `source`, when it is there and good.
-    pub(crate) fn get<T>(&self, engine: &Engine, name: &str, deserialize: Deserialize<T>) -> Option<T> {
-        let file = self.file(name);
+    /// What `load` makes of the code under this name, when it is there and good.
+    pub(crate) fn get<T>(&self, name: &str, load: impl FnOnce(Code) -> wasmtime::Result<T>) -> Option<T> {
+        let file = self.file(name, CODE);
         let content = fs::read(&file).ok()?;
         let restored = self
-            .authentic(name, content)
+            .authentic(&file, content)
             .ok_or_else(|| "it is not what this host wrote".to_owned())
-            .and_then(|code| restore(engine, code, deserialize).map_err(|error| format!("{error:#}")));
+            .and_then(|code| load(Code::authentic(code)).map_err(|error| format!("{error:#}")));
         match restored {
             Ok(restored) => {
                 // The ones that are not used go first.
@@ -126,7 +125,7 @@ impl Cache {
                 Some(restored)
             }
             Err(reason) => {
-                warn!(entry = name, %reason, "a file of compiled code cannot be used and is made anew");
+                warn!(entry = name, %reason, "a file of compiled code cannot be used and is made again");
                 let _ = fs::remove_file(&file);
                 None
             }
@@ -134,74 +133,148 @@ impl Cache {
     }
 
     /// Keeps code under a name. Where that is not possible the host goes on without.
-    pub(crate) fn put(&self, name: &str, code: &[u8]) {
-        let mut written = self.write(name, code);
-        while written.as_ref().is_err_and(is_full) && self.evict(1) > 0 {
-            written = self.write(name, code);
+    pub(crate) fn put(&self, name: &str, code: &Code) {
+        self.keep(&self.file(name, CODE), code.bytes());
+        let _ = fs::remove_file(self.file(name, FAILED));
+    }
+
+    /// Why compiling this failed before; `None` when it did not, or when that is no reason any more.
+    pub(crate) fn failure(&self, name: &str) -> Option<Failure> {
+        let file = self.file(name, FAILED);
+        let content = fs::read(&file).ok()?;
+        Failure::read(&self.authentic(&file, content)?)
+    }
+
+    /// Remembers that compiling failed.
+    pub(crate) fn put_failure(&self, name: &str, failure: &Failure) {
+        self.keep(&self.file(name, FAILED), &failure.write());
+        let failures = self.entries(|path| has_suffix(path, FAILED));
+        for entry in failures.iter().rev().skip(FAILURES) {
+            let _ = fs::remove_file(&entry.path);
+        }
+    }
+
+    fn keep(&self, file: &Path, content: &[u8]) {
+        let bytes = (content.len() + TAG_BYTES) as u64;
+        let mut written = self.make_room(bytes);
+        if written.is_ok() {
+            written = self.write(file, content);
+        }
+        while written.as_ref().is_err_and(is_full) && self.evict_one() {
+            written = self.write(file, content);
         }
         match written {
-            Ok(()) => debug!(entry = name, bytes = code.len(), "compiled code kept"),
+            Ok(()) => debug!(entry = %file.display(), bytes, "compiled code kept"),
             Err(error) if self.0.said.swap(true, Ordering::Relaxed) => {
-                debug!(entry = name, %error, "cannot keep compiled code");
+                debug!(entry = %file.display(), %error, "cannot keep compiled code");
             }
             Err(error) => warn!(
                 folder = %self.0.path.display(), %error,
                 "cannot keep compiled code: plugins run, but the next start compiles them again"
             ),
         }
-        let surplus = self.entries().len().saturating_sub(ENTRIES);
-        self.evict(surplus);
     }
 
-    fn write(&self, name: &str, code: &[u8]) -> io::Result<()> {
+    /// Lets entries go until there is room for so many bytes more.
+    fn make_room(&self, bytes: u64) -> io::Result<()> {
+        let bound = self.bound();
+        if bytes > bound {
+            let message = format!("it has {bytes} bytes, and all of it may have {bound}");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        }
+        let entries = self.entries(|_| true);
+        let mut sum: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        for entry in entries {
+            if sum + bytes <= bound {
+                break;
+            }
+            sum -= entry.bytes;
+            self.evict(&entry);
+        }
+        Ok(())
+    }
+
+    /// Bytes that all entries may have now.
+    fn bound(&self) -> u64 {
+        let volume = rustix::fs::statvfs(&self.0.path)
+            .map_or(u64::MAX, |volume| volume.f_blocks.saturating_mul(volume.f_frsize));
+        self.0.size.min(volume / VOLUME_SHARE)
+    }
+
+    fn write(&self, file: &Path, content: &[u8]) -> io::Result<()> {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let mut entry = Temporary::create(&self.0.path, number)?;
         entry
             .file
-            .write_all(hmac::sign(&self.key_of(name), code).as_ref())?;
-        entry.file.write_all(code)?;
-        fs::rename(&entry.path, self.file(name))
+            .write_all(hmac::sign(&self.key_of(file), content).as_ref())?;
+        entry.file.write_all(content)?;
+        fs::rename(&entry.path, file)
     }
 
-    /// The code in an entry, when this host wrote it under this name.
-    fn authentic(&self, name: &str, mut content: Vec<u8>) -> Option<Authentic> {
-        let (tag, code) = content.split_at_checked(TAG_BYTES)?;
-        hmac::verify(&self.key_of(name), code, tag).ok()?;
+    /// What is in an entry, when this host wrote it under this name.
+    fn authentic(&self, file: &Path, mut content: Vec<u8>) -> Option<Vec<u8>> {
+        let (tag, rest) = content.split_at_checked(TAG_BYTES)?;
+        hmac::verify(&self.key_of(file), rest, tag).ok()?;
         content.drain(..TAG_BYTES);
-        Some(Authentic(content))
+        Some(content)
     }
 
-    /// A key for each name, so that an entry is good under its own name only.
-    fn key_of(&self, name: &str) -> hmac::Key {
+    /// A key for each file's name, so that an entry is good under its own only, and a failure is never code.
+    fn key_of(&self, file: &Path) -> hmac::Key {
+        let name = file.file_name().unwrap_or_default();
         hmac::Key::new(
             hmac::HMAC_SHA256,
-            hmac::sign(&self.0.key, name.as_bytes()).as_ref(),
+            hmac::sign(&self.0.key, name.as_encoded_bytes()).as_ref(),
         )
     }
 
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.path.join(format!("{name}.{SUFFIX}"))
+    fn file(&self, name: &str, suffix: &str) -> PathBuf {
+        self.0.path.join(format!("{name}.{suffix}"))
     }
 
-    /// All entries, those first that were not used for the longest time.
-    fn entries(&self) -> Vec<PathBuf> {
+    /// The entries that are wanted, those first that were not used for the longest time.
+    fn entries(&self, wanted: impl Fn(&Path) -> bool) -> Vec<Entry> {
         let Ok(folder) = fs::read_dir(&self.0.path) else {
             return Vec::new();
         };
-        let mut entries: Vec<_> = folder
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX))
-            .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
+        let paths = folder.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut entries: Vec<_> = paths
+            .filter(|path| (has_suffix(path, CODE) || has_suffix(path, FAILED)) && wanted(path))
+            .filter_map(|path| {
+                let found = fs::metadata(&path).ok()?;
+                Some(Entry {
+                    used: found.modified().ok()?,
+                    bytes: found.len(),
+                    path,
+                })
+            })
             .collect();
-        entries.sort();
-        entries.into_iter().map(|(_, path)| path).collect()
+        entries.sort_by(|a, b| (a.used, &a.path).cmp(&(b.used, &b.path)));
+        entries
     }
 
-    /// Takes out so many entries; how many it did.
-    fn evict(&self, count: usize) -> usize {
-        let oldest = self.entries().into_iter().take(count);
-        oldest.filter(|path| fs::remove_file(path).is_ok()).count()
+    /// Lets the entry go that was not used for the longest time; whether there was one.
+    fn evict_one(&self) -> bool {
+        self.entries(|_| true)
+            .first()
+            .is_some_and(|entry| self.evict(entry))
     }
+
+    fn evict(&self, entry: &Entry) -> bool {
+        let used = has_suffix(&entry.path, CODE) && entry.used >= self.0.opened;
+        if used && !self.0.said_small.swap(true, Ordering::Relaxed) {
+            warn!(
+                folder = %self.0.path.display(), bytes = self.bound(),
+                "there is no room for the compiled code of all plugins: each start compiles some of them again; raise \
+                 --cache-size, and the size of the volume with it"
+            );
+        }
+        fs::remove_file(&entry.path).is_ok()
+    }
+}
+
+fn has_suffix(path: &Path, suffix: &str) -> bool {
+    path.extension().is_some_and(|found| found == suffix)
 }
 
 /// Whether the disk, or this user's share of it, has no room.
@@ -212,105 +285,19 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// The name of the code that this engine makes of these bytes. The engine's hash covers its version, its settings
-/// and the features of the processor that it compiles for.
-pub(crate) fn name(engine: &Engine, source: &[u8], form: &str) -> String {
+/// What else than the file decides what code is made of it: the engine's version, its settings and the features of the
+/// processor that it compiles for, and what makes a component of a module.
+pub(crate) fn compatibility(engine: &Engine) -> u64 {
     let mut hasher = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut hasher);
-    let digest = Digest::of(source).to_string().replace(':', "-");
-    format!("{digest}-{:016x}-{form}", hasher.finish())
+    env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    ENCODER.hash(&mut hasher);
+    crate::component::ADAPTER.hash(&mut hasher);
+    hasher.finish()
 }
 
-/// Bytes that [`Cache::authentic`] has checked.
-struct Authentic(Vec<u8>);
-
-/// The one place where machine code is loaded that this process did not make.
-#[allow(unsafe_code, reason = "see SAFETY")]
-fn restore<T>(engine: &Engine, code: Authentic, deserialize: Deserialize<T>) -> wasmtime::Result<T> {
-    // SAFETY: wasmtime asks that the bytes come from its own `serialize`, unchanged. They do: `Authentic` is made by
-    // `Cache::authentic` alone, which checks an HMAC of exactly these bytes, in memory that nobody else writes to,
-    // with a key that only this host's user can read; and `Cache::put`, the only maker of such HMACs, is given what
-    // `serialize` returned. That they fit this engine and this processor wasmtime checks by itself.
-    unsafe { deserialize(engine, code.0) }
-}
-
-fn private(path: &Path, found: &fs::Metadata, user: u32, folder: bool) -> Result<(), CacheError> {
-    let what = if folder != found.is_dir() || folder == found.is_file() {
-        "is a link, or not what is expected there"
-    } else if found.uid() != user {
-        "belongs to another user"
-    } else if found.mode() & 0o077 != 0 {
-        "is open to other users"
-    } else {
-        return Ok(());
-    };
-    Err(CacheError::Shared {
-        path: path.to_owned(),
-        what,
-    })
-}
-
-/// The key, unless there is none or it is damaged.
-fn read_key(path: &Path, user: u32) -> Result<Option<[u8; KEY_BYTES]>, CacheError> {
-    let at = |source| CacheError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        found => private(path, &found.map_err(at)?, user, false)?,
-    }
-    let file = File::open(path).map_err(at)?;
-    private(path, &file.metadata().map_err(at)?, user, false)?;
-    let mut key = Vec::new();
-    file.take(KEY_BYTES as u64 + 1)
-        .read_to_end(&mut key)
-        .map_err(at)?;
-    Ok(key.try_into().ok())
-}
-
-fn make_key(folder: &Path, path: &Path, user: u32) -> Result<[u8; KEY_BYTES], CacheError> {
-    let at = |source| CacheError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let mut key = [0; KEY_BYTES];
-    getrandom::fill(&mut key).map_err(|error| at(io::Error::other(error.to_string())))?;
-    let mut new = Temporary::create(folder, 0).map_err(at)?;
-    new.file.write_all(&key).map_err(at)?;
-    match fs::hard_link(&new.path, path) {
-        Ok(()) => Ok(key),
-        // Another host was faster, or what is there is damaged: entries made with it are lost anyway.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match read_key(path, user)? {
-            Some(key) => Ok(key),
-            None => fs::rename(&new.path, path).map(|()| key).map_err(at),
-        },
-        Err(error) => Err(at(error)),
-    }
-}
-
-/// A file that goes when it is dropped, unless it was renamed.
-struct Temporary {
-    path: PathBuf,
-    file: File,
-}
-
-impl Temporary {
-    fn create(folder: &Path, number: u64) -> io::Result<Self> {
-        let path = folder.join(format!(".new-{}-{number}", std::process::id()));
-        // Of a process that had this number before, in another container, and was killed.
-        let _ = fs::remove_file(&path);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)?;
-        Ok(Self { path, file })
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
+/// The name of the code that is made of a file.
+pub(crate) fn name(compatibility: u64, file: &Digest) -> String {
+    let digest = file.to_string().replace(':', "-");
+    format!("{digest}-{compatibility:016x}")
 }

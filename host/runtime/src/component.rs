@@ -80,17 +80,15 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     Ok(linker)
 }
 
+/// What connects a core module's WASI preview 1 with a component's preview 2.
+pub(crate) const ADAPTER: &[u8] = WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER;
+
 /// Makes a component of a core module that has the bindings embedded.
 pub(crate) fn encode(module: &[u8]) -> Result<Vec<u8>, LoadError> {
     let encoder = wit_component::ComponentEncoder::default();
     encoder
         .module(module)
-        .and_then(|it| {
-            it.adapter(
-                WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME,
-                WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
-            )
-        })
+        .and_then(|it| it.adapter(WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, ADAPTER))
         .and_then(|mut it| it.encode())
         .map_err(LoadError::bindings)
 }

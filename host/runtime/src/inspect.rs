@@ -3,6 +3,7 @@
 use wasmparser::{Parser, Payload};
 
 use crate::component;
+use crate::counts::Counts;
 use crate::load::LoadError;
 
 /// The module name of WASI preview 1.
@@ -22,11 +23,13 @@ pub(crate) enum Shape {
 /// Reads the file's sections, all of them: a truncated file fails here.
 ///
 /// # Errors
-/// Whatever can be told without compiling: not WebAssembly, cut off, nothing to call, a forbidden import.
+/// Whatever can be told without compiling: not WebAssembly, cut off, nothing to call, a forbidden import, more of
+/// something than any compiler writes.
 pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
+    let mut counts = Counts::default();
     if Parser::is_component(bytes) {
         for payload in Parser::new(0).parse_all(bytes) {
-            payload?;
+            counts.add(&payload?)?;
         }
         return Ok(Shape::Component);
     }
@@ -37,7 +40,9 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
     let mut exports = Vec::new();
     let mut imports = Vec::new();
     for payload in Parser::new(0).parse_all(bytes) {
-        match payload? {
+        let payload = payload?;
+        counts.add(&payload)?;
+        match payload {
             Payload::CustomSection(section) if section.name().starts_with("component-type") => {
                 bindings = true;
             }

@@ -16,8 +16,16 @@ mod engine;
 mod ticker;
 
 mod cache;
-mod inspect;
+mod code;
+mod failures;
 mod load;
+mod maker;
+
+mod child;
+mod compile;
+mod counts;
+mod inspect;
+mod outside;
 
 mod call;
 mod command;
@@ -36,11 +44,15 @@ pub mod fuzzing;
 
 pub use cache::{Cache, CacheError};
 pub use call::{Call, CallError, CallStats, Class};
+pub use child::{Limited, compile_plugin};
+pub use counts::Count;
 pub use digest::Digest;
 pub use engine::EngineError;
 pub use limits::{EngineOptions, Limits};
-pub use load::{LoadError, Made};
+pub use load::LoadError;
 pub use log::TARGET as LOG_TARGET;
+pub use maker::Made;
+pub use outside::{Compiler, Outside, compile_memory};
 pub use runtime::{Draw, Form, Plugin, Runtime};
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ pub struct Limits {
     pub log_line: usize,
     /// Bytes of the WebAssembly file.
     pub module: usize,
-    /// Time to wait for the compilation of the file.
+    /// Processor time that compiling the file may take; ten times as long by the clock. Compiled inside of the process: time
+    /// by the clock.
     pub compile: Duration,
 }
 

@@ -1,17 +1,12 @@
-//! From the bytes of a file to something that can be called.
+//! Why a file is not a plugin of this host.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use wasmtime::component::Component;
-use wasmtime::{Engine, Module};
-
-use crate::cache::{self, Cache, Deserialize};
 use crate::call::CallError;
-use crate::command::CommandForm;
-use crate::component::ComponentForm;
 use crate::contract::{CONTRACT_VERSION, Description, is_dns_label};
-use crate::inspect::{Shape, inspect};
-use crate::limits::{Limits, MIB};
+use crate::counts::Count;
+use crate::limits::MIB;
 
 /// Why a file is not a plugin of this host. The messages are for people: what is wrong, and what to do next.
 #[derive(Debug, thiserror::Error)]
@@ -72,10 +67,71 @@ pub enum LoadError {
         /// What does not fit.
         message: String,
     },
-    /// Compilation took longer than [`Limits::compile`]. The compiler itself cannot be interrupted: it goes
-    /// on in the background until it is done.
-    #[error("the plugin was not compiled within {0:?}: make it smaller")]
-    CompileTimeout(std::time::Duration),
+    /// It has more of something than any compiler writes.
+    #[error(
+        "the plugin has {found} {what}, and may have {limit}: no compiler for `wasm32-wasip1` writes so many"
+    )]
+    Excessive {
+        /// What it has too many of.
+        what: Count,
+        /// How many it has, or more.
+        found: u64,
+        /// How many it may have.
+        limit: u64,
+    },
+    /// What a compiling process says of the file: the words of one of the others.
+    #[error("{message}")]
+    Refused {
+        /// The words.
+        message: String,
+    },
+    /// Compilation took more processor time than [`Limits::compile`](crate::Limits::compile).
+    #[error(
+        "the plugin was not compiled within {0:?} of processor time: make it smaller, or raise `limits.compile`"
+    )]
+    CompileTimeout(Duration),
+    /// Compilation did not get its processor time.
+    #[error(
+        "the plugin was not compiled within {0:?} by the clock: the machine is too busy, or the plugin too large"
+    )]
+    CompileStalled(Duration),
+    /// Compilation took more memory than the host gives it.
+    #[error(
+        "compiling the plugin takes more than {} MiB of memory: make it smaller, or give the container more memory, of which \
+         compiling may take a part",
+        limit / MIB
+    )]
+    CompileMemory {
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// It became too much machine code.
+    #[error("the plugin is more than {} MiB of machine code: make it smaller", limit / MIB)]
+    TooMuchCode {
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// The compiler failed.
+    #[error("the compiler failed ({message}); this may be a bug of the host: report it, with the plugin")]
+    Compiler {
+        /// How it ended, and what it said.
+        message: String,
+    },
+    /// It failed before, and not long ago.
+    #[error(
+        "{reason} (so it ended {} min ago, which is remembered: a start after {} min tries it again, as does one with a higher \
+         `limits.compile` or with more memory)",
+        age.as_secs() / 60,
+        rest.as_secs().div_ceil(60)
+    )]
+    FailedBefore {
+        /// Why.
+        reason: String,
+        /// How long ago.
+        age: Duration,
+        /// How long it is remembered.
+        rest: Duration,
+    },
     /// `describe` gave no description.
     #[error("`describe` failed: {0}")]
     Describe(CallError),
@@ -112,6 +168,14 @@ impl LoadError {
         })
     }
 
+    /// Whether compiling the same file again would fail again.
+    pub(crate) fn is_of_compiling(&self) -> bool {
+        !matches!(
+            self,
+            Self::Host { .. } | Self::FailedBefore { .. } | Self::Describe(_) | Self::Description { .. }
+        )
+    }
+
     /// With the error's causes, as the errors of wasmtime and of wit-component show them.
     pub(crate) fn bindings(error: impl std::fmt::Display) -> Self {
         Self::Bindings {
@@ -142,128 +206,6 @@ fn listed(exports: &[String]) -> String {
         _ => {}
     }
     format!(", but {}", names.join(", "))
-}
-
-/// Made once for an engine: what plugins are linked against.
-pub(crate) struct Linkers {
-    pub(crate) component: crate::component::Linker,
-    pub(crate) command: crate::command::Linker,
-}
-
-impl Linkers {
-    pub(crate) fn new(engine: &Engine) -> wasmtime::Result<Self> {
-        Ok(Self {
-            component: crate::component::linker(engine)?,
-            command: crate::command::linker(engine)?,
-        })
-    }
-}
-
-/// A plugin of either form, compiled and linked: made once, instantiated for each call.
-pub(crate) enum Prepared {
-    Component(ComponentForm),
-    Command(CommandForm),
-}
-
-/// Where machine code came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
-    /// It was compiled for this load.
-    Compiled,
-    /// It was kept from an earlier one.
-    Restored,
-}
-
-/// What makes machine code.
-#[derive(Clone, Copy)]
-pub(crate) struct Compiler<'a> {
-    pub(crate) engine: &'a Engine,
-    pub(crate) cache: Option<&'a Cache>,
-}
-
-/// Compiles for as long as it takes: not for a thread that serves others.
-pub(crate) fn prepare(
-    compiler: Compiler<'_>,
-    linkers: &Linkers,
-    bytes: &[u8],
-    limits: &Limits,
-) -> Result<(Prepared, Made), LoadError> {
-    if bytes.len() > limits.module {
-        return Err(LoadError::TooLarge {
-            size: bytes.len(),
-            limit: limits.module,
-        });
-    }
-    match inspect(bytes)? {
-        Shape::Component => component(compiler, linkers, bytes),
-        Shape::Bindings => component(compiler, linkers, &crate::component::encode(bytes)?),
-        Shape::Command => {
-            let (module, made) = compile::<Module>(compiler, bytes)?;
-            let form = CommandForm::new(&linkers.command, &module)?;
-            Ok((Prepared::Command(form), made))
-        }
-    }
-}
-
-fn component(compiler: Compiler<'_>, linkers: &Linkers, bytes: &[u8]) -> Result<(Prepared, Made), LoadError> {
-    let (component, made) = compile::<Component>(compiler, bytes)?;
-    let form = ComponentForm::new(compiler.engine, &linkers.component, &component)?;
-    Ok((Prepared::Component(form), made))
-}
-
-/// What wasmtime compiles, alike for both forms.
-trait Code: Sized {
-    const FORM: &str;
-    const DESERIALIZE: Deserialize<Self>;
-    fn compile(engine: &Engine, bytes: &[u8]) -> wasmtime::Result<Self>;
-    fn serialize(&self) -> wasmtime::Result<Vec<u8>>;
-}
-
-impl Code for Component {
-    const FORM: &str = "component";
-    const DESERIALIZE: Deserialize<Self> = Component::deserialize;
-
-    fn compile(engine: &Engine, bytes: &[u8]) -> wasmtime::Result<Self> {
-        Component::new(engine, bytes)
-    }
-
-    fn serialize(&self) -> wasmtime::Result<Vec<u8>> {
-        Component::serialize(self)
-    }
-}
-
-impl Code for Module {
-    const FORM: &str = "module";
-    const DESERIALIZE: Deserialize<Self> = Module::deserialize;
-
-    fn compile(engine: &Engine, bytes: &[u8]) -> wasmtime::Result<Self> {
-        Module::new(engine, bytes)
-    }
-
-    fn serialize(&self) -> wasmtime::Result<Vec<u8>> {
-        Module::serialize(self)
-    }
-}
-
-/// The one place where machine code is made, or taken from the cache: by what the compiler would be given, so that
-/// nothing that comes before it can be out of date.
-fn compile<T: Code>(compiler: Compiler<'_>, bytes: &[u8]) -> Result<(T, Made), LoadError> {
-    let Compiler { engine, cache } = compiler;
-    let kept = cache.map(|cache| (cache, cache::name(engine, bytes, T::FORM)));
-    if let Some((cache, name)) = &kept
-        && let Some(code) = cache.get(engine, name, T::DESERIALIZE)
-    {
-        return Ok((code, Made::Restored));
-    }
-    let code = T::compile(engine, bytes).map_err(|error| LoadError::Malformed {
-        message: format!("{error:#}"),
-    })?;
-    if let Some((cache, name)) = &kept
-        && let Ok(bytes) = code.serialize()
-    {
-        cache.put(name, &bytes);
-    }
-    Ok((code, Made::Compiled))
 }
 
 /// Whether a description is one that the host can work with.

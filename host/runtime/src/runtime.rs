@@ -1,7 +1,7 @@
 //! The public face: load a plugin, call it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -12,8 +12,10 @@ use crate::deterministic::Origin;
 use crate::digest::Digest;
 use crate::engine::{Engine, EngineError};
 use crate::limits::{EngineOptions, Limits};
-use crate::load::{self, Compiler, Linkers, LoadError, Made, Prepared};
+use crate::load::{self, LoadError};
 use crate::log::{Rate, Speaker};
+use crate::maker::{Made, Maker, Prepared, Product};
+use crate::outside::Compiler;
 
 /// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.
 #[derive(Clone)]
@@ -21,61 +23,54 @@ pub struct Runtime(Arc<Shared>);
 
 struct Shared {
     engine: Engine,
-    linkers: Linkers,
-    cache: Option<Cache>,
+    maker: Arc<Maker>,
 }
 
 impl Runtime {
-    /// Starts the engine and the thread that interrupts guests.
+    /// Starts the engine and the thread that interrupts guests. Plugins are compiled in this process, each time.
     ///
     /// # Errors
     /// When the machine cannot run it.
     pub fn new(options: EngineOptions) -> Result<Self, EngineError> {
-        Self::with_cache(options, None)
+        Self::with(options, Compiler::Inside, None)
     }
 
-    /// As [`Runtime::new`]; compiled code is kept in `cache` and taken from there.
+    /// As [`Runtime::new`]; plugins are compiled as `compiler` says, and their code is kept in `cache` and taken from there.
     ///
     /// # Errors
     /// As [`Runtime::new`].
-    pub fn with_cache(options: EngineOptions, cache: Option<Cache>) -> Result<Self, EngineError> {
+    pub fn with(
+        options: EngineOptions,
+        compiler: Compiler,
+        cache: Option<Cache>,
+    ) -> Result<Self, EngineError> {
         let engine = Engine::new(options)?;
-        let linkers = Linkers::new(engine.wasm()).map_err(EngineError::Engine)?;
+        let maker = Maker::new(engine.wasm(), compiler, cache).map_err(EngineError::Engine)?;
         Ok(Self(Arc::new(Shared {
             engine,
-            linkers,
-            cache,
+            maker: Arc::new(maker),
         })))
     }
 
-    /// Compiles a plugin and asks it for its description. Compilation has a
-    /// thread of its own, so that other calls go on.
+    /// Compiles a plugin and asks it for its description. Dropping the future ends a compilation in a process of its own.
     ///
     /// # Errors
     /// When the file is not a plugin that this host can run; the message is for people.
     pub async fn load(&self, file: impl Into<Bytes>, limits: Limits) -> Result<Plugin, LoadError> {
         let file = file.into();
         let size = file.len();
-        let shared = Arc::clone(&self.0);
-        let work = tokio::task::spawn_blocking(move || {
-            let start = Instant::now();
-            let compiler = Compiler {
-                engine: shared.engine.wasm(),
-                cache: shared.cache.as_ref(),
-            };
-            let (prepared, made) = load::prepare(compiler, &shared.linkers, &file, &limits)?;
-            Ok::<_, LoadError>((prepared, made, Digest::of(&file), start.elapsed()))
-        });
-        let (prepared, made, digest, compile_time) = match tokio::time::timeout(limits.compile, work).await {
-            Ok(Ok(result)) => result?,
-            // The compiler panicked, or the process is shutting down.
-            Ok(Err(error)) => {
-                return Err(LoadError::Host {
-                    message: error.to_string(),
-                });
-            }
-            Err(_) => return Err(LoadError::CompileTimeout(limits.compile)),
-        };
+        if size > limits.module {
+            return Err(LoadError::TooLarge {
+                size,
+                limit: limits.module,
+            });
+        }
+        let Product {
+            prepared,
+            digest,
+            made,
+            took,
+        } = self.0.maker.make(file, &limits).await?;
 
         // A plugin has no name until it has said it.
         let nameless = Arc::new(Speaker {
@@ -105,7 +100,7 @@ impl Runtime {
             limits,
             size,
             made,
-            compile_time,
+            compile_time: took,
         })))
     }
 }

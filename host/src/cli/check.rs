@@ -97,7 +97,14 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
 /// The name of the check that a load error belongs to.
 fn part(error: &LoadError) -> &'static str {
     match error {
-        LoadError::TooLarge { .. } | LoadError::CompileTimeout(_) => "size",
+        LoadError::TooLarge { .. }
+        | LoadError::Excessive { .. }
+        | LoadError::CompileTimeout(_)
+        | LoadError::CompileStalled(_)
+        | LoadError::CompileMemory { .. }
+        | LoadError::TooMuchCode { .. } => "size",
+        // A process of its own compiles for `run` only.
+        LoadError::Refused { .. } | LoadError::FailedBefore { .. } | LoadError::Compiler { .. } => "compiler",
         LoadError::NotWasm | LoadError::Malformed { .. } | LoadError::OtherWorld { .. } => "form",
         LoadError::Forbidden { .. } => "imports",
         LoadError::Contract { .. } | LoadError::Bindings { .. } => "contract",

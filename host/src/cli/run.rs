@@ -27,6 +27,16 @@ pub struct Args {
     /// Where to keep compiled plugins, so that the next start compiles nothing; left out: nowhere
     #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
     cache_dir: Option<PathBuf>,
+    /// How much its folder may take, such as `1Gi`; what was not used for the longest time goes first. At most half of
+    /// the volume
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_CACHE_SIZE",
+        default_value = "1Gi",
+        value_name = "SIZE",
+        value_parser = size
+    )]
+    cache_size: u64,
     /// Keep every plugin call in this folder, for `replay`, without the values of Secrets; left out: none
     #[arg(long, env = "OPERATOR_HOST_RECORD", value_name = "FOLDER")]
     record: Option<PathBuf>,
@@ -114,6 +124,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         file: args.config,
         config,
         cache_dir: args.cache_dir,
+        cache_size: args.cache_size,
         state_dir: args.state_dir,
         level,
         identity,

@@ -110,6 +110,7 @@ struct RawLimits {
     memory: Option<Spanned<String>>,
     deadline: Option<Spanned<String>>,
     response: Option<Spanned<String>>,
+    compile: Option<Spanned<String>>,
 }
 
 impl RawConfig {
@@ -273,6 +274,7 @@ impl RawController {
                 memory: bytes(file, self.limits.memory.as_ref(), Limits::DEFAULT.memory)?,
                 deadline: duration(file, self.limits.deadline.as_ref(), Limits::DEFAULT.deadline)?,
                 response: bytes(file, self.limits.response.as_ref(), Limits::DEFAULT.response)?,
+                compile: duration(file, self.limits.compile.as_ref(), Limits::DEFAULT.compile)?,
                 ..Limits::DEFAULT
             },
             trust: Trust { sha256, keys },

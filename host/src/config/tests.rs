@@ -9,7 +9,7 @@ controllers:
     children:
       - {apiVersion: v1, kind: Pod}
       - {apiVersion: v1, kind: PersistentVolumeClaim}
-    limits: {memory: 32Mi, deadline: 250ms}
+    limits: {memory: 32Mi, deadline: 250ms, compile: 2m}
 ";
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -36,6 +36,7 @@ fn a_good_file_gets_the_defaults_where_it_says_nothing() {
     assert_eq!(echo.limits.memory, 32 << 20);
     assert_eq!(echo.limits.deadline, Duration::from_millis(250));
     assert_eq!(echo.limits.response, Limits::DEFAULT.response);
+    assert_eq!(echo.limits.compile, Duration::from_secs(120));
     assert_eq!(echo.concurrency, DEFAULT_CONCURRENCY);
     assert_eq!(echo.field_manager(), "operator-host/echo");
 }

@@ -17,7 +17,7 @@ use crate::controller::watches::{Keep, KeepPolicy, Watch};
 use crate::plugin::Runtime;
 use crate::plugin::registry::{Expected, Live, Slot};
 use crate::plugin::reload::{Files, Filled};
-use crate::plugin::versions::Versions;
+use crate::plugin::versions::{Room, Versions};
 use crate::supervisor::{Hands, Shared, supervise};
 
 /// See the module.
@@ -39,6 +39,8 @@ pub(super) struct Places {
     pub(super) definitions: Arc<Watch>,
     /// Where the last versions of each plugin are kept.
     pub(super) state: Option<PathBuf>,
+    /// How much of it they may take, all together.
+    pub(super) room: Room,
 }
 
 /// One controller that runs, or waits for its kind.
@@ -256,7 +258,7 @@ impl Controllers {
     /// The versions kept; without a folder for them the controller starts as without any.
     fn versions(&self, config: &ControllerConfig) -> Option<Versions> {
         let folder = self.places.state.as_deref()?;
-        Versions::open(folder, &config.name, config.proving.keep)
+        Versions::open(folder, &config.name, config.proving.keep, self.places.room)
             .inspect_err(|error| {
                 warn!(controller = config.name, folder = %folder.display(), %error,
                     "no versions of this plugin are kept: after a restart its file is taken as it is");

@@ -12,8 +12,9 @@ pub mod versions;
 pub(crate) mod source;
 
 pub use operator_host_runtime::{
-    Cache, CacheError, Call, CallError, CallStats, Class, Digest, Draw, EngineError, EngineOptions, Form,
-    LOG_TARGET, Limits, LoadError, Made, Plugin, Runtime, contract, limits,
+    Cache, CacheError, Call, CallError, CallStats, Class, Compiler, Digest, Draw, EngineError, EngineOptions,
+    Form, LOG_TARGET, Limited, Limits, LoadError, Made, Outside, Plugin, Runtime, compile_memory,
+    compile_plugin, contract, limits,
 };
 pub use proof::Prefix;
 

@@ -53,11 +53,17 @@ impl Kept {
     }
 }
 
+/// Bytes that the versions of all controllers may take together; at most half of the volume, whatever is said here.
+#[derive(Clone, Copy, Debug)]
+pub struct Room(pub u64);
+
 /// The versions of one controller's plugin.
 #[derive(Debug)]
 pub struct Versions {
+    state: PathBuf,
     folder: PathBuf,
     count: usize,
+    room: Room,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -67,17 +73,23 @@ struct Record {
 }
 
 impl Versions {
-    /// Keeps `count` versions in the controller's own folder within `state`, which is made when it is not there.
+    /// Keeps `count` versions in the controller's own folder within `state`, which is made when it is not there. Fewer are
+    /// kept where `room` is short: the last one as long as it fits, those before it in half of what others leave.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn open(state: &Path, controller: &str, count: usize) -> io::Result<Self> {
+    pub fn open(state: &Path, controller: &str, count: usize, room: Room) -> io::Result<Self> {
         let folder = state.join(controller);
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&folder)?;
-        Ok(Self { folder, count })
+        Ok(Self {
+            state: state.to_owned(),
+            folder,
+            count,
+            room,
+        })
     }
 
     /// All of them, the last that became live first. A damaged record counts as none, and the log says so.
@@ -145,6 +157,12 @@ impl Versions {
         // Against other replicas as against this one: each opens the file anew, and unlocks it by closing it.
         let lock = fs::File::create(self.folder.join(LOCK))?;
         lock.lock()?;
+        let free = self.free();
+        let bytes = file.bytes.len() as u64;
+        if bytes > free {
+            let message = format!("it has {bytes} bytes, and other plugins' versions leave {free}");
+            return Err(io::Error::new(io::ErrorKind::StorageFull, message));
+        }
         let path = self.file(&version.digest);
         self.write(&path, &file.bytes)?;
         if let Some(signature) = &file.signature {
@@ -154,6 +172,7 @@ impl Versions {
         versions.retain(|kept| kept.digest != version.digest);
         versions.insert(0, version);
         versions.truncate(self.count);
+        self.fit(&mut versions, free);
         let text = serde_json::to_vec_pretty(&Record {
             versions: versions.clone(),
         })?;
@@ -170,6 +189,32 @@ impl Versions {
             }
         }
         Ok(())
+    }
+
+    /// Bytes that the versions of other controllers leave to this one.
+    fn free(&self) -> u64 {
+        let volume = rustix::fs::statvfs(&self.state)
+            .map_or(u64::MAX, |volume| volume.f_blocks.saturating_mul(volume.f_frsize));
+        let others = fs::read_dir(&self.state).into_iter().flatten().flatten();
+        let others = others.map(|folder| folder.path());
+        let taken: u64 = others
+            .filter(|folder| *folder != self.folder)
+            .map(|folder| size(&folder))
+            .sum();
+        self.room.0.min(volume / 2).saturating_sub(taken)
+    }
+
+    /// Leaves the first, and of the others what fits beside it in half of the room, so that a controller with large
+    /// versions takes no room from the next one's.
+    fn fit(&self, versions: &mut Vec<KeptVersion>, free: u64) {
+        let mut sum = 0;
+        let fitting = versions.iter().take_while(|kept| {
+            let first = sum == 0;
+            sum += fs::metadata(self.file(&kept.digest)).map_or(0, |file| file.len());
+            first || sum <= free / 2
+        });
+        let count = fitting.count();
+        versions.truncate(count);
     }
 
     fn file(&self, digest: &str) -> PathBuf {
@@ -193,9 +238,17 @@ impl Versions {
     }
 }
 
+/// Bytes of the files in a folder.
+fn size(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ROOM: Room = Room(1 << 20);
 
     fn kept(bytes: &[u8]) -> KeptVersion {
         KeptVersion {
@@ -219,7 +272,7 @@ mod tests {
     #[test]
     fn the_last_ones_are_kept_and_the_rest_goes() {
         let folder = tempfile::tempdir().unwrap();
-        let versions = Versions::open(folder.path(), "a", 2).unwrap();
+        let versions = Versions::open(folder.path(), "a", 2, ROOM).unwrap();
         for bytes in [b"1", b"2", b"3"] {
             versions.keep(kept(bytes), &file(bytes)).unwrap();
         }
@@ -237,7 +290,7 @@ mod tests {
     #[test]
     fn a_signature_is_kept_and_goes_with_its_version() {
         let folder = tempfile::tempdir().unwrap();
-        let versions = Versions::open(folder.path(), "a", 1).unwrap();
+        let versions = Versions::open(folder.path(), "a", 1, ROOM).unwrap();
         let signed = Kept {
             signature: Some(Bytes::from_static(b"s")),
             ..file(b"1")
@@ -255,7 +308,7 @@ mod tests {
     #[test]
     fn replicas_that_share_the_folder_lose_nothing_that_the_record_names() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Versions::open(folder.path(), "a", 2).unwrap();
+        let open = || Versions::open(folder.path(), "a", 2, ROOM).unwrap();
         std::thread::scope(|scope| {
             for replica in 0..2 {
                 scope.spawn(move || {
@@ -279,9 +332,32 @@ mod tests {
     }
 
     #[test]
+    fn the_versions_of_all_controllers_fit_their_room() {
+        let state = tempfile::tempdir().unwrap();
+        let open = |name: &str| Versions::open(state.path(), name, 5, Room(10_000)).unwrap();
+        let large = |number: u8| vec![number; 2_000];
+        let (a, b) = (open("a"), open("b"));
+        for number in 0..5 {
+            a.keep(kept(&large(number)), &file(&large(number))).unwrap();
+        }
+        // Two of them are not more than half of the room.
+        assert_eq!(digests(&a), [kept(&large(4)).digest, kept(&large(3)).digest]);
+        for number in 5..8 {
+            b.keep(kept(&large(number)), &file(&large(number))).unwrap();
+        }
+        assert_eq!(digests(&b), [kept(&large(7)).digest]);
+        // One that does not fit at all changes nothing.
+        let huge = vec![9; 8_000];
+        let error = b.keep(kept(&huge), &file(&huge)).unwrap_err().to_string();
+        assert!(error.contains("8000 bytes"), "{error}");
+        assert_eq!(digests(&b), [kept(&large(7)).digest]);
+        assert!(size(&state.path().join("a")) + size(&state.path().join("b")) < 10_000);
+    }
+
+    #[test]
     fn what_is_damaged_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
-        let versions = Versions::open(folder.path(), "a", 2).unwrap();
+        let versions = Versions::open(folder.path(), "a", 2, ROOM).unwrap();
         versions.keep(kept(b"1"), &file(b"1")).unwrap();
         fs::write(versions.file(&kept(b"1").digest), "other").unwrap();
         let error = versions.read(&kept(b"1"), 10).unwrap_err().to_string();

@@ -7,14 +7,22 @@ use std::path::{Path, PathBuf};
 use plugin_fixtures::{FORMS, Fixture, Form, cases};
 
 use super::*;
-use crate::{Cache, CacheError, Made};
+use crate::{Cache, CacheError, Compiler, Made};
+
+/// More than enough.
+const SIZE: u64 = 1 << 30;
 
 fn runtime(folder: &Path) -> Runtime {
     let options = EngineOptions {
         concurrency: 1,
         pooling: false,
     };
-    Runtime::with_cache(options, Some(Cache::open(folder).unwrap())).unwrap()
+    Runtime::with(
+        options,
+        Compiler::Inside,
+        Some(Cache::open(folder, SIZE).unwrap()),
+    )
+    .unwrap()
 }
 
 /// Loads an answering plugin in a process's first hour, and calls it.
@@ -105,24 +113,24 @@ async fn a_key_that_is_damaged_is_made_anew_and_the_entries_with_it() {
 #[test]
 fn a_folder_that_others_can_write_to_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
-    Cache::open(folder.path()).unwrap();
+    Cache::open(folder.path(), SIZE).unwrap();
     let own = folder.path().join("compiled-v1");
     fs::set_permissions(&own, fs::Permissions::from_mode(0o770)).unwrap();
     assert!(matches!(
-        Cache::open(folder.path()),
+        Cache::open(folder.path(), SIZE),
         Err(CacheError::Shared { .. })
     ));
     fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
     fs::set_permissions(own.join("key"), fs::Permissions::from_mode(0o644)).unwrap();
     assert!(matches!(
-        Cache::open(folder.path()),
+        Cache::open(folder.path(), SIZE),
         Err(CacheError::Shared { .. })
     ));
 
     let linked = tempfile::tempdir().unwrap();
     symlink(&own, linked.path().join("compiled-v1")).unwrap();
     assert!(matches!(
-        Cache::open(linked.path()),
+        Cache::open(linked.path(), SIZE),
         Err(CacheError::Shared { .. })
     ));
 }
@@ -130,15 +138,62 @@ fn a_folder_that_others_can_write_to_is_not_used() {
 #[tokio::test]
 async fn a_folder_that_takes_nothing_more_costs_only_the_cache() {
     let folder = tempfile::tempdir().unwrap();
-    let cache = Cache::open(folder.path()).unwrap();
+    let cache = Cache::open(folder.path(), SIZE).unwrap();
     // A root user can write to read-only folders, so it is taken away instead.
     fs::remove_dir_all(folder.path()).unwrap();
     let options = EngineOptions {
         concurrency: 1,
         pooling: false,
     };
-    let runtime = Runtime::with_cache(options, Some(cache)).unwrap();
+    let runtime = Runtime::with(options, Compiler::Inside, Some(cache)).unwrap();
     let file = Fixture::new(cases::ANSWER).build(Form::Command);
     let plugin = runtime.load(file, Limits::default()).await.unwrap();
     assert_eq!(plugin.made(), Made::Compiled);
+}
+
+#[tokio::test]
+async fn entries_take_no_more_bytes_than_they_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = async |size: u64, number: u8| {
+        let mut file = Fixture::new(cases::ANSWER).build(Form::Command);
+        file.extend([0, 3, 1, b'v', number]);
+        let cache = Cache::open(folder.path(), size).unwrap();
+        let options = EngineOptions {
+            concurrency: 1,
+            pooling: false,
+        };
+        let runtime = Runtime::with(options, Compiler::Inside, Some(cache)).unwrap();
+        runtime.load(file, Limits::default()).await.unwrap().made()
+    };
+    load(SIZE, 0).await;
+    let bytes = fs::metadata(&entries(folder.path())[0]).unwrap().len();
+    // As many as there are plugins, which a fixed number would not hold.
+    let all = 100;
+    for number in 0..all {
+        load(bytes * 150, number).await;
+    }
+    assert_eq!(entries(folder.path()).len(), usize::from(all));
+    for number in 0..all {
+        assert_eq!(load(bytes * 150, number).await, Made::Restored, "{number}");
+    }
+    // Room for ten and a half: the last that were used stay.
+    load(bytes * 21 / 2, all).await;
+    assert_eq!(entries(folder.path()).len(), 10);
+    assert_eq!(load(bytes * 21 / 2, all - 1).await, Made::Restored);
+    assert_eq!(load(bytes * 21 / 2, 0).await, Made::Compiled);
+    // Not even room for one.
+    fs::remove_dir_all(folder.path()).unwrap();
+    load(bytes / 2, 0).await;
+    assert!(entries(folder.path()).is_empty());
+}
+
+/// What makes a component of a module decides what is compiled.
+#[test]
+fn the_name_of_an_entry_says_which_encoder_is_in_the_program() {
+    let lock = include_str!("../../../../Cargo.lock");
+    let (name, version) = crate::cache::ENCODER.split_once(' ').unwrap();
+    assert!(
+        lock.contains(&format!("name = \"{name}\"\nversion = \"{version}\"\n")),
+        "{name} has another version than {version}: say the new one in `ENCODER`"
+    );
 }

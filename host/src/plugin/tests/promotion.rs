@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::super::proof::{HeldBack, Orders, Prefix, Proof, Verdict};
 use super::super::registry::{Live, Slot};
 use super::super::report::CandidateState;
-use super::super::versions::Versions;
+use super::super::versions::{Room, Versions};
 use super::super::{Digest, Limits, Plugin};
 use super::RUNTIME;
 use super::swaps::{candidate, expected, live, metrics, version};
@@ -89,7 +89,10 @@ fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Receiver<Live>
     let slot = slot.proved(Arc::clone(proof) as _);
     match state {
         None => (slot, receiver),
-        Some(state) => (slot.keeping(Versions::open(state, "test", 5).unwrap()), receiver),
+        Some(state) => (
+            slot.keeping(Versions::open(state, "test", 5, Room(1 << 30)).unwrap()),
+            receiver,
+        ),
     }
 }
 

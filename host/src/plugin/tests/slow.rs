@@ -1,9 +1,8 @@
 //! A plugin that takes long to compile.
 
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use plugin_fixtures::{Fixture, Form, cases};
+use plugin_fixtures::{Fixture, Form, cases, hard};
 
 use super::super::Limits;
 use super::super::contract::Kind;
@@ -16,35 +15,10 @@ use crate::metrics::Metrics;
 /// How long the slow one may take; the machine is shared, so the others may not be quick either.
 const COMPILE: Duration = Duration::from_secs(2);
 
-/// A command whose one function is so large that compiling it takes longer than that.
-fn slow() -> Vec<u8> {
-    const LOCALS: usize = 300;
-    let mut body = String::new();
-    for step in 0..20_000 {
-        let local = |factor: usize| (step * factor + step / LOCALS) % LOCALS;
-        let (a, b, c) = (local(7), local(13), local(31));
-        let _ = write!(
-            body,
-            "(local.set {a} (i32.add (local.get {b}) (i32.rotl (local.get {c}) (local.get {a}))))"
-        );
-        if step % 20 == 0 {
-            let _ = write!(
-                body,
-                "(if (local.get {b}) (then (local.set {c} (i32.const {step}))))"
-            );
-        }
-    }
-    let text = format!(
-        "(module (memory (export \"memory\") 1) (func (export \"_start\") (local {}) {body}))",
-        "i32 ".repeat(LOCALS)
-    );
-    wat::parse_str(text).unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_compiles_for_long_is_given_up_and_others_are_served_meanwhile() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("slow.wasm"), slow()).unwrap();
+    std::fs::write(folder.path().join("slow.wasm"), hard::slow()).unwrap();
     let quick = Fixture::new(cases::ANSWER).build(Form::Component);
     std::fs::write(folder.path().join("quick.wasm"), quick).unwrap();
     let files = Files::start().unwrap();

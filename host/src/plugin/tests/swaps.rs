@@ -9,7 +9,7 @@ use plugin_fixtures::{Fixture, Form, cases};
 use super::super::contract::Kind;
 use super::super::registry::{Candidate, Expected, Live, Slot};
 use super::super::trust::Trust;
-use super::super::{Cache, Digest, Limits, Plugin};
+use super::super::{Cache, Compiler, Digest, Limits, Plugin};
 use super::*;
 
 pub(super) fn expected(kind: &str) -> Expected {
@@ -134,8 +134,8 @@ async fn the_live_version_offered_again_is_not_reloaded() {
 async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
     const SWAPS: usize = 1000;
     let folder = tempfile::tempdir().unwrap();
-    let cache = Cache::open(folder.path()).unwrap();
-    let runtime = Runtime::with_cache(EngineOptions::default(), Some(cache)).unwrap();
+    let cache = Cache::open(folder.path(), 1 << 30).unwrap();
+    let runtime = Runtime::with(EngineOptions::default(), Compiler::Inside, Some(cache)).unwrap();
     let (slot, receiver) = Slot::new(runtime, expected("Fixture"), metrics());
     let versions = [version(1), version(2)];
     slot.offer(candidate(&versions[1])).await;

@@ -1,0 +1,29 @@
+//! From a plugin's file to machine code, as bytes: the work that runs in a process of its own.
+
+use wasmtime::Engine;
+
+use crate::component;
+use crate::inspect::{Shape, inspect};
+use crate::load::LoadError;
+
+/// Compiles for as long as it takes, in as much memory as it takes.
+///
+/// # Errors
+/// When the file is not a plugin, or is one that no compiler writes.
+pub(crate) fn machine_code(engine: &Engine, file: &[u8]) -> Result<Vec<u8>, LoadError> {
+    let code = match inspect(file)? {
+        Shape::Component => engine.precompile_component(file),
+        Shape::Bindings => engine.precompile_component(&component::encode(file)?),
+        Shape::Command => engine.precompile_module(file),
+    };
+    code.map_err(|error| {
+        if error.is::<wasmtime::OutOfMemory>() {
+            return LoadError::Host {
+                message: format!("{error:#}"),
+            };
+        }
+        LoadError::Malformed {
+            message: format!("{error:#}"),
+        }
+    })
+}

@@ -1,0 +1,115 @@
+//! What could not be compiled, remembered over a restart: it would only fail again, and cost a minute and a gigabyte.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::load::LoadError;
+
+/// For so long. Whether it fails can depend on the machine, so none is final.
+const REMEMBERED: Duration = Duration::from_secs(60 * 60);
+/// Bytes of the reason that are kept.
+const REASON: usize = 2048;
+
+/// That compiling a file failed: why, when, and within which limits.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    reason: String,
+    /// Seconds since 1970.
+    at: u64,
+    within: Within,
+}
+
+/// What compiling one file may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Within {
+    /// Processor time.
+    pub(crate) time: Duration,
+    /// Bytes of memory.
+    pub(crate) memory: usize,
+}
+
+impl Failure {
+    pub(crate) fn now(error: &LoadError, within: Within) -> Self {
+        let mut reason = error.to_string();
+        reason.truncate(reason.floor_char_boundary(REASON));
+        Self {
+            reason,
+            at: now(),
+            within,
+        }
+    }
+
+    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+        serde_json::from_slice(text).ok()
+    }
+
+    pub(crate) fn write(&self) -> Vec<u8> {
+        // It has nothing that JSON could not say.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// The error that it stands for; `None` when it is time to try again, or when there is more to try with.
+    pub(crate) fn still(self, within: Within) -> Option<LoadError> {
+        let more = within.time > self.within.time || within.memory > self.within.memory;
+        let age = now().checked_sub(self.at).map(Duration::from_secs)?;
+        let rest = REMEMBERED.checked_sub(age).filter(|rest| !rest.is_zero())?;
+        (!more).then_some(LoadError::FailedBefore {
+            reason: self.reason,
+            age,
+            rest,
+        })
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WITHIN: Within = Within {
+        time: Duration::from_secs(60),
+        memory: 100,
+    };
+
+    fn failure() -> Failure {
+        let failure = Failure::now(&LoadError::CompileTimeout(WITHIN.time), WITHIN);
+        Failure::read(&failure.write()).unwrap()
+    }
+
+    #[test]
+    fn a_failure_is_tried_again_with_more_time_or_memory_or_an_hour_later() {
+        let error = failure().still(WITHIN).unwrap().to_string();
+        assert!(error.contains("not compiled within 60s"), "{error}");
+        let (time, memory) = (WITHIN.time * 2, WITHIN.memory / 2);
+        assert!(failure().still(Within { memory, ..WITHIN }).is_some());
+        assert!(failure().still(Within { time, ..WITHIN }).is_none());
+        let memory = WITHIN.memory + 1;
+        assert!(failure().still(Within { memory, ..WITHIN }).is_none());
+        let ago = |seconds| Failure {
+            at: now() - seconds,
+            ..failure()
+        };
+        assert!(ago(3500).still(WITHIN).is_some());
+        assert!(ago(3600).still(WITHIN).is_none());
+        // The clock was put back.
+        let later = Failure {
+            at: now() + 100,
+            ..failure()
+        };
+        assert!(later.still(WITHIN).is_none());
+    }
+
+    #[test]
+    fn a_long_reason_is_cut() {
+        let error = LoadError::Refused {
+            message: "é".repeat(5000),
+        };
+        assert!(Failure::now(&error, WITHIN).reason.len() <= REASON);
+    }
+}

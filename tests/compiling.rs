@@ -1,0 +1,492 @@
+//! Plugins are compiled in a process of their own, which may take so much time and memory and no more.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use operator_host::plugin::{
+    Cache, Compiler, EngineOptions, Limits, LoadError, Made, Outside, Plugin, Runtime,
+};
+use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, hard, library};
+
+use crate::echo::{CONTROLLER, ECHO, echo};
+use crate::mount::Mount;
+use crate::support::{Host, LIMIT, Scenario, plugin};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_operator-host");
+const MIB: usize = 1 << 20;
+/// Enough for every plugin here, of a host that was built without optimization.
+const MEMORY: usize = 512 * MIB;
+
+fn outside(memory: usize) -> Compiler {
+    Compiler::Outside(Outside::program(PROGRAM, memory))
+}
+
+fn runtime(compiler: Compiler, cache: Option<&Path>) -> Runtime {
+    let cache = cache.map(|folder| Cache::open(folder, 1 << 30).unwrap());
+    let options = EngineOptions {
+        concurrency: 1,
+        pooling: true,
+    };
+    Runtime::with(options, compiler, cache).unwrap()
+}
+
+fn within(compile: Duration) -> Limits {
+    Limits {
+        compile,
+        ..Limits::default()
+    }
+}
+
+fn answer(form: Form) -> Vec<u8> {
+    Fixture::new(cases::ANSWER).build(form)
+}
+
+/// The error of a file that must not load.
+fn refused(loaded: Result<Plugin, LoadError>) -> LoadError {
+    match loaded {
+        Ok(_) => panic!("it was loaded"),
+        Err(error) => error,
+    }
+}
+
+/// Bytes of memory that a process has, of this sort.
+fn memory(process: u32, sort: &str) -> usize {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(sort)).unwrap();
+    let kib: usize = line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().unwrap();
+    kib * 1024
+}
+
+/// The compiling processes of this one.
+fn compiling(parent: u32) -> Vec<u32> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let processes = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let ours = |process: &u32| {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
+        let command = read("cmdline");
+        let last = command.split('\0').rfind(|word| !word.is_empty());
+        command.contains("\0compile-plugin\0") && last == Some(&parent.to_string())
+    };
+    processes.filter(ours).collect()
+}
+
+/// Whether a compiling process has come to where it reads the file: its priority is the last that it limits.
+fn is_limited(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    fields.split_whitespace().nth(16) == Some("19")
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let done = tokio::time::timeout(LIMIT, wait).await;
+    assert!(done.is_ok(), "{what} never came");
+}
+
+#[tokio::test]
+async fn what_a_process_of_its_own_compiles_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    for form in FORMS {
+        for made in [Made::Compiled, Made::Restored] {
+            let runtime = runtime(outside(MEMORY), Some(folder.path()));
+            let plugin = runtime.load(answer(form), Limits::default()).await.unwrap();
+            assert_eq!(plugin.made(), made, "{form:?}");
+            assert_eq!(plugin.description().name, "fixture");
+        }
+    }
+    let echo = fs::read(plugin("echo")).unwrap();
+    let runtime = runtime(outside(MEMORY), None);
+    runtime.load(echo, Limits::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_is_refused_with_the_same_words_inside_and_outside() {
+    let cut = answer(Form::Component);
+    let sockets = Fixture::new(cases::ANSWER).import(r#"(import "env" "connect" (func))"#);
+    let files = [
+        Vec::new(),
+        b"apiVersion: v1".to_vec(),
+        cut[..cut.len() / 2].to_vec(),
+        another_world(),
+        library("add"),
+        sockets.build(Form::Component),
+        Fixture::new(cases::ANSWER)
+            .version("1.0.0")
+            .build(Form::Component),
+        hard::command("i32.const 1", ""),
+    ];
+    let (inside, outside) = (runtime(Compiler::Inside, None), runtime(outside(MEMORY), None));
+    for file in files {
+        let inside = refused(inside.load(file.clone(), Limits::default()).await);
+        let outside = refused(outside.load(file, Limits::default()).await);
+        assert_eq!(inside.to_string(), outside.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_takes_a_gigabyte_to_compile_is_refused_and_this_process_does_not_grow() {
+    let file = hard::large();
+    assert!(file.len() < 50_000, "{}", file.len());
+    let runtime = runtime(outside(100 * MIB), None);
+    let before = memory(std::process::id(), "VmRSS");
+    let error = refused(runtime.load(file, Limits::default()).await);
+    assert!(
+        matches!(error, LoadError::CompileMemory { limit } if limit == 100 * MIB),
+        "{error:?}"
+    );
+    let after = memory(std::process::id(), "VmRSS");
+    // Other tests run in this process at the same time.
+    assert!(after < before + 300 * MIB, "{before} {after}");
+    // One that is not hard has enough.
+    runtime
+        .load(answer(Form::Command), Limits::default())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_plugin_that_compiles_for_long_is_ended_by_the_kernel() {
+    let runtime = runtime(outside(MEMORY), None);
+    let (file, limits) = (hard::slow(), within(Duration::from_secs(1)));
+    assert!(file.len() < 70_000, "{}", file.len());
+    loop {
+        match refused(runtime.load(file.clone(), limits).await) {
+            LoadError::CompileTimeout(_) => return,
+            // The machine has other things to do.
+            LoadError::CompileStalled(_) => {}
+            error => panic!("{error:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_that_waits_for_the_processor_is_ended_by_the_clock() {
+    let folder = tempfile::tempdir().unwrap();
+    let sleeper = folder.path().join("sleeper");
+    // In place of a process that gets no processor time.
+    fs::write(&sleeper, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+    Command::new("chmod")
+        .args(["+x".as_ref(), sleeper.as_os_str()])
+        .status()
+        .unwrap();
+    let runtime = runtime(Compiler::Outside(Outside::program(&sleeper, MEMORY)), None);
+    let limits = within(Duration::from_millis(100));
+    let error = refused(runtime.load(answer(Form::Command), limits).await);
+    assert!(
+        matches!(error, LoadError::CompileStalled(wall) if wall == Duration::from_secs(1)),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_compiler_that_fails_is_told_from_a_bad_plugin() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken");
+    fs::write(
+        &broken,
+        "#!/bin/sh\ncat >/dev/null\necho oh no >&2\nkill -SEGV $$\n",
+    )
+    .unwrap();
+    Command::new("chmod")
+        .args(["+x".as_ref(), broken.as_os_str()])
+        .status()
+        .unwrap();
+    let runtime = runtime(Compiler::Outside(Outside::program(&broken, MEMORY)), None);
+    let error = refused(runtime.load(answer(Form::Command), Limits::default()).await).to_string();
+    for words in ["the compiler failed", "signal: 11", "oh no", "report it"] {
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_process_this_one_compiles() {
+    let none = Compiler::Outside(Outside::program("/nowhere/operator-host", MEMORY));
+    let runtime = runtime(none, None);
+    let plugin = runtime
+        .load(answer(Form::Component), Limits::default())
+        .await
+        .unwrap();
+    assert_eq!(plugin.made(), Made::Compiled);
+}
+
+#[tokio::test]
+async fn what_could_not_be_compiled_is_remembered_until_there_is_more_to_try_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = async |memory: usize, compile: u64, file: Vec<u8>| {
+        let runtime = runtime(outside(memory), Some(folder.path()));
+        let loaded = runtime.load(file, within(Duration::from_secs(compile))).await;
+        refused(loaded)
+    };
+    // By the kernel, or by the clock on a machine that has other things to do.
+    let too_long =
+        |error: &LoadError| matches!(error, LoadError::CompileTimeout(_) | LoadError::CompileStalled(_));
+    let first = load(MEMORY, 1, hard::slow()).await;
+    assert!(too_long(&first), "{first:?}");
+    let again = load(MEMORY, 1, hard::slow()).await;
+    let LoadError::FailedBefore { reason, .. } = &again else {
+        panic!("{again:?}")
+    };
+    assert_eq!(*reason, first.to_string());
+    for words in ["so it ended 0 min ago", "after 60 min", "`limits.compile`"] {
+        assert!(again.to_string().contains(words), "{again}");
+    }
+    let longer = load(MEMORY, 2, hard::slow()).await;
+    assert!(too_long(&longer), "{longer:?}");
+
+    let first = load(50 * MIB, 60, hard::large()).await;
+    assert!(matches!(first, LoadError::CompileMemory { .. }), "{first:?}");
+    let again = load(50 * MIB, 60, hard::large()).await;
+    assert!(matches!(again, LoadError::FailedBefore { .. }), "{again:?}");
+    let more = load(60 * MIB, 60, hard::large()).await;
+    assert!(matches!(more, LoadError::CompileMemory { .. }), "{more:?}");
+
+    // A record that somebody else wrote says nothing.
+    let records = fs::read_dir(folder.path().join("compiled-v1")).unwrap().flatten();
+    let records: Vec<PathBuf> = records.map(|entry| entry.path()).collect();
+    let failed = |path: &&PathBuf| path.extension().is_some_and(|suffix| suffix == "failed");
+    assert_eq!(records.iter().filter(failed).count(), 2);
+    for record in records.iter().filter(failed) {
+        let mut bytes = fs::read(record).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(record, bytes).unwrap();
+    }
+    let error = load(60 * MIB, 60, hard::large()).await;
+    assert!(matches!(error, LoadError::CompileMemory { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn more_of_anything_than_compilers_write_is_refused_before_it_is_compiled() {
+    let body = |text: &str, times: usize| hard::command(&text.repeat(times), "");
+    let beside = |text: &str, times: usize| hard::command("", &text.repeat(times));
+    let files = [
+        (body("nop ", (2 << 20) + 1), "bytes in one function"),
+        (body("(local i64)", 10_001), "local variables in one function"),
+        (beside("(func)", 200_000), "functions"),
+        (beside("(type (func))", 50_001), "types"),
+        (beside("(global i32 (i32.const 0))", 100_001), "globals"),
+        (beside("(data \"\")", 200_001), "data segments"),
+        (beside("(elem func)", 50_001), "element segments"),
+    ];
+    let runtime = runtime(outside(MEMORY), None);
+    for (file, what) in files {
+        let error = refused(runtime.load(file, Limits::default()).await).to_string();
+        assert!(
+            error.contains(what) && error.contains("no compiler for `wasm32-wasip1` writes so many"),
+            "{error}"
+        );
+    }
+}
+
+/// A compiling process that waits for its file, and what holds its standard input.
+fn waiting(seconds: u64) -> Child {
+    Command::new(PROGRAM)
+        .args(["compile-plugin", &MEMORY.to_string(), &seconds.to_string()])
+        .arg(std::process::id().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_compiling_process_has_its_limits_before_it_reads_the_file() {
+    let mut child = waiting(7);
+    let read = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap_or_default();
+    let limit = |name: &str| {
+        let limits = read("limits");
+        let line = limits
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_default();
+        line.trim_start_matches(name)
+            .split_whitespace()
+            .next()
+            .map(str::to_owned)
+    };
+    until("its limits", || is_limited(child.id())).await;
+    let expected = [
+        ("Max data size", MEMORY.to_string()),
+        ("Max address space", (MEMORY + (1 << 30)).to_string()),
+        ("Max cpu time", "7".to_owned()),
+        ("Max core file size", "0".to_owned()),
+        ("Max file size", "0".to_owned()),
+        ("Max open files", "16".to_owned()),
+    ];
+    for (name, value) in expected {
+        assert_eq!(limit(name), Some(value), "{name}");
+    }
+    assert_eq!(read("oom_score_adj").trim(), "1000");
+    child.stdin.take().unwrap().write_all(b"no plugin").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("not WebAssembly"),
+        "{output:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_compiling_process_ends_with_its_host_and_works_for_no_other() {
+    // A host that is killed while its compiling process waits for the file.
+    let script = format!("exec 3<&0; \"{PROGRAM}\" compile-plugin {MEMORY} 60 $$ <&3 & wait");
+    let mut host = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = host.id();
+    until("the compiling process", || {
+        compiling(id).iter().any(|process| is_limited(*process))
+    })
+    .await;
+    host.kill().unwrap();
+    host.wait().unwrap();
+    until("its end", || compiling(id).is_empty()).await;
+
+    // One that was started for a host that is gone.
+    let output = Command::new(PROGRAM)
+        .args(["compile-plugin", "100000000", "60", "1"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(70), "{output:?}");
+    assert_eq!(output.status.signal(), None);
+}
+
+#[tokio::test]
+async fn compiling_ends_with_the_load_that_wanted_it() {
+    let runtime = runtime(outside(MEMORY), None);
+    let own = std::process::id();
+    let load = async move { runtime.load(hard::slow(), within(Duration::from_secs(50))).await };
+    let load = tokio::spawn(load);
+    // The only one with this much time.
+    let ours = || {
+        let seconds =
+            |process: &u32| fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        let processes = compiling(own).into_iter();
+        processes
+            .filter(|process| seconds(process).contains("\050\0"))
+            .count()
+    };
+    until("the compiling process", || ours() == 1).await;
+    load.abort();
+    until("its end", || ours() == 0).await;
+}
+
+/// A scenario with Echo's plugin in a folder that a ConfigMap is mounted at, and a controller of a kind of its own.
+fn mounted(scenario: &Scenario, files: &BTreeMap<String, Vec<u8>>, controllers: &str) -> (Mount, PathBuf) {
+    let mut mount = Mount::new(&scenario.folder.path().join("mount"), "none.wasm", b"");
+    mount.project(files);
+    let text = format!(
+        "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{controllers}",
+        mount.path.display(),
+        scenario.namespace
+    );
+    let config = scenario.file("config.yaml", text);
+    (mount, config)
+}
+
+fn echo_file() -> Vec<u8> {
+    fs::read(plugin("echo")).unwrap()
+}
+
+/// Another file that answers the same: the sample with a custom section behind.
+fn same_answers(number: u8) -> Vec<u8> {
+    let mut file = echo_file();
+    file.extend([0, 3, 1, b'v', number]);
+    file
+}
+
+async fn until_loaded(host: &Host, count: usize) {
+    until(&format!("{count} versions"), || {
+        host.log().matches("plugin loaded").count() >= count
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn twenty_reloads_leave_the_hosts_memory_as_it_was() {
+    let scenario = Scenario::new("compile-memory").await;
+    let files = |number| BTreeMap::from([("echo.wasm".to_owned(), same_answers(number))]);
+    let controller = format!("{CONTROLLER}  proving: {{mode: off}}\n");
+    let (mut mount, config) = mounted(&scenario, &files(0), &controller);
+    let host = scenario.start_with(&config, &[]);
+    scenario.apply(&echo(2)).await;
+    scenario
+        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
+        .await;
+    // What the first reload takes once: threads, and the buffers of a second version beside the first.
+    mount.project(&files(1));
+    until_loaded(&host, 2).await;
+    let resident = || memory(host.process().id(), "VmRSS");
+    let before = resident();
+    for number in 2..22 {
+        mount.project(&files(number));
+        until_loaded(&host, usize::from(number) + 1).await;
+    }
+    let after = resident();
+    eprintln!(
+        "resident before 20 reloads {:.1} MB, after {:.1} MB",
+        before as f64 / 1e6,
+        after as f64 / 1e6
+    );
+    assert!(after < before + 2_000_000, "{before} {after}");
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_neighbour_that_is_hard_to_compile_costs_the_host_neither_memory_nor_answers() {
+    let scenario = Scenario::new("compile-hard").await;
+    let hard = |puppet: Vec<u8>| {
+        BTreeMap::from([
+            ("echo.wasm".to_owned(), echo_file()),
+            ("puppet.wasm".to_owned(), puppet),
+        ])
+    };
+    let puppet = crate::puppet::controller("puppet.wasm", "limits: {compile: 3s}");
+    let controllers = format!("{CONTROLLER}{puppet}");
+    let (mut mount, config) = mounted(&scenario, &hard(hard::slow()), &controllers);
+    let cache = scenario.folder.path().join("cache").display().to_string();
+    let arguments = ["--cache-dir", cache.as_str()];
+    let host = scenario.start_with(&config, &arguments);
+    let process = host.process().id();
+    scenario.apply(&echo(1)).await;
+    let ready = |replicas: u64| {
+        move |e: &kube::core::DynamicObject| {
+            e.data["status"]["currentReplicas"] == replicas && e.data["status"]["isReady"] == true
+        }
+    };
+    scenario.until(ECHO, "e", "one ready pod", ready(1)).await;
+    let before = memory(process, "VmRSS");
+    host.until_log(&["not compiled within 3s of processor time"])
+        .await;
+    let start = Instant::now();
+    mount.project(&hard(hard::large()));
+    scenario.apply(&echo(2)).await;
+    scenario.until(ECHO, "e", "two ready pods", ready(2)).await;
+    eprintln!("served after {:?}", start.elapsed());
+    host.until_log(&["compiling the plugin takes more than"]).await;
+    let peak = memory(process, "VmHWM");
+    eprintln!(
+        "resident before {:.1} MB, at most {:.1} MB",
+        before as f64 / 1e6,
+        peak as f64 / 1e6
+    );
+    assert!(peak < before + 20_000_000, "{before} {peak}");
+    assert_eq!(compiling(process), [0; 0]);
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // It is not tried again.
+    let host = scenario.start_with(&config, &arguments);
+    host.until_log(&["compiling the plugin takes more than", "which is remembered"])
+        .await;
+}
