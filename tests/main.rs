@@ -49,6 +49,7 @@ mod spreading;
 mod successors;
 mod telemetry;
 mod tenancy;
+mod threat_model;
 mod turns;
 mod uninstall;
 mod versions;
