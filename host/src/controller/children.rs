@@ -566,4 +566,6 @@ fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 pub(super) mod tests;

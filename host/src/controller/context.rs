@@ -638,3 +638,6 @@ mod tests {
         assert!(!is_same_but_for_own_writes(&known, &deleted));
     }
 }
+
+#[cfg(test)]
+mod model;

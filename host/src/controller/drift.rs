@@ -112,6 +112,8 @@ fn quantity(value: &Value) -> Option<f64> {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests {
     use serde_json::json;
 

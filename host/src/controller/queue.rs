@@ -315,6 +315,8 @@ impl State {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 

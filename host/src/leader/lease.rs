@@ -261,4 +261,6 @@ fn micro(clock: Timestamp) -> MicroTime {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

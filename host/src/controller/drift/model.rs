@@ -1,0 +1,122 @@
+//! Random objects, what a server and others make of them, and what a hand changes in them.
+
+use proptest::prelude::*;
+use serde_json::{Map, json};
+
+use super::*;
+
+/// What a plugin wants: no field is empty or zero, since a server may leave such a one out, and no text is a quantity.
+fn desired() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        "[g-h]{1,3}".prop_map(Value::from),
+        (1..9_i64).prop_map(Value::from),
+        Just(Value::from(true)),
+    ];
+    let value = leaf.prop_recursive(3, 20, 3, |inner| {
+        let named = inner.clone();
+        prop_oneof![
+            prop::collection::btree_map("[a-c]", inner.clone(), 1..4).prop_map(|map| json!(map)),
+            prop::collection::vec(inner, 1..4).prop_map(|list| {
+                // Without a key by which lists are merged.
+                json!(
+                    list.into_iter()
+                        .map(|item| json!({ "item": item }))
+                        .collect::<Vec<_>>()
+                )
+            }),
+            prop::collection::btree_map("[x-z]", named, 1..4).prop_map(|map| {
+                let elements = map
+                    .into_iter()
+                    .map(|(name, value)| json!({ "name": name, "value": value }));
+                json!(elements.collect::<Vec<_>>())
+            }),
+        ]
+    });
+    prop::collection::btree_map("[a-c]", value, 1..4).prop_map(|map| json!({ "spec": map }))
+}
+
+fn stands(live: &Value, desired: &Value) -> bool {
+    says(live, desired)
+}
+
+fn is_merged(list: &[Value]) -> bool {
+    list.iter().all(|element| element.get("name").is_some())
+}
+
+/// What the server shows: defaults in every object, and others' elements in lists that are merged.
+fn shown(value: &Value, defaults: bool) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut map: Map<_, _> = map
+                .iter()
+                .map(|(key, value)| (key.clone(), shown(value, defaults)))
+                .collect();
+            if defaults {
+                map.insert("defaulted".to_owned(), json!(7));
+            }
+            Value::Object(map)
+        }
+        Value::Array(list) => {
+            let mut shown: Vec<_> = list.iter().map(|value| shown(value, defaults)).collect();
+            if defaults && is_merged(list) {
+                shown.insert(0, json!({ "name": "of-another" }));
+            }
+            Value::Array(shown)
+        }
+        leaf => leaf.clone(),
+    }
+}
+
+/// Every object that differs from `value` in one place: a leaf that is another, a field or an element that is missing.
+fn damaged(value: &Value) -> Vec<Value> {
+    match value {
+        Value::Object(map) => {
+            let each = map.iter().flat_map(|(key, value)| {
+                let with = |other: Value| {
+                    let mut map = map.clone();
+                    map.insert(key.clone(), other);
+                    Value::Object(map)
+                };
+                let mut without = map.clone();
+                without.remove(key);
+                let mut all: Vec<_> = damaged(value).into_iter().map(with).collect();
+                all.push(Value::Object(without));
+                all
+            });
+            each.collect()
+        }
+        Value::Array(list) => {
+            let each = list.iter().enumerate().flat_map(|(i, value)| {
+                let with = |other: Value| {
+                    let mut list = list.clone();
+                    list[i] = other;
+                    Value::Array(list)
+                };
+                let mut without = list.clone();
+                without.remove(i);
+                let mut all: Vec<_> = damaged(value).into_iter().map(with).collect();
+                all.push(Value::Array(without));
+                all
+            });
+            each.collect()
+        }
+        Value::Number(_) => vec![json!(1000)],
+        Value::String(text) => vec![json!(format!("{text}-edited"))],
+        _ => vec![json!("edited")],
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_the_server_and_others_add_is_no_drift(desired in desired(), defaults in any::<bool>()) {
+        prop_assert!(stands(&shown(&desired, defaults), &desired));
+    }
+
+    #[test]
+    fn every_single_change_of_a_field_of_ours_is_drift(desired in desired(), defaults in any::<bool>()) {
+        for live in damaged(&desired) {
+            let live = shown(&live, defaults);
+            prop_assert!(!stands(&live, &desired), "{live} says what {desired} does");
+        }
+    }
+}

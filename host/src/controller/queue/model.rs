@@ -1,0 +1,145 @@
+//! Random sequences against a model that is too simple to be wrong: nothing marked is forgotten, nobody has a parent
+//! twice, and a worker learns of all that happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::FutureExt;
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Mark(usize, Trigger),
+    /// A timer that is due, or one that is far off.
+    MarkAt(usize, bool),
+    Next,
+    /// Whether the echoes among the marks are dropped.
+    Done(usize, bool),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let parent = 0..3_usize;
+    let trigger = prop_oneof![
+        Just(Trigger::Related),
+        Just(Trigger::Resync),
+        (1..4_u128).prop_map(|version| Trigger::Parent {
+            version: Some(version)
+        }),
+    ];
+    prop_oneof![
+        4 => (parent.clone(), trigger).prop_map(|(parent, trigger)| Op::Mark(parent, trigger)),
+        2 => (parent.clone(), any::<bool>()).prop_map(|(parent, due)| Op::MarkAt(parent, due)),
+        3 => Just(Op::Next),
+        3 => (parent, any::<bool>()).prop_map(|(parent, echoes)| Op::Done(parent, echoes)),
+    ]
+}
+
+/// What is an echo here.
+fn is_echo(trigger: &Trigger) -> bool {
+    *trigger == Trigger::Related
+}
+
+#[derive(Default)]
+struct Model {
+    marks: BTreeMap<usize, Vec<Trigger>>,
+    running: BTreeSet<usize>,
+    /// Whether the timer of a parent is due.
+    timers: BTreeMap<usize, bool>,
+}
+
+impl Model {
+    fn mark(&mut self, parent: usize, trigger: Trigger) {
+        self.marks.entry(parent).or_default().push(trigger);
+    }
+
+    fn fire(&mut self) {
+        let due: Vec<_> = self
+            .timers
+            .iter()
+            .filter(|(_, due)| **due)
+            .map(|(parent, _)| *parent)
+            .collect();
+        for parent in due {
+            self.timers.remove(&parent);
+            self.mark(parent, Trigger::Timer);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.marks.keys().all(|parent| self.running.contains(parent))
+    }
+
+    /// A queue has handed this out.
+    fn take(&mut self, work: &Work) -> Result<(), TestCaseError> {
+        let parent: usize = work.parent.name.parse().unwrap();
+        prop_assert!(self.running.insert(parent), "{parent} was handed out twice");
+        let mut expected = self.marks.remove(&parent).unwrap_or_default();
+        let mut given = work.triggers.clone();
+        let key = |trigger: &Trigger| format!("{trigger:?}");
+        expected.sort_by_key(key);
+        given.sort_by_key(key);
+        prop_assert_eq!(given, expected);
+        self.timers.remove(&parent);
+        Ok(())
+    }
+}
+
+proptest! {
+    // Below `MAX_TRIGGERS`, so that each mark is kept apart.
+    #[test]
+    fn what_is_handed_out_is_what_was_marked(ops in prop::collection::vec(op(), 1..MAX_TRIGGERS)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _within = runtime.enter();
+        let (queue, mut model) = (Queue::default(), Model::default());
+        let name = |parent: usize| ObjectName { namespace: None, name: parent.to_string() };
+        let past = Instant::now();
+        let future = past + Duration::from_secs(3600);
+        let next = || queue.next().now_or_never().flatten();
+        for op in ops {
+            match op {
+                Op::Mark(parent, trigger) => {
+                    queue.mark(&name(parent), trigger.clone());
+                    model.mark(parent, trigger);
+                }
+                Op::MarkAt(parent, due) => {
+                    queue.mark_at(&name(parent), if due { past } else { future });
+                    let timer = model.timers.entry(parent).or_insert(due);
+                    *timer |= due;
+                }
+                Op::Next => {
+                    model.fire();
+                    match next() {
+                        Some(work) => model.take(&work)?,
+                        None => prop_assert!(model.is_idle(), "{:?} waits", model.marks),
+                    }
+                }
+                Op::Done(parent, echoes) => {
+                    // A worker is done with what it has, and only with that.
+                    if !model.running.remove(&parent) {
+                        continue;
+                    }
+                    queue.done(&name(parent), |trigger| echoes && is_echo(trigger));
+                    if let Some(marks) = model.marks.get_mut(&parent) {
+                        marks.retain(|trigger| !(echoes && is_echo(trigger)));
+                        if marks.is_empty() {
+                            model.marks.remove(&parent);
+                        }
+                    }
+                }
+            }
+            let waiting = model.marks.keys().filter(|parent| !model.running.contains(parent)).count();
+            prop_assert_eq!(queue.backlog().0, waiting);
+        }
+        // Nothing is left behind.
+        for parent in std::mem::take(&mut model.running) {
+            queue.done(&name(parent), |_| false);
+        }
+        model.fire();
+        while let Some(work) = next() {
+            model.take(&work)?;
+        }
+        prop_assert!(model.is_idle(), "{:?} were forgotten", model.marks);
+    }
+}

@@ -1,0 +1,214 @@
+//! Replicas, a server that answers late or never, people who edit the Lease, and clocks that differ: whatever the order,
+//! two never hold it at once, and one does when all is calm.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const REPLICAS: usize = 3;
+const TIMING: Timing = Timing {
+    duration: Duration::from_secs(15),
+    renew_deadline: Duration::from_secs(10),
+    retry_period: Duration::from_secs(2),
+};
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Time goes by, in milliseconds.
+    Wait(u64),
+    /// A replica reads the Lease.
+    Look(usize),
+    /// A replica sends what it may write, unless it waits for an answer.
+    Send(usize),
+    /// What a replica sent comes to the server; whether its answer comes back.
+    Arrive(usize, bool),
+    /// What a replica sent gets lost.
+    Lose(usize),
+    /// A replica gives the Lease back; whether that arrives.
+    Release(usize, bool),
+    /// A replica is killed, and another starts in its place.
+    Restart(usize),
+    /// Somebody writes another holder, or none.
+    Edit(Option<usize>),
+    /// Somebody writes other times.
+    EditTimes(i64),
+    Delete,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let replica = 0..REPLICAS;
+    prop_oneof![
+        6 => (0..6000_u64).prop_map(Op::Wait),
+        6 => replica.clone().prop_map(Op::Look),
+        6 => replica.clone().prop_map(Op::Send),
+        6 => (replica.clone(), prop::bool::weighted(0.8)).prop_map(|(i, answers)| Op::Arrive(i, answers)),
+        1 => replica.clone().prop_map(Op::Lose),
+        1 => (replica.clone(), any::<bool>()).prop_map(|(i, arrives)| Op::Release(i, arrives)),
+        1 => replica.clone().prop_map(Op::Restart),
+        1 => prop::option::of(replica).prop_map(Op::Edit),
+        1 => (0..4_000_000_000_i64).prop_map(Op::EditTimes),
+        1 => Just(Op::Delete),
+    ]
+}
+
+struct Replica {
+    candidate: Candidate,
+    /// What is on its way to the server, and since when.
+    sent: Option<(Lease, Instant)>,
+}
+
+struct World {
+    now: Instant,
+    lease: Option<Lease>,
+    version: u32,
+    replicas: Vec<Replica>,
+    starts: usize,
+    looks: i64,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut this = Self {
+            now: Instant::now(),
+            lease: None,
+            version: 0,
+            replicas: Vec::new(),
+            starts: 0,
+            looks: 0,
+        };
+        this.replicas = (0..REPLICAS).map(|_| this.start()).collect();
+        this
+    }
+
+    fn start(&mut self) -> Replica {
+        self.starts += 1;
+        let identity = format!("replica-{}", self.starts);
+        Replica {
+            candidate: Candidate::new("host", "host", &identity, TIMING),
+            sent: None,
+        }
+    }
+
+    /// Each look at the clock of the day gives something else, later or earlier.
+    fn clock(&mut self) -> Timestamp {
+        self.looks += 1;
+        Timestamp::from_second(1_700_000_000 + self.looks * 7919 % 100_003).unwrap()
+    }
+
+    /// The server takes a record that was made of the present one.
+    fn write(&mut self, mut lease: Lease) -> Option<Lease> {
+        let current = self
+            .lease
+            .as_ref()
+            .and_then(|lease| lease.metadata.resource_version.clone());
+        if lease.metadata.resource_version != current {
+            return None;
+        }
+        self.version += 1;
+        lease.metadata.resource_version = Some(self.version.to_string());
+        self.lease = Some(lease.clone());
+        Some(lease)
+    }
+
+    fn edit(&mut self, change: impl FnOnce(&mut LeaseSpec)) {
+        if let Some(mut lease) = self.lease.clone() {
+            change(lease.spec.get_or_insert_default());
+            self.write(lease);
+        }
+    }
+
+    fn act(&mut self, op: &Op) {
+        let (now, clock) = (self.now, self.clock());
+        match *op {
+            Op::Wait(millis) => self.now += Duration::from_millis(millis),
+            Op::Look(i) => {
+                let lease = self.lease.clone();
+                self.replicas[i].candidate.observe(lease, now);
+            }
+            Op::Send(i) => {
+                let replica = &mut self.replicas[i];
+                if replica.sent.is_none()
+                    && let Step::Write(record) = replica.candidate.step(now, clock)
+                {
+                    replica.candidate.writing(&record);
+                    replica.sent = Some((*record, now));
+                }
+            }
+            Op::Arrive(i, answers) => {
+                let Some((record, sent)) = self.replicas[i].sent.take() else {
+                    return;
+                };
+                let written = self.write(record);
+                let lease = self.lease.clone();
+                let candidate = &mut self.replicas[i].candidate;
+                match written {
+                    Some(answer) if answers => candidate.won(answer, sent, now),
+                    None if answers => candidate.observe(lease, now),
+                    _ => {}
+                }
+            }
+            Op::Lose(i) => self.replicas[i].sent = None,
+            Op::Release(i, arrives) => {
+                // It waits for what it has sent first.
+                if self.replicas[i].sent.is_none()
+                    && let Some(record) = self.replicas[i].candidate.release(now, clock)
+                    && arrives
+                {
+                    self.write(record);
+                }
+            }
+            Op::Restart(i) => self.replicas[i] = self.start(),
+            Op::Edit(holder) => {
+                let holder = holder.map(|i| self.replicas[i].candidate.identity.clone());
+                self.edit(|spec| spec.holder_identity = holder);
+            }
+            Op::EditTimes(second) => self.edit(|spec| {
+                spec.renew_time = Some(MicroTime(Timestamp::from_second(second).unwrap()));
+            }),
+            Op::Delete => {
+                // Left out here, because the protocol does not hold for it: a first Lease that is deleted before all have
+                // seen it. One absence is like another, and a create has no precondition, so who saw none before,
+                // or has sent a create, becomes a second holder until the first looks again.
+                let lease = self.lease.take();
+                for replica in &mut self.replicas {
+                    replica.candidate.observe(lease.clone(), now);
+                    replica
+                        .sent
+                        .take_if(|(record, _)| record.metadata.resource_version.is_none());
+                }
+            }
+        }
+    }
+
+    fn holders(&self) -> Vec<&str> {
+        let replicas = self.replicas.iter().map(|replica| &replica.candidate);
+        let holding = replicas.filter(|candidate| candidate.holds(self.now));
+        holding.map(|candidate| candidate.identity.as_str()).collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn two_never_hold_it_and_in_calm_weather_one_does(ops in prop::collection::vec(op(), 1..120)) {
+        let mut world = World::new();
+        for op in &ops {
+            world.act(op);
+            let holders = world.holders();
+            prop_assert!(holders.len() <= 1, "{holders:?} hold it");
+        }
+        // Longer than any lease that is believed in here.
+        for _ in 0..40 {
+            for i in 0..REPLICAS {
+                for op in [Op::Look(i), Op::Send(i), Op::Arrive(i, true)] {
+                    world.act(&op);
+                    let holders = world.holders();
+                    prop_assert!(holders.len() <= 1, "{holders:?} hold it");
+                }
+            }
+            world.act(&Op::Wait(1000));
+        }
+        prop_assert_eq!(world.holders().len(), 1);
+    }
+}
