@@ -1,13 +1,11 @@
 //! The hosts: one or more replicas as processes, started again when they end, as a kubelet would.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use control_plane::{Component, Output};
 
 use crate::draw::Draw;
@@ -290,30 +288,31 @@ impl Drop for Fleet {
     }
 }
 
-/// Copies the files of a host's cache, without the plugins' versions, which are its memory.
+/// Copies what a host has compiled, without the plugins' versions, which are its memory.
 fn copy_compiled(from: &Path, to: &Path) -> anyhow::Result<()> {
-    let copy = || {
-        std::fs::create_dir_all(to)?;
-        // The host takes a folder that is its own only.
-        std::fs::set_permissions(to, Permissions::from_mode(0o700))?;
-        let Ok(entries) = std::fs::read_dir(from) else {
-            return Ok(());
-        };
-        for entry in entries {
-            let entry = entry?;
-            if entry.file_type()?.is_file() {
-                std::fs::copy(entry.path(), to.join(entry.file_name()))?;
-            }
-        }
-        std::io::Result::Ok(())
-    };
-    copy().with_context(|| {
+    let what = || {
         format!(
             "copy compiled plugins from {} to {}",
             from.display(),
             to.display()
         )
-    })
+    };
+    std::fs::create_dir_all(to).with_context(what)?;
+    for entry in std::fs::read_dir(from).into_iter().flatten().flatten() {
+        if !entry.file_name().to_string_lossy().starts_with("compiled") {
+            continue;
+        }
+        // With its mode: the host takes no folder that others can open.
+        let copied = Command::new("cp").arg("-a").arg(entry.path()).arg(to).output();
+        let copied = copied.with_context(what)?;
+        ensure!(
+            copied.status.success(),
+            "{}: {}",
+            what(),
+            String::from_utf8_lossy(&copied.stderr)
+        );
+    }
+    Ok(())
 }
 
 fn mount_disk(folder: &Path) -> bool {

@@ -134,7 +134,7 @@ impl<'a> Play<'a> {
                 host: args.host.clone(),
                 plugins: args.plugins.clone(),
                 crds: args.crds.clone(),
-                compiled: args.keep.join("compiled"),
+                compiled: args.keep.join("cache"),
             },
             stage: None,
         }
