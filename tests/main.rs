@@ -33,6 +33,7 @@ mod lifecycle;
 mod mysql;
 mod namespaces;
 mod needs;
+mod neighbours;
 mod outages;
 mod ownership;
 mod packs;

@@ -2,6 +2,7 @@
 
 mod fence;
 mod measured;
+mod pace;
 mod reach;
 mod retry_after;
 
@@ -27,6 +28,7 @@ use crate::metrics::Metrics;
 use self::fence::Fencing;
 pub(crate) use self::fence::{Deposed, is_deposed};
 use self::measured::Measured;
+pub use self::pace::Pace;
 use self::reach::Reach;
 pub(crate) use self::reach::chain;
 
@@ -178,6 +180,7 @@ impl Writers {
             client,
             term: self.term.clone(),
             acts_as: acts_as.cloned(),
+            pace: None,
         })
     }
 }
@@ -191,6 +194,19 @@ pub struct Writer {
     pub term: Term,
     /// `None`: the host itself.
     pub acts_as: Option<ServiceAccount>,
+    /// How fast it may; `None`: as fast as it can.
+    pub pace: Option<Arc<Pace>>,
+}
+
+impl Writer {
+    /// The same at a pace, which it may share with others.
+    #[must_use]
+    pub fn paced(self, pace: &Arc<Pace>) -> Self {
+        Self {
+            pace: Some(Arc::clone(pace)),
+            ..self
+        }
+    }
 }
 
 /// In the host's own name and at any time, for commands that share the cluster with nobody.
@@ -200,6 +216,7 @@ impl From<Client> for Writer {
             client,
             term: Term::endless(),
             acts_as: None,
+            pace: None,
         }
     }
 }

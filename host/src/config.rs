@@ -67,6 +67,8 @@ pub struct ControllerConfig {
     pub resync: Duration,
     /// The delays between tries of a failing object.
     pub backoff: BackoffConfig,
+    /// How fast the cluster is written to.
+    pub writes: WritesConfig,
     /// What one plugin call may use.
     pub limits: Limits,
     /// Whose plugins are taken.
@@ -143,6 +145,15 @@ pub struct BackoffConfig {
     pub max: Duration,
 }
 
+/// A controller's share of the API server's time. Events are not counted here: they have a pace of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WritesConfig {
+    /// Writes a second on the average, at least 1.
+    pub qps: u32,
+    /// Writes at once after a silence, at least 1.
+    pub burst: u32,
+}
+
 /// Why a configuration is refused. At the start nothing is started, later the one before stays.
 #[derive(Debug, Error)]
 pub enum ConfigError {
@@ -210,6 +221,11 @@ pub const DEFAULT_RESYNC: Duration = Duration::from_secs(10 * 60 * 60);
 pub const DEFAULT_BACKOFF: BackoffConfig = BackoffConfig {
     initial: Duration::from_millis(500),
     max: Duration::from_secs(300),
+};
+/// Default of [`ControllerConfig::writes`]: more than one API server takes for long, so that only what runs wild is held.
+pub const DEFAULT_WRITES: WritesConfig = WritesConfig {
+    qps: 500,
+    burst: 3000,
 };
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,9 @@ use wasmtime::{Store, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
 use crate::contract::Failure;
+use crate::deterministic::Origin;
 use crate::limits::{Limits, MIB};
+use crate::log::Speaker;
 use crate::sandbox::{Sandbox, Wasi};
 
 /// What came of a call, with what it took.
@@ -70,7 +73,9 @@ pub enum Class {
     Timeout,
     /// Over the memory limit.
     Memory,
-    /// Over the response limit.
+    /// The request would be over its limit.
+    Request,
+    /// Over a limit of the response.
     Output,
     /// The response does not follow the contract.
     Protocol,
@@ -88,6 +93,7 @@ impl Class {
             Self::Trap => "trap",
             Self::Timeout => "timeout",
             Self::Memory => "memory",
+            Self::Request => "request",
             Self::Output => "output",
             Self::Protocol => "protocol",
             Self::Host => "host",
@@ -151,6 +157,44 @@ pub enum CallError {
         /// Bytes that a response may have.
         limit: usize,
     },
+    /// The answer is a small text that would be a large tree.
+    #[error(
+        "the plugin answered with more than {limit} JSON values: make it answer with less, or raise `limits.values` of \
+         this controller"
+    )]
+    Values {
+        /// JSON values that a response may have.
+        limit: usize,
+    },
+    /// A list in the answer is too long.
+    #[error(
+        "the plugin answered with {count} {what}; it may answer with {limit}: make it answer with fewer{}",
+        raise(*key)
+    )]
+    TooMany {
+        /// What the list holds.
+        what: &'static str,
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        limit: usize,
+        /// Where the configuration sets the limit, when it can.
+        key: Option<&'static str>,
+    },
+    /// What the plugin would be given is too much; it was not called.
+    #[error(
+        "the request to the plugin would be larger than {}: {children} children and {related} objects that it asked to read \
+         are too much for one call; make it need less (a label selector, a name), or raise `limits.request` of this \
+         controller", mebibytes(*limit)
+    )]
+    Request {
+        /// Bytes that a request may have.
+        limit: usize,
+        /// How many children it would show.
+        children: usize,
+        /// How many objects it would show beside them.
+        related: usize,
+    },
     /// The response does not follow the contract.
     #[error("the plugin's answer does not follow the contract: {message}")]
     Protocol {
@@ -175,7 +219,8 @@ impl CallError {
             Self::Trap { .. } => Class::Trap,
             Self::Timeout { .. } => Class::Timeout,
             Self::Memory { .. } => Class::Memory,
-            Self::Output { .. } => Class::Output,
+            Self::Request { .. } => Class::Request,
+            Self::Output { .. } | Self::Values { .. } | Self::TooMany { .. } => Class::Output,
             Self::Protocol { .. } => Class::Protocol,
             Self::Host { .. } => Class::Host,
         }
@@ -206,7 +251,13 @@ impl From<Failure> for CallError {
     }
 }
 
-fn mebibytes(bytes: usize) -> String {
+fn raise(key: Option<&str>) -> String {
+    key.map_or_else(String::new, |key| {
+        format!(", or raise `{key}` of this controller")
+    })
+}
+
+pub(crate) fn mebibytes(bytes: usize) -> String {
     // Rounded up, so that a little over a limit does not read as the limit.
     let tenths = (bytes * 10).div_ceil(MIB);
     match (tenths / 10, tenths % 10) {
@@ -231,40 +282,52 @@ pub(crate) fn store<W: Wasi>(
     store
 }
 
-/// Runs a guest to its end or to its deadline, whichever comes first. Gives the time on a processor too.
+/// What a call is given beside its request. It owns all of it, since it may go on in another thread.
+pub(crate) struct Setting {
+    pub(crate) origin: Origin,
+    pub(crate) speaker: Arc<Speaker>,
+    pub(crate) limits: Limits,
+    /// When the guest is ended.
+    pub(crate) deadline: Instant,
+}
+
+/// Runs a guest to its end or to its deadline, whichever comes first: after that it is not polled again. Gives the time
+/// on a processor too. Somebody else must wake it at the deadline.
 ///
 /// # Errors
 /// `None` inside the error stands for the deadline.
 pub(crate) async fn within<T>(
-    deadline: Duration,
+    deadline: Instant,
     guest: impl Future<Output = wasmtime::Result<T>>,
 ) -> (Result<T, Option<wasmtime::Error>>, Duration) {
     let mut busy = Duration::ZERO;
     let timed = Timed {
-        future: pin!(guest),
+        guest: pin!(guest),
+        deadline,
         busy: &mut busy,
     };
-    let result = match tokio::time::timeout(deadline, timed).await {
-        Ok(result) => result.map_err(Some),
-        Err(_) => Err(None),
-    };
+    let result = timed.await;
     (result, busy)
 }
 
-/// Adds up the time in which a future is polled.
+/// Adds up the time in which a guest is polled, and stops at its deadline.
 struct Timed<'a, F> {
-    future: Pin<&'a mut F>,
+    guest: Pin<&'a mut F>,
+    deadline: Instant,
     busy: &'a mut Duration,
 }
 
-impl<F: Future> Future for Timed<'_, F> {
-    type Output = F::Output;
+impl<T, F: Future<Output = wasmtime::Result<T>>> Future for Timed<'_, F> {
+    type Output = Result<T, Option<wasmtime::Error>>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let start = Instant::now();
-        let result = self.future.as_mut().poll(context);
+        if start >= self.deadline {
+            return Poll::Ready(Err(None));
+        }
+        let result = self.guest.as_mut().poll(context);
         *self.busy += start.elapsed();
-        result
+        result.map_err(Some)
     }
 }
 

@@ -5,21 +5,24 @@
 
 use std::sync::Arc;
 
-use wasmtime::{Engine, InstancePre, Module};
+use wasmtime::{AsContextMut, Caller, Engine, Extern, InstancePre, Module, bail};
 use wasmtime_wasi::I32Exit;
+use wasmtime_wasi::p1::wasi_snapshot_preview1::{self, WasiSnapshotPreview1 as _};
 use wasmtime_wasi::p1::{self, WasiP1Ctx};
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
+use wiggle::GuestMemory;
 
-use crate::call::{self, Call, CallError};
+use crate::call::{self, Call, CallError, Setting};
 use crate::contract::{
     CONTRACT_VERSION, CleanupResponse, CommandInput, CommandOutput, Description, Export, Request, Response,
 };
-use crate::convert::not_an_object;
-use crate::deterministic::Origin;
+use crate::convert::{Lists, Text, not_an_object};
+use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::load::LoadError;
-use crate::log::{CallLog, Speaker};
-use crate::sandbox::{self, Output, Sandbox};
+use crate::log::CallLog;
+use crate::sandbox::{self, MAX_RESOURCES, Output, Sandbox};
+use crate::weigh;
 
 type State = Sandbox<WasiP1Ctx>;
 pub(crate) type Linker = wasmtime::Linker<State>;
@@ -28,7 +31,36 @@ pub(crate) type Linker = wasmtime::Linker<State>;
 pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     let mut linker = Linker::new(engine);
     p1::add_to_linker_async(&mut linker, |state: &mut State| &mut state.wasi)?;
+    linker.allow_shadowing(true);
+    linker.func_wrap_async(MODULE, "poll_oneoff", |caller, parameters| {
+        Box::new(poll_oneoff(caller, parameters))
+    })?;
+    linker.allow_shadowing(false);
     Ok(linker)
+}
+
+const MODULE: &str = "wasi_snapshot_preview1";
+/// `errno::nomem`.
+const NO_MEMORY: i32 = 48;
+
+/// The crate's own, but for more subscriptions than a component may have pollables: each is an object of the host, and
+/// the table that holds them has no cap in this form.
+async fn poll_oneoff(
+    mut caller: Caller<'_, State>,
+    (subscriptions, events, count, result): (i32, i32, i32, i32),
+) -> wasmtime::Result<i32> {
+    if usize::try_from(count.cast_unsigned()).unwrap_or(usize::MAX) > MAX_RESOURCES {
+        return Ok(NO_MEMORY);
+    }
+    let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
+        bail!("the plugin exports no memory");
+    };
+    let fuel = caller.as_context_mut().hostcall_fuel();
+    let (memory, state) = memory.data_and_store_mut(&mut caller);
+    let mut memory = GuestMemory::Unshared(memory);
+    state.wasi.set_hostcall_fuel(fuel);
+    wasi_snapshot_preview1::poll_oneoff(&mut state.wasi, &mut memory, subscriptions, events, count, result)
+        .await
 }
 
 /// A command, linked.
@@ -50,105 +82,109 @@ impl CommandForm {
         Ok(Self { pre })
     }
 
-    pub(crate) async fn describe(&self, speaker: &Arc<Speaker>, limits: &Limits) -> Call<Description> {
-        self.call(Export::Describe, None, &Origin::fixed(), speaker, limits)
-            .await
-            .and_then(|output| match output {
-                CommandOutput::Description(description) => Ok(description),
-                other => Err(unexpected(Export::Describe, other)),
-            })
+    pub(crate) fn describe(&self, setting: Setting) -> Owned<Call<Description>> {
+        self.ask(Export::Describe, None, setting, |output| match output {
+            CommandOutput::Description(description) => Ok(description),
+            other => Err(unexpected(Export::Describe, other)),
+        })
     }
 
-    pub(crate) async fn reconcile(
-        &self,
-        request: &Request,
-        origin: &Origin,
-        speaker: &Arc<Speaker>,
-        limits: &Limits,
-    ) -> Call<Response> {
-        self.call(Export::Reconcile, Some(request), origin, speaker, limits)
-            .await
-            .and_then(|output| match output {
-                CommandOutput::Response(response) => Ok(*response),
-                other => Err(unexpected(Export::Reconcile, other)),
-            })
+    pub(crate) fn reconcile(&self, request: Request, setting: Setting) -> Owned<Call<Response>> {
+        self.ask(Export::Reconcile, Some(request), setting, |output| match output {
+            CommandOutput::Response(response) => Ok(*response),
+            other => Err(unexpected(Export::Reconcile, other)),
+        })
     }
 
-    pub(crate) async fn cleanup(
-        &self,
-        request: &Request,
-        origin: &Origin,
-        speaker: &Arc<Speaker>,
-        limits: &Limits,
-    ) -> Call<CleanupResponse> {
-        self.call(Export::Cleanup, Some(request), origin, speaker, limits)
-            .await
-            .and_then(|output| match output {
-                CommandOutput::Cleanup(response) => Ok(*response),
-                other => Err(unexpected(Export::Cleanup, other)),
-            })
+    pub(crate) fn cleanup(&self, request: Request, setting: Setting) -> Owned<Call<CleanupResponse>> {
+        self.ask(Export::Cleanup, Some(request), setting, |output| match output {
+            CommandOutput::Cleanup(response) => Ok(*response),
+            other => Err(unexpected(Export::Cleanup, other)),
+        })
     }
 
-    /// One run of the program in a sandbox of its own.
-    async fn call(
+    fn ask<T: 'static>(
         &self,
         export: Export,
-        request: Option<&Request>,
-        origin: &Origin,
-        speaker: &Arc<Speaker>,
-        limits: &Limits,
-    ) -> Call<CommandOutput> {
-        let input = match input(export, request) {
-            Ok(input) => input,
-            Err(error) => return Call::failed(CallError::host(error)),
-        };
-        let request_bytes = input.len();
-        let log = CallLog::new(Arc::clone(speaker), limits);
-        let output = Output::new(limits.response);
-        let wasi = sandbox::wasi(origin, &log)
-            .stdin(MemoryInputPipe::new(input))
-            .stdout(output.clone())
-            .build_p1();
-        let sandbox = Sandbox::new(wasi, limits, log);
-        let mut store = call::store(self.pre.module().engine(), limits, sandbox);
-        // For WASI this bounds one buffer that the guest reads or writes; a guest that has a larger one is told
-        // that memory is out. What it writes in all is bounded by `Output`.
-        store.set_hostcall_fuel(limits.memory);
-        let (result, guest_time) = call::within(limits.deadline, async {
-            let instance = self.pre.instantiate_async(&mut store).await?;
-            let start = instance.get_typed_func::<(), ()>(&mut store, "_start")?;
-            match start.call_async(&mut store, ()).await {
-                // How a program says that it is done.
-                Err(error) if matches!(error.downcast_ref(), Some(I32Exit(0))) => Ok(()),
-                result => result,
-            }
-        })
-        .await;
-        let sandbox = store.data();
-        let mut stats = sandbox.stats(guest_time, request_bytes);
-        let outcome = match result {
-            Ok(()) => {
-                let bytes = output.take();
-                stats.response_bytes = bytes.len();
-                parse(&bytes)
-            }
-            Err(_) if output.overflowed() => Err(CallError::Output {
-                limit: limits.response,
-            }),
-            Err(error) => Err(call::explain(error, sandbox, limits)),
-        };
-        Call { outcome, stats }
+        request: Option<Request>,
+        setting: Setting,
+        read: fn(CommandOutput) -> Result<T, CallError>,
+    ) -> Owned<Call<T>> {
+        let pre = self.pre.clone();
+        Box::pin(async move { call(&pre, export, request, &setting).await.and_then(read) })
     }
 }
 
-fn input(export: Export, request: Option<&Request>) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(&CommandInput {
+/// One run of the program in a sandbox of its own.
+async fn call(
+    pre: &InstancePre<State>,
+    export: Export,
+    request: Option<Request>,
+    setting: &Setting,
+) -> Call<CommandOutput> {
+    let Setting {
+        origin,
+        speaker,
+        limits,
+        deadline,
+    } = setting;
+    let input = match input(export, request, limits.request) {
+        Ok(input) => input,
+        Err(error) => return Call::failed(error),
+    };
+    let request_bytes = input.len();
+    let log = CallLog::new(Arc::clone(speaker), limits);
+    let output = Output::new(limits.response);
+    let wasi = sandbox::wasi(origin, &log)
+        .stdin(MemoryInputPipe::new(input))
+        .stdout(output.clone())
+        .build_p1();
+    let sandbox = Sandbox::new(wasi, limits, log);
+    let mut store = call::store(pre.module().engine(), limits, sandbox);
+    // For WASI this bounds one buffer that the guest reads or writes; a guest that has a larger one is told
+    // that memory is out. What it writes in all is bounded by `Output`.
+    store.set_hostcall_fuel(limits.memory);
+    let (result, guest_time) = call::within(*deadline, async {
+        let instance = pre.instantiate_async(&mut store).await?;
+        let start = instance.get_typed_func::<(), ()>(&mut store, "_start")?;
+        match start.call_async(&mut store, ()).await {
+            // How a program says that it is done.
+            Err(error) if matches!(error.downcast_ref(), Some(I32Exit(0))) => Ok(()),
+            result => result,
+        }
+    })
+    .await;
+    let sandbox = store.data();
+    let mut stats = sandbox.stats(guest_time, request_bytes);
+    let outcome = match result {
+        Ok(()) => {
+            let bytes = output.take();
+            stats.response_bytes = bytes.len();
+            parse(&bytes, limits)
+        }
+        Err(_) if output.overflowed() => Err(CallError::Output {
+            limit: limits.response,
+        }),
+        Err(error) => Err(call::explain(error, sandbox, limits)),
+    };
+    Call { outcome, stats }
+}
+
+fn input(export: Export, request: Option<Request>, limit: usize) -> Result<Vec<u8>, CallError> {
+    let request = request.map(Arc::new);
+    let input = CommandInput {
         contract: CONTRACT_VERSION.to_owned(),
         call: export,
-        // The clone shares the objects.
-        request: request.map(|request| Arc::new(request.clone())),
-    })
+        request: request.clone(),
+    };
+    match request {
+        Some(request) => Text::with_capacity(INPUT, limit).of(&input, &request, limit),
+        None => serde_json::to_vec(&input).map_err(CallError::host),
+    }
 }
+
+/// As large as most inputs are, so that the text moves seldom while it grows.
+const INPUT: usize = 16 << 10;
 
 /// The error that a failure document stands for, or that of a document that answers another call.
 fn unexpected(export: Export, output: CommandOutput) -> CallError {
@@ -163,7 +199,7 @@ fn unexpected(export: Export, output: CommandOutput) -> CallError {
     ))
 }
 
-pub(crate) fn parse(bytes: &[u8]) -> Result<CommandOutput, CallError> {
+pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<CommandOutput, CallError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         CallError::protocol(format!(
             "standard output is not UTF-8 after {} bytes",
@@ -175,6 +211,9 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<CommandOutput, CallError> {
             "standard output is empty; it must be one JSON document, such as {\"response\": {}}",
         ));
     }
+    if weigh::values(text) > limits.values {
+        return Err(CallError::Values { limit: limits.values });
+    }
     let output: CommandOutput = serde_json::from_str(text)
         .map_err(|error| CallError::protocol(format!("standard output cannot be read: {error}")))?;
     let children = match &output {
@@ -182,8 +221,30 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<CommandOutput, CallError> {
         CommandOutput::Cleanup(response) => response.children.as_slice(),
         CommandOutput::Description(_) | CommandOutput::Failure(_) => &[],
     };
+    lists(&output).check(limits)?;
     match children.iter().enumerate().find(|(_, child)| !child.is_object()) {
         Some((index, child)) => Err(not_an_object(format_args!("children[{index}]"), child)),
         None => Ok(output),
+    }
+}
+
+fn lists(output: &CommandOutput) -> Lists {
+    match output {
+        CommandOutput::Response(response) => Lists {
+            children: response.children.len(),
+            keep: response.keep.len(),
+            generate: response.generate.len(),
+            conditions: response.conditions.len(),
+            events: response.events.len(),
+            needs: response.needs.len(),
+        },
+        CommandOutput::Cleanup(response) => Lists {
+            children: response.children.len(),
+            conditions: response.conditions.len(),
+            events: response.events.len(),
+            needs: response.needs.len(),
+            ..Lists::default()
+        },
+        CommandOutput::Description(_) | CommandOutput::Failure(_) => Lists::default(),
     }
 }

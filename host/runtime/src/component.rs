@@ -11,13 +11,12 @@ use wasmtime_wasi::p2;
 
 use crate::bindings::operator_host::plugin::{logging, types};
 use crate::bindings::{Plugin, PluginPre};
-use crate::call::{self, Call, CallError, CallStats};
+use crate::call::{self, Call, CallError, CallStats, Setting};
 use crate::contract::{CONTRACT_VERSION, CleanupResponse, Description, Request, Response};
 use crate::convert;
-use crate::deterministic::Origin;
-use crate::limits::Limits;
+use crate::lane::Owned;
 use crate::load::LoadError;
-use crate::log::{CallLog, Level, Speaker};
+use crate::log::{CallLog, Level};
 use crate::sandbox::{self, Preview2, Sandbox};
 
 type State = Sandbox<Preview2>;
@@ -107,87 +106,88 @@ impl ComponentForm {
         Ok(Self { pre })
     }
 
-    pub(crate) async fn describe(&self, speaker: &Arc<Speaker>, limits: &Limits) -> Call<Description> {
-        self.call(&Origin::fixed(), speaker, limits, 0, async |plugin, store| {
-            plugin
-                .operator_host_plugin_reconciler()
-                .call_describe(store)
-                .await
-                .map(Ok)
+    pub(crate) fn describe(&self, setting: Setting) -> Owned<Call<Description>> {
+        let pre = self.pre.clone();
+        Box::pin(async move {
+            call(&pre, &setting, 0, async |plugin, store| {
+                plugin
+                    .operator_host_plugin_reconciler()
+                    .call_describe(store)
+                    .await
+                    .map(Ok)
+            })
+            .await
+            .convert(|record| convert::description(record, &setting.limits))
         })
-        .await
-        .convert(convert::description)
     }
 
-    pub(crate) async fn reconcile(
-        &self,
-        request: &Request,
-        origin: &Origin,
-        speaker: &Arc<Speaker>,
-        limits: &Limits,
-    ) -> Call<Response> {
-        let (record, size) = match convert::request(request) {
-            Ok(record) => record,
-            Err(error) => return Call::failed(CallError::host(error)),
-        };
-        self.call(origin, speaker, limits, size, async |plugin, store| {
-            plugin
-                .operator_host_plugin_reconciler()
-                .call_reconcile(store, &record)
-                .await
+    pub(crate) fn reconcile(&self, request: Request, setting: Setting) -> Owned<Call<Response>> {
+        let pre = self.pre.clone();
+        Box::pin(async move {
+            let (record, size) = match convert::request(&request, setting.limits.request) {
+                Ok(record) => record,
+                Err(error) => return Call::failed(error),
+            };
+            call(&pre, &setting, size, async |plugin, store| {
+                plugin
+                    .operator_host_plugin_reconciler()
+                    .call_reconcile(store, &record)
+                    .await
+            })
+            .await
+            .convert(|record| convert::response(record, &setting.limits))
         })
-        .await
-        .convert(convert::response)
     }
 
-    pub(crate) async fn cleanup(
-        &self,
-        request: &Request,
-        origin: &Origin,
-        speaker: &Arc<Speaker>,
-        limits: &Limits,
-    ) -> Call<CleanupResponse> {
-        let (record, size) = match convert::request(request) {
-            Ok(record) => record,
-            Err(error) => return Call::failed(CallError::host(error)),
-        };
-        self.call(origin, speaker, limits, size, async |plugin, store| {
-            plugin
-                .operator_host_plugin_reconciler()
-                .call_cleanup(store, &record)
-                .await
+    pub(crate) fn cleanup(&self, request: Request, setting: Setting) -> Owned<Call<CleanupResponse>> {
+        let pre = self.pre.clone();
+        Box::pin(async move {
+            let (record, size) = match convert::request(&request, setting.limits.request) {
+                Ok(record) => record,
+                Err(error) => return Call::failed(error),
+            };
+            call(&pre, &setting, size, async |plugin, store| {
+                plugin
+                    .operator_host_plugin_reconciler()
+                    .call_cleanup(store, &record)
+                    .await
+            })
+            .await
+            .convert(|record| convert::cleanup(record, &setting.limits))
         })
-        .await
-        .convert(convert::cleanup)
     }
+}
 
-    /// One call of one export in a sandbox of its own.
-    async fn call<T>(
-        &self,
-        origin: &Origin,
-        speaker: &Arc<Speaker>,
-        limits: &Limits,
-        request_bytes: usize,
-        export: impl AsyncFnOnce(&Plugin, &mut Store<State>) -> wasmtime::Result<Result<T, types::Failure>>,
-    ) -> Call<T> {
-        let log = CallLog::new(Arc::clone(speaker), limits);
-        let wasi = sandbox::wasi(origin, &log).stdout(log.clone()).build();
-        let sandbox = Sandbox::new(Preview2::new(wasi), limits, log);
-        let mut store = call::store(self.pre.engine(), limits, sandbox);
-        let (result, guest_time) = call::within(limits.deadline, async {
-            let plugin = self.pre.instantiate_async(&mut store).await?;
-            export(&plugin, &mut store).await
-        })
-        .await;
-        let sandbox = store.data();
-        let outcome = match result {
-            Ok(answer) => answer.map_err(|failure| convert::failure(failure).into()),
-            Err(error) => Err(call::explain(error, sandbox, limits)),
-        };
-        Call {
-            outcome,
-            stats: sandbox.stats(guest_time, request_bytes),
-        }
+/// One call of one export in a sandbox of its own.
+async fn call<T>(
+    pre: &PluginPre<State>,
+    setting: &Setting,
+    request_bytes: usize,
+    export: impl AsyncFnOnce(&Plugin, &mut Store<State>) -> wasmtime::Result<Result<T, types::Failure>>,
+) -> Call<T> {
+    let Setting {
+        origin,
+        speaker,
+        limits,
+        deadline,
+    } = setting;
+    let log = CallLog::new(Arc::clone(speaker), limits);
+    let wasi = sandbox::wasi(origin, &log).stdout(log.clone()).build();
+    let sandbox = Sandbox::new(Preview2::new(wasi), limits, log);
+    let mut store = call::store(pre.engine(), limits, sandbox);
+    let (result, guest_time) = call::within(*deadline, async {
+        let plugin = pre.instantiate_async(&mut store).await?;
+        export(&plugin, &mut store).await
+    })
+    .await;
+    let sandbox = store.data();
+    let outcome = match result {
+        Ok(answer) => answer.map_err(|failure| convert::failure(failure).into()),
+        Err(error) => Err(call::explain(error, sandbox, limits)),
+    };
+    Call {
+        outcome,
+        stats: sandbox.stats(guest_time, request_bytes),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Between the WIT records and the contract's types: the Kubernetes objects in them from and to JSON text.
 
+use std::io;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -9,14 +11,17 @@ use crate::contract::{
     CleanupResponse, Condition, ConditionStatus, Description, Event, EventType, Failure, GeneratedSecret,
     GeneratedValue, Kind, Need, ObjectRef, Request, Response,
 };
+use crate::limits::{self, Limits};
+use crate::weigh;
 
 /// The request as a record, and the bytes of JSON in it.
-pub(crate) fn request(request: &Request) -> Result<(wit::Request, usize), serde_json::Error> {
+pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, usize), CallError> {
     let mut size = 0;
-    let mut text = |object: &_| -> Result<String, serde_json::Error> {
-        let text = to_json(object)?;
+    let mut text = |object: &_| -> Result<String, CallError> {
+        let text = Text::with_capacity(OBJECT, limit - size).of(object, request, limit)?;
         size += text.len();
-        Ok(text)
+        // What serde_json writes is UTF-8; to look at it again costs a hundredth of the writing.
+        String::from_utf8(text).map_err(CallError::host)
     };
     let record = wit::Request {
         parent: text(&request.parent)?,
@@ -31,7 +36,7 @@ pub(crate) fn request(request: &Request) -> Result<(wit::Request, usize), serde_
                     objects,
                 })
             })
-            .collect::<Result<_, serde_json::Error>>()?,
+            .collect::<Result<_, CallError>>()?,
         now: request.now.to_string(),
         traceparent: request.traceparent.clone(),
     };
@@ -41,16 +46,69 @@ pub(crate) fn request(request: &Request) -> Result<(wit::Request, usize), serde_
 /// As large as most objects are, so that the text does not move while it grows.
 const OBJECT: usize = 4 << 10;
 
-fn to_json<T: Serialize>(object: &T) -> Result<String, serde_json::Error> {
-    let mut text = Vec::with_capacity(OBJECT);
-    serde_json::to_writer(&mut text, object)?;
-    // What serde_json writes is UTF-8; to look at it again costs a hundredth of the writing.
-    String::from_utf8(text).map_err(serde::ser::Error::custom)
+/// A JSON text that is not written further than it may be long.
+pub(crate) struct Text {
+    bytes: Vec<u8>,
+    room: usize,
+    is_full: bool,
+}
+
+impl Text {
+    pub(crate) fn with_capacity(capacity: usize, room: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(capacity.min(room)),
+            room,
+            is_full: false,
+        }
+    }
+
+    /// The text of a value in a request.
+    pub(crate) fn of<T: Serialize>(
+        mut self,
+        value: &T,
+        request: &Request,
+        limit: usize,
+    ) -> Result<Vec<u8>, CallError> {
+        match serde_json::to_writer(&mut self, value) {
+            Ok(()) => Ok(self.bytes),
+            Err(_) if self.is_full => Err(CallError::Request {
+                limit,
+                children: request.children.len(),
+                related: request.related.iter().map(|related| related.objects.len()).sum(),
+            }),
+            Err(error) => Err(CallError::host(error)),
+        }
+    }
+}
+
+impl io::Write for Text {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    #[inline]
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() > self.room - self.bytes.len() {
+            self.is_full = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A description, and the bytes of JSON in it.
-pub(crate) fn description(record: wit::Description) -> Result<(Description, usize), CallError> {
-    let mut reader = Reader::default();
+pub(crate) fn description(
+    record: wit::Description,
+    limits: &Limits,
+) -> Result<(Description, usize), CallError> {
+    let mut reader = Reader::new(limits);
     let description = Description {
         name: record.name,
         version: record.version,
@@ -64,8 +122,17 @@ pub(crate) fn description(record: wit::Description) -> Result<(Description, usiz
 }
 
 /// A response, and the bytes of JSON in it.
-pub(crate) fn response(record: wit::Response) -> Result<(Response, usize), CallError> {
-    let mut reader = Reader::default();
+pub(crate) fn response(record: wit::Response, limits: &Limits) -> Result<(Response, usize), CallError> {
+    let mut reader = Reader::new(limits);
+    let lists = Lists {
+        children: record.children.len(),
+        keep: record.keep.len(),
+        generate: record.generate.len(),
+        conditions: record.conditions.len(),
+        events: record.events.len(),
+        needs: record.needs.len(),
+    };
+    lists.check(limits)?;
     let response = Response {
         children: reader.children(&record.children)?,
         keep: record.keep.into_iter().map(object_ref).collect(),
@@ -80,8 +147,20 @@ pub(crate) fn response(record: wit::Response) -> Result<(Response, usize), CallE
 }
 
 /// The answer to `cleanup`, and the bytes of JSON in it.
-pub(crate) fn cleanup(record: wit::CleanupResponse) -> Result<(CleanupResponse, usize), CallError> {
-    let mut reader = Reader::default();
+pub(crate) fn cleanup(
+    record: wit::CleanupResponse,
+    limits: &Limits,
+) -> Result<(CleanupResponse, usize), CallError> {
+    let mut reader = Reader::new(limits);
+    let lists = Lists {
+        children: record.children.len(),
+        keep: 0,
+        generate: 0,
+        conditions: record.conditions.len(),
+        events: record.events.len(),
+        needs: record.needs.len(),
+    };
+    lists.check(limits)?;
     let response = CleanupResponse {
         done: record.done,
         children: reader.children(&record.children)?,
@@ -102,13 +181,55 @@ pub(crate) fn failure(record: wit::Failure) -> Failure {
     }
 }
 
-/// Parses the JSON texts of one answer and adds up their bytes. Errors say where in the answer.
+/// How long the lists of an answer are.
 #[derive(Default)]
+pub(crate) struct Lists {
+    pub(crate) children: usize,
+    pub(crate) keep: usize,
+    pub(crate) generate: usize,
+    pub(crate) conditions: usize,
+    pub(crate) events: usize,
+    pub(crate) needs: usize,
+}
+
+impl Lists {
+    /// Whether none is too long.
+    pub(crate) fn check(&self, limits: &Limits) -> Result<(), CallError> {
+        let children = self.children + self.keep + self.generate;
+        let lists = [
+            ("children", children, limits.children, Some("limits.children")),
+            ("conditions", self.conditions, limits::CONDITIONS, None),
+            ("Events", self.events, limits::LISTED, None),
+            ("needs", self.needs, limits::LISTED, None),
+        ];
+        match lists.into_iter().find(|(_, count, limit, _)| count > limit) {
+            Some((what, count, limit, key)) => Err(CallError::TooMany {
+                what,
+                count,
+                limit,
+                key,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Parses the JSON texts of one answer and adds up their bytes and their values. Errors say where in the answer.
 struct Reader {
     size: usize,
+    values: usize,
+    limit: usize,
 }
 
 impl Reader {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            size: 0,
+            values: 0,
+            limit: limits.values,
+        }
+    }
+
     fn children(&mut self, texts: &[String]) -> Result<Vec<Value>, CallError> {
         texts
             .iter()
@@ -133,6 +254,10 @@ impl Reader {
 
     fn value(&mut self, field: impl std::fmt::Display, text: &str) -> Result<Value, CallError> {
         self.size += text.len();
+        self.values += weigh::values(text);
+        if self.values > self.limit {
+            return Err(CallError::Values { limit: self.limit });
+        }
         serde_json::from_str(text)
             .map_err(|error| CallError::protocol(format!("`{field}` is not JSON that can be read: {error}")))
     }

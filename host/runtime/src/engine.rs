@@ -1,8 +1,11 @@
 //! The WebAssembly engine that all plugins of a process share.
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use crate::fair::{Fair, Member, Permit};
+use crate::lane::{Lane, Slow};
 use crate::limits::EngineOptions;
 use crate::ticker::{Ticker, Ticking};
 
@@ -32,19 +35,30 @@ pub enum EngineError {
     /// The thread that interrupts guests could not be started.
     #[error("cannot start the thread that interrupts plugins: {0}")]
     Ticker(std::io::Error),
+    /// The threads for plugins that take long could not be started.
+    #[error("cannot start the threads for slow plugin calls: {0}")]
+    Lane(std::io::Error),
 }
 
 /// The compiler and allocator, with what every call needs of the process: a turn and a ticking epoch.
 pub(crate) struct Engine {
     wasm: wasmtime::Engine,
     ticker: Ticker,
-    turns: Semaphore,
+    turns: Fair,
+    lane: Lane,
+    next: AtomicU64,
+}
+
+/// A plugin's place among those that share the engine.
+pub(crate) struct Seat {
+    turns: Member,
+    pub(crate) slow: Slow,
 }
 
 /// A call's right to run: held for as long as its sandbox lives.
 pub(crate) struct Turn<'a> {
     _ticking: Ticking<'a>,
-    _permit: Option<SemaphorePermit<'a>>,
+    _permit: Permit,
 }
 
 impl Engine {
@@ -65,18 +79,35 @@ impl Engine {
             None => wasmtime::Engine::new(&config(None)).map_err(EngineError::Engine)?,
         };
         let ticker = Ticker::start(wasm.weak()).map_err(EngineError::Ticker)?;
-        let turns = Semaphore::new(options.concurrency.max(1) as usize);
-        Ok(Self { wasm, ticker, turns })
+        let turns = Fair::new(options.concurrency.max(1) as usize, 1);
+        let lane = Lane::start().map_err(EngineError::Lane)?;
+        let next = AtomicU64::new(0);
+        Ok(Self {
+            wasm,
+            ticker,
+            turns,
+            lane,
+            next,
+        })
     }
 
     pub(crate) fn wasm(&self) -> &wasmtime::Engine {
         &self.wasm
     }
 
-    /// Waits until one of the process's concurrent calls may start.
-    pub(crate) async fn turn(&self) -> Turn<'_> {
-        // `None` would mean a closed semaphore, and this one is never closed.
-        let permit = self.turns.acquire().await.ok();
+    /// A place for one more plugin.
+    pub(crate) fn seat(&self) -> Seat {
+        let key = self.next.fetch_add(1, Relaxed);
+        Seat {
+            turns: self.turns.join(key),
+            slow: self.lane.join(key),
+        }
+    }
+
+    /// Waits until one of the process's concurrent calls may start. Plugins wait by turns, and each may have one call at
+    /// any time.
+    pub(crate) async fn turn(&self, seat: &Seat) -> Turn<'_> {
+        let permit = seat.turns.acquire(1).await;
         Turn {
             _ticking: self.ticker.tick(),
             _permit: permit,

@@ -19,8 +19,8 @@ pub fn inspect(bytes: &[u8]) -> Result<(), LoadError> {
 ///
 /// # Errors
 /// When it is no answer.
-pub fn command_answer(output: &[u8], _limits: &Limits) -> Result<CommandOutput, CallError> {
-    command::parse(output)
+pub fn command_answer(output: &[u8], limits: &Limits) -> Result<CommandOutput, CallError> {
+    command::parse(output, limits)
 }
 
 /// What a component answered, of its texts.
@@ -30,7 +30,7 @@ pub fn command_answer(output: &[u8], _limits: &Limits) -> Result<CommandOutput, 
 pub fn component_answer(
     children: Vec<String>,
     status: Option<String>,
-    _limits: &Limits,
+    limits: &Limits,
 ) -> Result<Response, CallError> {
     let record = wit::Response {
         children,
@@ -42,5 +42,5 @@ pub fn component_answer(
         requeue_after_ms: None,
         needs: Vec::new(),
     };
-    convert::response(record).map(|(response, _size)| response)
+    convert::response(record, limits).map(|(response, _size)| response)
 }

@@ -13,6 +13,8 @@ pub mod limits;
 mod runtime;
 
 mod engine;
+mod fair;
+mod lane;
 mod ticker;
 
 mod cache;
@@ -31,6 +33,7 @@ mod call;
 mod command;
 mod component;
 mod convert;
+mod weigh;
 
 mod deterministic;
 mod log;

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::call::CallError;
+use crate::call::{CallError, Class, mebibytes};
 use crate::contract::{CONTRACT_VERSION, Description, is_dns_label};
 use crate::counts::Count;
-use crate::limits::MIB;
+use crate::limits::{self, MIB};
 
 /// Why a file is not a plugin of this host. The messages are for people: what is wrong, and what to do next.
 #[derive(Debug, thiserror::Error)]
@@ -135,6 +135,14 @@ pub enum LoadError {
     /// `describe` gave no description.
     #[error("`describe` failed: {0}")]
     Describe(CallError),
+    /// `describe` said more than a description is.
+    #[error(
+        "`describe` answered with more than {} of text and {} JSON values: a description is a few names and, at the most, \
+         one CustomResourceDefinition",
+        mebibytes(limits::DESCRIPTION),
+        limits::DESCRIPTION_VALUES
+    )]
+    DescriptionTooLarge,
     /// What `describe` said cannot be.
     #[error("the plugin's description is wrong: {message}")]
     Description {
@@ -172,8 +180,20 @@ impl LoadError {
     pub(crate) fn is_of_compiling(&self) -> bool {
         !matches!(
             self,
-            Self::Host { .. } | Self::FailedBefore { .. } | Self::Describe(_) | Self::Description { .. }
+            Self::Host { .. }
+                | Self::FailedBefore { .. }
+                | Self::Describe(_)
+                | Self::DescriptionTooLarge
+                | Self::Description { .. }
         )
+    }
+
+    /// The limits of a description are none that a configuration could raise.
+    pub(crate) fn describe(error: CallError) -> Self {
+        match error.class() {
+            Class::Output => Self::DescriptionTooLarge,
+            _ => Self::Describe(error),
+        }
     }
 
     /// With the error's causes, as the errors of wasmtime and of wit-component show them.
@@ -216,6 +236,15 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
             "`name` is {:?}; it must be a DNS label: at most 63 of a-z, 0-9 and `-`, such as `echo`",
             description.name
         ));
+    }
+    for (field, kinds) in [("makes", &description.makes), ("reads", &description.reads)] {
+        if kinds.len() > limits::DESCRIPTION_KINDS {
+            return wrong(format!(
+                "`{field}` lists {} kinds; it may list {}",
+                kinds.len(),
+                limits::DESCRIPTION_KINDS
+            ));
+        }
     }
     let kinds = std::iter::once(("parent", &description.parent))
         .chain(description.makes.iter().map(|kind| ("makes", kind)))

@@ -1,16 +1,16 @@
 //! The public face: load a plugin, call it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use crate::cache::Cache;
-use crate::call::Call;
+use crate::call::{Call, Setting};
 use crate::contract::{CleanupResponse, Description, Request, Response};
 use crate::deterministic::Origin;
 use crate::digest::Digest;
-use crate::engine::{Engine, EngineError};
+use crate::engine::{Engine, EngineError, Seat, Turn};
 use crate::limits::{EngineOptions, Limits};
 use crate::load::{self, LoadError};
 use crate::log::{Rate, Speaker};
@@ -78,13 +78,22 @@ impl Runtime {
             digest,
             rate: Rate::default(),
         });
-        let turn = self.0.engine.turn().await;
-        let described = match &prepared {
-            Prepared::Component(form) => form.describe(&nameless, &limits).await,
-            Prepared::Command(form) => form.describe(&nameless, &limits).await,
+        let seat = self.0.engine.seat();
+        let turn = self.0.engine.turn(&seat).await;
+        let setting = Setting {
+            origin: Origin::fixed(),
+            speaker: nameless,
+            limits: limits.of_description(),
+            deadline: Instant::now() + limits.deadline,
         };
+        let deadline = setting.deadline;
+        let describe = match &prepared {
+            Prepared::Component(form) => form.describe(setting),
+            Prepared::Command(form) => form.describe(setting),
+        };
+        let described = seat.slow.run(deadline, describe).await;
         drop(turn);
-        let description = described.outcome.map_err(LoadError::Describe)?;
+        let description = described.outcome.map_err(LoadError::describe)?;
         load::check(&description)?;
         let speaker = Arc::new(Speaker {
             name: description.name.clone(),
@@ -95,6 +104,7 @@ impl Runtime {
         Ok(Plugin(Arc::new(Loaded {
             runtime,
             prepared,
+            seat,
             speaker,
             description,
             limits,
@@ -133,6 +143,7 @@ pub struct Plugin(Arc<Loaded>);
 struct Loaded {
     runtime: Runtime,
     prepared: Prepared,
+    seat: Seat,
     speaker: Arc<Speaker>,
     description: Description,
     limits: Limits,
@@ -229,17 +240,14 @@ impl Plugin {
     }
 
     async fn call_reconcile(&self, request: &Request, origin: Origin, limits: &Limits) -> Call<Response> {
-        let Loaded {
-            runtime,
-            prepared,
-            speaker,
-            ..
-        } = &*self.0;
-        let _turn = runtime.0.engine.turn().await;
-        match prepared {
-            Prepared::Component(form) => form.reconcile(request, &origin, speaker, limits).await,
-            Prepared::Command(form) => form.reconcile(request, &origin, speaker, limits).await,
-        }
+        let _turn = self.turn().await;
+        let (request, setting) = (request.clone(), self.setting(origin, limits));
+        let deadline = setting.deadline;
+        let call = match &self.0.prepared {
+            Prepared::Component(form) => form.reconcile(request, setting),
+            Prepared::Command(form) => form.reconcile(request, setting),
+        };
+        self.0.seat.slow.run(deadline, call).await
     }
 
     async fn call_cleanup(
@@ -248,16 +256,27 @@ impl Plugin {
         origin: Origin,
         limits: &Limits,
     ) -> Call<CleanupResponse> {
-        let Loaded {
-            runtime,
-            prepared,
-            speaker,
-            ..
-        } = &*self.0;
-        let _turn = runtime.0.engine.turn().await;
-        match prepared {
-            Prepared::Component(form) => form.cleanup(request, &origin, speaker, limits).await,
-            Prepared::Command(form) => form.cleanup(request, &origin, speaker, limits).await,
+        let _turn = self.turn().await;
+        let (request, setting) = (request.clone(), self.setting(origin, limits));
+        let deadline = setting.deadline;
+        let call = match &self.0.prepared {
+            Prepared::Component(form) => form.cleanup(request, setting),
+            Prepared::Command(form) => form.cleanup(request, setting),
+        };
+        self.0.seat.slow.run(deadline, call).await
+    }
+
+    async fn turn(&self) -> Turn<'_> {
+        self.0.runtime.0.engine.turn(&self.0.seat).await
+    }
+
+    /// For a call that begins now.
+    fn setting(&self, origin: Origin, limits: &Limits) -> Setting {
+        Setting {
+            origin,
+            speaker: Arc::clone(&self.0.speaker),
+            limits: *limits,
+            deadline: Instant::now() + limits.deadline,
         }
     }
 }

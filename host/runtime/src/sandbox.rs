@@ -25,7 +25,7 @@ const MAX_RANDOM: u64 = 64 << 10;
 
 /// Handles to the host's streams, errors and pollables that a component may hold at once. A guest that made
 /// them in a loop would fill the host's memory, not its own.
-const MAX_RESOURCES: usize = 1_000;
+pub(crate) const MAX_RESOURCES: usize = 1_000;
 
 /// A WASI context without files, environment, arguments or network, and with clocks and randomness from the
 /// request. Standard error goes to the log.

@@ -12,7 +12,8 @@ use thiserror::Error;
 
 use super::definition;
 use crate::config::{
-    ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC, Removal,
+    ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC, DEFAULT_WRITES,
+    Removal,
 };
 use crate::controller::children::{Policy, Refusal, plan};
 use crate::controller::needs::{self, NeedError};
@@ -296,6 +297,7 @@ fn controller(description: &Description) -> ControllerConfig {
         concurrency: DEFAULT_CONCURRENCY,
         resync: DEFAULT_RESYNC,
         backoff: DEFAULT_BACKOFF,
+        writes: DEFAULT_WRITES,
         limits: Limits::DEFAULT,
         trust: Trust::default(),
         service_account: None,

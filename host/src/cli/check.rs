@@ -108,7 +108,7 @@ fn part(error: &LoadError) -> &'static str {
         LoadError::NotWasm | LoadError::Malformed { .. } | LoadError::OtherWorld { .. } => "form",
         LoadError::Forbidden { .. } => "imports",
         LoadError::Contract { .. } | LoadError::Bindings { .. } => "contract",
-        LoadError::Describe(_) | LoadError::Description { .. } => "describe",
+        LoadError::Describe(_) | LoadError::DescriptionTooLarge | LoadError::Description { .. } => "describe",
         LoadError::Host { .. } => "host",
     }
 }

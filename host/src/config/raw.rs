@@ -9,11 +9,11 @@ use serde_saphyr::{Location, Spanned};
 use super::leadership::{self, RawLease};
 use super::proving::RawProving;
 use super::trust::{self, RawSignatures};
-use super::values::{bytes, dns_label, duration, invalid, is_version, service_account};
+use super::values::{bytes, count, dns_label, duration, invalid, is_version, service_account};
 use super::webhook::RawWebhook;
 use super::{
     BackoffConfig, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY,
-    DEFAULT_RESYNC, Removal,
+    DEFAULT_RESYNC, DEFAULT_WRITES, Removal, WritesConfig,
 };
 use crate::plugin::contract::{Kind, is_dns_label};
 use crate::plugin::trust::{PublicKey, Trust};
@@ -35,7 +35,8 @@ pub(super) fn parse(file: &Path, text: &str) -> Result<RawConfig, ConfigError> {
 /// serde-saphyr ends its messages with the location, which [`ConfigError`] puts first, and names Rust's types.
 fn in_plain_words(message: &str) -> String {
     let end = message.find(" at line ").unwrap_or(message.len());
-    message[..end].replace("invalid u64", "expected a whole number")
+    let message = message[..end].replace("invalid u64", "expected a whole number");
+    message.replace("invalid u32", "expected a whole number")
 }
 
 #[derive(Deserialize)]
@@ -74,6 +75,8 @@ struct RawController {
     #[serde(default)]
     backoff: RawBackoff,
     #[serde(default)]
+    writes: RawWrites,
+    #[serde(default)]
     limits: RawLimits,
     sha256: Option<Spanned<String>>,
     signatures: Option<RawSignatures>,
@@ -106,11 +109,51 @@ struct RawBackoff {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct RawWrites {
+    qps: Option<Spanned<u32>>,
+    burst: Option<Spanned<u32>>,
+}
+
+impl RawWrites {
+    fn validate(&self, file: &Path) -> Result<WritesConfig, ConfigError> {
+        Ok(WritesConfig {
+            qps: count(file, self.qps.as_ref(), "`writes.qps`", DEFAULT_WRITES.qps)?,
+            burst: count(file, self.burst.as_ref(), "`writes.burst`", DEFAULT_WRITES.burst)?,
+        })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct RawLimits {
     memory: Option<Spanned<String>>,
     deadline: Option<Spanned<String>>,
+    request: Option<Spanned<String>>,
     response: Option<Spanned<String>>,
     compile: Option<Spanned<String>>,
+    values: Option<Spanned<usize>>,
+    children: Option<Spanned<usize>>,
+}
+
+impl RawLimits {
+    fn validate(&self, file: &Path) -> Result<Limits, ConfigError> {
+        let default = Limits::DEFAULT;
+        Ok(Limits {
+            memory: bytes(file, self.memory.as_ref(), default.memory)?,
+            deadline: duration(file, self.deadline.as_ref(), default.deadline)?,
+            request: bytes(file, self.request.as_ref(), default.request)?,
+            response: bytes(file, self.response.as_ref(), default.response)?,
+            values: count(file, self.values.as_ref(), "`limits.values`", default.values)?,
+            children: count(
+                file,
+                self.children.as_ref(),
+                "`limits.children`",
+                default.children,
+            )?,
+            compile: duration(file, self.compile.as_ref(), default.compile)?,
+            ..default
+        })
+    }
 }
 
 impl RawConfig {
@@ -270,13 +313,8 @@ impl RawController {
             concurrency,
             resync: duration(file, self.resync.as_ref(), DEFAULT_RESYNC)?,
             backoff: BackoffConfig { initial, max },
-            limits: Limits {
-                memory: bytes(file, self.limits.memory.as_ref(), Limits::DEFAULT.memory)?,
-                deadline: duration(file, self.limits.deadline.as_ref(), Limits::DEFAULT.deadline)?,
-                response: bytes(file, self.limits.response.as_ref(), Limits::DEFAULT.response)?,
-                compile: duration(file, self.limits.compile.as_ref(), Limits::DEFAULT.compile)?,
-                ..Limits::DEFAULT
-            },
+            writes: self.writes.validate(file)?,
+            limits: self.limits.validate(file)?,
             trust: Trust { sha256, keys },
             service_account: self
                 .service_account

@@ -37,8 +37,29 @@ fn a_good_file_gets_the_defaults_where_it_says_nothing() {
     assert_eq!(echo.limits.deadline, Duration::from_millis(250));
     assert_eq!(echo.limits.response, Limits::DEFAULT.response);
     assert_eq!(echo.limits.compile, Duration::from_secs(120));
+    assert_eq!(echo.writes, DEFAULT_WRITES);
     assert_eq!(echo.concurrency, DEFAULT_CONCURRENCY);
     assert_eq!(echo.field_manager(), "operator-host/echo");
+}
+
+#[test]
+fn what_a_call_may_hold_and_how_fast_is_written_is_the_files_to_say() {
+    let limits = "limits: {request: 4Mi, response: 1Mi, values: 5000, children: 50}";
+    let text = GOOD.replace("limits: {memory: 32Mi, deadline: 250ms}", limits);
+    let config = parse(&format!("{text}    writes: {{qps: 5, burst: 10}}\n")).unwrap();
+    let echo = &config.controllers[0];
+    let Limits {
+        request,
+        response,
+        values,
+        children,
+        ..
+    } = echo.limits;
+    assert_eq!(
+        (request, response, values, children),
+        (4 << 20, 1 << 20, 5000, 50)
+    );
+    assert_eq!(echo.writes, WritesConfig { qps: 5, burst: 10 });
 }
 
 #[test]
@@ -144,6 +165,21 @@ fn every_refusal_says_line_and_column_and_what_is_expected() {
         &GOOD.replace("    limits", "    concurrency: many\n    limits"),
         "8:18",
         "",
+    );
+    refused(
+        &format!("{GOOD}    writes: {{qps: 0}}\n"),
+        "9:19",
+        "`writes.qps` must be at least 1",
+    );
+    refused(
+        &format!("{GOOD}    writes: {{burst: lots}}\n"),
+        "9:21",
+        "expected a whole number",
+    );
+    refused(
+        &GOOD.replace("memory: 32Mi", "values: 0"),
+        "8:22",
+        "`limits.values` must be at least 1",
     );
     refused(
         &format!("{GOOD}    sha256: abc\n"),

@@ -89,6 +89,23 @@ pub(super) fn bytes(
     })
 }
 
+pub(super) fn count<N: Copy + Default + PartialEq>(
+    file: &Path,
+    number: Option<&Spanned<N>>,
+    what: &str,
+    default: N,
+) -> Result<N, ConfigError> {
+    match number {
+        Some(number) if number.value == N::default() => Err(invalid(
+            file,
+            number.referenced,
+            format!("{what} must be at least 1"),
+        )),
+        Some(number) => Ok(number.value),
+        None => Ok(default),
+    }
+}
+
 /// Bytes, more than 0, with or without one of the units Ki, Mi and Gi; `None` for any other text.
 #[must_use]
 pub fn parse_size(text: &str) -> Option<usize> {

@@ -7,6 +7,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use kube::core::DynamicObject;
 use serde_json::Value;
 use thiserror::Error;
+use tracing::debug;
 
 use super::kinds::Resource;
 use super::object::ObjectName;
@@ -17,6 +18,8 @@ use crate::trace::Span;
 /// How long one request may take. The API server gives up by itself after a minute; a connection that is cut
 /// never answers.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// A wait for the controller's own pace that somebody who looks for the reason of a delay should hear of.
+const SLOW: Duration = Duration::from_millis(100);
 
 /// A request that failed.
 #[derive(Clone, Debug, Error)]
@@ -372,6 +375,15 @@ impl<'a> Objects<'a> {
                 span.set("k8s.namespace.name", namespace.clone());
             }
         }
+        if let Some(pace) = self.writer.pace.as_ref().filter(|_| is_write(verb)) {
+            let waited = pace.wait().await;
+            if waited > SLOW {
+                debug!(
+                    ?waited,
+                    "this controller writes as much as its `writes` in the configuration allow"
+                );
+            }
+        }
         // Until another may begin, or as long as any request.
         let limit = self.writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT));
         let answer = match limit {
@@ -425,6 +437,10 @@ fn fault_of(status: &kube::core::Status) -> Fault {
 pub(super) fn asked_delay(status: &kube::core::Status) -> Option<Duration> {
     let seconds = status.details.as_ref()?.retry_after_seconds;
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+}
+
+const fn is_write(verb: &'static str) -> bool {
+    !matches!(verb.as_bytes(), b"get" | b"list")
 }
 
 /// One word for the span of a request.

@@ -1,7 +1,8 @@
 //! Events on parents: what `kubectl describe` shows.
 //!
-//! They are written by a task of their own, off the path of a reconcile, at a bounded rate; when too many wait
-//! they are dropped and counted. An Event that repeats is counted up as a series instead of written anew.
+//! They are written off the path of a reconcile, at a bounded rate. Each controller has a line of its own, with a length
+//! and a pace of its own, and the lines take turns: a controller with too much to say drops its own Events, which are
+//! counted, and holds up no other. An Event that repeats is counted up as a series instead of written anew.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,9 +18,9 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use opentelemetry::trace::TraceId;
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 use tracing::{debug, warn};
 
 use super::object::{DIGEST_ANNOTATION, shorten};
@@ -29,16 +30,21 @@ use crate::plugin::Digest;
 use crate::plugin::contract::EventType;
 use crate::trace;
 
-/// How many Events may wait to be written.
-const CAPACITY: usize = 1024;
+/// How many Events of one controller may wait to be written.
+const CAPACITY: usize = 256;
+/// How many may be on their way to the lines, which only takes as long as to look at each.
+const ON_THE_WAY: usize = 1024;
 /// The shortest time between two writes: Events must not take the API server's time from the children they tell of.
 const PACE: Duration = Duration::from_millis(40);
+/// The shortest time between two writes of one controller.
+const PACE_OF_ONE: Duration = Duration::from_millis(80);
 /// How long an Event that repeats is counted up, as in Kubernetes' own recorder.
 const SERIES: Duration = Duration::from_secs(360);
 /// How long one write may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The API server refuses a longer note.
+/// The API server refuses a longer note or reason.
 const MAX_NOTE: usize = 1024;
+const MAX_REASON: usize = 128;
 
 /// One Event to be written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -81,8 +87,8 @@ impl Events {
     /// Starts the task that writes them. `instance` tells replicas apart, such as the pod's name.
     #[must_use]
     pub fn start(writer: Writer, instance: String, metrics: Arc<Metrics>) -> (Self, JoinHandle<()>) {
-        let (sender, receiver) = mpsc::channel(CAPACITY);
-        let task = tokio::spawn(write(instance, receiver));
+        let (sender, receiver) = mpsc::channel(ON_THE_WAY);
+        let task = tokio::spawn(sort(instance, receiver, Arc::clone(&metrics)));
         let events = Self {
             sender,
             writer,
@@ -152,7 +158,7 @@ impl Events {
                 EventType::Normal => "Normal",
                 EventType::Warning => "Warning",
             },
-            reason: reason.to_owned(),
+            reason: shorten(reason, MAX_REASON),
             note: shorten(note, MAX_NOTE),
         };
         self.put(entry, plugin);
@@ -161,10 +167,20 @@ impl Events {
     fn put(&self, entry: Entry, plugin: Option<Digest>) {
         let trace = trace::current().map(|span| span.trace_id());
         let annotations = annotations(trace, plugin);
+        let controller = entry.controller.clone();
         let message = Message::Write(Box::new((entry, annotations, self.writer.clone())));
-        if self.sender.try_send(message).is_err() && self.metrics.event_dropped() == 0 {
-            warn!("too many Events wait for the API server: some are dropped from now on");
+        if self.sender.try_send(message).is_err() {
+            dropped(&self.metrics, &controller);
         }
+    }
+}
+
+fn dropped(metrics: &Metrics, controller: &str) {
+    if metrics.event_dropped() == 0 {
+        warn!(
+            controller,
+            "too many Events wait for the API server: some are dropped from now on"
+        );
     }
 }
 
@@ -184,11 +200,63 @@ struct Written {
     last: Instant,
 }
 
-async fn write(instance: String, mut messages: mpsc::Receiver<Message>) {
-    let mut written: HashMap<Entry, Written> = HashMap::new();
-    let mut pace = interval(PACE);
+/// Puts each Event into the line of its controller, without ever waiting for one.
+async fn sort(instance: String, mut messages: mpsc::Receiver<Message>, metrics: Arc<Metrics>) {
+    let instance: Arc<str> = instance.into();
+    let pace = Arc::new(Mutex::new(paced(PACE)));
+    let mut lines: HashMap<String, mpsc::Sender<Message>> = HashMap::new();
+    let mut writers = JoinSet::new();
+    while let Some(message) = messages.recv().await {
+        let (entry, ..) = match &message {
+            Message::Write(message) => &**message,
+            Message::Flush(_) => {
+                flush(&lines, message);
+                continue;
+            }
+        };
+        let controller = entry.controller.clone();
+        let line = lines.entry(controller.clone()).or_insert_with(|| {
+            // One more, so that there is room for a flush.
+            let (line, messages) = mpsc::channel(CAPACITY + 1);
+            writers.spawn(write(Arc::clone(&instance), messages, Arc::clone(&pace)));
+            line
+        });
+        if line.capacity() <= 1 || line.try_send(message).is_err() {
+            dropped(&metrics, &controller);
+        }
+    }
+    drop(lines);
+    writers.join_all().await;
+}
+
+/// Tells that all are written when each line has come to its end.
+fn flush(lines: &HashMap<String, mpsc::Sender<Message>>, flush: Message) {
+    let Message::Flush(done) = flush else { return };
+    let waits: Vec<_> = lines
+        .values()
+        .filter_map(|line| {
+            let (done, wait) = oneshot::channel();
+            line.try_send(Message::Flush(done)).ok().map(|()| wait)
+        })
+        .collect();
+    tokio::spawn(async move {
+        futures::future::join_all(waits).await;
+        let _ = done.send(());
+    });
+}
+
+fn paced(pace: Duration) -> Interval {
+    let mut pace = interval(pace);
     // A silence before is no reason for a burst.
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pace
+}
+
+/// Writes the Events of one controller. Whoever waits for `pace`, which all lines share, gets it in the order in which
+/// they came, and each line waits once.
+async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: Arc<Mutex<Interval>>) {
+    let mut written: HashMap<Entry, Written> = HashMap::new();
+    let mut own_pace = paced(PACE_OF_ONE);
     while let Some(message) = messages.recv().await {
         let (entry, annotations, writer) = match message {
             Message::Write(message) => *message,
@@ -201,7 +269,8 @@ async fn write(instance: String, mut messages: mpsc::Receiver<Message>) {
         let Some(limit) = writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT)) else {
             continue;
         };
-        pace.tick().await;
+        own_pace.tick().await;
+        pace.lock().await.tick().await;
         written.retain(|_, event| event.last.elapsed() < SERIES);
         // Events of cluster-scoped objects are kept in `default`, as Kubernetes' own recorder does.
         let namespace = entry.regarding.namespace.as_deref().unwrap_or("default");

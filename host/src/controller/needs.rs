@@ -5,7 +5,7 @@ use kube::core::{DynamicObject, Expression, Selector, SelectorExt};
 use thiserror::Error;
 
 use super::context::Context;
-use super::object::ObjectName;
+use super::object::{ObjectName, shorten};
 use crate::config::ControllerConfig;
 use crate::plugin::contract::{Kind, Need, Related};
 
@@ -49,19 +49,60 @@ pub enum NeedError {
         "the plugin has {count} needs; it may have {MAX_NEEDS}: use a label selector for many objects of a kind"
     )]
     TooMany { count: usize },
+    #[error("need {id:?}: its {field} is {length} bytes long; it may be {limit}")]
+    TooLong {
+        id: String,
+        field: &'static str,
+        length: usize,
+        limit: usize,
+    },
 }
 
 /// How many needs a response may have: each may bring all objects of a kind into the request.
 const MAX_NEEDS: usize = 32;
+/// Bytes of a need's id, namespace and name, which are remembered with the parent.
+const MAX_NAME: usize = 253;
+/// Bytes of its label selector.
+const MAX_SELECTOR: usize = 4096;
+
+/// Whether needs are few and short enough to be remembered.
+///
+/// # Errors
+/// What is too much.
+pub fn admit(needs: &[Need]) -> Result<(), NeedError> {
+    if needs.len() > MAX_NEEDS {
+        return Err(NeedError::TooMany { count: needs.len() });
+    }
+    for need in needs {
+        let fields = [
+            ("id", Some(&need.id), MAX_NAME),
+            ("API version", Some(&need.api_version), MAX_NAME),
+            ("kind", Some(&need.kind), MAX_NAME),
+            ("namespace", need.namespace.as_ref(), MAX_NAME),
+            ("name", need.name.as_ref(), MAX_NAME),
+            ("label selector", need.label_selector.as_ref(), MAX_SELECTOR),
+        ];
+        for (field, text, limit) in fields {
+            let length = text.map_or(0, String::len);
+            if length > limit {
+                return Err(NeedError::TooLong {
+                    id: shorten(&need.id, MAX_NAME),
+                    field,
+                    length,
+                    limit,
+                });
+            }
+        }
+    }
+    Ok(())
+}
 
 /// Reads what the needs select, as it is in the caches now.
 ///
 /// # Errors
 /// The first need that the configuration does not allow or that makes no sense.
 pub fn answer(context: &Context, parent: &DynamicObject, needs: &[Need]) -> Result<Vec<Related>, NeedError> {
-    if needs.len() > MAX_NEEDS {
-        return Err(NeedError::TooMany { count: needs.len() });
-    }
+    admit(needs)?;
     let mut related: Vec<Related> = Vec::with_capacity(needs.len());
     for need in needs {
         let id = need.id.clone();

@@ -10,7 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::client::ClientError;
+use crate::client::{ClientError, Pace};
 use crate::config::{Config, ControllerConfig};
 use crate::controller::proving::Proving;
 use crate::controller::watches::{Keep, KeepPolicy, Watch};
@@ -184,9 +184,10 @@ impl Controllers {
         let proving = Arc::clone(&plugin.proving.proving);
         let stop = self.stop.child_token();
         let writers = self.shared.leadership.join(&config.name)?;
+        let pace = Arc::new(Pace::new(config.writes.qps, config.writes.burst));
         let hands = Hands {
-            own: writers.writer(None)?,
-            children: writers.writer(config.service_account.as_ref())?,
+            own: writers.writer(None)?.paced(&pace),
+            children: writers.writer(config.service_account.as_ref())?.paced(&pace),
         };
         let supervised = supervise(
             self.shared.clone(),

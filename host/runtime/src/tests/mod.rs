@@ -1,5 +1,6 @@
 //! The runtime against real WebAssembly, in both binary forms. The plugins are in `tests/fixtures`.
 
+mod amounts;
 mod bad_calls;
 mod bad_files;
 mod cache;

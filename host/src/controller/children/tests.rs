@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::config::{DEFAULT_BACKOFF, DEFAULT_PROVING};
+use crate::config::{DEFAULT_BACKOFF, DEFAULT_PROVING, DEFAULT_WRITES};
 use crate::controller::object::made_at;
 use crate::plugin::Limits;
 
@@ -32,6 +32,7 @@ pub(in crate::controller) fn config() -> ControllerConfig {
         concurrency: 1,
         resync: Duration::from_secs(1),
         backoff: DEFAULT_BACKOFF,
+        writes: DEFAULT_WRITES,
         limits: Limits::DEFAULT,
         trust: Default::default(),
         service_account: None,

@@ -10,7 +10,7 @@ use crate::controller::context::Context;
 use crate::controller::needs::{self, NeedError};
 use crate::controller::object::ObjectName;
 use crate::plugin::contract::{CleanupResponse, Export, Need, Request, Response};
-use crate::plugin::{Call, Plugin};
+use crate::plugin::{Call, CallError, Plugin};
 use crate::record::Answer;
 use crate::trace::Span;
 
@@ -73,7 +73,12 @@ async fn question<T: Question>(
             .call(plugin, T::EXPORT.as_str(), &span, call, T::children)
             .await;
         context.observer.record(plugin, T::EXPORT, request, &outcome);
+        if let Err(CallError::Request { .. }) = outcome {
+            // Without what it asked for it may ask for less.
+            remember(&[]);
+        }
         let response = outcome?;
+        needs::admit(response.needs())?;
         let settled = response.needs() == needs || response.needs().iter().all(|need| needs.contains(need));
         needs = response.needs().to_vec();
         remember(&needs);

@@ -244,6 +244,7 @@ const fn fault(class: Class) -> &'static str {
         Class::Trap => "PluginTrapped",
         Class::Timeout => "PluginTimedOut",
         Class::Memory => "PluginOutOfMemory",
+        Class::Request => "PluginRequestTooLarge",
         Class::Output => "PluginAnswerTooLarge",
         Class::Protocol => "PluginAnswerInvalid",
         Class::Host => "PluginNotCalled",

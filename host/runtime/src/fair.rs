@@ -1,0 +1,364 @@
+//! A semaphore that nobody can have to themselves: who waits is served by turns, one plugin after the other, and some of
+//! it is kept for plugins that have nothing of it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// Whose turn it is: a plugin.
+pub(crate) type Key = u64;
+
+/// See the module. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Fair(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    capacity: usize,
+    /// What is kept for each plugin that has nothing, of one half of the whole.
+    kept: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    free: usize,
+    plugins: HashMap<Key, Plugin>,
+    /// Those for whom somebody waits, the next one first.
+    order: VecDeque<Key>,
+    /// How many of `plugins` hold nothing.
+    idle: usize,
+}
+
+#[derive(Debug, Default)]
+struct Plugin {
+    held: usize,
+    waiting: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    wanted: usize,
+    grant: oneshot::Sender<Permit>,
+}
+
+/// So much of a [`Fair`], until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    of: Fair,
+    key: Key,
+    amount: usize,
+}
+
+/// A plugin that a [`Fair`] knows of, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Member {
+    of: Fair,
+    key: Key,
+}
+
+impl Fair {
+    pub(crate) fn new(capacity: usize, kept: usize) -> Self {
+        Self(Arc::new(Shared {
+            capacity,
+            kept,
+            state: Mutex::new(State {
+                free: capacity,
+                plugins: HashMap::new(),
+                order: VecDeque::new(),
+                idle: 0,
+            }),
+        }))
+    }
+
+    /// All that there is.
+    pub(crate) fn capacity(&self) -> usize {
+        self.0.capacity
+    }
+
+    /// Lets a plugin take part.
+    pub(crate) fn join(&self, key: Key) -> Member {
+        let mut state = self.state();
+        if state.plugins.insert(key, Plugin::default()).is_none() {
+            state.idle += 1;
+        }
+        Member {
+            of: self.clone(),
+            key,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives to those who wait what they can have. The permits go out after the lock is released, since one that nobody
+    /// waits for any more comes back at once.
+    fn serve(&self, mut state: MutexGuard<'_, State>) {
+        let mut granted = Vec::new();
+        let mut passed_over = 0;
+        while passed_over < state.order.len() {
+            let Some(key) = state.order.pop_front() else { break };
+            let (kept, free) = (self.kept(&state), state.free);
+            let Some(plugin) = state.plugins.get_mut(&key) else {
+                continue;
+            };
+            while plugin
+                .waiting
+                .front()
+                .is_some_and(|waiter| waiter.grant.is_closed())
+            {
+                plugin.waiting.pop_front();
+            }
+            let Some(wanted) = plugin.waiting.front().map(|waiter| waiter.wanted) else {
+                continue;
+            };
+            let is_first = plugin.held == 0;
+            if wanted > free && is_first {
+                // Whoever comes after would take what this one waits for.
+                state.order.push_front(key);
+                break;
+            }
+            if !is_first && wanted.saturating_add(kept) > free {
+                state.order.push_back(key);
+                passed_over += 1;
+                continue;
+            }
+            passed_over = 0;
+            if let Some(waiter) = plugin.waiting.pop_front() {
+                let more = !plugin.waiting.is_empty();
+                granted.push((waiter.grant, self.grant(&mut state, key, wanted)));
+                if more {
+                    state.order.push_back(key);
+                }
+            }
+        }
+        drop(state);
+        for (waiter, permit) in granted {
+            let _ = waiter.send(permit);
+        }
+    }
+
+    /// What a plugin that has something must leave.
+    fn kept(&self, state: &State) -> usize {
+        state.idle.saturating_mul(self.0.kept).min(self.0.capacity / 2)
+    }
+
+    fn grant(&self, state: &mut State, key: Key, amount: usize) -> Permit {
+        state.free -= amount;
+        if let Some(plugin) = state.plugins.get_mut(&key) {
+            if plugin.held == 0 && amount > 0 {
+                state.idle -= 1;
+            }
+            plugin.held += amount;
+        }
+        Permit {
+            of: self.clone(),
+            key,
+            amount,
+        }
+    }
+
+    fn give_back(&self, key: Key, amount: usize) {
+        if amount == 0 {
+            return;
+        }
+        let mut state = self.state();
+        state.free += amount;
+        if let Some(plugin) = state.plugins.get_mut(&key) {
+            plugin.held -= amount;
+            if plugin.held == 0 {
+                state.idle += 1;
+            }
+        }
+        self.serve(state);
+    }
+}
+
+impl Member {
+    /// Waits for so much, but for no more than there is. Whoever stops waiting leaves the line.
+    pub(crate) async fn acquire(&self, amount: usize) -> Permit {
+        let amount = amount.min(self.of.capacity());
+        let wait = {
+            let mut state = self.of.state();
+            if state.order.is_empty() && self.of.may_have(&state, self.key, amount) {
+                return self.of.grant(&mut state, self.key, amount);
+            }
+            let (grant, wait) = oneshot::channel();
+            let waiter = Waiter {
+                wanted: amount,
+                grant,
+            };
+            if let Some(plugin) = state.plugins.get_mut(&self.key) {
+                plugin.waiting.push_back(waiter);
+                if plugin.waiting.len() == 1 {
+                    state.order.push_back(self.key);
+                }
+            }
+            self.of.serve(state);
+            wait
+        };
+        match wait.await {
+            Ok(permit) => permit,
+            // Only when this member has gone, which its owner does not do while it waits.
+            Err(_) => Permit {
+                of: self.of.clone(),
+                key: self.key,
+                amount: 0,
+            },
+        }
+    }
+
+    /// As much now, or nothing. Who waits comes first.
+    pub(crate) fn try_acquire(&self, amount: usize) -> Option<Permit> {
+        let mut state = self.of.state();
+        if !state.order.is_empty() {
+            // Some may have stopped waiting.
+            self.of.serve(state);
+            state = self.of.state();
+        }
+        let may = state.order.is_empty() && self.of.may_have(&state, self.key, amount);
+        may.then(|| self.of.grant(&mut state, self.key, amount))
+    }
+}
+
+impl Fair {
+    fn may_have(&self, state: &State, key: Key, amount: usize) -> bool {
+        let is_first = state.plugins.get(&key).is_none_or(|plugin| plugin.held == 0);
+        let kept = if is_first { 0 } else { self.kept(state) };
+        amount.saturating_add(kept) <= state.free
+    }
+}
+
+impl Permit {
+    /// Adds another of the same plugin to this.
+    pub(crate) fn merge(&mut self, mut other: Self) {
+        self.amount += std::mem::take(&mut other.amount);
+    }
+
+    /// How much it is.
+    pub(crate) fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// Gives back all that is over `amount`.
+    pub(crate) fn shrink(&mut self, amount: usize) {
+        let over = self.amount.saturating_sub(amount);
+        self.amount -= over;
+        self.of.give_back(self.key, over);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.of.give_back(self.key, self.amount);
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut state = self.of.state();
+        if state
+            .plugins
+            .remove(&self.key)
+            .is_some_and(|plugin| plugin.held == 0)
+        {
+            state.idle -= 1;
+        }
+        self.of.serve(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use futures::future::join_all;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn plugins_are_served_by_turns_however_many_of_one_wait() {
+        let fair = Fair::new(1, 0);
+        let (hog, quiet) = (fair.join(1), fair.join(2));
+        let first = hog.acquire(1).await;
+        let order = Mutex::new(Vec::new());
+        let note = async |name: &'static str, member: &Member| {
+            let permit = member.acquire(1).await;
+            order.lock().unwrap().push(name);
+            drop(permit);
+        };
+        let waits: Vec<_> = ["hog", "hog", "hog", "quiet", "quiet"]
+            .map(|name| note(name, if name == "hog" { &hog } else { &quiet }))
+            .into();
+        let mut all = Box::pin(join_all(waits));
+        assert!(all.as_mut().now_or_never().is_none());
+        drop(first);
+        all.await;
+        assert_eq!(*order.lock().unwrap(), ["quiet", "hog", "quiet", "hog", "hog"]);
+        assert_eq!(fair.state().free, 1);
+    }
+
+    #[tokio::test]
+    async fn something_is_kept_for_a_plugin_that_has_nothing() {
+        let fair = Fair::new(8, 1);
+        let members: Vec<_> = (0..4).map(|key| fair.join(key)).collect();
+        let held: Vec<_> = std::iter::from_fn(|| members[0].try_acquire(1)).collect();
+        assert_eq!(held.len(), 5, "one is left for each of the other three");
+        let others: Vec<_> = members[1..].iter().map(|member| member.try_acquire(1)).collect();
+        assert!(others.iter().all(Option::is_some));
+        // However many there are, a plugin may have one half.
+        let many = Fair::new(8, 1);
+        let _crowd: Vec<_> = (1..100).map(|key| many.join(key)).collect();
+        let one = many.join(0);
+        assert_eq!(
+            std::iter::from_fn(|| one.try_acquire(1))
+                .collect::<Vec<_>>()
+                .len(),
+            4
+        );
+    }
+
+    #[tokio::test]
+    async fn who_stops_waiting_leaves_the_line_and_nothing_is_lost() {
+        let fair = Fair::new(4, 0);
+        let (a, b) = (fair.join(1), fair.join(2));
+        let all = a.acquire(4).await;
+        let mut gone = Box::pin(b.acquire(3));
+        assert!(gone.as_mut().now_or_never().is_none());
+        drop(gone);
+        assert!(b.try_acquire(1).is_none());
+        drop(all);
+        let permit = b.acquire(99).await;
+        assert_eq!(permit.amount(), 4, "no more than there is");
+        drop(permit);
+        assert_eq!(fair.state().free, 4);
+    }
+
+    #[tokio::test]
+    async fn a_permit_can_grow_and_shrink() {
+        let fair = Fair::new(10, 0);
+        let member = fair.join(1);
+        let mut permit = member.acquire(2).await;
+        permit.merge(member.try_acquire(5).unwrap());
+        assert_eq!((permit.amount(), fair.state().free), (7, 3));
+        permit.shrink(3);
+        assert_eq!((permit.amount(), fair.state().free), (3, 7));
+        drop((permit, member));
+        assert_eq!(fair.state().free, 10);
+        assert_eq!(fair.state().idle, 0);
+    }
+
+    #[tokio::test]
+    async fn a_large_share_is_not_passed_by_small_ones_for_ever() {
+        let fair = Fair::new(4, 0);
+        let (small, large) = (fair.join(1), fair.join(2));
+        let held = small.acquire(1).await;
+        let mut wait = Box::pin(large.acquire(4));
+        assert!(wait.as_mut().now_or_never().is_none());
+        assert!(small.try_acquire(1).is_none(), "another waits");
+        drop(held);
+        assert_eq!(wait.await.amount(), 4);
+    }
+}

@@ -1,0 +1,339 @@
+//! The slow lane: calls that take longer than a tick of the epoch go on here, so that they never stand in the way of the
+//! threads that serve everything else.
+//!
+//! A call begins on the thread that asks for it, since most are over in less than a hand-over takes. One that is not over
+//! when the epoch ticks is handed to a thread of low priority for one slice after the other, a tick each. There are fewer
+//! of those threads than processors, and plugins take turns on them, so that one with many calls gets no more than one
+//! with a single call. A plugin that was slow lately does not begin elsewhere either.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use opentelemetry::Context as Telemetry;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tracing::{Dispatch, Span, dispatcher};
+
+use crate::fair::{Fair, Key, Member, Permit};
+
+/// The niceness of the threads: beside others they get a third of what those get. Less would make deadlines of honest
+/// plugins depend on what else the machine does.
+const NICE: i32 = 5;
+
+/// A call that is over sooner costs the others nothing.
+const SHORT: Duration = Duration::from_millis(1);
+/// The share of its time in which a plugin may hold up a serving thread for longer than that, and how much at once.
+const SLOW_SHARE: f64 = 0.1;
+const SLOW_AT_ONCE: Duration = Duration::from_millis(20);
+
+/// The threads.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    slots: Fair,
+    jobs: mpsc::Sender<Job>,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Lane {
+    /// Starts the threads. They end with the lane.
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let threads = processors.saturating_sub(1).max(1);
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let queue = Arc::new(Mutex::new(queue));
+        for number in 0..threads {
+            let queue = Arc::clone(&queue);
+            thread::Builder::new()
+                .name(format!("plugin-slow-{number}"))
+                .spawn(move || work(&queue))?;
+        }
+        Ok(Self {
+            slots: Fair::new(threads, 0),
+            jobs,
+        })
+    }
+
+    /// A plugin that may use it.
+    pub(crate) fn join(&self, key: Key) -> Slow {
+        Slow {
+            slots: self.slots.join(key),
+            jobs: self.jobs.clone(),
+            allowance: Mutex::new((Instant::now(), SLOW_AT_ONCE)),
+        }
+    }
+}
+
+fn work(queue: &Mutex<mpsc::Receiver<Job>>) {
+    // On Linux, "this process" is the calling thread here. Without it the lane is only less polite.
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::debug!(%error, "slow plugin calls run at the priority of all others");
+    }
+    loop {
+        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match job {
+            Ok(job) => job(),
+            Err(mpsc::RecvError) => return,
+        }
+    }
+}
+
+/// One plugin's way into the lane.
+#[derive(Debug)]
+pub(crate) struct Slow {
+    slots: Member,
+    jobs: mpsc::Sender<Job>,
+    /// When it was last looked at, and what was left then.
+    allowance: Mutex<(Instant, Duration)>,
+}
+
+/// What is polled in slices: it owns all that it needs.
+pub(crate) type Owned<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+impl Slow {
+    /// Runs a call to its end: here as long as it is short, in the lane from then on.
+    ///
+    /// From `deadline` on the call must be ready when it is polled: then it is polled here, so that no queue can make it
+    /// late. Dropping this future ends the call, at the latest at the next tick.
+    pub(crate) async fn run<T: Send + 'static>(&self, deadline: Instant, mut call: Owned<T>) -> T {
+        if self.may_begin_here() {
+            let start = Instant::now();
+            let first = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
+            self.charge(start.elapsed());
+            if let Poll::Ready(result) = first {
+                return result;
+            }
+        }
+        let woken = Arc::new(Woken(Notify::new()));
+        woken.0.notify_one();
+        let waker = Waker::from(Arc::clone(&woken));
+        let place = Place::here();
+        loop {
+            let turn = async {
+                woken.0.notified().await;
+                self.slots.acquire(1).await
+            };
+            let Ok(turn) = tokio::time::timeout_at(deadline.into(), turn).await else {
+                return call.await;
+            };
+            match self.slice(turn, call, waker.clone(), place.clone()).await {
+                (_, Poll::Ready(result)) => return result,
+                (rest, Poll::Pending) => call = rest,
+            }
+        }
+    }
+
+    /// Polls a call once on a thread of the lane. The turn ends when that has, whoever waits for it.
+    async fn slice<T: Send + 'static>(
+        &self,
+        turn: Permit,
+        mut call: Owned<T>,
+        waker: Waker,
+        place: Place,
+    ) -> (Owned<T>, Poll<T>) {
+        let (done, wait) = oneshot::channel();
+        let job = Box::new(move || {
+            let polled = catch_unwind(AssertUnwindSafe(|| {
+                place.within(|| call.as_mut().poll(&mut Context::from_waker(&waker)))
+            }));
+            // A call that nobody waits for ends here.
+            let _ = done.send(polled.map(|polled| (call, polled)));
+            drop(turn);
+        });
+        // The threads live as long as there is a sender.
+        let _ = self.jobs.send(job);
+        match wait.await {
+            Ok(Ok(result)) => result,
+            Ok(Err(panic)) => resume_unwind(panic),
+            // The threads are gone: the process is ending, and nothing will come of this call.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    fn may_begin_here(&self) -> bool {
+        self.left(Instant::now()) > Duration::ZERO
+    }
+
+    fn charge(&self, taken: Duration) {
+        if taken < SHORT {
+            return;
+        }
+        self.left(Instant::now());
+        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
+        allowance.1 = allowance.1.saturating_sub(taken);
+    }
+
+    fn left(&self, now: Instant) -> Duration {
+        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, left) = &mut *allowance;
+        let earned = now.saturating_duration_since(*last).mul_f64(SLOW_SHARE);
+        *left = left.saturating_add(earned).min(SLOW_AT_ONCE);
+        *last = now;
+        *left
+    }
+}
+
+/// Where a call was begun, so that what it says and waits for is the same on another thread.
+#[derive(Clone)]
+struct Place {
+    runtime: Handle,
+    log: Dispatch,
+    span: Span,
+    telemetry: Telemetry,
+}
+
+impl Place {
+    fn here() -> Self {
+        Self {
+            runtime: Handle::current(),
+            log: dispatcher::get_default(Dispatch::clone),
+            span: Span::current(),
+            telemetry: Telemetry::current(),
+        }
+    }
+
+    fn within<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _runtime = self.runtime.enter();
+        let _telemetry = self.telemetry.clone().attach();
+        dispatcher::with_default(&self.log, || self.span.in_scope(work))
+    }
+}
+
+/// Remembers that a call can go on.
+struct Woken(Notify);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    /// Computes until its deadline, a millisecond at a time.
+    fn spin(deadline: Instant, polls: Arc<AtomicUsize>) -> Owned<()> {
+        Box::pin(std::future::poll_fn(move |context| {
+            if Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(1) {}
+            polls.fetch_add(1, SeqCst);
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }))
+    }
+
+    fn soon(milliseconds: u64) -> Instant {
+        Instant::now() + Duration::from_millis(milliseconds)
+    }
+
+    #[tokio::test]
+    async fn a_short_call_stays_on_its_thread_and_a_long_one_leaves_it() {
+        let lane = Lane::start().unwrap();
+        let slow = lane.join(1);
+        let here = thread::current().id();
+        let at = slow
+            .run(soon(1000), Box::pin(async { thread::current().id() }))
+            .await;
+        assert_eq!(at, here);
+        let twice = async {
+            let first = thread::current();
+            tokio::task::yield_now().await;
+            (first.id(), thread::current())
+        };
+        let (first, second) = slow.run(soon(1000), Box::pin(twice)).await;
+        assert_eq!(first, here);
+        assert!(
+            second.name().is_some_and(|name| name.starts_with("plugin-slow-")),
+            "{second:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_spins_leaves_its_turn_to_others_and_ends_at_its_deadline() {
+        let lane = Lane::start().unwrap();
+        let (hog, quiet) = (lane.join(1), lane.join(2));
+        let polls = Arc::new(AtomicUsize::new(0));
+        let start = Instant::now();
+        let deadline = soon(300);
+        let spins = (0..20).map(|_| hog.run(deadline, spin(deadline, Arc::clone(&polls))));
+        let spins = futures::future::join_all(spins);
+        let mut others = 0;
+        let other = async {
+            while Instant::now() < deadline {
+                quiet.run(soon(1000), Box::pin(tokio::task::yield_now())).await;
+                others += 1;
+            }
+        };
+        tokio::join!(spins, other);
+        assert!(
+            start.elapsed() < Duration::from_millis(600),
+            "{:?}",
+            start.elapsed()
+        );
+        assert!(others > 0 || polls.load(SeqCst) < 50, "{others} beside {polls:?}");
+        // A plugin that was slow does not begin on the thread of others, for a while.
+        hog.charge(SLOW_AT_ONCE);
+        assert!(!hog.may_begin_here() && lane.join(3).may_begin_here());
+        assert_eq!(hog.left(Instant::now() + Duration::from_secs(60)), SLOW_AT_ONCE);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_is_not_polled_again() {
+        let lane = Lane::start().unwrap();
+        let slow = lane.join(1);
+        let polls = Arc::new(AtomicUsize::new(0));
+        let never = soon(60_000);
+        let call = slow.run(never, spin(never, Arc::clone(&polls)));
+        assert!(
+            tokio::time::timeout(Duration::from_millis(50), call)
+                .await
+                .is_err()
+        );
+        // Its turn has come back when it is over.
+        drop(slow.slots.acquire(lane.slots.capacity()).await);
+        assert_eq!(Arc::strong_count(&polls), 1, "it is gone");
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "the guest's bug")]
+    async fn a_panic_in_the_lane_is_one_of_the_caller() {
+        let lane = Lane::start().unwrap();
+        let slow = lane.join(1);
+        let call = async {
+            tokio::task::yield_now().await;
+            panic!("the guest's bug")
+        };
+        slow.run::<()>(soon(1000), Box::pin(call)).await;
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn its_threads_have_a_low_priority_and_the_others_keep_theirs() {
+        let nice = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let fields = stat.rsplit_once(')').unwrap().1.to_owned();
+            // Source: proc_pid_stat(5), field 19, of which the third is the first here.
+            fields.split_whitespace().nth(16).unwrap().parse::<i32>().unwrap()
+        };
+        let lane = Lane::start().unwrap();
+        let slow = lane.join(1);
+        let before = nice();
+        let call = async move {
+            tokio::task::yield_now().await;
+            nice()
+        };
+        assert_eq!(slow.run(soon(1000), Box::pin(call)).await, NICE);
+        assert_eq!(nice(), before);
+    }
+}

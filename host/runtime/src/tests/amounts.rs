@@ -1,0 +1,198 @@
+//! What is bounded is what comes of a text in the host, not only the text.
+
+use plugin_fixtures::{FORMS, Form, cases};
+use serde_json::Value;
+
+use super::*;
+use crate::Class;
+use crate::contract::Related;
+use crate::limits::MIB;
+
+/// What this process has had resident at the most, in bytes. Source: proc_pid_status(5).
+fn peak() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+/// Runs one test of this module in a process of its own: the peak of this one belongs to all tests. Gives how much
+/// memory `test` took there beside what it began with.
+async fn alone(name: &str, test: impl AsyncFnOnce()) {
+    const MARK: &str = "OPERATOR_HOST_TEST_ALONE";
+    if std::env::var_os(MARK).is_some() {
+        return test().await;
+    }
+    let program = std::env::current_exe().unwrap();
+    let name = format!("tests::amounts::{name}");
+    let output = std::process::Command::new(program)
+        .args([&name, "--exact", "--nocapture"])
+        .env(MARK, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[tokio::test]
+async fn an_answer_of_millions_of_small_objects_is_refused_and_takes_no_memory() {
+    alone(
+        "an_answer_of_millions_of_small_objects_is_refused_and_takes_no_memory",
+        async || {
+            for form in FORMS {
+                let plugin = plugin(form, cases::MANY_VALUES, Limits::default()).await;
+                let before = peak();
+                let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
+                assert_eq!(
+                    call.outcome.unwrap_err(),
+                    CallError::Values { limit: 100_000 },
+                    "{form:?}"
+                );
+                // The guest's own memory, and two copies of the text.
+                let grown = peak() - before;
+                assert!(grown < 32 * MIB, "{form:?}: {grown}");
+            }
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn an_answer_with_more_children_than_the_limit_is_refused_by_number() {
+    for form in FORMS {
+        let error = failure(form, cases::MANY_CHILDREN, Limits::default()).await;
+        assert_eq!(error.class(), Class::Output, "{form:?}: {error}");
+        assert_eq!(
+            error.to_string(),
+            "the plugin answered with 2000 children; it may answer with 1000: make it answer with fewer, or raise \
+             `limits.children` of this controller",
+            "{form:?}"
+        );
+        let limits = Limits {
+            children: 2000,
+            ..Limits::default()
+        };
+        let response = call(form, cases::MANY_CHILDREN, limits).await.outcome.unwrap();
+        assert_eq!(response.children.len(), 2000, "{form:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_waits_for_more_than_a_component_may_is_told_so_and_takes_no_memory() {
+    alone(
+        "a_command_that_waits_for_more_than_a_component_may_is_told_so_and_takes_no_memory",
+        async || {
+            let plugin = plugin(Form::Command, cases::POLL, Limits::default()).await;
+            let before = peak();
+            let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
+            // `nomem` of preview 1.
+            assert_eq!(call.outcome.unwrap().children[0]["errno"], "48");
+            let grown = peak() - before;
+            assert!(grown < 80 * MIB, "the guest's own memory is 64 MiB: {grown}");
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_over_its_limit_is_refused_before_a_sandbox_is_made() {
+    let mut request = request("2026-01-02T03:04:05Z");
+    let mut large = DynamicObject::clone(&request.parent);
+    large.data["data"] = Value::from("x".repeat(MIB));
+    let large = Arc::new(large);
+    request.children = vec![Arc::clone(&large); 10];
+    request.related = vec![Related {
+        id: "all".to_owned(),
+        objects: vec![large; 7],
+    }];
+    for form in FORMS {
+        let plugin = plugin(form, cases::ANSWER, Limits::default()).await;
+        let call = plugin.reconcile(&request).await;
+        let error = call.outcome.unwrap_err();
+        assert_eq!(error.class(), Class::Request, "{form:?}: {error}");
+        let said = error.to_string();
+        for words in [
+            "larger than 16 MiB",
+            "10 children",
+            "7 objects",
+            "`limits.request`",
+        ] {
+            assert!(said.contains(words), "{form:?}: {words:?} is not in: {said}");
+        }
+        assert_eq!(call.stats.peak_memory, 0, "{form:?}: a sandbox was made");
+        let one_less = Request {
+            related: Vec::new(),
+            ..request.clone()
+        };
+        plugin.reconcile(&one_less).await.outcome.unwrap();
+    }
+}
+
+/// A command that answers everything with a description whose `crd` is a list of this many empty objects.
+fn describing(objects: usize) -> Vec<u8> {
+    let start = r#"{"description":{"name":"d","version":"1","parent":{"apiVersion":"a/v1","kind":"K"},"makes":[],"crd":["#;
+    let end = "{}]}}";
+    let text = |text: &str| text.replace('"', "\\22");
+    let bytes = objects * 3;
+    let module = format!(
+        r#"(module
+          (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+          (memory (export "memory") 256)
+          (data (i32.const 1024) "{start}") (data (i32.const 2048) "{end}")
+          (func $write (param $text i32) (param $length i32)
+            (loop $rest
+              (i32.store (i32.const 256) (local.get $text))
+              (i32.store (i32.const 260) (local.get $length))
+              (drop (call $fd_write (i32.const 1) (i32.const 256) (i32.const 1) (i32.const 264)))
+              (local.set $text (i32.add (local.get $text) (i32.load (i32.const 264))))
+              (local.set $length (i32.sub (local.get $length) (i32.load (i32.const 264))))
+              (br_if $rest (local.get $length))))
+          (func (export "_start")
+            (local $at i32)
+            (loop $next
+              (i32.store offset=65536 (local.get $at) (i32.const 0x2c7d7b))
+              (local.set $at (i32.add (local.get $at) (i32.const 3)))
+              (br_if $next (i32.lt_u (local.get $at) (i32.const {bytes}))))
+            (call $write (i32.const 1024) (i32.const {}))
+            (call $write (i32.const 65536) (i32.const {bytes}))
+            (call $write (i32.const 2048) (i32.const {}))))"#,
+        start.len(),
+        end.len(),
+        start = text(start),
+        end = text(end),
+    );
+    plugin_fixtures::module(&module)
+}
+
+#[tokio::test]
+async fn a_description_has_limits_of_its_own() {
+    alone("a_description_has_limits_of_its_own", async || {
+        load(describing(40_000), Limits::default())
+            .await
+            .map(drop)
+            .unwrap();
+        let before = peak();
+        // Many values in a text that is not too long, and a text that is too long.
+        for objects in [60_000, 2_000_000] {
+            let error = load(describing(objects), Limits::default())
+                .await
+                .map(drop)
+                .unwrap_err();
+            assert!(matches!(error, LoadError::DescriptionTooLarge), "{error}");
+            let said = error.to_string();
+            for words in [
+                "more than 2 MiB",
+                "50000 JSON values",
+                "one CustomResourceDefinition",
+            ] {
+                assert!(said.contains(words), "{words:?} is not in: {said}");
+            }
+        }
+        let grown = peak() - before;
+        assert!(grown < 64 * MIB, "{grown}");
+    })
+    .await;
+}
