@@ -1,8 +1,11 @@
 //! The end of a resource: the finalizer, and the plugin's last words before it is released.
 
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, config_map, controller};
+use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_says, config_map, controller};
 use crate::support::Scenario;
 
 #[tokio::test]
@@ -77,4 +80,74 @@ async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right
         .await;
     scenario.until_gone(PUPPET, "p").await;
     assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// Regression: what a plugin that is not done waits for was said by nobody but the plugin, if it cared to.
+#[tokio::test]
+async fn a_resource_that_waits_for_its_cleanup_says_so_and_is_released_when_its_time_is_up() {
+    let scenario = Scenario::new("release-after").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = json!({"response": {"children": [config_map("a", "1")]}, "cleanup": {"done": false}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    scenario.delete(PUPPET, "p").await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "CleaningUp")
+        .await;
+    assert_says(
+        &message,
+        &[
+            "operator-host.dev/puppet",
+            "until the plugin's cleanup says that it is done",
+        ],
+    );
+    scenario
+        .until_condition(PUPPET, "p", "Ready", "False", "CleaningUp")
+        .await;
+    scenario.until_event("p", "Normal", "CleaningUp").await;
+    host.until_log(&["\"INFO\"", "until the plugin's cleanup says"])
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    let host = scenario.start(&controller("puppet.wasm", "finalizer: {releaseAfter: 1s}"));
+    scenario.until_gone(PUPPET, "p").await;
+    let note = scenario.until_event("p", "Warning", "CleanupAbandoned").await;
+    assert_says(&note, &["not done within 1s", "did not say that it is done"]);
+    host.until_log(&["\"WARN\"", "is released without it"]).await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+}
+
+/// Regression: 403 for ever, and a line for those who debug.
+#[tokio::test]
+async fn a_cleanup_that_wants_something_made_in_a_namespace_that_goes_says_so() {
+    let scenario = Scenario::new("stuck").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let cleanup = json!({"done": true, "children": [config_map("farewell", "1")]});
+    scenario
+        .puppet("p", json!({"response": {}, "cleanup": cleanup}))
+        .await;
+    scenario.until_ready("p").await;
+    let namespaces = Api::<Namespace>::all(scenario.client.clone());
+    namespaces
+        .delete("stuck", &DeleteParams::default())
+        .await
+        .unwrap();
+    let message = scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
+        .await;
+    assert_says(
+        &message,
+        &[
+            "its deletion waits for the cleanup",
+            "the namespace \"stuck\"",
+            "is being deleted",
+            "ConfigMap stuck/farewell",
+            "releaseAfter",
+        ],
+    );
+    host.until_log(&["\"WARN\"", "its deletion waits for the cleanup"])
+        .await;
+    let done = json!({"spec": {"cleanup": {"done": true, "children": null}}});
+    scenario.patch(PUPPET, "p", done).await;
+    scenario.until_gone(PUPPET, "p").await;
 }

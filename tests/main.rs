@@ -42,6 +42,7 @@ mod process;
 mod proving;
 mod refused;
 mod reload;
+mod renamed;
 mod rights;
 mod rounds;
 mod sbom;

@@ -4,7 +4,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
-use crate::support::{Scenario, plugin};
+use crate::support::{Scenario, cluster, plugin};
 
 const CLAIM: &str = "v1/PersistentVolumeClaim";
 
@@ -216,4 +216,50 @@ async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
         .until(CONFIG_MAP, "a", "changed", |a| a.data["data"]["text"] == "2")
         .await;
     assert_ne!(digest(&changed), first);
+}
+
+/// Regression: the API server leaves zero values out, and each child was written again after every start.
+#[tokio::test]
+async fn a_restart_writes_nothing_though_the_plugin_gives_zero_values() {
+    let scenario = Scenario::new("zeros").await;
+    let children_config = controller(
+        "puppet.wasm",
+        "children: [{apiVersion: apps/v1, kind: Deployment}]",
+    );
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {
+            "replicas": 0, "minReadySeconds": 0, "paused": false, "selector": {"matchLabels": {"a": "b"}},
+            "template": {
+                "metadata": {"labels": {"a": "b"}},
+                "spec": {
+                    "hostNetwork": false, "hostPID": false, "schedulerName": "",
+                    "containers": [{
+                        "name": "c", "image": "i", "stdin": false, "workingDir": "",
+                        "securityContext": {"allowPrivilegeEscalation": false},
+                        "resources": {"requests": {"cpu": "1000m"}},
+                    }],
+                },
+            },
+        },
+    });
+    let host = scenario.start(&children_config);
+    scenario.puppet("p", children(&[deployment])).await;
+    scenario.until_ready("p").await;
+    let passes = host.passes("zeros/p");
+    assert_eq!(host.stop().await.code(), Some(0));
+    let before = scenario.all_writes(cluster().await).await.len();
+    let host = scenario.start(&children_config);
+    host.until_passes("zeros/p", passes + 1).await;
+    let writes = scenario.all_writes(cluster().await).await;
+    assert_eq!(writes.len(), before, "{:?}", &writes[before..]);
+    // What must not be taken for a zero value is put back.
+    let open = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    scenario.patch("apps/v1/Deployment", "d", open).await;
+    scenario
+        .until("apps/v1/Deployment", "d", "closed again", |d| {
+            d.data["spec"]["template"]["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"]
+                == false
+        })
+        .await;
 }

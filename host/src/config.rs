@@ -47,6 +47,8 @@ pub struct Config {
 pub struct ControllerConfig {
     /// A DNS label, unique in the file; names the field manager, the labels and the metrics.
     pub name: String,
+    /// The names that it had before, oldest first: what carries them is its own, and is handed over.
+    pub formerly: Vec<String>,
     /// The kind of the custom resource.
     pub parent: Kind,
     /// The plugin's file.
@@ -69,6 +71,8 @@ pub struct ControllerConfig {
     pub backoff: BackoffConfig,
     /// How fast the cluster is written to.
     pub writes: WritesConfig,
+    /// How long an object that is being deleted waits for its cleanup; `None`: until it is done.
+    pub release_after: Option<Duration>,
     /// What one plugin call may use.
     pub limits: Limits,
     /// Whose plugins are taken.
@@ -106,14 +110,45 @@ impl ControllerConfig {
     /// The finalizer that it puts on its parents.
     #[must_use]
     pub fn finalizer(&self) -> String {
-        format!("operator-host.dev/{}", self.name)
+        finalizer(&self.name)
+    }
+
+    /// The finalizers that it put on its parents under its former names.
+    pub fn former_finalizers(&self) -> impl Iterator<Item = String> {
+        self.formerly.iter().map(|name| finalizer(name))
     }
 
     /// The field manager of all that this controller applies.
     #[must_use]
     pub fn field_manager(&self) -> String {
-        format!("operator-host/{}", self.name)
+        field_manager(&self.name)
     }
+
+    /// The field managers of what it applied under its former names.
+    pub fn former_field_managers(&self) -> impl Iterator<Item = String> {
+        self.formerly.iter().map(|name| field_manager(name))
+    }
+
+    /// Whether a controller's name is this one's, now or formerly.
+    #[must_use]
+    pub fn is_or_was(&self, name: &str) -> bool {
+        self.name == name || self.formerly.iter().any(|former| former == name)
+    }
+
+    /// The name under which replicas agree who leads it: the oldest, so that one that has not heard of the new name and
+    /// one that has do not both lead.
+    #[must_use]
+    pub fn lease_name(&self) -> &str {
+        self.formerly.first().unwrap_or(&self.name)
+    }
+}
+
+fn finalizer(controller: &str) -> String {
+    format!("operator-host.dev/{controller}")
+}
+
+fn field_manager(controller: &str) -> String {
+    format!("operator-host/{controller}")
 }
 
 /// What happens to a child that is no longer wanted, and to all children when the parent goes.

@@ -57,21 +57,24 @@ pub struct Leadership {
 /// Who takes part in elections.
 #[derive(Default)]
 struct Roster {
-    writers: Mutex<BTreeMap<String, Writers>>,
+    /// With the name of the Lease, by controller.
+    writers: Mutex<BTreeMap<String, (String, Writers)>>,
     changed: Notify,
 }
 
 impl Roster {
-    fn writers(&self) -> MutexGuard<'_, BTreeMap<String, Writers>> {
+    fn writers(&self) -> MutexGuard<'_, BTreeMap<String, (String, Writers)>> {
         self.writers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The terms by controller.
-    fn terms(&self) -> BTreeMap<String, Term> {
+    /// The terms by controller, with the name of the Lease.
+    fn terms(&self) -> BTreeMap<String, (String, Term)> {
         let writers = self.writers();
         writers
             .iter()
-            .map(|(controller, writers)| (controller.clone(), writers.term().clone()))
+            .map(|(controller, (lease, writers))| {
+                (controller.clone(), (lease.clone(), writers.term().clone()))
+            })
             .collect()
     }
 }
@@ -132,12 +135,14 @@ impl Leadership {
     }
 
     /// A controller takes part from now on; what it writes with, once it leads. One that takes part already, and is only
-    /// configured otherwise, keeps its term.
+    /// configured otherwise, keeps its term. `lease` names its Lease where each controller has one.
     ///
     /// # Errors
     /// When the connection cannot be used.
-    pub fn join(&self, controller: &str) -> Result<Writers, ClientError> {
-        if let Some(writers) = self.roster.writers().get(controller) {
+    pub fn join(&self, controller: &str, lease: &str) -> Result<Writers, ClientError> {
+        if let Some((same, writers)) = self.roster.writers().get(controller)
+            && same == lease
+        {
             return Ok(writers.clone());
         }
         let writers = match &self.shared {
@@ -148,7 +153,7 @@ impl Leadership {
         self.instruments.metrics.set_leader(controller, Some(alone));
         self.roster
             .writers()
-            .insert(controller.to_owned(), writers.clone());
+            .insert(controller.to_owned(), (lease.to_owned(), writers.clone()));
         self.roster.changed.notify_one();
         Ok(writers)
     }

@@ -10,7 +10,7 @@
 //! | `controller::apply`, `secrets` | `create` and `patch` of children: an apply that creates needs both |
 //! | `controller::prune` | `delete` of children that are not retained |
 //! | `controller::status` | `patch` of the parents' `status` |
-//! | `controller::reconcile` | `patch` of the parents, when the plugin wants a finalizer |
+//! | `controller::reconcile` | `patch` of the parents, when the plugin wants a finalizer or the controller had another name |
 //! | `controller::events` | `create` and `patch` of Events |
 //! | `leader` | `get`, `create` and `update` of its Lease; of those of all controllers also `list` and `delete` |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
@@ -222,7 +222,7 @@ impl Controller<'_> {
             let why = format!("{name}: its parents' status");
             rights.grant(&own, (&parent.group, &status), &["patch"], &why);
         }
-        if self.description.finalizer {
+        if self.description.finalizer || !self.controller.formerly.is_empty() {
             let why = format!("{name}: its parents' finalizer");
             rights.grant(&own, parent.name(), &["patch"], &why);
         }

@@ -179,14 +179,13 @@ impl Uninstall<'_> {
         let (parents, errors) = self.list(&controller.parent, &resource, "", &[]).await;
         left.errors.extend(errors);
         left.parents = parents.len();
-        let finalizer = controller.finalizer();
         for parent in parents {
             for other in parent.finalizers() {
                 if self.is_foreign(other) {
                     *left.foreign.entry(other.clone()).or_default() += 1;
                 }
             }
-            if !parent.finalizers().contains(&finalizer) {
+            if !parent.finalizers().iter().any(|other| is_of(controller, other)) {
                 continue;
             }
             let held = Held {
@@ -212,7 +211,7 @@ impl Uninstall<'_> {
                 .config
                 .controllers
                 .iter()
-                .any(|controller| controller.finalizer() == finalizer)
+                .any(|controller| is_of(controller, finalizer))
     }
 
     /// Takes the finalizer off unless the parent has changed since it was read; then reads it again.
@@ -229,14 +228,13 @@ impl Uninstall<'_> {
             name: name.clone(),
             message,
         };
-        let finalizer = controller.finalizer();
         let mut metadata = parent.metadata;
         for _ in 0..TRIES {
             let rest: Vec<_> = metadata
                 .finalizers
                 .iter()
                 .flatten()
-                .filter(|f| **f != finalizer)
+                .filter(|other| !is_of(controller, other))
                 .collect();
             let patch = json!({
                 "metadata": { "resourceVersion": metadata.resource_version, "finalizers": rest },
@@ -278,7 +276,9 @@ impl Uninstall<'_> {
                     continue;
                 }
             };
-            let selector = format!("{CONTROLLER_LABEL}={}", controller.name);
+            let names = controller.formerly.iter().chain([&controller.name]);
+            let names: Vec<&str> = names.map(String::as_str).collect();
+            let selector = format!("{CONTROLLER_LABEL} in ({})", names.join(","));
             let more: Vec<_> = controller.other_namespaces.iter().cloned().collect();
             let (children, errors) = self.list(kind, &resource, &selector, &more).await;
             left.errors.extend(errors);
@@ -371,6 +371,11 @@ fn api(client: &Client, resource: &Resource, namespace: Option<&str>) -> Api<Dyn
         }
         _ => Api::all_with(client.clone(), &resource.api),
     }
+}
+
+/// Whether a finalizer is a controller's, by the name that it has or one that it had.
+fn is_of(controller: &ControllerConfig, finalizer: &str) -> bool {
+    finalizer == controller.finalizer() || controller.former_finalizers().any(|former| former == finalizer)
 }
 
 fn name_of(object: &PartialObjectMeta<DynamicObject>) -> ObjectName {

@@ -285,6 +285,7 @@ fn controller(description: &Description) -> ControllerConfig {
     let children = description.makes.iter();
     ControllerConfig {
         name: description.name.clone(),
+        formerly: Vec::new(),
         parent: description.parent.clone(),
         plugin: std::path::PathBuf::new(),
         children: children
@@ -298,6 +299,7 @@ fn controller(description: &Description) -> ControllerConfig {
         resync: DEFAULT_RESYNC,
         backoff: DEFAULT_BACKOFF,
         writes: DEFAULT_WRITES,
+        release_after: None,
         limits: Limits::DEFAULT,
         trust: Trust::default(),
         service_account: None,

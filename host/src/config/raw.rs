@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
@@ -60,6 +61,8 @@ pub(super) struct RawConfig {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawController {
     name: Spanned<String>,
+    #[serde(default)]
+    formerly: Vec<Spanned<String>>,
     parent: RawKind,
     plugin: Spanned<PathBuf>,
     #[serde(default)]
@@ -76,6 +79,8 @@ struct RawController {
     backoff: RawBackoff,
     #[serde(default)]
     writes: RawWrites,
+    #[serde(default)]
+    finalizer: RawFinalizer,
     #[serde(default)]
     limits: RawLimits,
     sha256: Option<Spanned<String>>,
@@ -121,6 +126,12 @@ impl RawWrites {
             burst: count(file, self.burst.as_ref(), "`writes.burst`", DEFAULT_WRITES.burst)?,
         })
     }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct RawFinalizer {
+    release_after: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -184,6 +195,19 @@ impl RawConfig {
             let name_at = raw.name.referenced;
             let parent_at = raw.parent.kind.referenced;
             let controller = raw.validate(file, &folder, &keys, needs_plugins)?;
+            let shared = controllers.iter().find_map(|other| {
+                let names = controller.formerly.iter().chain([&controller.name]);
+                let mut taken = names.filter(|name| other.is_or_was(name) && **name != other.name);
+                let formerly = controller.formerly.iter().find(|name| **name == other.name);
+                formerly.or_else(|| taken.next()).map(|name| (other, name))
+            });
+            if let Some((other, name)) = shared {
+                let message = format!(
+                    "{name:?} is or was the controller {:?}: a name can be one controller's only",
+                    other.name
+                );
+                return Err(invalid(file, name_at, message));
+            }
             if controllers.iter().any(|other| other.name == controller.name) {
                 let message = format!(
                     "there is a controller named {:?} already: give each its own name",
@@ -223,6 +247,15 @@ impl RawController {
         needs_plugins: bool,
     ) -> Result<ControllerConfig, ConfigError> {
         dns_label(file, &self.name, "a controller's name")?;
+        let mut formerly: Vec<String> = Vec::new();
+        for former in self.formerly {
+            dns_label(file, &former, "a controller's former name")?;
+            if former.value == self.name.value || formerly.contains(&former.value) {
+                let message = format!("{:?} is there already: name each former name once", former.value);
+                return Err(invalid(file, former.referenced, message));
+            }
+            formerly.push(former.value);
+        }
         let parent = self.parent.validate(file)?;
         let path = folder.join(&self.plugin.value);
         if needs_plugins && !source::is_there(&path) {
@@ -296,6 +329,10 @@ impl RawController {
             let message = format!("`backoff.initial` ({initial:?}) must not be over `backoff.max` ({max:?})");
             return Err(invalid(file, given.referenced, message));
         }
+        let release_after = match &self.finalizer.release_after {
+            Some(given) => Some(duration(file, Some(given), Duration::ZERO)?),
+            None => None,
+        };
         let keys = match &self.signatures {
             Some(signatures) => signatures.validate(file)?,
             None => keys.to_vec(),
@@ -303,6 +340,7 @@ impl RawController {
         let sha256 = trust::pin(file, self.sha256.as_ref())?;
         Ok(ControllerConfig {
             name: self.name.value,
+            formerly,
             parent,
             plugin: path,
             children,
@@ -313,6 +351,7 @@ impl RawController {
             concurrency,
             resync: duration(file, self.resync.as_ref(), DEFAULT_RESYNC)?,
             backoff: BackoffConfig { initial, max },
+            release_after,
             writes: self.writes.validate(file)?,
             limits: self.limits.validate(file)?,
             trust: Trust { sha256, keys },

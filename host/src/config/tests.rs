@@ -265,3 +265,50 @@ fn versions_of_one_kind_may_both_be_children_and_are_removed_in_one_way() {
     let twice = parse(&with("{apiVersion: example.com/v1, kind: Gadget}")).unwrap_err();
     assert!(twice.contains("listed twice"), "{twice}");
 }
+
+#[test]
+fn former_names_are_the_controller_s_own() {
+    let config = parse(&GOOD.replace("    parent:", "    formerly: [shout, yell]\n    parent:")).unwrap();
+    let echo = &config.controllers[0];
+    assert!(echo.is_or_was("shout") && echo.is_or_was("echo") && !echo.is_or_was("hello"));
+    assert_eq!(echo.lease_name(), "shout");
+    assert_eq!(
+        echo.former_finalizers().collect::<Vec<_>>(),
+        ["operator-host.dev/shout", "operator-host.dev/yell"]
+    );
+    let refused = |formerly: &str, more: &str| {
+        let text = GOOD.replace("    parent:", &format!("    formerly: {formerly}\n    parent:"));
+        parse(&format!("{text}{more}")).unwrap_err()
+    };
+    assert!(refused("[echo]", "").contains("name each former name once"));
+    assert!(refused("[a, a]", "").contains("name each former name once"));
+    assert!(refused("[Not-A-Label]", "").contains("a controller's former name"));
+    let other = |name: &str, more: &str| {
+        format!(
+            "  - name: {name}\n    parent: {{apiVersion: a.b/v1, kind: B}}\n    plugin: echo.wasm\n{more}"
+        )
+    };
+    for other in [other("old", ""), other("b", "    formerly: [old]\n")] {
+        let said = refused("[old]", &other);
+        assert!(said.contains("a name can be one controller's only"), "{said}");
+    }
+}
+
+#[test]
+fn a_cleanup_is_waited_for_until_it_is_done_unless_the_file_says_how_long() {
+    assert_eq!(parse(GOOD).unwrap().controllers[0].release_after, None);
+    let with =
+        |text: &str| parse(&GOOD.replace("    limits:", &format!("    finalizer: {text}\n    limits:")));
+    let after = with("{releaseAfter: 2h}").unwrap().controllers[0].release_after;
+    assert_eq!(after, Some(Duration::from_secs(7200)));
+    assert!(
+        with("{releaseAfter: soon}")
+            .unwrap_err()
+            .contains("is not a duration")
+    );
+    assert!(
+        with("{releaseAfter: 0s}")
+            .unwrap_err()
+            .contains("is not a duration")
+    );
+}

@@ -161,17 +161,8 @@ fn remember(context: &Context, parent: &ObjectName, desired: &Desired, answer: &
 }
 
 fn is_as_applied(desired: &Desired, live: &DynamicObject) -> bool {
-    let body = &desired.body;
-    let fields = body.as_object().into_iter().flatten();
-    let spec = fields.filter(|(key, _)| !matches!(key.as_str(), "apiVersion" | "kind" | "metadata"));
-    for (key, desired) in spec {
-        if !live.data.get(key).is_some_and(|live| says(live, desired))
-            && *desired != Value::Object(Default::default())
-        {
-            return false;
-        }
-    }
-    says_metadata(&body["metadata"], live)
+    let group = desired.key.kind.group();
+    says(group, &live.data, &desired.body) && says_metadata(&desired.body["metadata"], live)
 }
 
 fn says_metadata(desired: &Value, live: &DynamicObject) -> bool {

@@ -245,8 +245,14 @@ pub fn reaches(config: &ControllerConfig, parent: Option<&str>, child: Option<&s
 pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
     parent.metadata.uid.is_some()
         && controller_of(object).map(|owner| &owner.uid) == parent.metadata.uid.as_ref()
-        && label(object, CONTROLLER_LABEL) == Some(&config.name)
+        && is_ours(config, object)
         && is_within_reach(config, parent, object)
+}
+
+/// Whether an object's label names the controller, by the name that it has or one that it had.
+#[must_use]
+pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
+    label(object, CONTROLLER_LABEL).is_some_and(|name| config.is_or_was(name))
 }
 
 /// Whether an object is a retained child: of a kind that is retained, nobody controls it, label and annotation name
@@ -255,7 +261,7 @@ pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicO
 pub fn retains(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
     removal(config, object) == Some(Removal::Retain)
         && controller_of(object).is_none()
-        && label(object, CONTROLLER_LABEL) == Some(&config.name)
+        && is_ours(config, object)
         && annotation(object, PARENT_ANNOTATION) == Some(&ObjectName::of(parent).to_string())
         && is_within_reach(config, parent, object)
 }

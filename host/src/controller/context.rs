@@ -123,6 +123,10 @@ pub struct Memory {
     pub normalized: HashMap<ChildKey, (String, String)>,
     /// The same for the status.
     pub status_normalized: Option<(String, String)>,
+    /// Whether the parent was looked at for traces of the controller's former names.
+    pub handed_over: bool,
+    /// Whether it was said that the parent waits for its cleanup.
+    pub leaving: bool,
     /// The newest generation that a child claims to be of and that the API server does not know, with the parent's UID.
     pub refuted_generation: Option<(String, i64)>,
     /// The span of the last pass, when it was sampled.

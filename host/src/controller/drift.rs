@@ -2,40 +2,161 @@
 
 use serde_json::Value;
 
-/// Whether every field of `desired` is in `live` with the same value.
+/// Whether every field of the body `desired`, of an object of this API group, is in the content `live` with the same
+/// value. Type and metadata are not compared here.
 ///
 /// `live` may have more: defaults, and what others own. Objects in a list that have a merge key are looked for in any
 /// place, since a webhook may put its own beside ours; all other lists belong to one manager as a whole and must
-/// stand as given. Quantities are compared by value, because the API server writes `1000m` as `1`.
+/// stand as given.
+///
+/// The API server writes its own kinds, and no others, in its own way: a field with the zero value of its type is left
+/// out where that is not what the default would make of it, and a quantity of `1000m` becomes `1`. Neither is drift.
 #[must_use]
-pub fn says(live: &Value, desired: &Value) -> bool {
-    match (live, desired) {
-        (Value::Object(live), Value::Object(desired)) => desired.iter().all(|(key, desired)| {
-            match live.get(key) {
-                Some(live) => says(live, desired),
-                // The API server drops empty maps and lists.
-                None => is_empty(desired),
-            }
-        }),
-        (Value::Array(live), Value::Array(desired))
-            if !desired.is_empty() && desired.iter().all(has_merge_key) =>
-        {
-            let mut free: Vec<&Value> = live.iter().collect();
-            desired.iter().all(|desired| {
-                let place = free.iter().position(|live| says(live, desired));
-                place.map(|place| free.swap_remove(place)).is_some()
-            })
+pub fn says(group: &str, live: &Value, desired: &Value) -> bool {
+    let says = Says {
+        built_in: is_built_in(group),
+    };
+    let content = desired
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
+    content
+        .into_iter()
+        .all(|(name, desired)| says.field(Place::default(), name, live.get(name), desired))
+}
+
+/// Whether a group is Kubernetes' own. A definition may be in a group under `k8s.io` too, which costs that a zero value
+/// that somebody removes there is not put back.
+fn is_built_in(group: &str) -> bool {
+    !group.contains('.') || group.ends_with(".k8s.io")
+}
+
+/// The names of a field and of the one that it is in; lists have none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place<'a> {
+    within: &'a str,
+    name: &'a str,
+}
+
+impl<'a> Place<'a> {
+    fn field(&self, name: &'a str) -> Self {
+        Self {
+            within: self.name,
+            name,
         }
-        (Value::Array(live), Value::Array(desired)) => {
-            live.len() == desired.len()
-                && live
-                    .iter()
-                    .zip(desired)
-                    .all(|(live, desired)| says(live, desired))
-        }
-        (live, desired) => live == desired || same_quantity(live, desired),
+    }
+
+    /// Whether a quantity stands here.
+    ///
+    /// Source: the fields of type `resource.Quantity` in the OpenAPI description of Kubernetes.
+    fn is_quantity(&self) -> bool {
+        let in_map = matches!(
+            self.within,
+            "requests"
+                | "limits"
+                | "capacity"
+                | "allocatable"
+                | "hard"
+                | "podFixed"
+                | "default"
+                | "defaultRequest"
+                | "max"
+                | "min"
+                | "maxLimitRequestRatio"
+        );
+        in_map
+            || matches!(
+                (self.within, self.name),
+                ("emptyDir", "sizeLimit")
+                    | ("resourceFieldRef", "divisor")
+                    | ("target", "averageValue" | "value")
+                    | (_, "targetAverageValue" | "targetValue")
+                    | ("", "capacity" | "maximumVolumeSize")
+            )
     }
 }
+
+struct Says {
+    built_in: bool,
+}
+
+impl Says {
+    fn field(&self, place: Place<'_>, name: &str, live: Option<&Value>, desired: &Value) -> bool {
+        match live {
+            Some(live) => self.value(&place.field(name), live, desired),
+            None => self.is_left_out(name, desired),
+        }
+    }
+
+    fn value(&self, place: &Place<'_>, live: &Value, desired: &Value) -> bool {
+        match (live, desired) {
+            (Value::Object(live), Value::Object(desired)) => desired
+                .iter()
+                .all(|(name, desired)| self.field(*place, name, live.get(name), desired)),
+            (Value::Array(live), Value::Array(desired))
+                if !desired.is_empty() && desired.iter().all(has_merge_key) =>
+            {
+                let mut free: Vec<&Value> = live.iter().collect();
+                desired.iter().all(|desired| {
+                    let at = free.iter().position(|live| self.value(place, live, desired));
+                    at.map(|at| free.swap_remove(at)).is_some()
+                })
+            }
+            (Value::Array(live), Value::Array(desired)) => {
+                live.len() == desired.len()
+                    && live
+                        .iter()
+                        .zip(desired)
+                        .all(|(live, desired)| self.value(place, live, desired))
+            }
+            (live, desired) => {
+                live == desired || (self.built_in && place.is_quantity() && same_quantity(live, desired))
+            }
+        }
+    }
+
+    /// Whether the API server leaves a field with this value out. Where the default is another value it cannot: then the
+    /// field is there, and compared.
+    fn is_left_out(&self, name: &str, value: &Value) -> bool {
+        let zero = self.built_in && !NONE_IS_NOT_ZERO.contains(&name);
+        match value {
+            Value::Null => true,
+            // Empty maps and lists it drops from every kind.
+            Value::Object(map) => {
+                map.is_empty()
+                    || self.built_in && map.iter().all(|(name, value)| self.is_left_out(name, value))
+            }
+            Value::Array(list) => list.is_empty(),
+            Value::Bool(flag) => zero && !flag,
+            Value::String(text) => zero && text.is_empty(),
+            Value::Number(number) => zero && number.as_f64() == Some(0.0),
+        }
+    }
+}
+
+/// Fields whose zero value the API server keeps, and which mean something else when they are not there: without
+/// `allowPrivilegeEscalation: false` a process may gain privileges. One that is missing was taken away.
+///
+/// Source: the pointers in `k8s.io/api` whose comment gives `nil` a meaning of its own and that get no default.
+const NONE_IS_NOT_ZERO: [&str; 16] = [
+    "allowPrivilegeEscalation",
+    "automountServiceAccountToken",
+    "completions",
+    "fsGroup",
+    "hostUsers",
+    "ingressClassName",
+    "maxUnavailable",
+    "minAvailable",
+    "mode",
+    "runAsGroup",
+    "runAsUser",
+    "sizeLimit",
+    "startingDeadlineSeconds",
+    "storageClassName",
+    "tolerationSeconds",
+    "ttlSecondsAfterFinished",
+];
 
 /// Whether an element of a list has one of the keys by which server-side apply merges lists of the built-in kinds:
 /// the schema says which lists are merged, and is not at hand here. Taking a list for a merged one costs that
@@ -58,15 +179,6 @@ fn has_merge_key(element: &Value) -> bool {
     element
         .as_object()
         .is_some_and(|element| MERGE_KEYS.iter().any(|key| element.contains_key(*key)))
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(map) => map.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        _ => false,
-    }
 }
 
 fn same_quantity(a: &Value, b: &Value) -> bool {
@@ -118,6 +230,71 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_zero_that_none_does_not_stand_for_is_missed() {
+        let desired = json!({"spec": {"containers": [{
+            "name": "a", "securityContext": {"allowPrivilegeEscalation": false},
+        }]}});
+        assert!(!says(
+            &json!({"spec": {"containers": [{"name": "a", "securityContext": {}}]}}),
+            &desired
+        ));
+        assert!(!says(&json!({"spec": {"containers": [{"name": "a"}]}}), &desired));
+        assert!(!says(&json!({}), &json!({"automountServiceAccountToken": false})));
+    }
+
+    /// In a group of the API server's own, unless the test is about another one.
+    fn says(live: &Value, desired: &Value) -> bool {
+        super::says("apps", &json!({ "a": live }), &json!({ "a": desired }))
+    }
+
+    fn in_custom(live: &Value, desired: &Value) -> bool {
+        super::says("example.com", &json!({ "a": live }), &json!({ "a": desired }))
+    }
+
+    /// Regression: each cost a needless write after every start of the host.
+    #[test]
+    fn a_zero_value_that_the_server_leaves_out_is_no_drift() {
+        let desired = json!({
+            "spec": {
+                "minReadySeconds": 0, "paused": false, "schedulerHint": "",
+                "template": {"spec": {"hostNetwork": false, "securityContext": {"runAsUser": 0, "privileged": false}}},
+            },
+        });
+        let live = json!({"spec": {"template": {"spec": {"securityContext": {"runAsUser": 0}}}}});
+        assert!(says(&live, &desired));
+        // A pointer to zero is written, and so is what a default would change.
+        assert!(!says(
+            &json!({"spec": {"replicas": 1}}),
+            &json!({"spec": {"replicas": 0}})
+        ));
+        assert!(!says(
+            &json!({"spec": {"enabled": true}}),
+            &json!({"spec": {"enabled": false}})
+        ));
+        assert!(!says(
+            &json!({"spec": {"paused": true}}),
+            &json!({"spec": {"paused": false}})
+        ));
+        // Values that are none are missed.
+        assert!(!says(&json!({"spec": {}}), &json!({"spec": {"paused": true}})));
+        assert!(!says(
+            &json!({"spec": {}}),
+            &json!({"spec": {"a": {"b": 0, "c": "x"}}})
+        ));
+    }
+
+    #[test]
+    fn a_custom_resource_keeps_its_zeros_so_one_that_is_missing_is_drift() {
+        for zero in [json!(false), json!(0), json!("")] {
+            assert!(!in_custom(&json!({"spec": {}}), &json!({"spec": {"x": zero}})));
+        }
+        assert!(in_custom(
+            &json!({"spec": {}}),
+            &json!({"spec": {"x": null, "y": {}, "z": []}})
+        ));
+    }
 
     #[test]
     fn defaults_and_fields_of_others_are_no_drift() {
@@ -172,13 +349,57 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_compared_by_value_and_other_texts_are_not() {
-        assert!(says(&json!("1"), &json!("1000m")));
-        assert!(says(&json!("1"), &json!(1)));
-        assert!(says(&json!("1Gi"), &json!("1024Mi")));
-        assert!(says(&json!("500m"), &json!("0.5")));
-        assert!(!says(&json!("1Gi"), &json!("1G")));
-        assert!(!says(&json!("inf"), &json!("infinity")));
-        assert!(!says(&json!("8.0"), &json!("8.0.1")));
+    fn quantities_are_compared_by_value_where_they_stand() {
+        let with = |value: Value| json!({"resources": {"limits": {"cpu": value}}});
+        for (live, desired) in [
+            ("1", json!("1000m")),
+            ("1", json!(1)),
+            ("1Gi", json!("1024Mi")),
+            ("500m", json!("0.5")),
+        ] {
+            assert!(says(&with(live.into()), &with(desired)));
+        }
+        assert!(!says(&with("1Gi".into()), &with("1G".into())));
+        assert!(!says(&with("inf".into()), &with("infinity".into())));
+        assert!(!says(&with("8.0".into()), &with("8.0.1".into())));
+        for (place, field) in [
+            ("emptyDir", "sizeLimit"),
+            ("resourceFieldRef", "divisor"),
+            ("target", "averageValue"),
+            ("hard", "pods"),
+        ] {
+            let with = |value: &str| json!({"a": [{place: {field: value}}]});
+            assert!(says(&with("1"), &with("1000m")), "{place}.{field}");
+        }
+        assert!(super::says(
+            "storage.k8s.io",
+            &json!({"capacity": "1Gi"}),
+            &json!({"capacity": "1024Mi"})
+        ));
+    }
+
+    /// Regression: an edit of "1.10" to "1.1" was not seen.
+    #[test]
+    fn texts_that_look_like_quantities_are_texts_everywhere_else() {
+        for (live, desired) in [
+            (
+                json!({"data": {"version": "1.1"}}),
+                json!({"data": {"version": "1.10"}}),
+            ),
+            (
+                json!({"env": [{"name": "V", "value": "1.1"}]}),
+                json!({"env": [{"name": "V", "value": "1.10"}]}),
+            ),
+            (
+                json!({"template": {"metadata": {"labels": {"v": "1"}}}}),
+                json!({"template": {"metadata": {"labels": {"v": "1.0"}}}}),
+            ),
+            (json!({"spec": {"port": "1k"}}), json!({"spec": {"port": "1000"}})),
+        ] {
+            assert!(!says(&live, &desired), "{desired}");
+        }
+        // The server takes a custom resource's texts as they are.
+        let with = |value: &str| json!({"resources": {"limits": {"cpu": value}}});
+        assert!(!in_custom(&with("1"), &with("1000m")));
     }
 }

@@ -45,11 +45,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, error, info, info_span};
 
-use self::children::{is_reference_to, reaches};
+use self::children::{is_ours, is_reference_to, reaches};
 use self::context::{Context, KindWatches};
-use self::object::{
-    CONTROLLER_LABEL, ChildKey, ObjectName, PARENT_ANNOTATION, annotation, controller_of, label, version,
-};
+use self::object::{ChildKey, ObjectName, PARENT_ANNOTATION, annotation, controller_of, version};
 use self::observer::Observer;
 use self::queue::{Trigger, Work};
 use self::reconcile::{Next, reconcile};
@@ -462,7 +460,7 @@ pub fn parent_of(config: &ControllerConfig, namespaced: bool, child: &DynamicObj
             namespace: namespace.filter(|_| namespaced).map(str::to_owned),
             name: owner.name.clone(),
         }
-    } else if label(child, CONTROLLER_LABEL) == Some(&config.name) {
+    } else if is_ours(config, child) {
         ObjectName::parse(annotation(child, PARENT_ANNOTATION)?)
     } else {
         return None;

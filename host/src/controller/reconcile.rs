@@ -35,6 +35,8 @@ mod answer;
 mod ask;
 mod failure;
 mod freshness;
+mod handover;
+mod leaving;
 mod predecessor;
 
 /// How often a plugin may change, in one pass, what it has changed in that pass before.
@@ -82,9 +84,17 @@ pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Ne
     if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
         return finish(context, &parent, None, Verdict::Paused, Next::OnChange).await;
     }
+    let parent = match handover::take_over(context, parent).await {
+        Ok(Some(parent)) => parent,
+        Ok(None) => return Next::OnChange,
+        Err((parent, error)) => return fail(context, &parent, &error.into()).await,
+    };
     let mut changes = Changes::default();
     let result = pass(context, &parent, &mut changes).await;
     changes.publish(context, &parent);
+    if leaving::is_overdue(context, &parent, &result) {
+        return leaving::abandon(context, &parent, &result).await;
+    }
     match result {
         Ok(None) => Next::OnChange,
         Ok(Some(answer)) => {
@@ -93,7 +103,12 @@ pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Ne
             let Some(parent) = as_seen(context, &parent) else {
                 return Next::OnChange;
             };
-            finish(context, &parent, Some(&answer), Verdict::Reconciled, next).await
+            let verdict = if is_terminating(&parent) {
+                leaving::waits_for_the_plugin(context, &parent)
+            } else {
+                Verdict::Reconciled
+            };
+            finish(context, &parent, Some(&answer), verdict, next).await
         }
         Err(error) => {
             let class = error.class();
@@ -148,13 +163,7 @@ async fn pass(
             Answer::done()
         };
         if answer.done {
-            let rest = parent
-                .finalizers()
-                .iter()
-                .filter(|f| **f != finalizer)
-                .cloned()
-                .collect();
-            set_finalizers(context, parent, rest).await?;
+            let_go(context, parent).await?;
             // There is no status to come, but the last word of the cleanup is to be seen.
             answer.publish(context, parent);
             return Ok(None);
@@ -369,6 +378,14 @@ fn make_plan(
     }
 }
 
+/// Takes the host's finalizer off the parent.
+async fn let_go(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
+    let finalizer = context.config.finalizer();
+    let rest = parent.finalizers().iter().filter(|other| **other != finalizer);
+    set_finalizers(context, parent, rest.cloned().collect()).await?;
+    Ok(())
+}
+
 /// Replaces the parent's finalizers unless it has changed; `None` when it is gone.
 async fn set_finalizers(
     context: &Context,
@@ -418,7 +435,7 @@ async fn finish(
         Err(error) => {
             context.observer.metrics.failed("status");
             let error = PassError::from(error);
-            if is_passing(context, &name, &error) {
+            if is_passing(context, parent, &error) {
                 debug!("{error}");
             } else {
                 say(context, &name, &error);

@@ -38,6 +38,8 @@ pub enum Verdict {
     Reconciling(Reason),
     /// Somebody must act.
     Stalled(Reason),
+    /// It is being deleted, and the plugin's cleanup is not done.
+    CleaningUp(Reason),
     /// Left alone because of the annotation.
     Paused,
 }
@@ -158,6 +160,12 @@ fn compose(
                 RECONCILING
             };
             wanted.push(host(type_, ConditionStatus::True, reason));
+        }
+        Verdict::CleaningUp(reason) => {
+            if !wanted.iter().any(|c| c.type_ == READY) {
+                wanted.insert(0, host(READY, ConditionStatus::False, reason));
+            }
+            wanted.push(host(RECONCILING, ConditionStatus::True, reason));
         }
         // Said above.
         Verdict::Paused => {}

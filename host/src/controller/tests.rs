@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::children::tests::config;
+use super::object::CONTROLLER_LABEL;
 use super::*;
 
 fn child(namespace: Option<&str>, more: Value) -> DynamicObject {

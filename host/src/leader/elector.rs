@@ -149,9 +149,9 @@ impl Elector {
     fn follow_roster(&mut self) {
         let terms = self.roster.terms();
         let mut wanted: BTreeMap<String, (BTreeSet<String>, Term)> = BTreeMap::new();
-        for (controller, term) in terms {
+        for (controller, (lease, term)) in terms {
             let lease = match self.config.mode {
-                Mode::PerController => format!("{}-{controller}", self.config.name),
+                Mode::PerController => format!("{}-{lease}", self.config.name),
                 Mode::None | Mode::Single => self.config.name.clone(),
             };
             let (controllers, _) = wanted.entry(lease).or_insert_with(|| (BTreeSet::new(), term));

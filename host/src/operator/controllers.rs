@@ -183,7 +183,7 @@ impl Controllers {
             .report(&config.name, plugin.slot.report());
         let proving = Arc::clone(&plugin.proving.proving);
         let stop = self.stop.child_token();
-        let writers = self.shared.leadership.join(&config.name)?;
+        let writers = self.shared.leadership.join(&config.name, config.lease_name())?;
         let pace = Arc::new(Pace::new(config.writes.qps, config.writes.burst));
         let hands = Hands {
             own: writers.writer(None)?.paced(&pace),

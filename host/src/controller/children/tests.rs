@@ -16,6 +16,7 @@ fn kind(api_version: &str, kind: &str) -> Kind {
 pub(in crate::controller) fn config() -> ControllerConfig {
     ControllerConfig {
         name: "shop".into(),
+        formerly: vec!["store".into()],
         parent: kind("example.com/v1", "Shop"),
         plugin: PathBuf::new(),
         children: BTreeMap::from([
@@ -33,6 +34,7 @@ pub(in crate::controller) fn config() -> ControllerConfig {
         resync: Duration::from_secs(1),
         backoff: DEFAULT_BACKOFF,
         writes: DEFAULT_WRITES,
+        release_after: None,
         limits: Limits::DEFAULT,
         trust: Default::default(),
         service_account: None,

@@ -36,7 +36,7 @@ fn desired() -> impl Strategy<Value = Value> {
 }
 
 fn stands(live: &Value, desired: &Value) -> bool {
-    says(live, desired)
+    says("apps", live, desired)
 }
 
 fn is_merged(list: &[Value]) -> bool {

@@ -44,9 +44,10 @@ impl Scene {
     /// `None` when a pass would not ask the plugin: the object is gone, or waits for the garbage collector.
     pub(super) fn of(context: &Context, name: &ObjectName, now: Timestamp) -> Option<Self> {
         let parent = context.parent(name)?;
-        let finalizer = context.config.finalizer();
+        let config = &context.config;
+        let mut own = config.former_finalizers().chain([config.finalizer()]);
         let finalizers = parent.metadata.finalizers.as_deref().unwrap_or_default();
-        if is_terminating(&parent) && !finalizers.contains(&finalizer) {
+        if is_terminating(&parent) && !own.any(|finalizer| finalizers.contains(&finalizer)) {
             return None;
         }
         Some(Self {

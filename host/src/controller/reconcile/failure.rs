@@ -8,13 +8,13 @@ use thiserror::Error;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::{MAX_ROUNDS, MIN_DELAY, Next, as_seen, now};
+use super::{MAX_ROUNDS, MIN_DELAY, Next, as_seen, leaving, now};
 use crate::controller::api::{ApiError, Fault};
 use crate::controller::backoff::jittered;
 use crate::controller::children::Refusal;
 use crate::controller::context::Context;
 use crate::controller::needs::NeedError;
-use crate::controller::object::{ObjectName, shorten};
+use crate::controller::object::{ObjectName, is_terminating, shorten};
 use crate::controller::status::{self, Reason, Said, Verdict};
 use crate::plugin::contract::EventType;
 use crate::plugin::{CallError, Class};
@@ -96,7 +96,7 @@ impl From<ApiError> for PassError {
 
 pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &PassError) -> Next {
     let name = &ObjectName::of(parent);
-    if is_passing(context, name, error) {
+    if is_passing(context, parent, error) {
         debug!("{error}");
         count_failure(context, name);
         return error.backoff();
@@ -105,8 +105,10 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
         // The parent that has its name now, if any, has a mark of its own in the queue.
         return Next::OnChange;
     };
-    let (verdict, next) = judge(error);
-    say(context, name, error);
+    let (verdict, next) = judge(context, &parent, error);
+    if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict {
+        say(context, name, &reason.message);
+    }
     if let PassError::Call(CallError::Trap { backtrace, .. }) = error
         && !backtrace.is_empty()
     {
@@ -118,7 +120,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
     let desired = status::desired(&parent, None, None, &verdict, now());
     let news = match &verdict {
         Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
-        Verdict::Reconciled | Verdict::Paused => None,
+        Verdict::Reconciled | Verdict::CleaningUp(_) | Verdict::Paused => None,
     };
     // Waiting is no fault that deserves a Warning.
     let waits = matches!(error, PassError::Call(CallError::Retry { .. })) || is_waiting_for_deletion(error);
@@ -151,7 +153,8 @@ const GRACE: Duration = Duration::from_secs(60);
 const LAST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Whether a failure says nothing about the parent, so that its status shall not speak of it.
-pub(super) fn is_passing(context: &Context, name: &ObjectName, error: &PassError) -> bool {
+pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &PassError) -> bool {
+    let name = &ObjectName::of(parent);
     let errors = match error {
         PassError::NamespaceGoing => return true,
         PassError::Api(errors) => errors,
@@ -167,7 +170,10 @@ pub(super) fn is_passing(context: &Context, name: &ObjectName, error: &PassError
         memory.bad_weather.is_some_and(|since| since.elapsed() < GRACE)
     });
     errors.iter().all(ApiError::is_lost_race)
-        || (name.namespace.is_some() && errors.iter().any(ApiError::is_namespace_going))
+        // The parent goes with its namespace, unless it is the cleanup that needs what cannot be made.
+        || (name.namespace.is_some()
+            && !is_terminating(parent)
+            && errors.iter().any(ApiError::is_namespace_going))
         || errors
             .iter()
             .any(|error| matches!(error.fault, Fault::Unreachable | Fault::Deposed))
@@ -197,20 +203,24 @@ pub(super) fn count_failure(context: &Context, name: &ObjectName) {
 }
 
 /// What a failure means for the parent: the condition, and when to try again.
-fn judge(error: &PassError) -> (Verdict, Next) {
-    let message = error.to_string();
+fn judge(context: &Context, parent: &DynamicObject, error: &PassError) -> (Verdict, Next) {
+    let message = match error {
+        _ if is_terminating(parent) => leaving::blocked(context, parent, error),
+        // The plugin's own words.
+        PassError::Call(CallError::Invalid { message, .. } | CallError::Retry { message, .. }) => {
+            message.clone()
+        }
+        error => error.to_string(),
+    };
     let stalled = |reason: &str| Verdict::Stalled(Reason::new(reason, message.clone()));
     let reconciling = |reason: &str| Verdict::Reconciling(Reason::new(reason, message.clone()));
     match error {
-        PassError::Call(CallError::Invalid { reason, message }) => {
-            let reason = reason.as_deref().unwrap_or("InvalidSpec");
-            (
-                Verdict::Stalled(Reason::new(reason, message.clone())),
-                Next::OnChange,
-            )
-        }
-        PassError::Call(CallError::Retry { after, message }) => {
-            let verdict = Verdict::Reconciling(Reason::new("Retrying", message.clone()));
+        PassError::Call(CallError::Invalid { reason, .. }) => (
+            stalled(reason.as_deref().unwrap_or("InvalidSpec")),
+            Next::OnChange,
+        ),
+        PassError::Call(CallError::Retry { after, .. }) => {
+            let verdict = reconciling("Retrying");
             let next = after.map_or(Next::Backoff, |delay| Next::After(delay.max(MIN_DELAY)));
             (verdict, next)
         }

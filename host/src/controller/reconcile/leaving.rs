@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::answer::Answer;
 use super::failure::{PassError, fail, is_passing};
-use super::{Next, release};
+use super::{Next, let_go};
 use crate::controller::api::ApiError;
 use crate::controller::context::Context;
 use crate::controller::object::{ObjectName, is_terminating};
@@ -62,7 +62,8 @@ pub(super) fn is_overdue(
     if !is_terminating(parent) || !parent.finalizers().contains(&finalizer) {
         return false;
     }
-    let (Some(limit), Some(since)) = (context.config.release_after, &parent.metadata.deletion_timestamp) else {
+    let (Some(limit), Some(since)) = (context.config.release_after, &parent.metadata.deletion_timestamp)
+    else {
         return false;
     };
     // A clock that was behind when it was deleted makes it wait a little longer, no more.
@@ -91,10 +92,10 @@ pub(super) async fn abandon(
          whatever it was to clean up: {why}",
         context.config.release_after.unwrap_or_default()
     );
+    if let Err(error) = let_go(context, parent).await {
+        return fail(context, parent, &error.into()).await;
+    }
     warn!("{message}");
     context.publish(parent, EventType::Warning, "CleanupAbandoned", &message);
-    match release(context, parent).await {
-        Ok(()) => Next::OnChange,
-        Err(error) => fail(context, parent, &error.into()).await,
-    }
+    Next::OnChange
 }

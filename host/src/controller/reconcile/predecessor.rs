@@ -12,11 +12,9 @@ use super::answer::Changes;
 use super::failure::{PassError, is_waiting_for_deletion};
 use crate::config::Removal;
 use crate::controller::api::{ApiError, Objects};
-use crate::controller::children::Refusal;
+use crate::controller::children::{Refusal, is_ours, removal};
 use crate::controller::context::Context;
-use crate::controller::object::{
-    CONTROLLER_LABEL, ChildKey, GENERATED_LABEL, ObjectName, controller_of, is_terminating, label,
-};
+use crate::controller::object::{ChildKey, ObjectName, controller_of, is_terminating};
 
 /// Deletes what stands in the way, and frees what is retained from its dead owner. Whether the plan may come out
 /// otherwise now.
@@ -41,9 +39,7 @@ pub(super) async fn clear(
             Refusal::OfPredecessor { child, .. } => Some((child, context.existing(child)?)),
             _ => None,
         })
-        .filter(|(_, child)| {
-            !is_terminating(child) && label(child, CONTROLLER_LABEL) == Some(&context.config.name)
-        })
+        .filter(|(_, child)| !is_terminating(child) && is_ours(&context.config, child))
         .collect();
     if in_the_way.is_empty() {
         return Ok(false);
@@ -81,11 +77,7 @@ async fn clear_one(
     changes: &mut Changes,
 ) -> Result<bool, ApiError> {
     let config = &context.config;
-    let removal = if label(child, GENERATED_LABEL).is_some() {
-        config.generated
-    } else {
-        config.children.get(&key.kind).copied().unwrap_or(Removal::Retain)
-    };
+    let removal = removal(config, child).unwrap_or(Removal::Retain);
     let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
     else {
         return Ok(false);

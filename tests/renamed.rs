@@ -1,0 +1,134 @@
+//! A controller gets another name: what it made under the old one is its own, to the last field.
+
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use crate::leaders::shared;
+use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller};
+use crate::support::{Scenario, cluster};
+
+const SECRET: &str = "v1/Secret";
+const KINDS: &str =
+    "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret, onRemoval: retain}]";
+
+fn named(name: &str, more: &str) -> String {
+    controller("puppet.wasm", &format!("{KINDS}\n{more}"))
+        .replace("name: puppet\n", &format!("name: {name}\n"))
+}
+
+fn managers(object: &DynamicObject) -> Vec<String> {
+    let entries = object.metadata.managed_fields.iter().flatten();
+    entries.filter_map(|entry| entry.manager.clone()).collect()
+}
+
+#[tokio::test]
+async fn a_renamed_controller_takes_over_without_conflicts_or_leftovers() {
+    let scenario = Scenario::new("renamed").await;
+    let secret =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"a": "b"}});
+    let keep = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "kept"}]);
+    let spec = |data: serde_json::Value, children: &[serde_json::Value], status: serde_json::Value| {
+        let mut a = config_map("a", "1");
+        a["data"] = data;
+        let children: Vec<_> = [a].into_iter().chain(children.iter().cloned()).collect();
+        json!({"response": {"children": children, "keep": keep, "status": status}})
+    };
+    let first = spec(
+        json!({"x": "1", "y": "1"}),
+        &[secret.clone(), config_map("kept", "1")],
+        json!({"x": "1", "y": "1"}),
+    );
+    let host = scenario.start(&named("puppet", ""));
+    scenario.puppet("p", first).await;
+    scenario.until_ready("p").await;
+    let second = spec(
+        json!({"x": "1", "y": "1"}),
+        &[secret.clone()],
+        json!({"x": "1", "y": "1"}),
+    );
+    scenario.puppet("p", second).await;
+    let before = scenario.until_ready("p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let objects = [(CONFIG_MAP, "a"), (CONFIG_MAP, "kept"), (SECRET, "s")];
+    let mut uids = Vec::new();
+    for (kind, name) in objects {
+        uids.push(scenario.get(kind, name).await.unwrap().metadata.uid);
+    }
+
+    let host = scenario.start(&named("marionette", "formerly: [puppet]"));
+    for ((kind, name), uid) in objects.into_iter().zip(uids) {
+        let is_new = |object: &DynamicObject| {
+            object.metadata.labels.as_ref().unwrap()["operator-host.dev/controller"] == "marionette"
+        };
+        let object = scenario
+            .until(kind, name, "labelled with the new name", is_new)
+            .await;
+        assert_eq!(object.metadata.uid, uid);
+        let managers = managers(&object);
+        assert!(
+            !managers.contains(&"operator-host/puppet".to_owned()),
+            "{name}: {managers:?}"
+        );
+    }
+    let new_finalizer = |p: &DynamicObject| {
+        p.metadata.finalizers.as_deref() == Some(&["operator-host.dev/marionette".to_owned()])
+    };
+    let after = scenario
+        .until(PUPPET, "p", "the new finalizer alone", new_finalizer)
+        .await;
+    assert_eq!(after.metadata.uid, before.metadata.uid);
+    assert!(!managers(&after).contains(&"operator-host/puppet".to_owned()));
+    // A field that the plugin no longer gives goes, which it would not if the old name still owned it.
+    let third = spec(json!({"x": "1"}), &[secret], json!({"x": "1"}));
+    scenario.puppet("p", third).await;
+    let after = scenario.until_ready("p").await;
+    assert_eq!(after.data["status"].get("y"), None);
+    assert_eq!(
+        scenario.get(CONFIG_MAP, "a").await.unwrap().data["data"],
+        json!({"x": "1"})
+    );
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // By now nothing is left of the old name.
+    let _host = scenario.start(&named("marionette", ""));
+    let writes = scenario.all_writes(cluster().await).await;
+    assert!(writes.iter().all(|write| write.verb != "delete"), "{writes:?}");
+    scenario.puppet("p", json!({"response": {}})).await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+    scenario.until_gone(CONFIG_MAP, "kept").await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    assert!(scenario.get(SECRET, "s").await.is_some());
+}
+
+#[tokio::test]
+async fn replicas_under_the_old_and_the_new_name_share_one_lease() {
+    let scenario = Scenario::new("renamed-lease").await;
+    let times = ["3s", "2s", "500ms"];
+    let old = shared(&scenario, "per-controller", times, &named("puppet", ""));
+    let text = std::fs::read_to_string(&old).unwrap();
+    let old = scenario.file("old.yaml", text);
+    let first = scenario.start_named("first", &old);
+    let spec = |text: &str| json!({"response": {"children": [config_map("a", text)]}});
+    scenario.puppet("p", spec("1")).await;
+    scenario.until_ready("p").await;
+    let new = shared(
+        &scenario,
+        "per-controller",
+        times,
+        &named("marionette", "formerly: [puppet]"),
+    );
+    let second = scenario.start_named("second", &new);
+    second.until_log(&["controller started"]).await;
+    scenario.puppet("p", spec("2")).await;
+    scenario.until_ready("p").await;
+    assert_eq!(second.passes("renamed-lease/p"), 0, "the first leads");
+    first.terminate();
+    second.until_passes("renamed-lease/p", 1).await;
+    let is_new = |object: &DynamicObject| {
+        object.metadata.labels.as_ref().unwrap()["operator-host.dev/controller"] == "marionette"
+    };
+    scenario
+        .until(CONFIG_MAP, "a", "labelled with the new name", is_new)
+        .await;
+}
