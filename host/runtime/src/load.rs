@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::call::{CallError, Class, mebibytes};
-use crate::contract::{CONTRACT_VERSION, Description, is_dns_label};
+use crate::contract::{CONTRACT_VERSION, Description, Kind, is_dns_label};
 use crate::counts::Count;
 use crate::limits::{self, MIB};
 
@@ -228,13 +228,25 @@ fn listed(exports: &[String]) -> String {
     format!(", but {}", names.join(", "))
 }
 
-/// Whether a description is one that the host can work with.
+/// Characters that a plugin's version may have.
+const MAX_VERSION: usize = 64;
+
+/// Whether a description is one that the host can work with: what it says becomes labels of metrics, lines of the log, and
+/// text in conditions.
 pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
     let wrong = |message: String| Err(LoadError::Description { message });
     if !is_dns_label(&description.name) {
         return wrong(format!(
             "`name` is {:?}; it must be a DNS label: at most 63 of a-z, 0-9 and `-`, such as `echo`",
-            description.name
+            description.name.chars().take(MAX_VERSION).collect::<String>()
+        ));
+    }
+    let version = &description.version;
+    let printable = version.bytes().all(|byte| byte.is_ascii_graphic());
+    if version.is_empty() || version.len() > MAX_VERSION || !printable {
+        let shown: String = version.chars().take(MAX_VERSION).collect();
+        return wrong(format!(
+            "`version` is {shown:?}; it must be 1 to {MAX_VERSION} printable ASCII characters without spaces, such as `1.4.0`"
         ));
     }
     for (field, kinds) in [("makes", &description.makes), ("reads", &description.reads)] {
@@ -250,12 +262,104 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
         .chain(description.makes.iter().map(|kind| ("makes", kind)))
         .chain(description.reads.iter().map(|kind| ("reads", kind)));
     for (field, kind) in kinds {
-        if kind.kind.is_empty() || kind.api_version.is_empty() || kind.api_version.matches('/').count() > 1 {
+        if !is_kind(kind) {
+            let shown = |text: &str| text.chars().take(MAX_VERSION).collect::<String>();
             return wrong(format!(
                 "`{field}` names {:?} of API version {:?}; it must name a kind of `v1` or `group/version`",
-                kind.kind, kind.api_version
+                shown(&kind.kind),
+                shown(&kind.api_version)
             ));
         }
     }
     Ok(())
+}
+
+/// Whether this can be a kind of Kubernetes: a name of letters and digits, and an API version of lower-case names.
+fn is_kind(kind: &Kind) -> bool {
+    let name = &kind.kind;
+    let (group, version) = kind
+        .api_version
+        .split_once('/')
+        .unwrap_or(("", &kind.api_version));
+    (1..=63).contains(&name.len())
+        && name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        && is_dns_label(version)
+        && group.len() <= 253
+        && (group.is_empty() != kind.api_version.contains('/'))
+        && (group.is_empty() || group.split('.').all(is_dns_label))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(api_version: &str, kind: &str) -> Kind {
+        Kind {
+            api_version: api_version.into(),
+            kind: kind.into(),
+        }
+    }
+
+    fn description() -> Description {
+        Description {
+            name: "echo".into(),
+            version: "1.4.0-rc.1+build".into(),
+            parent: kind("my-operator.dev/v1", "Echo"),
+            makes: vec![kind("v1", "Pod")],
+            reads: Vec::new(),
+            finalizer: false,
+            crd: None,
+        }
+    }
+
+    fn refusal(change: impl FnOnce(&mut Description)) -> String {
+        let mut description = description();
+        change(&mut description);
+        check(&description).expect_err("it is refused").to_string()
+    }
+
+    #[test]
+    fn what_becomes_a_label_or_a_line_of_the_log_is_short_and_printable() {
+        check(&description()).unwrap();
+        let long = "1".repeat(1 << 20);
+        for version in [
+            "",
+            "1.0\n2026-01-01 ERROR forged",
+            "1.0 beta",
+            "1.0\u{1b}[31m",
+            "1.0\u{202e}",
+            &long,
+        ] {
+            let message = refusal(|d| version.clone_into(&mut d.version));
+            assert!(
+                message.contains("`version` is") && message.len() < 400,
+                "{message}"
+            );
+            assert!(!message.contains(char::is_control), "{message:?}");
+        }
+        for name in ["", "Echo", "echo\r", &long] {
+            let message = refusal(|d| name.clone_into(&mut d.name));
+            assert!(message.contains("DNS label") && message.len() < 400, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_kind_that_kubernetes_cannot_have_is_refused() {
+        for (api_version, name) in [
+            ("v1", "Pod\n"),
+            ("v1", ""),
+            ("v1", "../pods"),
+            ("", "Pod"),
+            ("/v1", "Pod"),
+            ("a/b/v1", "Pod"),
+            ("a..b/v1", "Pod"),
+            ("A.dev/v1", "Pod"),
+        ] {
+            let message = refusal(|d| d.makes = vec![kind(api_version, name)]);
+            assert!(message.contains("`makes` names"), "{message}");
+        }
+        let many = refusal(|d| d.reads = vec![kind("v1", "Pod"); limits::DESCRIPTION_KINDS + 1]);
+        assert!(many.contains("`reads` lists"), "{many}");
+    }
 }

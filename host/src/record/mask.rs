@@ -23,12 +23,15 @@ pub fn mask(document: &mut Value) {
     // Longest first: one value may hold another.
     let mut copies: Vec<(String, String)> = Vec::new();
     for (value, stand_in) in &stand_ins.0 {
-        if let Ok(text) = std::str::from_utf8(value)
-            && text.len() >= MIN_LENGTH
-        {
-            copies.push((text.to_owned(), stand_in.clone()));
-        }
-        if value.len() >= MIN_LENGTH {
+        // Values from files end in a line break, which whoever uses them takes off.
+        let trimmed = value.trim_ascii();
+        for value in [value.as_slice(), trimmed] {
+            if value.len() < MIN_LENGTH {
+                continue;
+            }
+            if let Ok(text) = std::str::from_utf8(value) {
+                copies.push((text.to_owned(), stand_in.clone()));
+            }
             copies.push((base64(value), base64(stand_in.as_bytes())));
         }
     }
@@ -183,6 +186,27 @@ mod tests {
         );
         assert_eq!(secret["data"]["empty"], "");
         assert_eq!(secret["metadata"]["annotations"], json!({"other": "stays"}));
+    }
+
+    #[test]
+    fn a_copy_without_the_white_space_around_it_goes_too() {
+        let mut document = json!({
+            "related": [secret("correct horse\n"), secret("  \tbattery staple \r\n")],
+            "output": {
+                "url": "mysql://root:correct horse@db", "copy": base64(b"correct horse"), "whole": "correct horse\n",
+                "other": "is battery staple it?",
+            },
+        });
+        mask(&mut document);
+        let text = document.to_string();
+        for value in ["correct horse", "battery staple", &base64(b"correct horse")] {
+            assert!(!text.contains(value), "{value:?} is in {text}");
+        }
+        let stand_in = decoded(&document["related"][0]["data"]["password"]).unwrap();
+        let stand_in = std::str::from_utf8(&stand_in).unwrap();
+        // A plugin that trims the stand-in, which has no white space, gives the same.
+        assert_eq!(document["output"]["url"], format!("mysql://root:{stand_in}@db"));
+        assert_eq!(document["output"]["whole"], stand_in);
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! The log: one line an event on standard error, for people or as JSON, with the identity of the span that it
 //! belongs to, at a level that can be changed while the process runs.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use opentelemetry::trace::SpanContext;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::field::Field;
 use tracing::{Event, Subscriber, info, warn};
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::ParseError;
-use tracing_subscriber::fmt::format::{Format, Full, Json, JsonFields, Writer};
+use tracing_subscriber::fmt::format::{Format, Full, Json, JsonFields, Writer, debug_fn};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
@@ -145,7 +147,13 @@ pub fn start(given: &str, configured: Option<&str>, format: Option<LogFormat>) -
         LogFormat::Human => {
             let ansi = terminal && std::env::var_os("NO_COLOR").is_none();
             let lines = Traced::Human(Format::default().with_ansi(ansi));
-            Box::new(layer.with_ansi(ansi).event_format(lines).with_filter(level))
+            Box::new(
+                layer
+                    .with_ansi(ansi)
+                    .fmt_fields(debug_fn(field).delimited(" "))
+                    .event_format(lines)
+                    .with_filter(level),
+            )
         }
         LogFormat::Json => {
             let lines = Traced::Json(Format::default().json().flatten_event(true).with_span_list(false));
@@ -173,6 +181,37 @@ pub fn start(given: &str, configured: Option<&str>, format: Option<LogFormat>) -
         }
     });
     Ok(level)
+}
+
+/// One field of a line for people. What it says may be a plugin's or anybody's who names an object: it stays on its line,
+/// and moves nothing on a terminal.
+fn field(out: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let (italic, dim, plain) = match out.has_ansi_escapes() {
+        true => ("\x1b[3m", "\x1b[2m", "\x1b[0m"),
+        false => ("", "", ""),
+    };
+    if field.name() != "message" {
+        write!(out, "{italic}{}{plain}{dim}={plain}", field.name())?;
+    }
+    write!(Escaped(out), "{value:?}")
+}
+
+/// Writes control characters, and those that change the direction of text, as their escapes.
+struct Escaped<'a, 'b>(&'a mut Writer<'b>);
+
+impl fmt::Write for Escaped<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let is_plain =
+            |c: char| !c.is_control() && !matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        for c in text.chars() {
+            match c {
+                _ if is_plain(c) => self.0.write_char(c)?,
+                '\n' | '\r' | '\t' => write!(self.0, "{}", c.escape_default())?,
+                _ => write!(self.0, "{}", c.escape_unicode())?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A line as tracing's own formatters make it, with the current span's identity at its end.
@@ -218,5 +257,51 @@ impl Traced {
                 format!("{open},\"trace_id\":\"{trace}\",\"span_id\":\"{span}\"}}\n")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines that are written within.
+    fn lines(write: impl FnOnce()) -> String {
+        #[derive(Clone, Default)]
+        struct Sink(Arc<Mutex<Vec<u8>>>);
+        impl std::io::Write for Sink {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().extend(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let sink = Sink::default();
+        let into = sink.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(move || into.clone())
+            .with_ansi(false)
+            .fmt_fields(debug_fn(field).delimited(" "))
+            .event_format(Traced::Human(Format::default().with_ansi(false)));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), write);
+        let bytes = sink.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn nothing_that_is_logged_can_look_like_another_line_or_move_the_cursor() {
+        let forged = "all is well\r2026-01-01T00:00:00Z  INFO forged\n\x1b[2K\u{9b}1A\u{202e}\tend";
+        let log = lines(|| {
+            info!(controller = "echo", shown = %forged, quoted = forged, "{forged}");
+        });
+        assert_eq!(log.lines().count(), 1, "{log:?}");
+        assert!(
+            !log.trim_end()
+                .contains(|c: char| c.is_control() || c == '\u{202e}'),
+            "{log:?}"
+        );
+        assert!(log.contains("all is well\\r2026"), "{log:?}");
+        assert!(log.contains("controller=\"echo\" shown=all is well"), "{log:?}");
     }
 }
