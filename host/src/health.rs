@@ -2,7 +2,8 @@
 //! Kubernetes' own servers answer them, and `/metrics`.
 //!
 //! Ready means that every controller has its first lists, or waits for its CustomResourceDefinition and says
-//! so, and that every plugin is loaded. Alive means that the loops of each controller make progress.
+//! so, and that every plugin is loaded: but one that cannot be used does not make the host unready while another one
+//! is live, since that one's webhook is reached through the same endpoint. Alive means that the loops of each controller make progress.
 
 pub mod server;
 
@@ -34,6 +35,22 @@ pub struct Check {
     pub name: String,
     /// A remark, often empty, or why it failed.
     pub result: Result<String, String>,
+    /// Whether its failure is one of the whole host.
+    pub counts: bool,
+}
+
+impl Check {
+    fn new(name: impl Into<String>, result: Result<String, String>) -> Self {
+        Self {
+            name: name.into(),
+            result,
+            counts: true,
+        }
+    }
+
+    fn remark(name: impl Into<String>, remark: impl Into<String>) -> Self {
+        Self::new(name, Ok(remark.into()))
+    }
 }
 
 /// What the checks look at. One for a process.
@@ -151,10 +168,7 @@ impl Health {
     #[must_use]
     pub fn live(&self) -> Vec<Check> {
         // That the server answers at all shows that the runtime is alive.
-        let ping = Check {
-            name: "ping".to_owned(),
-            result: Ok(String::new()),
-        };
+        let ping = Check::remark("ping", "");
         let pulses: Vec<Arc<Beats>> = lock(&self.pulses).iter().filter_map(Weak::upgrade).collect();
         std::iter::once(ping)
             .chain(pulses.iter().map(|beats| beats.check()))
@@ -164,26 +178,23 @@ impl Health {
     /// The checks of `/readyz`.
     #[must_use]
     pub fn ready(&self) -> Vec<Check> {
-        let mut checks = vec![Check {
-            name: "ping".to_owned(),
-            result: Ok(String::new()),
-        }];
+        let mut checks = vec![Check::remark("ping", "")];
         let refused = lock(&self.configuration).clone();
-        checks.push(Check {
-            name: "configuration".to_owned(),
-            result: Ok(refused.map_or_else(String::new, |why| format!("the one before is in use: {why}"))),
-        });
-        for (name, expected) in &*lock(&self.controllers) {
+        let refused = refused.map_or_else(String::new, |why| format!("the one before is in use: {why}"));
+        checks.push(Check::remark("configuration", refused));
+        let controllers = lock(&self.controllers);
+        let some_live = controllers
+            .values()
+            .any(|expected| matches!(*expected.plugin.borrow(), Live::Plugin(_)));
+        for (name, expected) in &*controllers {
             let result = match &expected.readiness {
                 Readiness::Starting => Err("its first lists are under way".to_owned()),
                 Readiness::Ready => Ok(String::new()),
                 Readiness::Waiting(kind) => Ok(format!("waits for the CustomResourceDefinition of {kind}")),
             };
-            checks.push(Check {
-                name: format!("controller/{name}"),
-                result,
-            });
-            let result = match &*expected.plugin.borrow() {
+            checks.push(Check::new(format!("controller/{name}"), result));
+            let live = &*expected.plugin.borrow();
+            let result = match live {
                 Live::Loading => Err("it is loading".to_owned()),
                 Live::Plugin(plugin) => Ok(match &*expected.trouble.borrow() {
                     None => plugin.digest().to_string(),
@@ -192,27 +203,22 @@ impl Health {
                 Live::Failed(why) => Err(why.to_string()),
             };
             checks.push(Check {
-                name: format!("plugin/{name}"),
-                result,
+                counts: !(some_live && matches!(live, Live::Failed(_))),
+                ..Check::new(format!("plugin/{name}"), result)
             });
         }
-        for (name, words) in &*lock(&self.leaders) {
-            checks.push(Check {
-                name: format!("leader/{name}"),
-                result: Ok(words.clone()),
-            });
-        }
+        drop(controllers);
+        let leaders = lock(&self.leaders);
+        checks.extend(
+            leaders
+                .iter()
+                .map(|(name, words)| Check::remark(format!("leader/{name}"), words)),
+        );
         if let Some(words) = &*lock(&self.webhook) {
-            checks.push(Check {
-                name: "webhook".to_owned(),
-                result: Ok(words.clone()),
-            });
+            checks.push(Check::remark("webhook", words));
         }
         if self.stopping.load(Ordering::Relaxed) {
-            checks.push(Check {
-                name: "shutdown".to_owned(),
-                result: Err("the process is stopping".to_owned()),
-            });
+            checks.push(Check::new("shutdown", Err("the process is stopping".to_owned())));
         }
         checks
     }
@@ -258,10 +264,7 @@ impl Beats {
                 self.limit.as_secs()
             ))
         };
-        Check {
-            name: self.name.clone(),
-            result,
-        }
+        Check::new(&self.name, result)
     }
 }
 
@@ -274,7 +277,7 @@ mod tests {
     fn failing(checks: &[Check]) -> Vec<&str> {
         checks
             .iter()
-            .filter(|check| check.result.is_err())
+            .filter(|check| check.result.is_err() && check.counts)
             .map(|check| check.name.as_str())
             .collect()
     }
@@ -316,6 +319,36 @@ mod tests {
         drop(file);
         health.forget("a");
         assert!(failing(&health.ready()).is_empty(), "nobody expects it any more");
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_cannot_be_used_does_not_take_the_others_out_of_service() {
+        let health = Health::default();
+        let channels: Vec<_> = ["a", "b"]
+            .iter()
+            .map(|name| {
+                let (plugin, live) = watch::channel(Live::Loading);
+                health.expect(name, live, watch::channel(None).1);
+                health.set(name, Readiness::Ready);
+                plugin
+            })
+            .collect();
+        let runtime = crate::plugin::Runtime::new(crate::plugin::EngineOptions::default()).unwrap();
+        let file = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER)
+            .build(plugin_fixtures::Form::Command);
+        let plugin = runtime
+            .load(file, crate::plugin::Limits::default())
+            .await
+            .unwrap();
+        channels[0].send_replace(Live::Failed("it is no plugin".into()));
+        assert_eq!(failing(&health.ready()), ["plugin/a", "plugin/b"], "none is live");
+        channels[1].send_replace(Live::Plugin(plugin));
+        assert!(failing(&health.ready()).is_empty());
+        let ready = health.ready();
+        let check = ready.iter().find(|check| check.name == "plugin/a").unwrap();
+        assert!(check.result.is_err(), "it is said all the same");
+        channels[0].send_replace(Live::Loading);
+        assert_eq!(failing(&health.ready()), ["plugin/a"], "it may come in a moment");
     }
 
     #[test]

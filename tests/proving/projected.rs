@@ -70,7 +70,8 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
             scenario.namespace
         ),
     );
-    let host = scenario.start_with(&config, &[]);
+    let cache = scenario.folder.path().join("cache").display().to_string();
+    let host = scenario.start_with(&config, &["--cache-dir", &cache]);
     let resource = "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {name: e}\nspec: {replicas: 2, image: 'echo:1'}";
     scenario.apply(resource).await;
     scenario
@@ -144,7 +145,7 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
     // What the command line shows of it.
     let address = format!("127.0.0.1:{}", port(&host).await);
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(["plugins", "--address", &address])
+        .args(["plugins", "--cache-dir", &cache])
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -165,6 +166,12 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
         .output()
         .unwrap();
     let yaml: Value = serde_saphyr::from_str(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    // Whoever reaches the port, if only from this machine, is not shown what is in children.
+    let diff = yaml[0]["candidate"]["diff"].as_str().unwrap();
+    assert!(
+        diff.contains("host's own user") && !diff.contains("e-pod-0"),
+        "{diff}"
+    );
     assert_eq!(yaml[0]["candidate"]["state"], "heldBack");
     assert_eq!(yaml[0]["live"]["digest"], Digest::of(&changed).to_string());
 }

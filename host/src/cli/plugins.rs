@@ -2,16 +2,20 @@
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use jiff::Timestamp;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
 use super::{Failure, plugin_file};
+use crate::health::server::socket;
 use crate::plugin::report::{CandidateState, PluginReport};
 
+/// A host's default health port, on this machine.
+const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
 /// How long the host may take to answer.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 /// A host has one report a controller, each bounded.
@@ -23,14 +27,13 @@ pub struct Args {
     /// Only these controllers
     #[arg(value_name = "CONTROLLER")]
     controllers: Vec<String>,
-    /// The health port of the running host, as in its --health-addr
-    #[arg(
-        long,
-        env = "OPERATOR_HOST_ADDRESS",
-        default_value = "127.0.0.1:8080",
-        value_name = "HOST:PORT"
-    )]
-    address: String,
+    /// The running host: its folder of compiled plugins, as in its --cache-dir. What versions change is shown only there,
+    /// to the user that the host runs as
+    #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
+    cache_dir: Option<PathBuf>,
+    /// In place of that its health port, as in its --health-addr; 127.0.0.1:8080 is the default without a folder
+    #[arg(long, env = "OPERATOR_HOST_ADDRESS", value_name = "HOST:PORT")]
+    address: Option<String>,
     /// How to print; a table for people is the default
     #[arg(long, short, value_name = "FORMAT")]
     output: Option<Output>,
@@ -50,14 +53,29 @@ enum Output {
 /// # Errors
 /// When there is no host at the address, or it has no such controller.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    let asked = tokio::time::timeout(TIMEOUT, ask(&args.address)).await;
+    let folder = args.cache_dir.as_deref().filter(|_| args.address.is_none());
+    let socket = folder.map(socket);
+    let address = args.address.as_deref().unwrap_or(DEFAULT_ADDRESS);
+    let place = match &socket {
+        Some(socket) => socket.display().to_string(),
+        None => address.to_owned(),
+    };
+    let asking = async {
+        match &socket {
+            Some(socket) => ask(UnixStream::connect(socket).await?, "operator-host").await,
+            None => {
+                let address = address.trim_start_matches("http://").trim_end_matches('/');
+                ask(TcpStream::connect(address).await?, address).await
+            }
+        }
+    };
+    let asked = tokio::time::timeout(TIMEOUT, asking).await;
     let mut reports = asked
         .map_err(|_| anyhow!("no answer within {TIMEOUT:?}"))
         .and_then(|reports| reports)
         .with_context(|| {
             format!(
-                "cannot ask the host at {}: is it running, and is --address its health port",
-                args.address
+                "cannot ask the host at {place}: is it running, with that --cache-dir or that --health-addr"
             )
         })?;
     for name in &args.controllers {
@@ -87,10 +105,11 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// One request of HTTP/1.0, whose answer ends with the connection.
-async fn ask(address: &str) -> anyhow::Result<Vec<PluginReport>> {
-    let address = address.trim_start_matches("http://").trim_end_matches('/');
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET /plugins HTTP/1.0\r\nHost: {address}\r\n\r\n");
+async fn ask(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    host: &str,
+) -> anyhow::Result<Vec<PluginReport>> {
+    let request = format!("GET /plugins HTTP/1.0\r\nHost: {host}\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER).read_to_end(&mut answer).await?;

@@ -7,6 +7,8 @@
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +21,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{Encoder, Registry, TextEncoder};
 use thiserror::Error;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
 use tracing::{debug, info, warn};
 
 use super::{Check, Health};
@@ -47,7 +50,7 @@ pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry)
     info!(address = %listener.local_addr().map_err(failed)?, "serving health and metrics");
     tokio::spawn(async move {
         loop {
-            let (stream, peer) = match listener.accept().await {
+            let (stream, _) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // Such as too many open files: others end meanwhile.
@@ -57,23 +60,68 @@ pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry)
                 }
             };
             let (health, registry) = (Arc::clone(&health), registry.clone());
-            let local = peer.ip().to_canonical().is_loopback();
-            tokio::spawn(async move {
-                let service = service_fn(|request: Request<Incoming>| {
-                    let response = answer(request.method(), request.uri(), &health, &registry, local);
-                    async move { Ok::<_, Infallible>(response) }
-                });
-                let connection = hyper::server::conn::http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEADERS)
-                    .serve_connection(TokioIo::new(stream), service);
-                if let Err(error) = connection.await {
-                    debug!(%error, "a connection for health and metrics ended early");
-                }
-            });
+            tokio::spawn(serve(stream, health, registry, false));
         }
     });
     Ok(())
+}
+
+/// The socket in the folder of `--cache-dir` at which the host's own user is told everything.
+#[must_use]
+pub fn socket(cache_dir: &Path) -> PathBuf {
+    cache_dir.join("plugins.sock")
+}
+
+/// Listens at [`socket`] too, until the process ends. Only who runs as the user of this process is served there: unlike a
+/// port on this machine, which a container beside this one reaches as well, and passes on what others ask.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub fn start_own(cache_dir: &Path, health: Arc<Health>, registry: Registry) -> std::io::Result<()> {
+    std::fs::create_dir_all(cache_dir)?;
+    let path = socket(cache_dir);
+    // One that a process before this one left.
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    // What this process makes belongs to the user that it runs as.
+    let own = std::fs::symlink_metadata(&path)?.uid();
+    tokio::spawn(async move {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let peer = stream.peer_cred().map(|peer| peer.uid());
+                    if peer.is_ok_and(|peer| peer == own) {
+                        tokio::spawn(serve(stream, Arc::clone(&health), registry.clone(), true));
+                    }
+                }
+                Err(error) => {
+                    warn!(%error, "cannot take a connection at the host's own socket");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+async fn serve<S>(stream: S, health: Arc<Health>, registry: Registry, own: bool)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let service = service_fn(|request: Request<Incoming>| {
+        let response = answer(request.method(), request.uri(), &health, &registry, own);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        debug!(%error, "a connection for health and metrics ended early");
+    }
 }
 
 fn answer(
@@ -81,7 +129,7 @@ fn answer(
     uri: &hyper::Uri,
     health: &Health,
     registry: &Registry,
-    local: bool,
+    own: bool,
 ) -> Response<Full<Bytes>> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
@@ -95,7 +143,7 @@ fn answer(
         "livez" | "healthz" => health.live(),
         "readyz" => health.ready(),
         "metrics" if one.is_none() => return metrics(registry),
-        "plugins" if one.is_none() => return plugins(health, local),
+        "plugins" if one.is_none() => return plugins(health, own),
         _ => {
             return text(
                 StatusCode::NOT_FOUND,
@@ -125,12 +173,13 @@ fn list(endpoint: &str, checks: &[Check], query: &str) -> (StatusCode, String) {
     let excluded = |name: &str| parameters().any(|(key, value)| key == "exclude" && value == name);
     let mut body = String::new();
     let mut passed = true;
-    for Check { name, result } in checks {
+    for Check { name, result, counts } in checks {
         // Writing to a string cannot fail.
         let _ = match result {
             _ if excluded(name) => writeln!(body, "[+]{name} excluded: ok"),
             Ok(remark) if remark.is_empty() => writeln!(body, "[+]{name} ok"),
             Ok(remark) => writeln!(body, "[+]{name} ok: {remark}"),
+            Err(why) if !counts => writeln!(body, "[-]{name} failed, the others are served: {why}"),
             Err(why) => {
                 passed = false;
                 writeln!(body, "[-]{name} failed: {why}")
@@ -148,17 +197,17 @@ fn list(endpoint: &str, checks: &[Check], query: &str) -> (StatusCode, String) {
     (status, format!("{body}{endpoint} check {verdict}\n"))
 }
 
-/// `operator-host plugins` asks for this. Differences show what is in children, and this port asks nobody who they are:
-/// so they are for this machine, and for whoever may forward a port to it.
-fn plugins(health: &Health, local: bool) -> Response<Full<Bytes>> {
+/// `operator-host plugins` asks for this. Differences show what is in children, and a port asks nobody who they are: so
+/// they are for the host's own user, at its socket.
+fn plugins(health: &Health, own: bool) -> Response<Full<Bytes>> {
     let mut reports = health.plugins();
     let diffs = reports.iter_mut().flat_map(|report| {
         let live = report.live.as_mut().map(|live| &mut live.diff);
         let candidate = report.candidate.as_mut().map(|candidate| &mut candidate.diff);
         live.into_iter().chain(candidate)
     });
-    for diff in diffs.filter(|diff| !local && !diff.is_empty()) {
-        "(shown on the host's own machine only, as through kubectl exec or port-forward)".clone_into(diff);
+    for diff in diffs.filter(|diff| !own && !diff.is_empty()) {
+        "(shown to the host's own user only: kubectl exec operator-host plugins in the host's pod, which needs --cache-dir)".clone_into(diff);
     }
     match serde_json::to_vec(&reports) {
         Ok(body) => respond(StatusCode::OK, "application/json", body),
@@ -197,9 +246,8 @@ mod tests {
     use super::*;
 
     fn checks() -> Vec<Check> {
-        let check = |name: &str, result: Result<&str, &str>| Check {
-            name: name.to_owned(),
-            result: result.map(str::to_owned).map_err(str::to_owned),
+        let check = |name: &str, result: Result<&str, &str>| {
+            Check::new(name, result.map(str::to_owned).map_err(str::to_owned))
         };
         vec![
             check("ping", Ok("")),
@@ -216,6 +264,20 @@ mod tests {
             body,
             "[+]ping ok\n[+]controller/a ok: waits\n[-]plugin/a failed: it is loading\nreadyz check failed\n"
         );
+    }
+
+    #[test]
+    fn a_failure_that_is_not_the_whole_hosts_is_listed_and_does_not_count() {
+        let mut checks = checks();
+        checks[2].counts = false;
+        assert_eq!(list("readyz", &checks, ""), (StatusCode::OK, "ok".to_owned()));
+        let (status, body) = list("readyz", &checks, "verbose");
+        assert_eq!(status, StatusCode::OK);
+        assert!(
+            body.contains("[-]plugin/a failed, the others are served: it is loading\n"),
+            "{body}"
+        );
+        assert!(body.ends_with("readyz check passed\n"), "{body}");
     }
 
     #[test]
@@ -236,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn differences_between_versions_are_for_this_machine() {
+    async fn differences_between_versions_are_for_the_hosts_own_user() {
         use crate::plugin::report::{LiveVersion, PluginReport};
         use http_body_util::BodyExt;
         let health = Health::default();
@@ -253,15 +315,15 @@ mod tests {
         };
         let (_sender, receiver) = tokio::sync::watch::channel(report);
         health.report("a", receiver);
-        for local in [true, false] {
-            let body = plugins(&health, local)
+        for own in [true, false] {
+            let body = plugins(&health, own)
                 .into_body()
                 .collect()
                 .await
                 .unwrap()
                 .to_bytes();
             let text = String::from_utf8_lossy(&body).into_owned();
-            assert_eq!(text.contains("of the trade"), local, "{text}");
+            assert_eq!(text.contains("of the trade"), own, "{text}");
             assert!(text.contains("proved"), "{text}");
         }
     }
