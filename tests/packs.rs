@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -112,8 +112,8 @@ impl Projected {
         config
     }
 
-    fn start(&self, scenario: &Scenario, controllers: &str) -> Host {
-        scenario.start_with(&self.config(scenario, controllers), &[])
+    fn start(&self, scenario: &Scenario, controllers: &str, more: &[&str]) -> Host {
+        scenario.start_with(&self.config(scenario, controllers), more)
     }
 }
 
@@ -149,7 +149,7 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
         applied.push(map);
     }
     volume.project(&applied);
-    let host = volume.start(&scenario, CONTROLLER);
+    let host = volume.start(&scenario, CONTROLLER, &[]);
     until_live(&host, &digest(&first[0])).await;
     until_echo_is_ready(&scenario).await;
 
@@ -203,8 +203,17 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     let key = scenario.file("key.pem", PRIVATE);
     let sign = ["--sign-key", key.to_str().unwrap()];
     volume.project(&pack(&scenario, &echo_with(1, 1), &[]));
-    let controllers = format!("{CONTROLLER}  signatures: {{keys: [{PUBLIC}]}}\n");
-    let mut host = volume.start(&scenario, &controllers);
+    let folder = scenario.folder.path().join("keys");
+    fs::create_dir(&folder).unwrap();
+    let keys = folder.join("keys.yaml");
+    let other = format!("keys: [{{name: release, key: {PUBLIC}, controllers: [mysql]}}]");
+    fs::write(&keys, &other).unwrap();
+    let more = ["--signature-keys", keys.to_str().unwrap()];
+    let mut host = volume.start(&scenario, CONTROLLER, &more);
+    // The keys are followed, as the configuration is.
+    host.until_log(&["none of the keys in --signature-keys signs for this controller"])
+        .await;
+    fs::write(&keys, other.replace("mysql", "echo")).unwrap();
     host.until_log(&["cannot be used", "it is not signed"]).await;
     let (status, ready) = get(&host, "/readyz").await;
     assert_eq!(status, 500, "{ready}");
@@ -229,20 +238,33 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     let data = bad[0].binary_data.as_mut().unwrap();
     data.insert("echo.wasm.sig".into(), signature);
     volume.project(&bad);
-    host.until_log(&["by none of the configured keys", &digest(&bad[0]), "stays live"])
+    host.until_log(&["what is signed is of the digest", &digest(&bad[0]), "stays live"])
         .await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
     assert_says(
         &ready,
-        &[&digest(&good[0]), "stays live", "by none of the configured keys"],
+        &[&digest(&good[0]), "stays live", "what is signed is of the digest"],
     );
     let (_, metrics) = get(&host, "/metrics").await;
     assert_says(
         &metrics,
-        &["operator_plugin_reloads_total{controller=\"echo\",result=\"refused\"} 2\n"],
+        &["operator_plugin_reloads_total{controller=\"echo\",result=\"refused\"}"],
     );
     assert!(host.is_alive());
+
+    // Keys that cannot be read change nothing, and a revoked one ends what it signed at the next file.
+    fs::write(&keys, "keys: []").unwrap();
+    host.until_log(&["the configuration is refused", "at least one key"])
+        .await;
+    let revoked = "MCowBQYDK2VwAyEArpxLG3KE2Y3OMrS798GZhadlZNfoKOkRgCwfH4Xfums=";
+    fs::write(&keys, format!("keys: [{{name: next, key: {revoked}}}]")).unwrap();
+    volume.project(&good);
+    host.until_log(&[
+        "by none of the keys that sign for this controller (next)",
+        "stays live",
+    ])
+    .await;
 }
 
 #[tokio::test]
@@ -255,7 +277,7 @@ async fn a_pinned_controller_takes_that_version_only_and_another_pin_takes_effec
     );
     let pinned = |map: &ConfigMap| format!("{CONTROLLER}  sha256: {}\n", digest(map));
     volume.project(&one);
-    let host = volume.start(&scenario, &pinned(&one[0]));
+    let host = volume.start(&scenario, &pinned(&one[0]), &[]);
     until_live(&host, &digest(&one[0])).await;
     volume.project(&two);
     host.until_log(&["the configuration pins", &digest(&two[0]), "stays live"])
@@ -263,4 +285,98 @@ async fn a_pinned_controller_takes_that_version_only_and_another_pin_takes_effec
     volume.config(&scenario, &pinned(&two[0]));
     until_live(&host, &digest(&two[0])).await;
     until_ready_is_without(&host, "stays live").await;
+}
+
+/// Runs the program in a folder; what it said, and whether it succeeded.
+fn program(folder: &Path, arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .current_dir(folder)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+fn shell(folder: &Path, script: &str) {
+    let status = Command::new("bash")
+        .current_dir(folder)
+        .args(["-euc", script])
+        .status();
+    assert!(status.unwrap().success(), "{script}");
+}
+
+#[test]
+fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::copy(plugin("echo"), folder.join("echo.wasm")).unwrap();
+    fs::write(folder.join("key.pem"), PRIVATE).unwrap();
+    shell(folder, "openssl pkey -in key.pem -pubout -out release.pem");
+    let verify = ["verify", "--keys", "release.pem", "echo.wasm"];
+    let (ok, said) = program(folder, &verify);
+    assert!(!ok && said.contains("cannot read echo.wasm.sig"), "{said}");
+
+    let (ok, said) = program(folder, &["sign", "--key", "key.pem", "echo.wasm"]);
+    assert!(ok && said.contains("echo.wasm.sig: signed echo"), "{said}");
+    let (ok, said) = program(folder, &verify);
+    let expected = "echo.wasm: signed by release as echo";
+    assert!(
+        ok && said.starts_with(expected) && said.contains("my-operator.dev/v1/Echo"),
+        "{said}"
+    );
+    let (ok, packed) = program(folder, &["pack", "echo.wasm"]);
+    assert!(
+        ok && packed.contains("  echo.wasm.sig: "),
+        "what lies beside it is packed"
+    );
+
+    // The same by hand.
+    let page = fs::read_to_string(crate::support::root().join("host/docs/delivery.md")).unwrap();
+    let script = page.split("<!-- sign:begin -->\n```sh\n").nth(1).unwrap();
+    let script = script.split("```").next().unwrap();
+    let signature: serde_json::Value =
+        serde_json::from_slice(&fs::read(folder.join("echo.wasm.sig")).unwrap()).unwrap();
+    let payload = signature["payload"].as_str().unwrap();
+    shell(
+        folder,
+        &format!("echo {payload} | base64 -d | sed 's/,/,\\n  /g' > statement.json; rm echo.wasm.sig"),
+    );
+    shell(folder, script);
+    let (ok, said) = program(folder, &verify);
+    assert!(ok && said.starts_with(expected), "{said}");
+
+    // Another version with this signature, another key, and a key that is not for the controller.
+    let mut other = fs::read(folder.join("echo.wasm")).unwrap();
+    other.extend([0, 2, 1, b'x']);
+    fs::write(folder.join("echo.wasm"), other).unwrap();
+    let (ok, said) = program(folder, &verify);
+    assert!(!ok && said.contains("what is signed is of the digest"), "{said}");
+    let (ok, said) = program(folder, &["pack", "echo.wasm"]);
+    assert!(!ok && said.contains("sign it again"), "{said}");
+    fs::copy(plugin("echo"), folder.join("echo.wasm")).unwrap();
+    shell(
+        folder,
+        "openssl genpkey -algorithm ed25519 -out other.key; openssl pkey -in other.key -pubout -out other.pem",
+    );
+    let (ok, said) = program(folder, &["verify", "--keys", "other.pem", "echo.wasm"]);
+    assert!(
+        !ok && said.contains("by none of the keys that sign for this controller (other)"),
+        "{said}"
+    );
+    fs::write(
+        folder.join("keys.yaml"),
+        format!("keys: [{{name: r, key: {PUBLIC}, controllers: [mysql]}}]"),
+    )
+    .unwrap();
+    let limited = [
+        "verify",
+        "--keys",
+        "keys.yaml",
+        "--controller",
+        "echo",
+        "echo.wasm",
+    ];
+    let (ok, said) = program(folder, &limited);
+    assert!(!ok && said.contains("none of the keys"), "{said}");
 }

@@ -12,7 +12,9 @@ pub mod render;
 pub mod replay;
 pub mod run;
 pub mod schema;
+pub mod sign;
 pub mod uninstall;
+pub mod verify;
 pub mod webhook_manifests;
 
 mod plugin_file;
@@ -52,6 +54,10 @@ pub enum Command {
     Replay(replay::Args),
     /// Print ConfigMaps that hold plugins, compressed, split and signed where that is wanted
     Pack(pack::Args),
+    /// Sign plugins, each with a statement of what it is
+    Sign(sign::Args),
+    /// Say who signed a plugin, and what as
+    Verify(verify::Args),
     /// Print the least rights that a configuration and its plugins need, as Roles and bindings
     Rbac(rbac::Args),
     /// Take the host's finalizers off, so that nothing waits for it once it is gone
@@ -88,5 +94,41 @@ impl Failure {
             Self::Usage(_) => 2,
             Self::Other(_) => 1,
         }
+    }
+}
+
+/// An error with its causes. A cause that is in the words already is not said again: many errors, of libraries too, both
+/// show their cause and have it.
+#[must_use]
+pub fn words(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn each_cause_is_said_once() {
+        let io = || std::io::Error::from_raw_os_error(2);
+        let twice = crate::telemetry::log::LogError::Signal(io());
+        let error = anyhow::Error::from(twice).context("outer");
+        assert_eq!(
+            words(&error),
+            "outer: cannot listen to SIGUSR1: No such file or directory (os error 2)"
+        );
+        let plain = Err::<(), _>(io()).context("cannot read x").unwrap_err();
+        assert_eq!(
+            words(&plain),
+            "cannot read x: No such file or directory (os error 2)"
+        );
     }
 }

@@ -7,7 +7,7 @@ pub mod follow;
 pub mod leadership;
 mod proving;
 mod raw;
-mod trust;
+pub mod trust;
 mod values;
 pub mod webhook;
 
@@ -193,12 +193,25 @@ pub struct WritesConfig {
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the configuration {}: {source}", file.display())]
+    #[error("cannot read the {what} {}: {error}", file.display())]
     Read {
+        /// What the file is.
+        what: &'static str,
         /// The file.
         file: PathBuf,
         /// What the operating system said.
-        source: std::io::Error,
+        error: std::io::Error,
+    },
+    /// The keys that plugins are signed with lie where plugins come from.
+    #[error(
+        "the keys {} are in the folder of plugins {}: whoever may write there could add a key of their own; put them \
+         elsewhere, such as in a mounted Secret", keys.display(), folder.display()
+    )]
+    KeysBesidePlugins {
+        /// The file of the keys.
+        keys: PathBuf,
+        /// The folder.
+        folder: PathBuf,
     },
     /// The text is not what is expected.
     #[error("{}:{line}:{column}: {message}", file.display())]
@@ -242,9 +255,10 @@ impl Config {
 }
 
 fn read(file: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
+    std::fs::read_to_string(file).map_err(|error| ConfigError::Read {
+        what: "configuration",
         file: file.to_owned(),
-        source,
+        error,
     })
 }
 

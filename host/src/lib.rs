@@ -40,3 +40,5 @@ pub mod rbac;
 pub mod uninstall;
 
 pub mod plugin;
+
+mod files;

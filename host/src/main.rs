@@ -32,6 +32,8 @@ fn main() -> ExitCode {
             Command::Diff(args) => cli::diff::run(args).await,
             Command::Replay(args) => cli::replay::run(args).await,
             Command::Pack(args) => cli::pack::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Sign(args) => cli::sign::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Verify(args) => cli::verify::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Rbac(args) => cli::rbac::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Uninstall(args) => cli::uninstall::run(args).await,
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             let (cli::Failure::Usage(error) | cli::Failure::Other(error)) = &failure;
-            eprintln!("operator-host: {error:#}");
+            eprintln!("operator-host: {}", cli::words(error));
             ExitCode::from(failure.exit_code())
         }
     }

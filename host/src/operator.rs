@@ -15,6 +15,7 @@ use crate::client::{ClientError, Connection};
 use crate::config::Config;
 use crate::config::follow::{Configurations, Follower};
 use crate::config::leadership::Mode;
+use crate::config::webhook::WebhookConfig;
 use crate::controller::events::Events;
 use crate::controller::kinds::Kinds;
 use crate::controller::watches::Watches;
@@ -64,7 +65,11 @@ pub enum OperatorError {
 pub struct Setup {
     /// The configuration's file.
     pub file: PathBuf,
-    /// What is in it.
+    /// The file of the keys that plugins must be signed with.
+    pub keys: Option<PathBuf>,
+    /// The authorities of the webhook's callers.
+    pub client_ca: Option<PathBuf>,
+    /// What is in the configuration's file, with those keys.
     pub config: Config,
     /// Where compiled code is kept.
     pub cache_dir: Option<PathBuf>,
@@ -128,6 +133,10 @@ pub async fn run(
     )?;
     let door = Arc::<Door>::default();
     if let Some(config) = setup.config.webhook.clone() {
+        let config = WebhookConfig {
+            client_ca: setup.client_ca,
+            ..config
+        };
         webhook::start(config, Arc::clone(&door), instruments.clone()).await?;
     }
     let watched = tokio::sync::watch::Sender::default();
@@ -144,6 +153,7 @@ pub async fn run(
     };
     let follower = Follower {
         file: setup.file,
+        keys: setup.keys,
         metrics: Arc::clone(&instruments.metrics),
         health: Arc::clone(&instruments.health),
     };

@@ -12,12 +12,12 @@ use crate::plugin::contract::Kind;
 #[derive(Debug, Error)]
 pub enum DocumentError {
     /// The file cannot be read.
-    #[error("cannot read {}: {source}", file.display())]
+    #[error("cannot read {}: {error}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
         /// What the operating system said.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// The text is not YAML.
     #[error("{}: {message}", file.display())]
@@ -79,9 +79,9 @@ pub fn kind_of(object: &Value) -> Kind {
 /// # Errors
 /// When it cannot be read, is not YAML, or holds something else than objects.
 pub fn read(file: &Path) -> Result<Vec<Document>, DocumentError> {
-    let text = std::fs::read_to_string(file).map_err(|source| DocumentError::Read {
+    let text = std::fs::read_to_string(file).map_err(|error| DocumentError::Read {
         file: file.to_owned(),
-        source,
+        error,
     })?;
     let values: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| DocumentError::Yaml {
         file: file.to_owned(),

@@ -1,7 +1,7 @@
 //! `operator-host pack`.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use k8s_openapi::ByteString;
@@ -10,7 +10,6 @@ use super::{Failure, plugin_file};
 use crate::controller::object::DIGEST_ANNOTATION;
 use crate::plugin::Digest;
 use crate::plugin::pack::{Compression, INDEX_SUFFIX, Index, MAX_PARTS, SIGNATURE_SUFFIX};
-use crate::plugin::trust::SigningKey;
 
 /// Bytes of a plugin in one ConfigMap, which may have 1 MiB in all: an index and a signature have room beside them.
 const PART: usize = 1_000_000;
@@ -27,7 +26,8 @@ pub struct Args {
     /// How to compress the plugins
     #[arg(long, value_enum, default_value = "auto")]
     compression: Choice,
-    /// Sign the plugins with this private key, as `openssl genpkey -algorithm ed25519` writes it
+    /// Sign the plugins with this private key, as `openssl genpkey -algorithm ed25519` writes it. Without it a signature
+    /// that is beside a plugin's file, as `sign` leaves it, is packed as it is
     #[arg(long, value_name = "FILE")]
     sign_key: Option<PathBuf>,
 }
@@ -50,7 +50,11 @@ enum Choice {
 /// # Errors
 /// When a file is no plugin, or has a name that no ConfigMap can hold; when the key is not one.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    let key = args.sign_key.as_deref().map(signing_key).transpose()?;
+    let key = args
+        .sign_key
+        .as_deref()
+        .map(super::sign::signing_key)
+        .transpose()?;
     let mut maps = Vec::new();
     for file in &args.plugins {
         let plugin = plugin_file::load(file)
@@ -61,7 +65,11 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         if Digest::of(&bytes) != *plugin.digest() {
             return Err(anyhow!("{} changes while it is packed", file.display()).into());
         }
-        maps.extend(pack(&name, &bytes, args.compression, key.as_ref())?);
+        let signature = match &key {
+            Some(key) => Some(super::sign::statement(&plugin)?.sign(key)),
+            None => super::sign::beside(file, &name, plugin.digest())?,
+        };
+        maps.extend(pack(&name, &bytes, args.compression, signature)?);
     }
     if let Some(twice) = twice(&maps) {
         let message = anyhow!("two plugins make the ConfigMap {twice}: give their files other names");
@@ -69,17 +77,6 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     }
     print!("{}", manifests(&maps, args.namespace.as_deref()));
     Ok(())
-}
-
-fn signing_key(file: &Path) -> Result<SigningKey, Failure> {
-    let pem = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));
-    let key = SigningKey::parse(&pem.map_err(Failure::Usage)?).ok_or_else(|| {
-        anyhow!(
-            "{} is no private ed25519 key in PEM: make one with `openssl genpkey -algorithm ed25519`",
-            file.display()
-        )
-    });
-    key.map_err(Failure::Usage)
 }
 
 /// One ConfigMap, and the digest of the plugin that is in it or that it has a part of.
@@ -92,7 +89,7 @@ struct Map {
 }
 
 /// The first ConfigMap has the plugin, or the index and the first part; so a change of form is a change of that one.
-fn pack(file: &str, bytes: &[u8], choice: Choice, key: Option<&SigningKey>) -> Result<Vec<Map>, Failure> {
+fn pack(file: &str, bytes: &[u8], choice: Choice, signature: Option<Vec<u8>>) -> Result<Vec<Map>, Failure> {
     let is_key = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if !file.chars().all(is_key) || file.starts_with("..") {
         let message =
@@ -122,8 +119,8 @@ fn pack(file: &str, bytes: &[u8], choice: Choice, key: Option<&SigningKey>) -> R
         first.push((format!("{file}{INDEX_SUFFIX}"), text));
         first.push((index.parts[0].file.clone(), parts.remove(0)));
     }
-    if let Some(key) = key {
-        first.push((format!("{file}{SIGNATURE_SUFFIX}"), key.sign(bytes)));
+    if let Some(signature) = signature {
+        first.push((format!("{file}{SIGNATURE_SUFFIX}"), signature));
     }
     let base = map_name(file);
     let map = |(number, data): (usize, Vec<(String, Vec<u8>)>)| Map {

@@ -75,7 +75,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         let files = files.chain([&args.plugin]).chain(&args.diff).cloned().collect();
         return watch::whenever_changed(files, async || {
             if let Err(Failure::Usage(error) | Failure::Other(error)) = once(&args).await {
-                eprintln!("operator-host: {error:#}");
+                eprintln!("operator-host: {}", super::words(&error));
             }
         })
         .await;

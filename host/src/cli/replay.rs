@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{Failure, plugin_file, rendering};
 use crate::author::documents::kind_of;
+use crate::files;
 use crate::plugin::Plugin;
 use crate::plugin::contract::Export;
 use crate::record::{Answer, Record, Version, mask};
@@ -27,6 +28,9 @@ pub struct Args {
     #[arg(long, env = "OPERATOR_HOST_LOG", default_value = "off", value_name = "LEVEL")]
     log: String,
 }
+
+/// Bytes that a record may have: more than a request and an answer with their default limits.
+const LIMIT: usize = 64 << 20;
 
 /// Makes every call and prints what differs.
 ///
@@ -104,8 +108,8 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
 }
 
 fn read(file: &Path, plugin: &Plugin) -> anyhow::Result<Record> {
-    let text = std::fs::read_to_string(file)?;
-    let record: Record = serde_json::from_str(&text).context("this is no record of a plugin call")?;
+    let text = files::read(file, LIMIT)?;
+    let record: Record = serde_json::from_slice(&text).context("this is no record of a plugin call")?;
     let Some(request) = &record.input.request else {
         return Err(anyhow!("a record holds a request; this one has none"));
     };

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::Failure;
 use crate::client::Connection;
-use crate::config::{Config, parse_size};
+use crate::config::trust::Keys;
+use crate::config::{Config, ConfigError, parse_size};
 use crate::health::server;
 use crate::leader;
 use crate::operator::{self, Setup};
@@ -61,6 +62,14 @@ pub struct Args {
     /// `versions` in the folder of --cache-dir, or nowhere
     #[arg(long, env = "OPERATOR_HOST_STATE_DIR", value_name = "FOLDER")]
     state_dir: Option<PathBuf>,
+    /// The public keys whose signatures count, as YAML or as one key in PEM: only signed plugins are taken. Left out:
+    /// signatures are not asked for
+    #[arg(long, env = "OPERATOR_HOST_SIGNATURE_KEYS", value_name = "FILE")]
+    signature_keys: Option<PathBuf>,
+    /// The authorities of which one must have signed the certificate of whoever calls the webhook, PEM; left out: the
+    /// webhook answers everybody
+    #[arg(long, env = "OPERATOR_HOST_CLIENT_CA", value_name = "FILE")]
+    client_ca: Option<PathBuf>,
     /// What to log where the configuration does not say it: a level, or targets with levels as in
     /// `info,operator_host=debug,plugin=trace`
     #[arg(
@@ -88,7 +97,18 @@ pub struct Args {
 /// # Errors
 /// Wrong configuration, no cluster, no engine.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
+    let usage = |error: ConfigError| Failure::Usage(error.into());
+    let config = Config::load(&args.config).map_err(usage)?;
+    let keys = args
+        .signature_keys
+        .as_deref()
+        .map(Keys::load)
+        .transpose()
+        .map_err(usage)?;
+    if let Some(file) = &args.signature_keys {
+        config.check_place_of_keys(file).map_err(usage)?;
+    }
+    let config = config.trusting(keys.as_ref());
     let level = log::start(&args.log, config.log.as_deref(), args.log_format)
         .map_err(|error| Failure::Usage(error.into()))?;
     let telemetry = Telemetry::start().map_err(|error| Failure::Usage(error.into()))?;
@@ -120,8 +140,16 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         telemetry.registry(),
     )
     .await?;
+    if let Some(folder) = &args.cache_dir
+        && let Err(error) = server::start_own(folder, Arc::clone(&instruments.health), telemetry.registry())
+    {
+        warn!(folder = %folder.display(), %error,
+            "there is no socket for `operator-host plugins`: it shows no differences between versions");
+    }
     let setup = Setup {
         file: args.config,
+        keys: args.signature_keys,
+        client_ca: args.client_ca,
         config,
         cache_dir: args.cache_dir,
         cache_size: args.cache_size,

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{Failure, plugin_file};
 use crate::author::documents;
 use crate::config::{Config, ControllerConfig};
+use crate::plugin::contract::is_dns_label;
 use crate::webhook::PATH;
 
 /// The options of `webhook-manifests`.
@@ -42,12 +43,33 @@ pub struct Args {
     /// How many seconds the API server waits
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u8).range(1..=30))]
     timeout: u8,
+    /// The host's ServiceAccount: what it changes itself, such as its finalizers, is not reviewed
+    #[arg(
+        long,
+        default_value = "operator-host/operator-host",
+        value_name = "NAMESPACE/NAME"
+    )]
+    account: String,
+    /// For API servers before 1.28, which know no `matchConditions`: they send the host's own changes, and objects that
+    /// are being deleted, to the host as well
+    #[arg(long)]
+    no_match_conditions: bool,
+    /// How to print: the manifest is the default
+    #[arg(long, short, value_name = "FORMAT")]
+    output: Option<Output>,
     /// The name of the object
     #[arg(long, default_value = "operator-host", value_name = "NAME")]
     name: String,
     /// CustomResourceDefinitions of kinds that no plugin defines
     #[arg(long, value_name = "FILE")]
     crd: Vec<PathBuf>,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// As values of the Helm chart, which knows the Service and the authority itself
+    Helm,
 }
 
 /// See `failurePolicy` of admission webhooks.
@@ -74,21 +96,41 @@ impl FailurePolicy {
 /// Wrong configuration, a plugin that cannot be loaded, a kind whose definition nobody has.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
-    let client = client_config(&args)?;
+    let client = match args.output {
+        Some(Output::Helm) => None,
+        None => Some(client_config(&args)?),
+    };
+    let account = account(&args.account)?;
     let given = definitions(&args.crd)?;
     let mut webhooks = Vec::with_capacity(config.controllers.len());
     for controller in &config.controllers {
         let plural = plural(controller, &given).await?;
-        webhooks.push(webhook(&args, &config, controller, &plural, &client));
+        let mut webhook = webhook(&args, &config, controller, &plural, &account);
+        if let Some(client) = &client {
+            webhook["clientConfig"] = client.clone();
+        }
+        webhooks.push(webhook);
     }
-    let manifest = json!({
+    let manifest = match args.output {
+        Some(Output::Helm) => json!({ "webhook": { "enabled": true, "webhooks": webhooks } }),
+        None => json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
         "metadata": { "name": args.name, "labels": { "app.kubernetes.io/name": "operator-host" } },
         "webhooks": webhooks,
-    });
+        }),
+    };
     print!("{}", serde_saphyr::to_string(&manifest)?);
     Ok(())
+}
+
+/// The user that a ServiceAccount is.
+fn account(text: &str) -> Result<String, Failure> {
+    let (namespace, name) = text
+        .split_once('/')
+        .filter(|(namespace, name)| is_dns_label(namespace) && name.split('.').all(is_dns_label))
+        .ok_or_else(|| Failure::Usage(anyhow!("--account must be NAMESPACE/NAME")))?;
+    Ok(format!("system:serviceaccount:{namespace}:{name}"))
 }
 
 fn client_config(args: &Args) -> Result<Value, Failure> {
@@ -165,7 +207,7 @@ fn webhook(
     config: &Config,
     controller: &ControllerConfig,
     plural: &str,
-    client: &Value,
+    account: &str,
 ) -> Value {
     let parent = &controller.parent;
     let version = parent.api_version.rsplit('/').next().unwrap_or_default();
@@ -173,7 +215,6 @@ fn webhook(
         // It has to be a domain name with three parts; users see it in what is denied.
         "name": format!("{}.operator-host.dev", controller.name),
         "admissionReviewVersions": ["v1"],
-        "clientConfig": client,
         "failurePolicy": args.failure_policy.as_str(),
         "matchPolicy": "Equivalent",
         "rules": [{
@@ -186,6 +227,17 @@ fn webhook(
         "sideEffects": "None",
         "timeoutSeconds": args.timeout,
     });
+    if !args.no_match_conditions {
+        // Without these, a host that does not answer, because its certificate has expired say, could not take its own
+        // finalizers off: nothing could be deleted until the certificate is renewed.
+        webhook["matchConditions"] = json!([
+            { "name": "stays", "expression": "!has(object.metadata.deletionTimestamp)" },
+            {
+                "name": "not-by-the-host",
+                "expression": format!("request.operation == 'CREATE' || request.userInfo.username != '{account}'"),
+            },
+        ]);
+    }
     if !config.namespaces.is_empty() {
         // Of other namespaces the host knows nothing. Kubernetes labels every namespace with its name since 1.21.
         webhook["namespaceSelector"] = json!({

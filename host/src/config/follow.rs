@@ -1,14 +1,16 @@
 //! Follows the configuration's file, which may be a mounted ConfigMap: what it says takes effect without a restart, and
-//! what cannot be taken is refused whole.
+//! what cannot be taken is refused whole. So are the keys that plugins must be signed with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::watch;
 use tracing::{error, info};
 
-use super::Config;
+use super::trust::{KEYS_LIMIT, Keys};
+use super::{Config, ConfigError};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::plugin::reload::{Files, Watched};
@@ -24,6 +26,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub struct Follower {
     /// The configuration's file.
     pub file: PathBuf,
+    /// The file of the keys that plugins must be signed with, when signatures are asked for.
+    pub keys: Option<PathBuf>,
     /// Counts what was taken and refused.
     pub metrics: Arc<Metrics>,
     /// Says what is refused.
@@ -33,7 +37,17 @@ pub struct Follower {
 /// The configurations that came of one file: the one that is in use, and every good one after it.
 pub struct Configurations {
     receiver: watch::Receiver<Arc<Config>>,
-    _watched: Watched,
+    _watched: Vec<Watched>,
+}
+
+/// The text of a file, or why it cannot be read; `None` before the first look.
+type Text = Option<Result<Bytes, String>>;
+
+/// What the files say.
+#[derive(Clone, Default)]
+struct Looks {
+    config: Text,
+    keys: Text,
 }
 
 impl Configurations {
@@ -52,20 +66,27 @@ impl Configurations {
 }
 
 impl Follower {
-    /// Follows the file, of which `first` was read at the start.
+    /// Follows the files, of which `first` was read at the start.
     #[must_use]
     pub fn start(self, files: &Files, first: Config) -> Configurations {
         self.metrics.config_reloaded("taken");
-        let (looks, news) = watch::channel(None);
-        let source = Source::plain(self.file.clone(), LIMIT);
-        let watched = files.watch(source, move |look, _| {
-            let text = match look {
-                Look::New(content) => Ok(content.bytes),
-                Look::Trouble(reason) => Err(reason),
-                Look::Same | Look::Unsettled(_) => return,
-            };
-            looks.send_replace(Some(text));
-        });
+        let (looks, news) = watch::channel(Looks::default());
+        let looks = Arc::new(looks);
+        let watch = |file: &Path, limit: usize, set: fn(&mut Looks, Text)| {
+            let looks = Arc::clone(&looks);
+            files.watch(Source::plain(file.to_owned(), limit), move |look, _| {
+                let text = match look {
+                    Look::New(content) => Ok(content.bytes),
+                    Look::Trouble(reason) => Err(reason),
+                    Look::Same | Look::Unsettled(_) => return,
+                };
+                looks.send_modify(|looks| set(looks, Some(text)));
+            })
+        };
+        let mut watched = vec![watch(&self.file, LIMIT, |looks, text| looks.config = text)];
+        if let Some(keys) = &self.keys {
+            watched.push(watch(keys, KEYS_LIMIT, |looks, text| looks.keys = text));
+        }
         let (sender, receiver) = watch::channel(Arc::new(first));
         tokio::spawn(self.run(news, sender));
         Configurations {
@@ -74,20 +95,11 @@ impl Follower {
         }
     }
 
-    async fn run(
-        self,
-        mut news: watch::Receiver<Option<Result<bytes::Bytes, String>>>,
-        sender: watch::Sender<Arc<Config>>,
-    ) {
+    async fn run(self, mut news: watch::Receiver<Looks>, sender: watch::Sender<Arc<Config>>) {
         let mut refused: Option<String> = None;
         loop {
-            let look = news.borrow_and_update().clone();
-            let read = match look {
-                None => Ok(None),
-                Some(Ok(bytes)) => self.parse(&bytes).map(Some),
-                Some(Err(reason)) => Err(format!("{}: {reason}", self.file.display())),
-            };
-            match read {
+            let looks = news.borrow_and_update().clone();
+            match self.read(&looks).transpose() {
                 Ok(None) => {}
                 Ok(Some(config)) => {
                     self.health.configuration(None);
@@ -128,8 +140,30 @@ impl Follower {
         }
     }
 
-    fn parse(&self, bytes: &[u8]) -> Result<Config, String> {
-        let text = std::str::from_utf8(bytes).map_err(|error| format!("{}: {error}", self.file.display()))?;
-        Config::parse(&self.file, text).map_err(|error| error.to_string())
+    /// `None` before the first look at all of the files.
+    fn read(&self, looks: &Looks) -> Option<Result<Config, String>> {
+        let config = parse(&self.file, looks.config.as_ref()?, Config::parse);
+        let Some(file) = &self.keys else {
+            return Some(config);
+        };
+        let keys = parse(file, looks.keys.as_ref()?, Keys::parse);
+        let config = config.and_then(|config| {
+            config
+                .check_place_of_keys(file)
+                .map_err(|error| error.to_string())?;
+            Ok(config.trusting(Some(&keys?)))
+        });
+        Some(config)
     }
+}
+
+fn parse<T>(
+    file: &Path,
+    text: &Result<Bytes, String>,
+    parse: fn(&Path, &str) -> Result<T, ConfigError>,
+) -> Result<T, String> {
+    let named = |reason: &dyn std::fmt::Display| format!("{}: {reason}", file.display());
+    let bytes = text.as_ref().map_err(|reason| named(reason))?;
+    let text = std::str::from_utf8(bytes).map_err(|error| named(&error))?;
+    parse(file, text).map_err(|error| error.to_string())
 }

@@ -9,7 +9,7 @@ use serde_saphyr::{Location, Spanned};
 
 use super::leadership::{self, RawLease};
 use super::proving::RawProving;
-use super::trust::{self, RawSignatures};
+use super::trust;
 use super::values::{bytes, count, dns_label, duration, invalid, is_version, service_account};
 use super::webhook::RawWebhook;
 use super::{
@@ -17,12 +17,17 @@ use super::{
     DEFAULT_RESYNC, DEFAULT_WRITES, Removal, WritesConfig,
 };
 use crate::plugin::contract::{Kind, is_dns_label};
-use crate::plugin::trust::{PublicKey, Trust};
+use crate::plugin::trust::Trust;
 use crate::plugin::{Limits, source};
 use crate::telemetry::log;
 
 /// Checks the shape.
 pub(super) fn parse(file: &Path, text: &str) -> Result<RawConfig, ConfigError> {
+    shape(file, text)
+}
+
+/// Reads YAML of any shape; what does not fit it is said with its place.
+pub(super) fn shape<T: serde::de::DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError> {
     serde_saphyr::from_str(text).map_err(|error| {
         let message = error.without_snippet().to_string();
         invalid(
@@ -48,7 +53,6 @@ pub(super) struct RawConfig {
     #[serde(default)]
     namespaces: Vec<Spanned<String>>,
     log: Option<Spanned<String>>,
-    signatures: Option<RawSignatures>,
     controllers: Vec<RawController>,
     #[serde(default)]
     leadership: leadership::Mode,
@@ -84,7 +88,6 @@ struct RawController {
     #[serde(default)]
     limits: RawLimits,
     sha256: Option<Spanned<String>>,
-    signatures: Option<RawSignatures>,
     service_account: Option<Spanned<String>>,
     #[serde(default)]
     proving: RawProving,
@@ -186,15 +189,10 @@ impl RawConfig {
             })?;
         }
         let mut controllers: Vec<ControllerConfig> = Vec::new();
-        let signatures = self
-            .signatures
-            .as_ref()
-            .map(|signatures| signatures.validate(file));
-        let keys = signatures.transpose()?.unwrap_or_default();
         for raw in self.controllers {
             let name_at = raw.name.referenced;
             let parent_at = raw.parent.kind.referenced;
-            let controller = raw.validate(file, &folder, &keys, needs_plugins)?;
+            let controller = raw.validate(file, &folder, needs_plugins)?;
             let shared = controllers.iter().find_map(|other| {
                 let names = controller.formerly.iter().chain([&controller.name]);
                 let mut taken = names.filter(|name| other.is_or_was(name) && **name != other.name);
@@ -243,7 +241,6 @@ impl RawController {
         self,
         file: &Path,
         folder: &Path,
-        keys: &[PublicKey],
         needs_plugins: bool,
     ) -> Result<ControllerConfig, ConfigError> {
         dns_label(file, &self.name, "a controller's name")?;
@@ -333,10 +330,6 @@ impl RawController {
             Some(given) => Some(duration(file, Some(given), Duration::ZERO)?),
             None => None,
         };
-        let keys = match &self.signatures {
-            Some(signatures) => signatures.validate(file)?,
-            None => keys.to_vec(),
-        };
         let sha256 = trust::pin(file, self.sha256.as_ref())?;
         Ok(ControllerConfig {
             name: self.name.value,
@@ -354,7 +347,7 @@ impl RawController {
             release_after,
             writes: self.writes.validate(file)?,
             limits: self.limits.validate(file)?,
-            trust: Trust { sha256, keys },
+            trust: Trust { sha256, keys: None },
             service_account: self
                 .service_account
                 .map(|text| service_account(file, &text))

@@ -1,5 +1,4 @@
 use super::*;
-use crate::plugin::trust::PublicKey;
 
 const GOOD: &str = "\
 controllers:
@@ -79,18 +78,8 @@ fn claims_are_retained_and_other_kinds_deleted_unless_the_file_says_otherwise() 
 }
 
 #[test]
-fn a_controller_has_its_own_keys_or_those_of_all() {
-    let key = |n: u8| serde_json::to_value(k8s_openapi::ByteString(vec![n; 32])).unwrap();
-    let (first, second) = (key(1), key(2));
-    let keys = |text: &str| parse(text).unwrap().controllers[0].trust.keys.clone();
-    let for_all = format!("signatures: {{keys: [{first}]}}\n{GOOD}");
-    assert_eq!(
-        keys(&for_all),
-        [PublicKey::parse(first.as_str().unwrap()).unwrap()]
-    );
-    let own = format!("{for_all}    signatures: {{keys: [{second}]}}\n");
-    assert_eq!(keys(&own), [PublicKey::parse(second.as_str().unwrap()).unwrap()]);
-    assert_eq!(keys(GOOD), []);
+fn a_controller_may_be_pinned_to_one_version() {
+    assert_eq!(parse(GOOD).unwrap().controllers[0].trust.sha256, None);
     let digest = "ab".repeat(32);
     let pinned = parse(&format!("{GOOD}    sha256: {digest}\n")).unwrap();
     assert_eq!(pinned.controllers[0].trust.sha256, digest.parse().ok());
@@ -185,16 +174,6 @@ fn every_refusal_says_line_and_column_and_what_is_expected() {
         &format!("{GOOD}    sha256: abc\n"),
         "9:13",
         "64 hexadecimal digits",
-    );
-    refused(
-        &format!("signatures: {{keys: []}}\n{GOOD}"),
-        "1:20",
-        "at least one key",
-    );
-    refused(
-        &format!("{GOOD}    signatures: {{keys: [AAAA]}}\n"),
-        "9:25",
-        "no public ed25519 key",
     );
     refused(
         &format!("log: loud=louder\n{GOOD}"),
@@ -295,6 +274,29 @@ fn former_names_are_the_controller_s_own() {
 }
 
 #[test]
+fn keys_in_the_folder_that_plugins_come_from_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plugins, elsewhere) = (folder.path().join("plugins"), folder.path().join("keys"));
+    for folder in [&plugins, &elsewhere] {
+        std::fs::create_dir(folder).unwrap();
+        std::fs::write(folder.join("keys.yaml"), "").unwrap();
+    }
+    std::fs::write(plugins.join("echo.wasm"), "").unwrap();
+    let config = Config::parse(
+        &folder.path().join("config.yaml"),
+        &format!("plugins: plugins\n{GOOD}"),
+    )
+    .unwrap();
+    config.check_place_of_keys(&elsewhere.join("keys.yaml")).unwrap();
+    // A link there is no better, nor is one that leads there.
+    std::os::unix::fs::symlink(plugins.join("keys.yaml"), elsewhere.join("link")).unwrap();
+    for keys in [plugins.join("keys.yaml"), elsewhere.join("link")] {
+        let error = config.check_place_of_keys(&keys).unwrap_err().to_string();
+        assert!(error.contains("a key of their own"), "{error}");
+    }
+}
+
+#[test]
 fn a_cleanup_is_waited_for_until_it_is_done_unless_the_file_says_how_long() {
     assert_eq!(parse(GOOD).unwrap().controllers[0].release_after, None);
     let with =
@@ -311,4 +313,11 @@ fn a_cleanup_is_waited_for_until_it_is_done_unless_the_file_says_how_long() {
             .unwrap_err()
             .contains("is not a duration")
     );
+}
+
+#[test]
+fn an_error_is_said_once() {
+    let error = Config::load(Path::new("no/such/file.yaml")).unwrap_err();
+    let text = format!("{:#}", anyhow::Error::from(error));
+    assert_eq!(text.matches("No such file").count(), 1, "{text}");
 }

@@ -18,6 +18,9 @@ pub struct WebhookConfig {
     pub certificate: PathBuf,
     /// Its private key, PEM.
     pub key: PathBuf,
+    /// The authorities of which one must have signed the caller's certificate, PEM; `None`: everybody may ask. It is not
+    /// the configuration that says this.
+    pub client_ca: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -46,6 +49,7 @@ impl RawWebhook {
             address,
             certificate: here.join(self.certificate),
             key: here.join(self.key),
+            client_ca: None,
         })
     }
 }

@@ -6,6 +6,7 @@ pub mod proof;
 pub mod registry;
 pub mod reload;
 pub mod report;
+pub mod statement;
 pub mod trust;
 pub mod versions;
 

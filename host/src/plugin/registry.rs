@@ -222,6 +222,16 @@ impl Slot {
         };
         // It is there when something is loaded.
         let candidate = candidate?;
+        let is_pinned = orders.pin.is_some();
+        if let Some(live) = self.live_version().filter(|_| !is_pinned)
+            && let Err(older) = self
+                .expected
+                .trust
+                .check_age(plugin.description(), live.description())
+        {
+            self.fail(&older.to_string(), Some(candidate.digest));
+            return None;
+        }
         let (kept, noticed) = (Some(Kept::of(candidate)), Some(candidate.noticed));
         let because = match (&self.proof, self.live_version()) {
             (_, None) => Because::First,

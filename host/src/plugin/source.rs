@@ -4,8 +4,8 @@
 //! time. So what does not fit together is at first only not all there yet.
 
 use std::ffi::OsString;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read as _};
+use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -13,7 +13,9 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 
 use super::pack::{Compression, INDEX_LIMIT, INDEX_SUFFIX, Index, PackError, SIGNATURE_SUFFIX};
+use super::statement::SIGNATURE_LIMIT;
 use super::{Digest, LoadError};
+use crate::files::{self, Folder};
 
 /// A file that was written to in this time may still be growing, and one that is missing may be about to be
 /// replaced.
@@ -24,8 +26,6 @@ const PARTS_PATIENCE: Duration = Duration::from_secs(10);
 const EMPTY_PATIENCE: Duration = Duration::from_secs(2);
 /// How often to look meanwhile.
 const GLANCE: Duration = Duration::from_millis(500);
-/// Bytes that a signature may have.
-const SIGNATURE_LIMIT: usize = 1024;
 
 /// What a look at the file showed.
 #[derive(Debug, PartialEq)]
@@ -54,7 +54,7 @@ pub(crate) struct Content {
 enum SourceError {
     #[error("the file is not there: put it into {}", .0.display())]
     Missing(PathBuf),
-    #[error("the file {} is a link to outside of its folder {}: put the file itself there", name(.0), .1.display())]
+    #[error("the file {} is a link to outside of its folder {}, or an absolute one: put the file itself there", name(.0), .1.display())]
     Outside(PathBuf, PathBuf),
     #[error("{} is not a file", name(.0))]
     NotFile(PathBuf),
@@ -92,8 +92,6 @@ impl Stamp {
 
 /// A file that is there.
 struct Found {
-    /// Without links.
-    path: PathBuf,
     stamp: Stamp,
     modified: Option<SystemTime>,
 }
@@ -291,7 +289,7 @@ impl Source {
     /// What is there now.
     fn survey(&self) -> Result<Survey, SourceError> {
         // A folder that is swapped meanwhile makes the file look missing for a moment.
-        let Some(folder) = found(self.folder().canonicalize())? else {
+        let Some(folder) = found(Folder::open(self.folder()))? else {
             return Ok(Survey::default());
         };
         let mut survey = Survey::default();
@@ -341,30 +339,51 @@ impl Source {
     }
 
     /// One file, when it is there and may be read.
-    fn find(&self, folder: &Path, path: &Path) -> Result<Option<Found>, SourceError> {
-        let Some(real) = found(path.canonicalize())? else {
+    fn find(&self, folder: &Folder, path: &Path) -> Result<Option<Found>, SourceError> {
+        let metadata = match self.plugin {
+            true => folder.metadata(Path::new(&name(path))),
+            false => fs::metadata(path),
+        };
+        let metadata = match metadata {
+            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+                return Err(SourceError::Outside(path.to_owned(), self.folder().to_owned()));
+            }
+            metadata => found(metadata)?,
+        };
+        let Some(metadata) = metadata else {
             return Ok(None);
         };
-        if self.plugin && !real.starts_with(folder) {
-            return Err(SourceError::Outside(path.to_owned(), self.folder().to_owned()));
-        }
-        let Some(metadata) = found(fs::metadata(&real))? else {
-            return Ok(None);
-        };
-        // Before it is opened: to open a pipe waits for its other end.
         if !metadata.is_file() {
             return Err(SourceError::NotFile(path.to_owned()));
         }
         Ok(Some(Found {
-            path: real,
             stamp: Stamp::of(&metadata),
             modified: metadata.modified().ok(),
         }))
     }
 
+    /// All of a file, unless it has more than `limit` bytes or is not the one that was found: then what is found next is
+    /// another, too.
+    fn read(&self, path: &Path, file: &Found, limit: usize) -> Result<Option<Vec<u8>>, SourceError> {
+        if file.stamp.size > limit as u64 {
+            return Ok(None);
+        }
+        let open = || match self.plugin {
+            true => Folder::open(self.folder())?.file(Path::new(&name(path))),
+            false => files::open(path),
+        };
+        let Some(open) = found(open())? else {
+            return Ok(None);
+        };
+        if Stamp::of(&open.metadata().map_err(SourceError::Io)?) != file.stamp {
+            return Ok(None);
+        }
+        files::read_open(open, limit).map_err(SourceError::Io)
+    }
+
     fn index(&self, path: &Path, file: &Found) -> Result<Result<Index, Fault>, SourceError> {
         let plugin = name(&self.path);
-        let text = read(file, INDEX_LIMIT)?;
+        let text = self.read(path, file, INDEX_LIMIT)?;
         if text.as_ref().is_some_and(Vec::is_empty) {
             return Ok(Err(Fault::empty(path)));
         }
@@ -381,18 +400,22 @@ impl Source {
         form: &Form,
         signature: Option<&Path>,
     ) -> Result<Result<Content, Fault>, SourceError> {
-        let Some(((_, first), rest)) = files.split_first() else {
+        let Some(((path, first), rest)) = files.split_first() else {
             return Err(SourceError::Missing(self.folder().to_owned()));
         };
         let bytes = match (form, first) {
-            (Form::Whole(compression), Some(file)) => self.whole(*compression, file)?,
+            (Form::Whole(compression), Some(file)) => self.whole(*compression, path, file)?,
             (Form::Parts(index), _) => self.joined(index, rest)?,
             _ => return Err(SourceError::Missing(self.folder().to_owned())),
         };
         let signature = files.iter().find(|(path, _)| Some(path.as_path()) == signature);
         let signature = match signature {
-            Some((path, Some(file))) => match read(file, SIGNATURE_LIMIT)? {
+            Some((path, Some(file))) => match self.read(path, file, SIGNATURE_LIMIT)? {
                 Some(signature) if signature.is_empty() => return Ok(Err(Fault::empty(path))),
+                None => {
+                    let text = format!("the signature {} has over {SIGNATURE_LIMIT} bytes", name(path));
+                    return Ok(Err(Fault::whole(text)));
+                }
                 signature => signature,
             },
             _ => None,
@@ -404,8 +427,13 @@ impl Source {
         }))
     }
 
-    fn whole(&self, compression: Compression, file: &Found) -> Result<Result<Vec<u8>, Fault>, SourceError> {
-        let Some(bytes) = read(file, self.limit)? else {
+    fn whole(
+        &self,
+        compression: Compression,
+        path: &Path,
+        file: &Found,
+    ) -> Result<Result<Vec<u8>, Fault>, SourceError> {
+        let Some(bytes) = self.read(path, file, self.limit)? else {
             let error = LoadError::TooLarge {
                 size: usize::try_from(file.stamp.size).unwrap_or(usize::MAX),
                 limit: self.limit,
@@ -413,7 +441,7 @@ impl Source {
             return Ok(Err(Fault::whole(error.to_string())));
         };
         if bytes.is_empty() {
-            return Ok(Err(Fault::empty(&file.path)));
+            return Ok(Err(Fault::empty(path)));
         }
         if compression == Compression::None {
             return Ok(Ok(bytes));
@@ -427,12 +455,12 @@ impl Source {
         files: &[(PathBuf, Option<Found>)],
     ) -> Result<Result<Vec<u8>, Fault>, SourceError> {
         let mut joined = Vec::new();
-        for (part, (_, file)) in index.parts.iter().zip(files) {
+        for (part, (path, file)) in index.parts.iter().zip(files) {
             let Some(file) = file else {
                 let text = format!("the part {} is not there: apply all of its ConfigMaps", part.file);
                 return Ok(Err(Fault::parts(text)));
             };
-            let bytes = read(file, part.size)?;
+            let bytes = self.read(path, file, part.size)?;
             if bytes.as_deref().map(Digest::of) != Some(part.sha256) {
                 let text = format!(
                     "the part {} is not the one that the index names: is one of its ConfigMaps older than another?",
@@ -498,21 +526,6 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut path = OsString::from(path);
     path.push(suffix);
     path.into()
-}
-
-/// All of a file, unless it has more than `limit` bytes.
-fn read(file: &Found, limit: usize) -> Result<Option<Vec<u8>>, SourceError> {
-    if file.stamp.size > limit as u64 {
-        return Ok(None);
-    }
-    let Some(open) = found(File::open(&file.path))? else {
-        return Ok(None);
-    };
-    let mut bytes = Vec::new();
-    open.take(limit as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(SourceError::Io)?;
-    Ok(Some(bytes).filter(|bytes| bytes.len() <= limit))
 }
 
 /// `None` for what is not there.

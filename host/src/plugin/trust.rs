@@ -1,20 +1,22 @@
 //! Whose plugins a controller takes: pinned by digest, signed by a known key, or both.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, UnparsedPublicKey};
-use k8s_openapi::ByteString;
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
+use semver::Version;
 
 use super::Digest;
+use super::contract::{CONTRACT_VERSION, Description, Kind};
+use super::statement::{Envelope, Statement, StatementError, base64};
 
 /// What stands before the 32 bytes of an ed25519 key in its usual envelope (RFC 8410).
 const ENVELOPE: [u8; 12] = [
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];
 const KEY_BYTES: usize = 32;
-const SIGNATURE_BYTES: usize = 64;
 
 /// The public half of an ed25519 key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,13 +28,43 @@ impl fmt::Debug for PublicKey {
     }
 }
 
+/// A key whose signatures count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// For people.
+    pub name: String,
+    /// What verifies.
+    pub public: PublicKey,
+    /// The controllers that it signs for; `None`: all.
+    pub controllers: Option<BTreeSet<String>>,
+}
+
+impl Key {
+    /// Whether its signatures count for a controller.
+    #[must_use]
+    pub fn signs_for(&self, controller: &str) -> bool {
+        self.controllers
+            .as_ref()
+            .is_none_or(|controllers| controllers.contains(controller))
+    }
+}
+
 /// What a plugin must show to be taken. The default asks for nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
     /// The only version that is taken.
     pub sha256: Option<Digest>,
-    /// One of these must have signed it; none: no signature is asked for.
-    pub keys: Vec<PublicKey>,
+    /// One of these must have signed it; with an empty list nothing is taken. `None`: no signature is asked for.
+    pub keys: Option<Vec<Key>>,
+}
+
+/// What a trusted key has signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// The statement, which is about these very contents.
+    pub statement: Statement,
+    /// The key's name.
+    pub key: String,
 }
 
 /// Why a plugin is not taken. The messages are for people.
@@ -46,31 +78,63 @@ pub enum Untrusted {
         /// What is pinned.
         pinned: Digest,
     },
+    /// Nobody can sign for this controller.
+    #[error(
+        "none of the keys in --signature-keys signs for this controller: name the controller at one of them"
+    )]
+    NoKey,
     /// A signature is asked for.
     #[error(
-        "it is not signed, and the configuration asks for a signature: put the signature beside it as \
-         `<plugin>.sig` (`operator-host pack --sign-key` makes one)"
+        "it is not signed, and --signature-keys asks for a signature: put the signature beside it as \
+         `<plugin>.sig` (`operator-host sign` makes one)"
     )]
     Unsigned,
     /// The signature is none.
-    #[error("its signature has {0} bytes and is none of ed25519: 64 bytes are expected, or their base64")]
-    Malformed(usize),
-    /// Of other contents or by somebody else.
+    #[error("its signature cannot be used: {0}; make it with `operator-host sign`")]
+    Malformed(String),
+    /// By somebody else.
     #[error(
-        "its signature is by none of the configured keys, or of another version: sign {found} with one of them"
+        "its signature is by none of the keys that sign for this controller ({keys}): sign it with one of them"
     )]
     Signature {
+        /// The names of the keys.
+        keys: String,
+    },
+    /// The signature is about something else.
+    #[error("what is signed is {field} {stated}, but the plugin's is {found}: sign this version")]
+    OtherStatement {
+        /// Of what.
+        field: &'static str,
+        /// As signed.
+        stated: String,
+        /// As it is.
+        found: String,
+    },
+    /// It goes back.
+    #[error(
+        "its signed version {found} is older than the live version {live}: to go back, pin it \
+         (annotation operator-host.dev/pin, or `sha256` in the configuration)"
+    )]
+    Older {
         /// What it is.
-        found: Digest,
+        found: Version,
+        /// What is live.
+        live: Version,
     },
 }
 
 impl Trust {
-    /// Whether these contents are to be taken.
+    /// Whether these contents are to be taken by a controller of this kind, before anything of them is compiled or run;
+    /// and what is signed, where a signature is asked for.
     ///
     /// # Errors
     /// When they are not, and why.
-    pub fn check(&self, bytes: &[u8], digest: Digest, signature: Option<&[u8]>) -> Result<(), Untrusted> {
+    pub fn check(
+        &self,
+        digest: Digest,
+        parent: &Kind,
+        signature: Option<&[u8]>,
+    ) -> Result<Option<Signed>, Untrusted> {
         if let Some(pinned) = self.sha256
             && pinned != digest
         {
@@ -79,38 +143,82 @@ impl Trust {
                 pinned,
             });
         }
-        if self.keys.is_empty() {
-            return Ok(());
+        let Some(keys) = &self.keys else {
+            return Ok(None);
+        };
+        if keys.is_empty() {
+            return Err(Untrusted::NoKey);
         }
         let given = signature.ok_or(Untrusted::Unsigned)?;
-        let signature = whole(given).ok_or(Untrusted::Malformed(given.len()))?;
-        let signed = |key: &PublicKey| {
-            UnparsedPublicKey::new(&ED25519, key.0)
-                .verify(bytes, &signature)
-                .is_ok()
+        let envelope = Envelope::parse(given)?;
+        let Some(key) = keys.iter().find(|key| envelope.is_signed_by(&key.public)) else {
+            let names: Vec<_> = keys.iter().map(|key| key.name.as_str()).collect();
+            return Err(Untrusted::Signature {
+                keys: names.join(", "),
+            });
         };
-        if !self.keys.iter().any(signed) {
-            return Err(Untrusted::Signature { found: digest });
+        let statement = envelope.statement()?;
+        same("of the digest", &statement.digest, &digest)?;
+        same("for the kind", &statement.parent, parent)?;
+        same(
+            "for the contract",
+            &statement.contract.as_str(),
+            &CONTRACT_VERSION,
+        )?;
+        Ok(Some(Signed {
+            statement,
+            key: key.name.clone(),
+        }))
+    }
+
+    /// Whether the version may take the place of the live one: a signed one must not be older, or whoever may write to the
+    /// plugin's folder could bring back an old version with its old faults. Pinned by digest it may.
+    ///
+    /// # Errors
+    /// When it is older.
+    pub fn check_age(&self, candidate: &Description, live: &Description) -> Result<(), Untrusted> {
+        if self.keys.is_none() || self.sha256.is_some() {
+            return Ok(());
+        }
+        // What was taken before signatures were asked for may have a version that cannot be compared.
+        let (Ok(found), Ok(live)) = (Version::parse(&candidate.version), Version::parse(&live.version))
+        else {
+            return Ok(());
+        };
+        if found.cmp_precedence(&live).is_lt() {
+            return Err(Untrusted::Older { found, live });
         }
         Ok(())
     }
 }
 
-/// A signature as `openssl` writes it, or the base64 of that.
-fn whole(given: &[u8]) -> Option<Vec<u8>> {
-    if given.len() == SIGNATURE_BYTES {
-        return Some(given.to_owned());
+impl Signed {
+    /// Whether the plugin says of itself what is signed.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn describes(&self, description: &Description) -> Result<(), Untrusted> {
+        let version = self.statement.version.to_string();
+        same("of the name", &self.statement.name, &description.name)?;
+        same("of the version", &version, &description.version)
     }
-    let text = std::str::from_utf8(given).ok()?;
-    base64(text).filter(|bytes| bytes.len() == SIGNATURE_BYTES)
 }
 
-/// Line breaks are let pass.
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let text: String = text.split_whitespace().collect();
-    serde_json::from_value::<ByteString>(text.into())
-        .ok()
-        .map(|bytes| bytes.0)
+fn same<T: PartialEq + fmt::Display>(field: &'static str, stated: &T, found: &T) -> Result<(), Untrusted> {
+    if stated == found {
+        return Ok(());
+    }
+    Err(Untrusted::OtherStatement {
+        field,
+        stated: stated.to_string(),
+        found: found.to_string(),
+    })
+}
+
+impl From<StatementError> for Untrusted {
+    fn from(error: StatementError) -> Self {
+        Self::Malformed(error.to_string())
+    }
 }
 
 impl PublicKey {
@@ -125,6 +233,14 @@ impl PublicKey {
         };
         let key = bytes.strip_prefix(&ENVELOPE).unwrap_or(&bytes);
         key.try_into().ok().map(Self)
+    }
+
+    /// Whether this key signed these bytes.
+    #[must_use]
+    pub fn verifies(&self, bytes: &[u8], signature: &[u8]) -> bool {
+        UnparsedPublicKey::new(&ED25519, self.0)
+            .verify(bytes, signature)
+            .is_ok()
     }
 }
 
@@ -141,34 +257,70 @@ impl SigningKey {
             .map(Self)
     }
 
-    /// The signature of a plugin's unpacked bytes.
+    /// The signature of these bytes.
     #[must_use]
     pub fn sign(&self, bytes: &[u8]) -> Vec<u8> {
         self.0.sign(bytes).as_ref().to_vec()
     }
+
+    /// What tells people which key it is; nothing is decided by it.
+    #[must_use]
+    pub fn id(&self) -> String {
+        Digest::of(self.0.public_key().as_ref()).to_string()
+    }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::plugin::statement::version;
 
     /// Made with `openssl genpkey -algorithm ed25519`, for these tests only.
-    const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEILt4uGYZKBEtKWPqREJJza4LZAHpiLwCjYh+g9P860AS\n-----END PRIVATE KEY-----\n";
-    const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=\n-----END PUBLIC KEY-----\n";
+    pub(crate) const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEILt4uGYZKBEtKWPqREJJza4LZAHpiLwCjYh+g9P860AS\n-----END PRIVATE KEY-----\n";
+    pub(crate) const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=\n-----END PUBLIC KEY-----\n";
     const OTHER: &str = "MCowBQYDK2VwAyEArpxLG3KE2Y3OMrS798GZhadlZNfoKOkRgCwfH4Xfums=";
-    /// Of `plugin`, made with `openssl pkeyutl -sign -rawin`.
-    const SIGNATURE: &str =
-        "wZ3dgYRqmr9SoPFznn9ARYbj3z7UhbTh70y917e01YVF283qo7siZUAiQjMiXmyk5kv4dPB1ceVCLNptOSugBg==";
 
-    fn trust(keys: &[&str]) -> Trust {
+    pub(crate) fn key(name: &str, text: &str) -> Key {
+        Key {
+            name: name.into(),
+            public: PublicKey::parse(text).unwrap(),
+            controllers: None,
+        }
+    }
+
+    fn trust(keys: &[(&str, &str)]) -> Trust {
         Trust {
-            keys: keys.iter().map(|key| PublicKey::parse(key).unwrap()).collect(),
+            keys: Some(keys.iter().map(|(name, text)| key(name, text)).collect()),
             ..Trust::default()
         }
     }
 
-    fn check(trust: &Trust, bytes: &[u8], signature: Option<&[u8]>) -> Result<(), String> {
-        let checked = trust.check(bytes, Digest::of(bytes), signature);
+    fn echo() -> Kind {
+        Kind {
+            api_version: "my-operator.dev/v1".into(),
+            kind: "Echo".into(),
+        }
+    }
+
+    fn description(version: &str) -> Description {
+        Description {
+            name: "echo".into(),
+            version: version.into(),
+            parent: echo(),
+            makes: Vec::new(),
+            reads: Vec::new(),
+            finalizer: false,
+            crd: None,
+        }
+    }
+
+    pub(crate) fn signature(description: &Description, digest: Digest) -> Vec<u8> {
+        let key = SigningKey::parse(PRIVATE.as_bytes()).unwrap();
+        Statement::of(description, digest).unwrap().sign(&key)
+    }
+
+    fn check(trust: &Trust, bytes: &[u8], signature: Option<&[u8]>) -> Result<Option<Signed>, String> {
+        let checked = trust.check(Digest::of(bytes), &echo(), signature);
         checked.map_err(|error| error.to_string())
     }
 
@@ -177,7 +329,7 @@ mod tests {
         let pem = PublicKey::parse(PUBLIC).unwrap();
         let body = PUBLIC.lines().nth(1).unwrap();
         assert_eq!(PublicKey::parse(body), Some(pem));
-        let raw = serde_json::to_value(ByteString(pem.0.to_vec())).unwrap();
+        let raw = serde_json::to_value(k8s_openapi::ByteString(pem.0.to_vec())).unwrap();
         assert_eq!(PublicKey::parse(raw.as_str().unwrap()), Some(pem));
         for wrong in ["", "AAAA", "not base64!", &body[..40], PRIVATE] {
             assert_eq!(PublicKey::parse(wrong), None, "{wrong}");
@@ -185,39 +337,122 @@ mod tests {
     }
 
     #[test]
-    fn what_openssl_signed_is_taken_and_what_we_sign_is_the_same() {
-        let signature = base64(SIGNATURE).unwrap();
-        let trust = trust(&[OTHER, PUBLIC]);
-        assert_eq!(check(&trust, b"plugin", Some(&signature)), Ok(()));
-        assert_eq!(check(&trust, b"plugin", Some(SIGNATURE.as_bytes())), Ok(()));
-        let ours = SigningKey::parse(PRIVATE.as_bytes()).unwrap().sign(b"plugin");
-        assert_eq!(ours, signature, "ed25519 is deterministic");
+    fn what_a_trusted_key_signed_is_taken_and_says_which_key_it_was() {
+        let trust = trust(&[("other", OTHER), ("release", PUBLIC)]);
+        let signature = signature(&description("1.4.0"), Digest::of(b"plugin"));
+        let signed = check(&trust, b"plugin", Some(&signature)).unwrap().unwrap();
+        assert_eq!(
+            (signed.key.as_str(), signed.statement.version),
+            ("release", version("1.4.0").unwrap())
+        );
+        assert_eq!(check(&Trust::default(), b"plugin", None), Ok(None));
     }
 
     #[test]
-    fn another_key_another_version_and_no_signature_are_refused() {
-        let signature = base64(SIGNATURE).unwrap();
-        let own = trust(&[PUBLIC]);
-        for (trust, bytes) in [(&trust(&[OTHER]), b"plugin".as_slice()), (&own, b"plug-in")] {
-            let error = check(trust, bytes, Some(&signature)).unwrap_err();
-            assert!(error.contains("by none of the configured keys"), "{error}");
-            assert!(error.contains(&Digest::of(bytes).to_string()), "{error}");
-        }
+    fn another_key_other_contents_and_no_signature_are_refused() {
+        let signature = signature(&description("1.4.0"), Digest::of(b"plugin"));
+        let error = check(&trust(&[("other", OTHER)]), b"plugin", Some(&signature)).unwrap_err();
+        assert!(
+            error.contains("by none of the keys") && error.contains("(other)"),
+            "{error}"
+        );
+        let own = trust(&[("release", PUBLIC)]);
+        let error = check(&own, b"plug-in", Some(&signature)).unwrap_err();
+        assert!(error.contains(&Digest::of(b"plug-in").to_string()), "{error}");
         assert!(check(&own, b"plugin", None).unwrap_err().contains("not signed"));
         let cut = check(&own, b"plugin", Some(&signature[..63])).unwrap_err();
-        assert!(cut.contains("63 bytes"), "{cut}");
-        assert_eq!(check(&Trust::default(), b"plugin", None), Ok(()));
+        assert!(cut.contains("cannot be used"), "{cut}");
+        let none = trust(&[]);
+        assert!(
+            check(&none, b"plugin", Some(&signature))
+                .unwrap_err()
+                .contains("none of the keys")
+        );
+    }
+
+    #[test]
+    fn what_is_signed_for_another_kind_or_contract_is_refused() {
+        let own = trust(&[("release", PUBLIC)]);
+        let mut other = description("1.4.0");
+        other.parent.kind = "Other".into();
+        let digest = Digest::of(b"plugin");
+        let error = check(&own, b"plugin", Some(&signature(&other, digest))).unwrap_err();
+        assert!(error.contains("for the kind my-operator.dev/v1/Other"), "{error}");
+        let statement = Statement {
+            contract: "9.0.0".into(),
+            ..Statement::of(&description("1.4.0"), digest).unwrap()
+        };
+        let signed = statement.sign(&SigningKey::parse(PRIVATE.as_bytes()).unwrap());
+        let error = check(&own, b"plugin", Some(&signed)).unwrap_err();
+        assert!(error.contains("for the contract 9.0.0"), "{error}");
+    }
+
+    #[test]
+    fn a_plugin_that_says_another_name_or_version_than_is_signed_is_refused() {
+        let own = trust(&[("release", PUBLIC)]);
+        let signature = signature(&description("1.4.0"), Digest::of(b"plugin"));
+        let signed = check(&own, b"plugin", Some(&signature)).unwrap().unwrap();
+        assert_eq!(signed.describes(&description("1.4.0")), Ok(()));
+        let error = signed.describes(&description("1.5.0")).unwrap_err().to_string();
+        assert!(
+            error.contains("of the version 1.4.0, but the plugin's is 1.5.0"),
+            "{error}"
+        );
+        let other = Description {
+            name: "other".into(),
+            ..description("1.4.0")
+        };
+        assert!(signed.describes(&other).is_err());
+    }
+
+    #[test]
+    fn an_older_signed_version_does_not_take_the_place_of_the_live_one() {
+        let own = trust(&[("release", PUBLIC)]);
+        let age = |trust: &Trust, candidate: &str, live: &str| {
+            trust
+                .check_age(&description(candidate), &description(live))
+                .is_ok()
+        };
+        for (older, newer) in [
+            ("1.9.0", "1.10.0"),
+            ("1.0.0-rc.1", "1.0.0"),
+            ("1.0.0-rc.2", "1.0.0-rc.10"),
+        ] {
+            assert!(!age(&own, older, newer), "{older} {newer}");
+            assert!(age(&own, newer, older), "{older} {newer}");
+            assert!(age(&Trust::default(), older, newer), "nothing is signed");
+        }
+        assert!(
+            age(&own, "1.0.0+b", "1.0.0+c"),
+            "builds of one version are as old as each other"
+        );
+        assert!(age(&own, "1.0.0", "before-signatures"));
+        let pinned = Trust {
+            sha256: Some(Digest::of(b"plugin")),
+            ..own
+        };
+        assert!(age(&pinned, "1.0.0", "2.0.0"));
     }
 
     #[test]
     fn a_pin_takes_one_version_only_signed_or_not() {
-        let mut trust = trust(&[PUBLIC]);
+        let mut trust = trust(&[("release", PUBLIC)]);
         trust.sha256 = Some(Digest::of(b"other"));
-        let signature = base64(SIGNATURE).unwrap();
+        let signature = signature(&description("1.4.0"), Digest::of(b"plugin"));
         let error = check(&trust, b"plugin", Some(&signature)).unwrap_err();
         assert!(error.contains("pins"), "{error}");
         trust.sha256 = Some(Digest::of(b"plugin"));
-        assert_eq!(check(&trust, b"plugin", Some(&signature)), Ok(()));
+        assert!(check(&trust, b"plugin", Some(&signature)).is_ok());
         assert!(check(&trust, b"plugin", None).is_err());
+    }
+
+    #[test]
+    fn a_key_may_sign_for_some_controllers_only() {
+        let limited = Key {
+            controllers: Some(BTreeSet::from(["echo".to_owned()])),
+            ..key("release", PUBLIC)
+        };
+        assert!(limited.signs_for("echo") && !limited.signs_for("mysql"));
+        assert!(key("release", PUBLIC).signs_for("mysql"));
     }
 }

@@ -6,7 +6,7 @@
 //! it at a time, and whatever is written is there whole or not at all.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -18,12 +18,16 @@ use super::Digest;
 use super::proof::Prefix;
 use super::registry::Candidate;
 use super::report::KeptVersion;
+use super::statement::SIGNATURE_LIMIT;
+use crate::files;
 
 const RECORD: &str = "record.json";
 /// The suffix of signatures.
 const SIGNATURE: &str = "sig";
 /// Locked while the folder changes.
 const LOCK: &str = "lock";
+/// Bytes that the record may have.
+const RECORD_LIMIT: usize = 1 << 20;
 
 /// Why a kept version cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +100,7 @@ impl Versions {
     #[must_use]
     pub fn list(&self) -> Vec<KeptVersion> {
         let path = self.folder.join(RECORD);
-        let record = match fs::read(&path) {
+        let record = match files::read(&path, RECORD_LIMIT) {
             Ok(text) => serde_json::from_slice::<Record>(&text).map_err(|error| error.to_string()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Record::default()),
             Err(error) => Err(error.to_string()),
@@ -133,16 +137,12 @@ impl Versions {
             path: path.clone(),
             problem,
         };
-        let file = fs::File::open(&path).map_err(|error| wrong(error.to_string()))?;
-        let mut bytes = Vec::new();
-        file.take(limit as u64 + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|error| wrong(error.to_string()))?;
+        let bytes = files::read(&path, limit).map_err(|error| wrong(error.to_string()))?;
         let found = Digest::of(&bytes).to_string();
         if found != kept.digest {
             return Err(wrong(format!("its digest is {found}: it is damaged")));
         }
-        let signature = fs::read(path.with_extension(SIGNATURE)).ok();
+        let signature = files::read(&path.with_extension(SIGNATURE), SIGNATURE_LIMIT).ok();
         Ok(Kept {
             bytes: bytes.into(),
             signature: signature.map(Bytes::from),

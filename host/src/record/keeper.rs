@@ -35,10 +35,10 @@ pub struct Bounds {
 
 /// Why nothing is recorded.
 #[derive(Debug, Error)]
-#[error("cannot record to {}: {source}", folder.display())]
+#[error("cannot record to {}: {error}", folder.display())]
 pub struct KeepError {
     folder: PathBuf,
-    source: std::io::Error,
+    error: std::io::Error,
 }
 
 /// The thread that writes. Ask it to [`finish`](Keeper::finish), so that the last calls are written too.
@@ -74,9 +74,9 @@ impl Keeper {
     /// # Errors
     /// When it cannot be made or read.
     pub fn start(folder: &Path, bounds: Bounds) -> Result<Self, KeepError> {
-        let failed = |source| KeepError {
+        let failed = |error| KeepError {
             folder: folder.to_owned(),
-            source,
+            error,
         };
         make(folder).map_err(failed)?;
         let mut shelf = Shelf {

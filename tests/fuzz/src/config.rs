@@ -30,7 +30,9 @@ pub(crate) fn run(bytes: &[u8]) {
             assert!((1..=lines).contains(&line), "line {line} of {lines}: {message}");
             assert!(column >= 1 && !message.is_empty());
         }
-        Err(error @ ConfigError::Read { .. }) => panic!("nothing was to be read: {error}"),
+        Err(error @ (ConfigError::Read { .. } | ConfigError::KeysBesidePlugins { .. })) => {
+            panic!("nothing was to be read: {error}")
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::held::Waiting;
 use super::{Candidate, Expected, Slot};
 use crate::plugin::contract::Kind;
 use crate::plugin::report::KeptVersion;
-use crate::plugin::trust::Untrusted;
+use crate::plugin::trust::{Signed, Untrusted};
 use crate::plugin::versions::Kept;
 use crate::plugin::{Digest, LoadError, Plugin};
 
@@ -31,18 +31,19 @@ pub(super) enum Refused {
 impl Slot {
     /// The candidate, which may be loaded already.
     pub(super) async fn loaded(&self, candidate: &Candidate) -> Result<Plugin, Refused> {
-        self.trusts(candidate)?;
+        let signed = self.trusts(candidate)?;
         if let Some(waiting) = &*self.waiting()
             && *waiting.plugin.digest() == candidate.digest
             && *waiting.plugin.limits() == self.expected.limits
         {
-            return Ok(waiting.plugin.clone());
+            return is_as_signed(waiting.plugin.clone(), signed.as_ref());
         }
         self.forget_waiting();
         let span = self.tracer.root("reload", None);
         span.set("operator.controller", self.expected.controller.clone());
         span.set("plugin.digest", candidate.digest.to_string());
-        match span.around(self.load(candidate.bytes.clone())).await {
+        let loaded = span.around(self.load(candidate.bytes.clone())).await;
+        match loaded.and_then(|plugin| is_as_signed(plugin, signed.as_ref())) {
             Ok(plugin) => {
                 span.set("plugin.name", plugin.description().name.clone());
                 span.set("plugin.version", plugin.description().version.clone());
@@ -61,11 +62,9 @@ impl Slot {
         }
     }
 
-    pub(super) fn trusts(&self, candidate: &Candidate) -> Result<(), Untrusted> {
-        let signature = candidate.signature.as_deref();
-        self.expected
-            .trust
-            .check(&candidate.bytes, candidate.digest, signature)
+    pub(super) fn trusts(&self, candidate: &Candidate) -> Result<Option<Signed>, Untrusted> {
+        let Expected { trust, parent, .. } = &self.expected;
+        trust.check(candidate.digest, parent, candidate.signature.as_deref())
     }
 
     /// A version that was live, as it was.
@@ -79,13 +78,14 @@ impl Slot {
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;
         // What is trusted may have changed since it was live.
-        self.expected
-            .trust
-            .check(&file.bytes, Digest::of(&file.bytes), file.signature.as_deref())
+        let Expected { trust, parent, .. } = &self.expected;
+        let signed = trust
+            .check(Digest::of(&file.bytes), parent, file.signature.as_deref())
             .map_err(|error| error.to_string())?;
         let plugin = self
             .load(file.bytes.clone())
             .await
+            .and_then(|plugin| is_as_signed(plugin, signed.as_ref()))
             .map_err(|error| error.to_string())?;
         Ok((plugin, file))
     }
@@ -108,4 +108,12 @@ impl Slot {
         }
         Ok(plugin)
     }
+}
+
+/// The plugin, when it is what its signature says.
+fn is_as_signed(plugin: Plugin, signed: Option<&Signed>) -> Result<Plugin, Refused> {
+    if let Some(signed) = signed {
+        signed.describes(plugin.description())?;
+    }
+    Ok(plugin)
 }

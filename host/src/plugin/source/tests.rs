@@ -1,3 +1,4 @@
+use std::fs::File;
 use std::os::unix::fs::symlink;
 
 use tempfile::TempDir;
@@ -154,4 +155,34 @@ fn what_is_no_file_or_too_large_is_not_read() {
     fs::write(&file, vec![0; 1001]).unwrap();
     let reason = trouble(settled(&mut source));
     assert!(reason.contains("the limit"), "{reason}");
+}
+
+#[test]
+fn what_becomes_a_pipe_while_it_is_live_is_not_waited_for() {
+    let (folder, file, mut source) = source();
+    fs::write(&file, "one").unwrap();
+    assert_eq!(settled(&mut source), new(b"one"));
+    fs::remove_file(&file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+    assert!(made.success());
+    let reason = trouble(settled(&mut source));
+    assert!(reason.contains("not a file"), "{reason}");
+    // Found as a file, and another thing when it is opened.
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, "two").unwrap();
+    let beneath = Folder::open(folder.path()).unwrap();
+    let found = source.find(&beneath, &file).unwrap().unwrap();
+    fs::remove_file(&file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+    assert!(made.success());
+    assert_eq!(source.read(&file, &found, 1000).unwrap(), None);
+}
+
+#[test]
+fn a_signature_that_is_too_large_is_named() {
+    let (folder, file, mut source) = source();
+    fs::write(&file, "one").unwrap();
+    fs::write(folder.path().join("p.wasm.sig"), vec![b' '; SIGNATURE_LIMIT + 1]).unwrap();
+    let reason = trouble(settled(&mut source));
+    assert!(reason.contains("the signature p.wasm.sig has over"), "{reason}");
 }

@@ -291,3 +291,82 @@ async fn other_limits_are_taken_without_a_proof_and_keep_what_is_held_back() {
     assert_eq!(because(&slot), "its limits were changed");
     assert_eq!(proof.announced(), [Some("Fails".into()), None]);
 }
+
+mod signed {
+    use plugin_fixtures::{Fixture, Form, cases};
+
+    use super::super::super::registry::{Candidate, Expected};
+    use super::super::super::statement::Statement;
+    use super::super::super::trust::tests::{PRIVATE, PUBLIC, key};
+    use super::super::super::trust::{SigningKey, Trust};
+    use super::*;
+
+    /// A plugin of this version, signed as that one.
+    async fn candidate_of(version: &str, stated: &str) -> Candidate {
+        let bytes = Fixture::new(cases::ANSWER)
+            .plugin_version(version)
+            .build(Form::Component);
+        let plugin = RUNTIME.load(bytes.clone(), Limits::default()).await.unwrap();
+        let mut description = plugin.description().clone();
+        stated.clone_into(&mut description.version);
+        let statement = Statement::of(&description, *plugin.digest()).unwrap();
+        let signature = statement.sign(&SigningKey::parse(PRIVATE.as_bytes()).unwrap());
+        Candidate {
+            signature: Some(signature.into()),
+            ..candidate(&bytes)
+        }
+    }
+
+    fn slot(proof: &Arc<Fake>) -> (Slot, watch::Receiver<Live>) {
+        let expected = Expected {
+            trust: Trust {
+                sha256: None,
+                keys: Some(vec![key("release", PUBLIC)]),
+            },
+            ..expected("Fixture")
+        };
+        let (slot, receiver) = Slot::new(RUNTIME.clone(), expected, metrics());
+        (slot.proved(Arc::clone(proof) as _), receiver)
+    }
+
+    fn version(receiver: &watch::Receiver<Live>) -> String {
+        live(receiver).unwrap().description().version.clone()
+    }
+
+    #[tokio::test]
+    async fn an_older_signed_version_takes_over_only_when_it_is_pinned() {
+        let proof = Fake::new();
+        let (slot, receiver) = slot(&proof);
+        let old = candidate_of("1.9.0", "1.9.0").await;
+        slot.settle(Some(&candidate_of("1.10.0", "1.10.0").await)).await;
+        slot.settle(Some(&old)).await;
+        assert_eq!(version(&receiver), "1.10.0");
+        let refused = slot.report().borrow().candidate.clone().unwrap();
+        assert_eq!(refused.state, CandidateState::Refused);
+        assert!(
+            refused
+                .message
+                .contains("1.9.0 is older than the live version 1.10.0"),
+            "{}",
+            refused.message
+        );
+        proof.order(None, Some(&old.digest.to_string()));
+        slot.settle(Some(&old)).await;
+        assert_eq!(version(&receiver), "1.9.0");
+        proof.order(None, None);
+        slot.settle(Some(&candidate_of("2.0.0", "2.0.0").await)).await;
+        assert_eq!(version(&receiver), "2.0.0");
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_is_another_version_than_is_signed_is_refused() {
+        let proof = Fake::new();
+        let (slot, receiver) = slot(&proof);
+        slot.settle(Some(&candidate_of("1.0.0", "3.0.0").await)).await;
+        let reason = live(&receiver).err().unwrap();
+        assert!(
+            reason.contains("of the version 3.0.0, but the plugin's is 1.0.0"),
+            "{reason}"
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! `operator-host sign`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+
+use super::{Failure, plugin_file};
+use crate::files;
+use crate::plugin::pack::SIGNATURE_SUFFIX;
+use crate::plugin::statement::{Envelope, SIGNATURE_LIMIT, Statement};
+use crate::plugin::trust::SigningKey;
+use crate::plugin::{Digest, Plugin};
+
+/// Bytes that a key's file may have.
+const KEY_LIMIT: usize = 16 << 10;
+
+/// The options of `sign`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The plugins' WebAssembly files
+    #[arg(required = true)]
+    plugins: Vec<PathBuf>,
+    /// The private key, as `openssl genpkey -algorithm ed25519` writes it
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+}
+
+/// Writes the signature of each plugin beside it, as `<plugin>.sig`.
+///
+/// # Errors
+/// When a file is no plugin or has no version that can be compared; when the key is not one.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    let key = signing_key(&args.key)?;
+    for file in &args.plugins {
+        let plugin = plugin_file::load(file)
+            .await?
+            .with_context(|| file.display().to_string())?;
+        let statement = statement(&plugin)?;
+        let (name, _) = plugin_file::read(file)?;
+        let path = place(file, &name);
+        std::fs::write(&path, statement.sign(&key))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        let Statement { name, version, .. } = &statement;
+        println!(
+            "{}: signed {name} {version}, {}",
+            path.display(),
+            statement.digest
+        );
+    }
+    Ok(())
+}
+
+/// What there is to sign of a plugin.
+///
+/// # Errors
+/// When its version cannot be compared with others.
+pub(super) fn statement(plugin: &Plugin) -> Result<Statement, Failure> {
+    Statement::of(plugin.description(), *plugin.digest())
+        .map_err(|reason| Failure::Usage(anyhow!("the plugin cannot be signed: its version {reason}")))
+}
+
+/// Reads a private key.
+///
+/// # Errors
+/// When the file is not one.
+pub(super) fn signing_key(file: &Path) -> Result<SigningKey, Failure> {
+    let pem = files::read(file, KEY_LIMIT).with_context(|| format!("cannot read {}", file.display()));
+    let key = SigningKey::parse(&pem.map_err(Failure::Usage)?).ok_or_else(|| {
+        anyhow!(
+            "{} is no private ed25519 key in PEM: make one with `openssl genpkey -algorithm ed25519`",
+            file.display()
+        )
+    });
+    key.map_err(Failure::Usage)
+}
+
+/// The signature beside a plugin's file, when there is one.
+///
+/// # Errors
+/// When it is none, or of another version.
+pub(super) fn beside(file: &Path, name: &str, digest: &Digest) -> Result<Option<Vec<u8>>, Failure> {
+    let path = place(file, name);
+    let wrong = |error: anyhow::Error| Failure::Usage(error.context(path.display().to_string()));
+    let text = match files::read(&path, SIGNATURE_LIMIT) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(wrong(error.into())),
+    };
+    let statement = Envelope::parse(&text).and_then(|envelope| envelope.statement());
+    let statement = statement.map_err(|error| wrong(error.into()))?;
+    if statement.digest != *digest {
+        return Err(wrong(anyhow!(
+            "it is the signature of {}, and the plugin is {digest}: sign it again, or delete the signature",
+            statement.digest
+        )));
+    }
+    Ok(Some(text))
+}
+
+/// Where the signature of a plugin is: `name` is the plugin's own, without what says how its file is compressed.
+pub(super) fn place(file: &Path, name: &str) -> PathBuf {
+    file.with_file_name(format!("{name}{SIGNATURE_SUFFIX}"))
+}

@@ -1,0 +1,177 @@
+//! Files that others may write to: only regular ones are read, never more than a limit, and, where a folder is a wall,
+//! nothing outside of it.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
+
+/// To open a pipe or a device must not wait for its other end.
+const READ: OFlags = OFlags::RDONLY
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
+/// Only to look at what it is.
+const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+/// How often a path is looked up again that was renamed meanwhile.
+const TRIES: usize = 8;
+
+/// All of a regular file, wherever links lead.
+///
+/// # Errors
+/// When it cannot be read, is something else than a file, or has over `limit` bytes.
+pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    read_open(file, limit)?.ok_or_else(|| io::Error::other(format!("it has over {limit} bytes")))
+}
+
+/// Opens what may be no file, without waiting for it.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(READ.bits().cast_signed())
+        .open(path)
+}
+
+/// The rest of a file; `None` when that is more than the limit.
+pub(crate) fn read_open(file: File, limit: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(Some(bytes).filter(|bytes| bytes.len() <= limit))
+}
+
+/// A folder out of which no path leads.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    folder: OwnedFd,
+}
+
+impl Folder {
+    /// Opens a folder, wherever links to it lead.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let folder = openat(CWD, path, LOOK | OFlags::DIRECTORY, Mode::empty())?;
+        Ok(Self {
+            path: path.to_owned(),
+            folder,
+        })
+    }
+
+    /// What there is at a path within it, without opening that.
+    ///
+    /// # Errors
+    /// `CrossesDevices` when the path leads out of the folder.
+    pub(crate) fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        File::from(self.beneath(path, LOOK)?).metadata()
+    }
+
+    /// A file in it, for reading. What was opened may be no file.
+    ///
+    /// # Errors
+    /// `CrossesDevices` when the path leads out of the folder.
+    pub(crate) fn file(&self, path: &Path) -> io::Result<File> {
+        self.beneath(path, READ).map(File::from)
+    }
+
+    /// In one step, so that nobody can put a link into the path between a check and its use.
+    fn beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let mut tries = 0;
+        loop {
+            match openat2(&self.folder, path, flags, Mode::empty(), resolve) {
+                Err(Errno::AGAIN) if tries < TRIES => tries += 1,
+                // Before Linux 5.6, and within sandboxes that do not know it.
+                Err(Errno::NOSYS | Errno::PERM) => return self.checked(path, flags),
+                opened => return Ok(opened?),
+            }
+        }
+    }
+
+    /// The same in two steps: the path without links is checked, and then opened without following any in its last part.
+    fn checked(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let real = self.path.join(path).canonicalize()?;
+        if !real.starts_with(self.path.canonicalize()?) {
+            return Err(Errno::XDEV.into());
+        }
+        Ok(openat(CWD, &real, flags | OFlags::NOFOLLOW, Mode::empty())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    use super::*;
+
+    fn pipe(path: &Path) {
+        let made = Command::new("mkfifo").arg(path).status().unwrap();
+        assert!(made.success());
+    }
+
+    type Opens = fn(&Folder, &Path, OFlags) -> io::Result<OwnedFd>;
+
+    #[test]
+    fn a_path_may_lead_through_links_within_its_folder_and_not_out_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let outside = elsewhere.path().join("secret");
+        std::fs::write(&outside, "out").unwrap();
+        // As in a mounted ConfigMap.
+        std::fs::create_dir(folder.path().join("..2026")).unwrap();
+        std::fs::write(folder.path().join("..2026/p.wasm"), "in").unwrap();
+        symlink("..2026", folder.path().join("..data")).unwrap();
+        symlink("..data/p.wasm", folder.path().join("p.wasm")).unwrap();
+        symlink(&outside, folder.path().join("absolute")).unwrap();
+        symlink("../", folder.path().join("up")).unwrap();
+        symlink("/proc/self/root", folder.path().join("magic")).unwrap();
+        let beneath = Folder::open(folder.path()).unwrap();
+        for opens in [Folder::beneath as Opens, Folder::checked as Opens] {
+            let file = File::from(opens(&beneath, "p.wasm".as_ref(), READ).unwrap());
+            assert_eq!(read_open(file, 10).unwrap().unwrap(), b"in");
+            for path in ["absolute", "up", "magic/etc/hostname", "../", "/etc/hostname"] {
+                let error = opens(&beneath, path.as_ref(), LOOK).unwrap_err();
+                let refused = [Errno::XDEV, Errno::LOOP].map(|errno| Some(errno.raw_os_error()));
+                let refused = refused.contains(&error.raw_os_error());
+                assert!(refused, "{path}: {error}");
+            }
+            let gone = opens(&beneath, "gone".as_ref(), READ).unwrap_err();
+            assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        }
+    }
+
+    #[test]
+    fn a_pipe_is_neither_read_nor_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        pipe(&folder.path().join("pipe"));
+        let error = read(&folder.path().join("pipe"), 10).unwrap_err().to_string();
+        assert!(error.contains("not a file"), "{error}");
+        let opened = Folder::open(folder.path())
+            .unwrap()
+            .file("pipe".as_ref())
+            .unwrap();
+        assert!(!opened.metadata().unwrap().is_file());
+        assert!(
+            read("/dev/zero".as_ref(), 10)
+                .unwrap_err()
+                .to_string()
+                .contains("not a file")
+        );
+    }
+
+    #[test]
+    fn no_more_than_the_limit_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, [0; 11]).unwrap();
+        assert!(read(&path, 10).unwrap_err().to_string().contains("over 10 bytes"));
+        assert_eq!(read(&path, 11).unwrap().len(), 11);
+    }
+}

@@ -1,0 +1,361 @@
+//! What is signed of a plugin: a statement of what it is, in an envelope with signatures.
+//!
+//! The statement is an in-toto Statement v1, the envelope a DSSE envelope v1, so that other tools can make and read both.
+//! Sources: <https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md>,
+//! <https://github.com/secure-systems-lab/dsse/blob/master/envelope.md>. Fields that are not known here are ignored, as both
+//! documents ask.
+
+use k8s_openapi::ByteString;
+use semver::Version;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::Digest;
+use super::contract::{CONTRACT_VERSION, Description, Kind};
+use super::trust::{PublicKey, SigningKey};
+
+/// The type of what is in the envelope.
+pub const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
+/// The type of a statement.
+pub const STATEMENT_TYPE: &str = "https://in-toto.io/Statement/v1";
+/// What the statement is about.
+pub const PREDICATE_TYPE: &str = "https://operator-host.dev/plugin/v1";
+/// Bytes that a signature file may have.
+pub const SIGNATURE_LIMIT: usize = 16 << 10;
+/// More signatures than this are not looked at: each costs a verification a key.
+const MAX_SIGNATURES: usize = 16;
+
+/// What a signature says about a plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// The plugin's name.
+    pub name: String,
+    /// Of its unpacked file.
+    pub digest: Digest,
+    /// The kind that it reconciles.
+    pub parent: Kind,
+    /// Its version.
+    pub version: Version,
+    /// The version of the contract that it is made for.
+    pub contract: String,
+}
+
+/// Why a signature's file is not one. The messages are for people.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StatementError {
+    /// Over the limit.
+    #[error("it has over {SIGNATURE_LIMIT} bytes")]
+    TooLarge,
+    /// Not the JSON of an envelope.
+    #[error("it is no DSSE envelope: {0}")]
+    Envelope(String),
+    /// Signed is something else.
+    #[error("its payload is {0:?}, expected {PAYLOAD_TYPE}")]
+    Payload(String),
+    /// Not the statement that is expected.
+    #[error("its statement cannot be used: {0}")]
+    Statement(String),
+}
+
+/// The version of a plugin, when it can be compared with others.
+///
+/// # Errors
+/// When it is not a semantic version; the text says what is expected.
+pub fn version(text: &str) -> Result<Version, String> {
+    Version::parse(text).map_err(|error| {
+        format!("{text:?} is no semantic version, such as `1.4.0` ({error}): signed versions are compared")
+    })
+}
+
+impl Statement {
+    /// Of a plugin that was loaded.
+    ///
+    /// # Errors
+    /// When its version is not semantic.
+    pub fn of(description: &Description, digest: Digest) -> Result<Self, String> {
+        Ok(Self {
+            name: description.name.clone(),
+            digest,
+            parent: description.parent.clone(),
+            version: version(&description.version)?,
+            contract: CONTRACT_VERSION.to_owned(),
+        })
+    }
+
+    /// The envelope with one signature, as the file `<plugin>.sig` holds it.
+    #[must_use]
+    pub fn sign(&self, key: &SigningKey) -> Vec<u8> {
+        let payload = self.to_json().to_string().into_bytes();
+        let signature = key.sign(&encoding(&payload));
+        let envelope = json!({
+            "payloadType": PAYLOAD_TYPE,
+            "payload": ByteString(payload),
+            "signatures": [{ "keyid": key.id(), "sig": ByteString(signature) }],
+        });
+        let mut text = envelope.to_string().into_bytes();
+        text.push(b'\n');
+        text
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "_type": STATEMENT_TYPE,
+            "subject": [{ "name": self.name, "digest": { "sha256": self.digest.to_string().trim_start_matches("sha256:") } }],
+            "predicateType": PREDICATE_TYPE,
+            "predicate": {
+                "parent": self.parent,
+                "version": self.version.to_string(),
+                "contract": self.contract,
+            },
+        })
+    }
+
+    fn parse(payload: &[u8]) -> Result<Self, String> {
+        let raw: RawStatement = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
+        for (found, expected) in [
+            (&raw.type_, STATEMENT_TYPE),
+            (&raw.predicate_type, PREDICATE_TYPE),
+        ] {
+            if found != expected {
+                return Err(format!("it is {found:?}, expected {expected}"));
+            }
+        }
+        let [subject] = <[RawSubject; 1]>::try_from(raw.subject)
+            .map_err(|subjects| format!("it has {} subjects, expected one", subjects.len()))?;
+        Ok(Self {
+            name: subject.name,
+            digest: subject.digest.sha256,
+            parent: raw.predicate.parent,
+            version: version(&raw.predicate.version)?,
+            contract: raw.predicate.contract,
+        })
+    }
+}
+
+/// A signature's file, of which nothing is verified.
+#[derive(Debug)]
+pub struct Envelope {
+    payload: Vec<u8>,
+    signatures: Vec<Vec<u8>>,
+}
+
+impl Envelope {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it is not one, or for something else.
+    pub fn parse(text: &[u8]) -> Result<Self, StatementError> {
+        if text.len() > SIGNATURE_LIMIT {
+            return Err(StatementError::TooLarge);
+        }
+        let raw: RawEnvelope =
+            serde_json::from_slice(text).map_err(|error| StatementError::Envelope(error.to_string()))?;
+        if raw.payload_type != PAYLOAD_TYPE {
+            return Err(StatementError::Payload(raw.payload_type));
+        }
+        let decoded = |text: &str, what: &str| {
+            base64(text).ok_or_else(|| StatementError::Envelope(format!("`{what}` is no base64")))
+        };
+        let signatures = raw.signatures.iter().take(MAX_SIGNATURES);
+        Ok(Self {
+            payload: decoded(&raw.payload, "payload")?,
+            signatures: signatures
+                .map(|signature| decoded(&signature.sig, "sig"))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Whether one of the signatures is by this key.
+    #[must_use]
+    pub fn is_signed_by(&self, key: &PublicKey) -> bool {
+        let signed = encoding(&self.payload);
+        self.signatures
+            .iter()
+            .any(|signature| key.verifies(&signed, signature))
+    }
+
+    /// What is signed. Only to be believed when it is signed by a key that is trusted.
+    ///
+    /// # Errors
+    /// When it is another kind of statement.
+    pub fn statement(&self) -> Result<Statement, StatementError> {
+        Statement::parse(&self.payload).map_err(StatementError::Statement)
+    }
+}
+
+/// What the signature is over: DSSE's pre-authentication encoding.
+fn encoding(payload: &[u8]) -> Vec<u8> {
+    let mut bytes = format!("DSSEv1 {} {PAYLOAD_TYPE} {} ", PAYLOAD_TYPE.len(), payload.len()).into_bytes();
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// In the standard or in the URL's alphabet, as DSSE has it. Line breaks are let pass.
+pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
+    let text: String = text.split_whitespace().collect();
+    let text = text.replace('-', "+").replace('_', "/");
+    serde_json::from_value::<ByteString>(text.into())
+        .ok()
+        .map(|bytes| bytes.0)
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawEnvelope {
+    payload_type: String,
+    payload: String,
+    signatures: Vec<RawSignature>,
+}
+
+#[derive(Deserialize)]
+struct RawSignature {
+    sig: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawStatement {
+    #[serde(rename = "_type")]
+    type_: String,
+    subject: Vec<RawSubject>,
+    predicate_type: String,
+    predicate: RawPredicate,
+}
+
+#[derive(Deserialize)]
+struct RawSubject {
+    name: String,
+    digest: RawDigest,
+}
+
+#[derive(Deserialize)]
+struct RawDigest {
+    sha256: Digest,
+}
+
+#[derive(Deserialize, Serialize)]
+struct RawPredicate {
+    parent: Kind,
+    version: String,
+    contract: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::trust::tests::{PRIVATE, PUBLIC};
+
+    fn statement() -> Statement {
+        Statement {
+            name: "echo".into(),
+            digest: Digest::of(b"plugin"),
+            parent: Kind {
+                api_version: "my-operator.dev/v1".into(),
+                kind: "Echo".into(),
+            },
+            version: Version::new(1, 4, 0),
+            contract: CONTRACT_VERSION.into(),
+        }
+    }
+
+    fn signed() -> Value {
+        let key = SigningKey::parse(PRIVATE.as_bytes()).unwrap();
+        serde_json::from_slice(&statement().sign(&key)).unwrap()
+    }
+
+    fn parse(envelope: &Value) -> Result<Envelope, String> {
+        Envelope::parse(envelope.to_string().as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_was_signed_is_read_as_it_was() {
+        let envelope = parse(&signed()).unwrap();
+        assert!(envelope.is_signed_by(&PublicKey::parse(PUBLIC).unwrap()));
+        assert_eq!(envelope.statement().unwrap(), statement());
+    }
+
+    /// The example of the document: the type and the body with their lengths before them.
+    #[test]
+    fn the_encoding_is_the_one_of_the_document() {
+        assert_eq!(
+            encoding(b"hello world"),
+            b"DSSEv1 28 application/vnd.in-toto+json 11 hello world"
+        );
+    }
+
+    #[test]
+    fn base64_of_either_alphabet_is_read() {
+        for text in ["+/+/", "-_-_", "-_-\n_"] {
+            assert_eq!(base64(text), Some(vec![0xfb, 0xff, 0xbf]), "{text}");
+        }
+        assert_eq!(base64("%%"), None);
+    }
+
+    #[test]
+    fn every_change_of_what_is_signed_breaks_the_signature() {
+        let key = PublicKey::parse(PUBLIC).unwrap();
+        let mut envelope = signed();
+        let other = Statement {
+            version: Version::new(9, 0, 0),
+            ..statement()
+        };
+        envelope["payload"] = json!(ByteString(other.to_json().to_string().into_bytes()));
+        assert!(!parse(&envelope).unwrap().is_signed_by(&key));
+        let mut envelope = signed();
+        envelope["signatures"] = json!([]);
+        assert!(!parse(&envelope).unwrap().is_signed_by(&key));
+        // One that is none beside one that is good, as when two people sign.
+        let mut envelope = signed();
+        envelope["signatures"]
+            .as_array_mut()
+            .unwrap()
+            .insert(0, json!({"sig": "AAAA"}));
+        assert!(parse(&envelope).unwrap().is_signed_by(&key));
+    }
+
+    #[test]
+    fn what_is_no_envelope_or_of_something_else_is_named() {
+        let with = |change: fn(&mut Value)| {
+            let mut envelope = signed();
+            change(&mut envelope);
+            parse(&envelope).unwrap_err()
+        };
+        assert!(
+            Envelope::parse(&[0; 64])
+                .unwrap_err()
+                .to_string()
+                .contains("no DSSE envelope")
+        );
+        assert_eq!(
+            Envelope::parse(&vec![b' '; SIGNATURE_LIMIT + 1]).unwrap_err(),
+            StatementError::TooLarge
+        );
+        assert!(with(|e| e["payloadType"] = json!("text/plain")).contains("text/plain"));
+        assert!(with(|e| e["payload"] = json!("?")).contains("`payload` is no base64"));
+        assert!(with(|e| e["signatures"][0]["sig"] = json!("?")).contains("`sig` is no base64"));
+    }
+
+    #[test]
+    fn another_kind_of_statement_is_refused() {
+        let with = |change: fn(&mut Value)| {
+            let mut statement = statement().to_json();
+            change(&mut statement);
+            Statement::parse(statement.to_string().as_bytes()).unwrap_err()
+        };
+        assert!(with(|s| s["_type"] = json!("v0")).contains(STATEMENT_TYPE));
+        assert!(
+            with(|s| s["predicateType"] = json!("https://slsa.dev/provenance/v1")).contains(PREDICATE_TYPE)
+        );
+        assert!(with(|s| s["subject"] = json!([])).contains("0 subjects"));
+        assert!(with(|s| s["subject"][0]["digest"] = json!({"sha1": "00"})).contains("sha256"));
+        assert!(with(|s| s["predicate"]["version"] = json!("latest")).contains("no semantic version"));
+        let more = |s: &mut Value| s["predicate"]["builder"] = json!("somebody");
+        let mut known = statement().to_json();
+        more(&mut known);
+        assert_eq!(
+            Statement::parse(known.to_string().as_bytes()),
+            Ok(statement()),
+            "more may be said"
+        );
+    }
+}
