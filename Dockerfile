@@ -6,8 +6,13 @@
 #
 # `make image-test` builds this very file where no image can be pulled, and runs what came out.
 
-# Debian, with Rust: what the program is linked to comes from the same place that the image's libraries come from.
-ARG BUILD_IMAGE=rust:1.95-bookworm
+# Debian, with Rust: what the program is linked to comes from the same place that the image's libraries come from. The one
+# image that this file pulls; to pin it,
+#
+#   docker build --build-arg BUILD_IMAGE=docker.io/library/rust@sha256:… .
+#
+# with the digest that `docker buildx imagetools inspect docker.io/library/rust:1.95-bookworm` prints.
+ARG BUILD_IMAGE=docker.io/library/rust:1.95-bookworm
 
 FROM ${BUILD_IMAGE} AS build
 # A profile of cargo's; `dev` is quick to build and slow to run.

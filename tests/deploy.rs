@@ -278,9 +278,14 @@ fn the_overlays_fit_together() {
     );
     let policy = object("NetworkPolicy", NAME);
     let open = policy.data["spec"]["ingress"].as_array().unwrap();
+    let rule = open
+        .iter()
+        .find(|rule| rule["ports"][0]["port"] == port["targetPort"])
+        .expect("the API server gets in");
+    let from = rule["from"].as_array().unwrap();
     assert!(
-        open.iter()
-            .any(|rule| rule["ports"][0]["port"] == port["targetPort"])
+        from.iter().all(|peer| peer["ipBlock"]["cidr"] != "0.0.0.0/0"),
+        "and nobody else: {from:?}"
     );
     let certificate = object("Certificate", &service.name_any());
     let name = format!("{}.{}.svc", service.name_any(), service.namespace().unwrap());
@@ -474,6 +479,8 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     .into();
     values["pluginConfigMaps"][2]["optional"] = true.into();
     values["serviceMonitor"] = json!({ "enabled": true });
+    // Beside the tag there is the digest.
+    values["image"] = json!({ "tag": "0.1.0" });
     let mut from_helm = comparable(rendered(&cluster, &client, &values).await);
     let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/monitoring"));
     // Helm makes the namespace by an option, and the plugins are more than a release can hold.
@@ -494,6 +501,86 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
         serde_json::to_string_pretty(&objects).unwrap()
     };
     similar_asserts(&text(&mut from_helm), &text(&mut from_kustomize));
+}
+
+/// What `webhook-manifests` prints for the chart.
+fn webhook_values(config: &Path) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args([
+            "webhook-manifests",
+            "--no-match-conditions",
+            "-o",
+            "helm",
+            "--config",
+        ])
+        .arg(config)
+        .output()
+        .expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+    serde_saphyr::from_str(&String::from_utf8(output.stdout).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest() {
+    let (cluster, client, _folder) = bare_cluster().await;
+    let (_folder, config) = configuration();
+    let file = root().join("manifests/deploy/components/webhook/config/config.yaml");
+    let text = std::fs::read_to_string(file).unwrap();
+    std::fs::write(&config, &text).unwrap();
+    let mut values = webhook_values(&config);
+    values["config"] = text.into();
+    values["webhook"]["from"] = json!([{ "ipBlock": { "cidr": "192.0.2.1/32" } }]);
+    let digest = format!("sha256:{}", "ab".repeat(32));
+    values["image"] = json!({ "digest": digest });
+    values["signatureKeysSecret"] = "keys".into();
+    values["webhook"]["clientCaConfigMap"] = "callers".into();
+    let from_helm = comparable(rendered(&cluster, &client, &values).await);
+    let from_kustomize = comparable(kustomized("manifests/deploy/overlays/webhook"));
+    let of_webhook = |name: &&String| {
+        [
+            "Service ",
+            "Issuer ",
+            "Certificate ",
+            "ValidatingWebhookConfiguration ",
+            "NetworkPolicy ",
+        ]
+        .iter()
+        .any(|kind| name.starts_with(kind))
+    };
+    let names: Vec<_> = from_kustomize.keys().filter(of_webhook).collect();
+    assert_eq!(names.len(), 8, "{names:?}");
+    for name in names {
+        assert_eq!(from_helm.get(name), from_kustomize.get(name), "{name}");
+    }
+    let pod = |objects: &BTreeMap<String, Value>| {
+        objects["Deployment operator-host operator-host"]["spec"]["template"]["spec"].clone()
+    };
+    let (helm, kustomize) = (pod(&from_helm), pod(&from_kustomize));
+    let has = |pod: &Value, place: &str, name: &str| {
+        let list = pod.pointer(place).and_then(Value::as_array).unwrap();
+        list.iter().find(|one| one["name"] == name).cloned()
+    };
+    for place in ["/volumes", "/containers/0/volumeMounts", "/containers/0/ports"] {
+        let (helm, kustomize) = (has(&helm, place, "webhook"), has(&kustomize, place, "webhook"));
+        assert!(
+            helm.is_some() && helm == kustomize,
+            "{place}: {helm:?} {kustomize:?}"
+        );
+    }
+    for (variable, folder) in [
+        ("OPERATOR_HOST_SIGNATURE_KEYS", "keys"),
+        ("OPERATOR_HOST_CLIENT_CA", "client-ca"),
+    ] {
+        let file = has(&helm, "/containers/0/env", variable).unwrap()["value"].clone();
+        let mount = has(&helm, "/containers/0/volumeMounts", folder).unwrap()["mountPath"].clone();
+        assert!(
+            file.as_str().unwrap().starts_with(mount.as_str().unwrap()),
+            "{file} {mount}"
+        );
+        assert!(has(&helm, "/volumes", folder).is_some());
+    }
+    let image = helm["containers"][0]["image"].as_str().unwrap();
+    assert_eq!(image, format!("registry.example.com/operator-host@{digest}"));
 }
 
 fn similar_asserts(helm: &str, kustomize: &str) {
@@ -627,6 +714,16 @@ fn the_dockerfile_ends_in_an_image_without_a_shell_that_runs_as_nobody() {
         .filter(|line| line.starts_with("COPY"))
         .collect::<Vec<_>>();
     assert_eq!(copied, [&"COPY --from=build /image/ /"]);
+    // One argument pins all that is pulled.
+    let pulled: Vec<_> = dockerfile
+        .lines()
+        .filter(|line| line.starts_with("FROM "))
+        .collect();
+    assert_eq!(pulled, ["FROM ${BUILD_IMAGE} AS build", "FROM scratch"]);
+    assert!(
+        dockerfile.contains("ARG BUILD_IMAGE=docker.io/"),
+        "with its registry"
+    );
     for source in dockerfile.lines().filter_map(|line| line.strip_prefix("COPY ")) {
         let mut words: Vec<_> = source
             .split(' ')

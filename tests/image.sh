@@ -27,6 +27,7 @@ trap clean_up EXIT
 
 # What the Dockerfile names.
 base=$(sed -n 's/^ARG BUILD_IMAGE=//p' Dockerfile)
+[[ $base == docker.io/library/* ]] || fail "the Dockerfile's BUILD_IMAGE has no registry: $base"
 suite=${base##*-}
 
 check() { printf '    %s\n' "$1" >&2; }
@@ -46,7 +47,7 @@ make_base() {
     "${buildah[@]}" copy --quiet "$container" "$sysroot/lib" /usr/local/rust/lib
     "${buildah[@]}" config --env PATH=/usr/local/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin \
         --env CARGO_HOME=/usr/local/cargo --env CARGO_NET_OFFLINE=true "$container"
-    "${buildah[@]}" commit --quiet --rm "$container" "docker.io/library/$base"
+    "${buildah[@]}" commit --quiet --rm "$container" "$base"
 }
 
 build() {

@@ -1,5 +1,7 @@
 //! The API server asks the host before it writes a resource.
 
+mod callers;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -31,7 +33,11 @@ fn openssl(folder: &Path, arguments: &[&str]) {
 
 impl Authority {
     fn new(scenario: &Scenario, name: &str) -> Self {
-        let folder = scenario.folder.path().join(name);
+        Self::within(scenario.folder.path(), name)
+    }
+
+    fn within(folder: &Path, name: &str) -> Self {
+        let folder = folder.join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let subject = format!("/CN={name}");
         let new = [
@@ -81,16 +87,24 @@ fn configuration(scenario: &Scenario) -> PathBuf {
     scenario.config_with(top, &controller("puppet.wasm", "limits: {deadline: 20s}"))
 }
 
-/// Applies what `webhook-manifests` prints for this host.
-async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Authority, more: &[&str]) {
+/// Whether this API server can be told what not to send to a webhook.
+async fn knows_match_conditions(scenario: &Scenario) -> bool {
+    let version = scenario.client.apiserver_version().await.expect("a version");
+    let digits = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
+    digits.parse::<u32>().unwrap() >= 28
+}
+
+/// Where this host serves its webhook.
+async fn port(host: &Host) -> u16 {
     let line = host.until_log(&["serving the webhook"]).await;
-    let port: String = line
-        .split("127.0.0.1:")
-        .nth(1)
-        .unwrap()
-        .chars()
-        .take_while(char::is_ascii_digit)
-        .collect();
+    let rest = line.split("127.0.0.1:").nth(1).unwrap();
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+/// Applies what `webhook-manifests` prints for this host. Old API servers do not know `matchConditions`.
+async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Authority, more: &[&str]) {
+    let port = port(host).await;
     let url = format!("https://127.0.0.1:{port}/validate");
     let name = format!("test-{}", scenario.namespace);
     let crds = crate::support::root().join("tests/fixtures/puppet/crds.yaml");
@@ -102,6 +116,7 @@ async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Au
         .arg("--crd")
         .arg(crds)
         .args(more)
+        .args((!knows_match_conditions(scenario).await).then_some("--no-match-conditions"))
         .output()
         .unwrap();
     assert!(
@@ -332,4 +347,38 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
     put(&scenario, second.sign("1"));
     install(&scenario, &host, &config, &second, &[]).await;
     until_refused(&scenario, &invalid(), "denied the request").await;
+}
+
+#[tokio::test]
+async fn with_an_expired_certificate_what_is_deleted_goes_where_the_api_server_can_be_told() {
+    let scenario = Scenario::new("webhook-expired").await;
+    let config = configuration(&scenario);
+    let authority = Authority::new(&scenario, "ca");
+    put(&scenario, authority.sign("1"));
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    install(&scenario, &host, &config, &authority, &[]).await;
+    until_refused(&scenario, &invalid(), "denied the request").await;
+    create(&scenario, "p", &good(), false).await.expect("it is taken");
+    let finalizer = "operator-host.dev/puppet".to_owned();
+    let has = |p: &DynamicObject| {
+        p.metadata
+            .finalizers
+            .as_ref()
+            .is_some_and(|all| all.contains(&finalizer))
+    };
+    scenario.until(PUPPET, "p", "guarded by the host", has).await;
+
+    // The API server looks at a certificate when it connects, and holds on to a connection that it has.
+    host.kill();
+    put(&scenario, authority.sign("-1"));
+    let host = scenario.start_with(&config, &[]);
+    install(&scenario, &host, &config, &authority, &[]).await;
+    until_refused(&scenario, &good(), "certificate has expired").await;
+    scenario.delete(PUPPET, "p").await;
+    if !knows_match_conditions(&scenario).await {
+        // The host cannot take its finalizer off until the certificate is renewed, and then does.
+        put(&scenario, authority.sign("1"));
+    }
+    scenario.until_gone(PUPPET, "p").await;
 }

@@ -3,158 +3,165 @@
 //!
 //! Every replica serves it, whoever leads: caches and plugins are the same. A plugin that fails, or has no answer in
 //! time, is no verdict on the resource: the API server gets an error, and the webhook's `failurePolicy` decides.
+//!
+//! Whoever reaches the port can ask. So what a caller can make the host hold is bounded (`bounds`), an object is text until
+//! the plugin is asked (`review`), and who did not show a certificate learns the verdict and nothing else of the plugin.
 
+mod bounds;
 mod certificates;
+mod review;
 mod server;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use kube::core::DynamicObject;
-use kube::core::Status;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
+use tokio::sync::Semaphore;
+use tracing::{debug, warn};
 
+use self::bounds::{Bounds, OBJECT};
+use self::review::Review;
 use crate::controller::context::Context;
-use crate::controller::object::is_terminating;
+use crate::controller::object::shorten;
 use crate::controller::reconcile::{Admission, admit};
 
 pub use self::server::{PATH, ServerError, start};
 
+/// Reviews of one controller at a time. They have turns of their own: a controller's passes take none of these, and leave
+/// none to its reviews.
+const TURNS: usize = 4;
+/// Characters of a plugin's message in a verdict.
+const MESSAGE: usize = 2048;
+
 /// The controllers that could be asked now.
 #[derive(Default)]
-pub struct Door(Mutex<BTreeMap<String, Weak<Context>>>);
+pub struct Door {
+    controllers: Mutex<BTreeMap<String, Entry>>,
+    /// Why there was no verdict last, by controller: it is said once.
+    said: Mutex<BTreeMap<String, String>>,
+}
 
-/// Why there is no verdict; the API server is told, and its `failurePolicy` decides.
+#[derive(Clone)]
+struct Entry {
+    context: Weak<Context>,
+    turns: Arc<Semaphore>,
+}
+
+/// What the API server gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Allowed,
+    /// In the plugin's words.
+    Denied(String),
+}
+
+/// Why there is no verdict; the webhook's `failurePolicy` decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NoVerdict {
-    /// For a metric; `None` when no controller is for that kind.
-    controller: Option<String>,
-    message: String,
+    /// Without any word of a plugin: for whoever asks.
+    public: String,
+    /// With all that is known: for the log, and for callers that are verified.
+    detail: String,
+}
+
+impl NoVerdict {
+    fn new(public: impl Into<String>) -> Self {
+        let public = public.into();
+        Self {
+            detail: public.clone(),
+            public,
+        }
+    }
 }
 
 impl Door {
     /// A controller runs from now on.
     pub fn open(&self, context: &Arc<Context>) {
-        let name = context.config.name.clone();
-        self.lock().insert(name, Arc::downgrade(context));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Weak<Context>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let entry = Entry {
+            context: Arc::downgrade(context),
+            turns: Arc::new(Semaphore::new(TURNS)),
+        };
+        lock(&self.controllers).insert(context.config.name.clone(), entry);
     }
 
     /// The controller of a kind, whatever its version: with `matchPolicy: Equivalent` the resource comes in the one that
     /// the webhook's rules name.
-    fn controller_of(&self, group: &str, kind: &str) -> Option<Arc<Context>> {
-        let contexts = self.lock();
-        let mut contexts = contexts.values().filter_map(Weak::upgrade);
-        contexts.find(|context| {
+    fn controller_of(&self, review: &Review<'_>) -> Option<(Arc<Context>, Arc<Semaphore>)> {
+        let controllers = lock(&self.controllers);
+        controllers.values().find_map(|entry| {
+            let context = entry.context.upgrade()?;
             let parent = &context.config.parent;
-            parent.group() == group && parent.kind == kind
+            let is_it = parent.group() == review.group && parent.kind == review.kind;
+            is_it.then(|| (context, Arc::clone(&entry.turns)))
         })
     }
 
-    /// What the plugin says of a resource that is about to be written.
-    async fn verdict(
-        &self,
-        request: &AdmissionRequest<DynamicObject>,
-    ) -> Result<(String, AdmissionResponse), NoVerdict> {
-        let allowed = AdmissionResponse::from(request);
-        let kind = &request.kind;
-        let Some(context) = self.controller_of(&kind.group, &kind.kind) else {
-            return Err(NoVerdict {
-                controller: None,
-                message: format!("no controller for {} runs here yet", kind.kind),
-            });
+    /// What the plugin says of a resource that is about to be written, and the name of its controller.
+    async fn verdict(&self, review: &Review<'_>, bounds: &Bounds) -> (String, Result<Verdict, NoVerdict>) {
+        let found = self.controller_of(review);
+        let name = found.as_ref().map(|(context, _)| context.config.name.clone());
+        let name = name.unwrap_or_default();
+        // Whether or not there is a controller: a resource that goes must be able to.
+        let Some(object) = review.asked_about() else {
+            return (name, Ok(Verdict::Allowed));
         };
-        let controller = context.config.name.clone();
-        let Some(object) = request.object.as_ref().filter(|_| is_asked(request)) else {
-            return Ok((controller, allowed));
+        let verdict = match found {
+            None => Err(NoVerdict::new(format!(
+                "no controller for {} runs here yet",
+                shorten(&review.kind, 63)
+            ))),
+            Some((context, turns)) => ask(&context, &turns, object, bounds).await,
         };
-        match admit(&context, object).await {
-            Ok(Admission::Fine) => Ok((controller, allowed)),
-            Ok(Admission::Invalid(message)) => {
-                let mut denied = allowed.deny(&message);
-                denied.result = Status::failure(&message, "Invalid").with_code(422);
-                Ok((controller, denied))
-            }
-            Err(message) => Err(NoVerdict {
-                controller: Some(controller),
-                message,
-            }),
+        self.say(&name, verdict.as_ref().err());
+        (name, verdict)
+    }
+
+    fn say(&self, controller: &str, error: Option<&NoVerdict>) {
+        let mut said = lock(&self.said);
+        let Some(NoVerdict { detail, .. }) = error else {
+            said.remove(controller);
+            return;
+        };
+        let before = said.insert(controller.to_owned(), detail.clone());
+        if before.as_ref() == Some(detail) {
+            debug!(controller, "no verdict: {detail}");
+        } else {
+            warn!(
+                controller,
+                "the webhook gives no verdict, its failurePolicy decides: {detail}"
+            );
         }
     }
 }
 
-/// Whether the plugin is to be asked. Not when the resource is going, or what the user wants stays as it was: else a
-/// resource from before the webhook could lose its finalizers no more.
-fn is_asked(request: &AdmissionRequest<DynamicObject>) -> bool {
-    let writes = matches!(request.operation, Operation::Create | Operation::Update);
-    let subresource = request
-        .sub_resource
-        .as_deref()
-        .is_some_and(|name| !name.is_empty());
-    let going = request.object.as_ref().is_some_and(is_terminating);
-    let same = match (&request.old_object, &request.object) {
-        (Some(old), Some(new)) => wants(old) == wants(new),
-        _ => false,
-    };
-    writes && !subresource && !going && !same
+async fn ask(
+    context: &Context,
+    turns: &Semaphore,
+    object: &str,
+    bounds: &Bounds,
+) -> Result<Verdict, NoVerdict> {
+    let weight = review::weight(object);
+    if weight > OBJECT {
+        return Err(NoVerdict::new(format!(
+            "the object would take {} MiB of memory; at most {} MiB are possible",
+            weight >> 20,
+            OBJECT >> 20
+        )));
+    }
+    let stopping = |_| NoVerdict::new("the host is stopping");
+    let _turn = turns.acquire().await.map_err(stopping)?;
+    let _room = bounds.object(weight).await;
+    let object =
+        review::object(object).map_err(|error| NoVerdict::new(format!("this is no object: {error}")))?;
+    match admit(context, object).await {
+        Ok(Admission::Fine) => Ok(Verdict::Allowed),
+        Ok(Admission::Invalid(message)) => Ok(Verdict::Denied(shorten(&message, MESSAGE))),
+        Err(error) => Err(NoVerdict {
+            public: error.without_the_plugins_words().to_owned(),
+            detail: error.to_string(),
+        }),
+    }
 }
 
-/// What a resource says that is the user's to say.
-fn wants(object: &DynamicObject) -> (serde_json::Value, [Option<&BTreeMap<String, String>>; 2]) {
-    let mut data = object.data.clone();
-    if let Some(data) = data.as_object_mut() {
-        data.remove("status");
-    }
-    let metadata = &object.metadata;
-    (data, [metadata.labels.as_ref(), metadata.annotations.as_ref()])
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn request(
-        operation: &str,
-        old: Value,
-        new: Value,
-        subresource: &str,
-    ) -> AdmissionRequest<DynamicObject> {
-        let kind = json!({"group": "a.dev", "version": "v1", "kind": "Thing"});
-        let object = |value: Value| {
-            let mut object = json!({"apiVersion": "a.dev/v1", "kind": "Thing", "metadata": {"name": "a"}});
-            for (key, value) in value.as_object()? {
-                object[key] = value.clone();
-            }
-            Some(object)
-        };
-        serde_json::from_value(json!({
-            "uid": "1", "kind": kind, "name": "a", "operation": operation, "userInfo": {}, "subResource": subresource,
-            "resource": {"group": "a.dev", "version": "v1", "resource": "things"},
-            "object": object(new), "oldObject": object(old),
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn only_a_change_of_what_the_user_wants_is_asked_about() {
-        let spec = |n: u32| json!({"spec": {"n": n}});
-        assert!(is_asked(&request("CREATE", Value::Null, spec(1), "")));
-        assert!(is_asked(&request("UPDATE", spec(1), spec(2), "")));
-        let labelled = json!({"metadata": {"name": "a", "labels": {"a": "b"}}, "spec": {"n": 1}});
-        assert!(is_asked(&request("UPDATE", spec(1), labelled, "")));
-
-        assert!(!is_asked(&request("UPDATE", spec(1), spec(1), "")));
-        let status = json!({"spec": {"n": 1}, "status": {"n": 2}});
-        assert!(!is_asked(&request("UPDATE", spec(1), status.clone(), "")));
-        assert!(!is_asked(&request("UPDATE", spec(2), status, "status")));
-        let going =
-            json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"n": 1}});
-        assert!(!is_asked(&request("UPDATE", spec(2), going, "")));
-        assert!(!is_asked(&request("DELETE", spec(1), Value::Null, "")));
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The certificate of the webhook: two mounted files, read again when they change. They may come after the host, as
+//! The certificate of the webhook, and the authorities of its callers' certificates: mounted files, read again when they change. They may come after the host, as
 //! those of cert-manager do, and what is wrong with them is said and looked at again until it is right.
 
 use std::path::Path;
@@ -8,37 +8,38 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{RootCertStore, ServerConfig};
 use tracing::{info, warn};
 use x509_parser::parse_x509_certificate;
 
 use crate::config::webhook::WebhookConfig;
+use crate::files;
 use crate::telemetry::Instruments;
 
 /// How often the files are looked at. They are small.
 const PERIOD: Duration = Duration::from_secs(1);
 /// A file that is larger is no certificate.
-const LIMIT: u64 = 1 << 20;
+const LIMIT: usize = 1 << 20;
 
-/// The certificate that is shown to the API server; none until there is one.
+/// How the webhook speaks TLS; not at all until there is a certificate.
 #[derive(Debug)]
 pub(super) struct Certificates {
-    current: RwLock<Option<Arc<CertifiedKey>>>,
+    current: RwLock<Option<Arc<ServerConfig>>>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ResolvesServerCert for Certificates {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.current
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
+/// The contents of the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Contents {
+    chain: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
 }
 
-/// The contents of both files, or why they cannot be read.
-type Files = Result<(Vec<u8>, Vec<u8>), String>;
+/// The contents, or why they cannot be read.
+type Files = Result<Contents, String>;
 
 /// When a certificate is valid, in seconds of the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,14 +60,19 @@ impl Validity {
 
     /// Why the API server does not take it at `now`.
     fn problem(self, now: i64) -> Option<String> {
-        let at = |seconds| {
-            jiff::Timestamp::from_second(seconds)
-                .map_or_else(|_| seconds.to_string(), |time| time.to_string())
-        };
         if now < self.from {
-            return Some(format!("the certificate is not valid before {}", at(self.from)));
+            return Some(format!(
+                "the certificate is not valid before {}",
+                timestamp(self.from)
+            ));
         }
-        (now > self.to).then(|| format!("the certificate has expired at {}", at(self.to)))
+        (now > self.to).then(|| format!("the certificate has expired at {}", timestamp(self.to)))
+    }
+
+    /// Whether so little is left of its time that it should have been renewed: a tenth, and at most a week.
+    fn is_ending(self, now: i64) -> bool {
+        let margin = ((self.to - self.from) / 10).min(7 * 24 * 3600);
+        self.problem(now).is_none() && now > self.to - margin
     }
 }
 
@@ -78,18 +84,31 @@ impl Certificates {
         }
     }
 
+    /// What the next connection is served with.
+    pub(super) fn current(&self) -> Option<Arc<ServerConfig>> {
+        self.current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     /// Follows the files until the process ends.
     pub(super) async fn follow(self: Arc<Self>, config: WebhookConfig, instruments: Instruments) {
         let mut read: Option<Files> = None;
         let mut loaded: Option<Validity> = None;
         let mut refused = None;
         let mut said: Option<Option<String>> = None;
+        let mut ending = false;
         loop {
-            let now = read_both(&config);
+            let now = read_all(&config);
             if read.as_ref() != Some(&now) {
-                refused = match now.clone().and_then(|(chain, key)| self.load(&chain, &key)) {
-                    Ok((key, validity)) => {
-                        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
+                refused = match now
+                    .as_ref()
+                    .map_err(Clone::clone)
+                    .and_then(|contents| self.load(contents))
+                {
+                    Ok((tls, validity)) => {
+                        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(tls);
                         loaded = Some(validity);
                         None
                     }
@@ -119,44 +138,87 @@ impl Certificates {
                         info!(certificate = %config.certificate.display(), "webhook: the certificate is in use");
                     }
                 }
+                ending = false;
                 let words = problem
                     .clone()
                     .unwrap_or_else(|| "its certificate is in use".to_owned());
                 instruments.health.webhook(words);
                 said = Some(problem);
             }
+            let ends = loaded.filter(|validity| validity.is_ending(clock()));
+            if let Some(validity) = ends.filter(|_| !ending) {
+                let at = timestamp(validity.to);
+                warn!(
+                    "webhook: the certificate ends at {at} and was not renewed: after that the API server cannot call the host, \
+                     and `failurePolicy` decides"
+                );
+                instruments
+                    .health
+                    .webhook(format!("its certificate is in use, and ends at {at}: renew it"));
+            }
+            ending = ends.is_some();
             tokio::time::sleep(PERIOD).await;
         }
     }
 
-    fn load(&self, chain: &[u8], key: &[u8]) -> Result<(Arc<CertifiedKey>, Validity), String> {
-        let chain = CertificateDer::pem_slice_iter(chain)
+    fn load(&self, contents: &Contents) -> Result<(Arc<ServerConfig>, Validity), String> {
+        let chain = CertificateDer::pem_slice_iter(&contents.chain)
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| format!("the certificate cannot be read: {error}"))?;
         let first = chain.first().ok_or("the certificate's file holds none")?;
         let validity =
             Validity::of(first).map_err(|error| format!("the certificate cannot be read: {error}"))?;
-        let key =
-            PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("the key cannot be read: {error}"))?;
+        let key = PrivateKeyDer::from_pem_slice(&contents.key)
+            .map_err(|error| format!("the key cannot be read: {error}"))?;
         let certified = CertifiedKey::from_der(chain, key, &self.provider)
             .map_err(|error| format!("the certificate and the key cannot be used together: {error}"))?;
-        Ok((Arc::new(certified), validity))
+        let tls = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let tls = match &contents.client_ca {
+            None => tls.with_no_client_auth(),
+            Some(authorities) => {
+                let roots = Arc::new(roots(authorities)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&self.provider))
+                    .build()
+                    .map_err(|error| format!("the authorities of --client-ca cannot be used: {error}"))?;
+                tls.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut tls = tls.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok((Arc::new(tls), validity))
     }
 }
 
-fn read_both(config: &WebhookConfig) -> Files {
-    Ok((read(&config.certificate)?, read(&config.key)?))
+fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+    let wrong =
+        |reason: &dyn std::fmt::Display| format!("the authorities of --client-ca cannot be read: {reason}");
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| wrong(&error))?;
+        roots.add(certificate).map_err(|error| wrong(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(wrong(&"the file holds no certificate"));
+    }
+    Ok(roots)
+}
+
+fn read_all(config: &WebhookConfig) -> Files {
+    Ok(Contents {
+        chain: read(&config.certificate)?,
+        key: read(&config.key)?,
+        client_ca: config.client_ca.as_deref().map(read).transpose()?,
+    })
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", file.display());
-    let size = std::fs::metadata(file).map_err(|error| failed(&error))?.len();
-    if size > LIMIT {
-        return Err(failed(&format_args!(
-            "it has {size} bytes, at most {LIMIT} are read"
-        )));
-    }
-    std::fs::read(file).map_err(|error| failed(&error))
+    files::read(file, LIMIT).map_err(|error| format!("cannot read {}: {error}", file.display()))
+}
+
+fn timestamp(seconds: i64) -> String {
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
 fn clock() -> i64 {
@@ -180,5 +242,17 @@ mod tests {
             validity.problem(201).as_deref(),
             Some("the certificate has expired at 1970-01-01T00:03:20Z")
         );
+    }
+
+    #[test]
+    fn a_certificate_that_was_not_renewed_in_time_is_ending() {
+        let day = 24 * 3600;
+        let quarter = Validity {
+            from: 0,
+            to: 90 * day,
+        };
+        assert!(!quarter.is_ending(82 * day) && quarter.is_ending(84 * day) && !quarter.is_ending(91 * day));
+        let hour = Validity { from: 0, to: 3600 };
+        assert!(!hour.is_ending(3000) && hour.is_ending(3300));
     }
 }

@@ -6,34 +6,37 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionReview};
-use rustls::ServerConfig;
+use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info, warn};
 
+use super::bounds::{Admitted, Bounds};
 use super::certificates::Certificates;
-use super::{Door, NoVerdict};
+use super::review::Review;
+use super::{Door, Verdict};
 use crate::config::webhook::WebhookConfig;
 use crate::metrics::Metrics;
 use crate::telemetry::Instruments;
 
 /// Where reviews are sent.
 pub const PATH: &str = "/validate";
-/// How long a client may take for its handshake and for each request's head.
+/// How long a client may take for its handshake, for each request's head, and for its body.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The API server waits no longer by itself.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
-/// Two versions of an object, each of which etcd limits to 1.5 MiB, as JSON.
-const MAX_BODY: usize = 16 << 20;
+/// Two versions of an object, each of which etcd limits to 1.5 MiB. The API server limits what is sent to it to 3 MiB.
+const MAX_BODY: usize = 3 << 20;
+/// What a request's head may take.
+const MAX_HEAD: usize = 64 << 10;
 
 /// The webhook cannot be served.
 #[derive(Debug, Error)]
@@ -46,9 +49,6 @@ pub enum ServerError {
         /// What the system said.
         error: std::io::Error,
     },
-    /// TLS cannot be set up.
-    #[error("cannot set up TLS for the webhook: {0}")]
-    Tls(#[from] rustls::Error),
 }
 
 /// Listens from now on, and answers as soon as the certificate's files are right, until the process ends.
@@ -65,25 +65,29 @@ pub async fn start(
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     info!(address = %listener.local_addr().map_err(failed)?, path = PATH, "serving the webhook");
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let certificates = Arc::new(Certificates::new(Arc::clone(&provider)));
-    let mut tls = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::clone(&certificates) as _);
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(tls));
-    let metrics = Arc::clone(&instruments.metrics);
+    let certificates = Arc::new(Certificates::new(provider));
+    let server = Arc::new(Server {
+        door,
+        metrics: Arc::clone(&instruments.metrics),
+        bounds: Arc::default(),
+        certificates: Arc::clone(&certificates),
+        verifies: config.client_ca.is_some(),
+    });
+    if !server.verifies {
+        info!("the webhook answers whoever reaches it: --client-ca makes it ask for a certificate");
+    }
     tokio::spawn(certificates.follow(config, instruments));
     tokio::spawn(async move {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    tokio::spawn(serve(
-                        stream,
-                        acceptor.clone(),
-                        Arc::clone(&door),
-                        Arc::clone(&metrics),
-                    ));
+                Ok((stream, peer)) => {
+                    let peer = peer.ip().to_canonical();
+                    match server.bounds.admit(peer) {
+                        Some(admitted) => {
+                            tokio::spawn(Arc::clone(&server).serve(stream, admitted));
+                        }
+                        None => debug!(%peer, "too many connections for the webhook: this one is closed"),
+                    }
                 }
                 Err(error) => {
                     // Such as too many open files: others end meanwhile.
@@ -96,86 +100,149 @@ pub async fn start(
     Ok(())
 }
 
-async fn serve(stream: TcpStream, acceptor: TlsAcceptor, door: Arc<Door>, metrics: Arc<Metrics>) {
-    let stream = match tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return debug!(%error, "a connection for the webhook ended in its handshake"),
-        Err(_elapsed) => return debug!("a connection for the webhook did not finish its handshake"),
-    };
-    let service = service_fn(|request| {
-        let (door, metrics) = (&door, &metrics);
-        async move { Ok::<_, Infallible>(answer(request, door, metrics).await) }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
-        debug!(%error, "a connection for the webhook ended early");
-    }
+/// What every connection needs.
+struct Server {
+    door: Arc<Door>,
+    metrics: Arc<Metrics>,
+    bounds: Arc<Bounds>,
+    certificates: Arc<Certificates>,
+    /// Whether every caller has shown a certificate.
+    verifies: bool,
 }
 
-async fn answer(request: Request<Incoming>, door: &Door, metrics: &Metrics) -> Response<Full<Bytes>> {
-    if request.uri().path() != PATH {
-        return plain(StatusCode::NOT_FOUND, format!("reviews are taken at {PATH}\n"));
-    }
-    if request.method() != Method::POST {
-        return plain(StatusCode::METHOD_NOT_ALLOWED, "only POST\n".to_owned());
-    }
-    let limit = timeout(request.uri().query().unwrap_or_default());
-    match tokio::time::timeout(limit, review(request, door, metrics)).await {
-        Ok(response) => response,
-        Err(_elapsed) => {
-            metrics.admission("", "failed");
-            plain(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                format!("no verdict within {limit:?}\n"),
-            )
+impl Server {
+    async fn serve(self: Arc<Self>, stream: TcpStream, _admitted: Admitted) {
+        let Some(tls) = self.certificates.current() else {
+            return debug!("a connection for the webhook is closed: there is no certificate");
+        };
+        let handshake = TlsAcceptor::from(tls).accept(stream);
+        let stream = match tokio::time::timeout(PATIENCE, handshake).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return debug!(%error, "a connection for the webhook ended in its handshake"),
+            Err(_elapsed) => return debug!("a connection for the webhook did not finish its handshake"),
+        };
+        let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request).await) });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(PATIENCE)
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = connection.await {
+            debug!(%error, "a connection for the webhook ended early");
         }
     }
-}
 
-async fn review(request: Request<Incoming>, door: &Door, metrics: &Metrics) -> Response<Full<Bytes>> {
-    let bad = |error: &dyn std::fmt::Display| {
-        plain(
-            StatusCode::BAD_REQUEST,
-            format!("this is no AdmissionReview: {error}\n"),
-        )
-    };
-    let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) => return bad(&error),
-    };
-    let review: AdmissionReview<DynamicObject> = match serde_json::from_slice(&body) {
-        Ok(review) => review,
-        Err(error) => return bad(&error),
-    };
-    let request: AdmissionRequest<DynamicObject> = match review.try_into() {
-        Ok(request) => request,
-        Err(error) => return bad(&error),
-    };
-    match door.verdict(&request).await {
-        Ok((controller, response)) => {
-            let result = if response.allowed { "allowed" } else { "denied" };
-            metrics.admission(&controller, result);
-            debug!(
-                controller,
-                name = request.name,
-                namespace = request.namespace,
-                result,
-                "reviewed"
-            );
-            match serde_json::to_vec(&response.into_review()) {
-                Ok(body) => respond(StatusCode::OK, "application/json", body),
-                Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        if request.uri().path() != PATH {
+            return plain(StatusCode::NOT_FOUND, &format!("reviews are taken at {PATH}"));
+        }
+        if request.method() != Method::POST {
+            return plain(StatusCode::METHOD_NOT_ALLOWED, "only POST");
+        }
+        let limit = timeout(request.uri().query().unwrap_or_default());
+        match tokio::time::timeout(limit, self.review(request)).await {
+            Ok(response) => response,
+            Err(_elapsed) => {
+                self.metrics.admission("", "failed");
+                plain(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    &format!("no verdict within {limit:?}"),
+                )
             }
         }
-        Err(NoVerdict { controller, message }) => {
-            metrics.admission(controller.as_deref().unwrap_or_default(), "failed");
-            debug!(controller, name = request.name, "no verdict: {message}");
-            plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{message}\n"))
+    }
+
+    async fn review(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let read = tokio::time::timeout(PATIENCE, self.body(request)).await;
+        let (body, _room) = match read {
+            Ok(Ok(body)) => body,
+            Ok(Err(response)) => return response,
+            Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"),
+        };
+        let review = match Review::parse(&body) {
+            Ok(review) => review,
+            Err(error) => {
+                return plain(
+                    StatusCode::BAD_REQUEST,
+                    &format!("this is no AdmissionReview: {error}"),
+                );
+            }
+        };
+        let (controller, verdict) = self.door.verdict(&review, &self.bounds).await;
+        let result = match &verdict {
+            Ok(Verdict::Allowed) => "allowed",
+            Ok(Verdict::Denied(_)) => "denied",
+            Err(_) => "failed",
+        };
+        self.metrics.admission(&controller, result);
+        debug!(
+            controller,
+            name = review.name,
+            namespace = review.namespace,
+            result,
+            "reviewed"
+        );
+        match verdict {
+            Ok(verdict) => respond(
+                StatusCode::OK,
+                "application/json",
+                response(&review.uid, &verdict).to_string().into(),
+            ),
+            Err(error) if self.verifies => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.detail),
+            Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.public),
         }
     }
+
+    /// All of a body, and the room that it takes.
+    async fn body(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), Response<Full<Bytes>>> {
+        let too_large = || {
+            plain(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &format!("a review may have {MAX_BODY} bytes"),
+            )
+        };
+        let length = request.headers().get(CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        if length.is_some_and(|length| length > MAX_BODY) {
+            return Err(too_large());
+        }
+        let mut incoming = request.into_body();
+        let (mut body, mut room) = (Vec::new(), None::<OwnedSemaphorePermit>);
+        while let Some(frame) = incoming.frame().await {
+            let frame = frame.map_err(|error| plain(StatusCode::BAD_REQUEST, &error.to_string()))?;
+            let Ok(piece) = frame.into_data() else {
+                continue;
+            };
+            if body.len() + piece.len() > MAX_BODY {
+                return Err(too_large());
+            }
+            let more = self.bounds.body(piece.len()).ok_or_else(|| {
+                plain(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "too many reviews at a time: try again",
+                )
+            })?;
+            match &mut room {
+                None => room = Some(more),
+                Some(room) => room.merge(more),
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok((body, room))
+    }
+}
+
+/// The AdmissionReview with the answer.
+fn response(uid: &str, verdict: &Verdict) -> Value {
+    let mut response = json!({ "uid": uid, "allowed": matches!(verdict, Verdict::Allowed) });
+    if let Verdict::Denied(message) = verdict {
+        response["status"] =
+            json!({ "status": "Failure", "message": message, "reason": "Invalid", "code": 422 });
+    }
+    json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response })
 }
 
 /// How long the API server waits, as it says itself: `timeout=10s`.
@@ -186,8 +253,8 @@ fn timeout(query: &str) -> Duration {
     given.unwrap_or(MAX_TIMEOUT).min(MAX_TIMEOUT)
 }
 
-fn plain(status: StatusCode, body: String) -> Response<Full<Bytes>> {
-    respond(status, "text/plain; charset=utf-8", body.into())
+fn plain(status: StatusCode, body: &str) -> Response<Full<Bytes>> {
+    respond(status, "text/plain; charset=utf-8", format!("{body}\n").into())
 }
 
 fn respond(status: StatusCode, type_: &'static str, body: Vec<u8>) -> Response<Full<Bytes>> {

@@ -2,6 +2,18 @@
 {{ .Values.serviceAccount.name | default .Release.Name }}
 {{- end }}
 
+{{- define "operator-host.image" -}}
+{{- $host := first (splitList "/" .Values.image.repository) -}}
+{{- if or (not (contains "/" .Values.image.repository)) (not (or (contains "." $host) (contains ":" $host) (eq $host "localhost"))) -}}
+{{- fail "image.repository must begin with a registry, such as registry.example.com/operator-host" -}}
+{{- end -}}
+{{- with .Values.image.digest -}}
+{{ $.Values.image.repository }}@{{ . }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
 {{- define "operator-host.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 {{- if ne .Release.Name .Chart.Name }}

@@ -10,6 +10,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, KeyToPath, PodSpec, Volume};
 use kube::api::DynamicObject;
 use kube::{Api, Client, ResourceExt};
+use serde_json::Value;
 
 use crate::error::{Context, Error};
 use crate::manifests;
@@ -63,12 +64,18 @@ pub async fn for_server(client: &Client, objects: &mut [DynamicObject]) -> Resul
 }
 
 /// Gives an object the version that an old API server has of it: `policy/v1` is from Kubernetes 1.21, and its
-/// PodDisruptionBudget is `policy/v1beta1`'s.
+/// PodDisruptionBudget is `policy/v1beta1`'s; `matchConditions` of webhooks are from 1.28.
 pub fn for_old_servers(object: &mut DynamicObject) {
     if let Some(types) = &mut object.types
         && types.api_version == "policy/v1"
     {
         types.api_version = "policy/v1beta1".to_owned();
+    }
+    let webhooks = object.data.get_mut("webhooks").and_then(Value::as_array_mut);
+    for webhook in webhooks.into_iter().flatten() {
+        if let Some(webhook) = webhook.as_object_mut() {
+            webhook.remove("matchConditions");
+        }
     }
 }
 

@@ -20,23 +20,56 @@ pub enum Admission {
     Invalid(String),
 }
 
+/// Why there is no verdict.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    /// There is no version yet.
+    #[error("the plugin is being loaded")]
+    Loading,
+    /// There is no version that could be asked.
+    #[error("{0}")]
+    Failed(String),
+    /// What the plugin needs to know is not known yet.
+    #[error("the first lists are under way")]
+    Starting,
+    /// What the plugin needs to know is not known any more.
+    #[error("{0}")]
+    Watch(String),
+    /// The call failed.
+    #[error("{0}")]
+    Call(String),
+}
+
+impl NoAnswer {
+    /// For those who may not know what a plugin says besides its verdict.
+    #[must_use]
+    pub const fn without_the_plugins_words(&self) -> &'static str {
+        match self {
+            Self::Loading => "the plugin is being loaded",
+            Self::Failed(_) => "no version of the plugin can be used: the host's log says why",
+            Self::Starting => "the first lists are under way",
+            Self::Watch(_) => "a watch that the controller needs does not work: the host's log says why",
+            Self::Call(_) => "the plugin gave no answer: the host's log says why",
+        }
+    }
+}
+
 /// Asks the live version, with the children and the needs that the caches hold; nothing is written or remembered.
 ///
 /// # Errors
 /// When there is no verdict, and why.
-pub async fn admit(context: &Context, object: &DynamicObject) -> Result<Admission, String> {
+pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admission, NoAnswer> {
     let plugin = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => plugin.clone(),
-        Live::Loading => return Err("the plugin is being loaded".to_owned()),
-        Live::Failed(why) => return Err(why.to_string()),
+        Live::Loading => return Err(NoAnswer::Loading),
+        Live::Failed(why) => return Err(NoAnswer::Failed(why.to_string())),
     };
-    if context.is_starting(&ObjectName::of(object)) {
-        return Err("the first lists are under way".to_owned());
+    if context.is_starting(&ObjectName::of(&object)) {
+        return Err(NoAnswer::Starting);
     }
-    if let Some(failure) = context.watch_failure(object) {
-        return Err(failure);
+    if let Some(failure) = context.watch_failure(&object) {
+        return Err(NoAnswer::Watch(failure));
     }
-    let mut object = object.clone();
     crate::controller::object::slim(&mut object);
     match ask_ahead(context, &plugin, &Arc::new(object)).await {
         // Something that it waits for may come.
@@ -47,6 +80,6 @@ pub async fn admit(context: &Context, object: &DynamicObject) -> Result<Admissio
                 None => message,
             }))
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(NoAnswer::Call(error.to_string())),
     }
 }

@@ -1,0 +1,129 @@
+//! How much callers of the webhook may take of the host at a time. Whoever can reach the port can call.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Connections in all, and those of one address: an API server opens one for each review that waits.
+const CONNECTIONS: usize = 256;
+const CONNECTIONS_OF_ONE: usize = 64;
+/// Bytes of bodies that have arrived, in all.
+const BODIES: usize = 24 << 20;
+/// Bytes that objects under review may take, in all.
+const OBJECTS: usize = 96 << 20;
+/// Bytes that one object under review may take.
+pub(super) const OBJECT: usize = 64 << 20;
+/// Permits are of so many bytes, since there can be only so many permits.
+const UNIT: usize = 1 << 10;
+
+/// See the module. One for the webhook.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    peers: Mutex<HashMap<IpAddr, usize>>,
+    bodies: Arc<Semaphore>,
+    objects: Arc<Semaphore>,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            peers: Mutex::default(),
+            bodies: Arc::new(Semaphore::new(BODIES / UNIT)),
+            objects: Arc::new(Semaphore::new(OBJECTS / UNIT)),
+        }
+    }
+}
+
+/// One connection, for as long as it is held.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    bounds: Arc<Bounds>,
+    peer: IpAddr,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut peers = self.bounds.peers();
+        if let Some(count) = peers.get_mut(&self.peer) {
+            *count -= 1;
+            if *count == 0 {
+                peers.remove(&self.peer);
+            }
+        }
+    }
+}
+
+impl Bounds {
+    /// A connection, unless there are too many.
+    pub(super) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Admitted> {
+        let mut peers = self.peers();
+        let all: usize = peers.values().sum();
+        let own = peers.get(&peer).copied().unwrap_or_default();
+        if all >= CONNECTIONS || own >= CONNECTIONS_OF_ONE {
+            return None;
+        }
+        peers.insert(peer, own + 1);
+        Some(Admitted {
+            bounds: Arc::clone(self),
+            peer,
+        })
+    }
+
+    /// Room for a piece of a body; it does not wait, since those who hold the room may be waiting for more.
+    pub(super) fn body(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.bodies)
+            .try_acquire_many_owned(units(bytes)?)
+            .ok()
+    }
+
+    /// Waits for room for an object. There will be some when it is no larger than [`OBJECT`].
+    pub(super) async fn object(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.objects)
+            .acquire_many_owned(units(bytes)?)
+            .await
+            .ok()
+    }
+
+    fn peers(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn units(bytes: usize) -> Option<u32> {
+    u32::try_from(bytes.div_ceil(UNIT)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_has_room_for_some_connections_and_leaves_room_for_others() {
+        let bounds = Arc::<Bounds>::default();
+        let peer = |n: u8| IpAddr::from([10, 0, 0, n]);
+        let mut held: Vec<_> = std::iter::from_fn(|| bounds.admit(peer(1))).collect();
+        assert_eq!(held.len(), CONNECTIONS_OF_ONE);
+        assert!(bounds.admit(peer(2)).is_some());
+        held.pop();
+        assert!(bounds.admit(peer(1)).is_some(), "one has ended");
+        let others = (2..100).flat_map(|n| std::iter::from_fn(move || Some(n)).take(10));
+        held.extend(others.filter_map(|n| bounds.admit(peer(n))));
+        assert_eq!(held.len(), CONNECTIONS);
+        drop(held);
+        assert!(bounds.peers().is_empty(), "nothing stays");
+    }
+
+    #[tokio::test]
+    async fn bodies_do_not_wait_for_room_and_objects_do() {
+        let bounds = Bounds::default();
+        let held = bounds.body(BODIES).unwrap();
+        assert!(bounds.body(1).is_none());
+        drop(held);
+        assert!(bounds.body(1).is_some());
+        let held = bounds.object(OBJECT).await.unwrap();
+        let (second, ()) = tokio::join!(bounds.object(OBJECT), async { drop(held) });
+        assert!(second.is_some());
+    }
+}

@@ -1,0 +1,365 @@
+//! What the API server asks, as text. Of an object only what a decision needs is read, and a tree of it is made last, when
+//! the plugin is really to be asked: a tree can be a hundred times as large as its text.
+
+use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+
+/// A review, of which nothing is copied.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Review<'a> {
+    pub(super) uid: String,
+    pub(super) group: String,
+    pub(super) kind: String,
+    pub(super) operation: String,
+    pub(super) subresource: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    object: Option<&'a str>,
+    old_object: Option<&'a str>,
+}
+
+/// Why there is no review. Nothing of it is the plugin's.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ReviewError {
+    #[error("it is no JSON: {0}")]
+    Json(String),
+    #[error("`apiVersion` is {0:?}, expected {API_VERSION}")]
+    Version(String),
+    #[error("`{0}` is missing, or is not what it should be")]
+    Field(&'static str),
+}
+
+#[derive(Deserialize)]
+struct GroupKind {
+    group: String,
+    kind: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Going {
+    deletion_timestamp: Option<IgnoredAny>,
+}
+
+impl<'a> Review<'a> {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it is none of the version that is known here.
+    pub(super) fn parse(body: &'a [u8]) -> Result<Self, ReviewError> {
+        // So that all that follows looks at valid JSON. It may be deep: nothing here goes down by calling itself.
+        serde_json::from_slice::<IgnoredAny>(body).map_err(|error| ReviewError::Json(error.to_string()))?;
+        let text = std::str::from_utf8(body).map_err(|error| ReviewError::Json(error.to_string()))?;
+        let version: String = read(member(text, "apiVersion"), "apiVersion")?;
+        if version != API_VERSION {
+            return Err(ReviewError::Version(version));
+        }
+        let request = member(text, "request").ok_or(ReviewError::Field("request"))?;
+        let mut review = Self::default();
+        for (key, value) in members(request) {
+            let optional = || read::<Option<String>>(Some(value), "request").map(Option::unwrap_or_default);
+            match key.as_str() {
+                "uid" => review.uid = read(Some(value), "uid")?,
+                "operation" => review.operation = read(Some(value), "operation")?,
+                "kind" => {
+                    let kind: GroupKind = read(Some(value), "kind")?;
+                    (review.group, review.kind) = (kind.group, kind.kind);
+                }
+                "subResource" => review.subresource = optional()?,
+                "namespace" => review.namespace = optional()?,
+                "name" => review.name = optional()?,
+                "object" => review.object = Some(value).filter(|value| value.starts_with('{')),
+                "oldObject" => review.old_object = Some(value).filter(|value| value.starts_with('{')),
+                _ => {}
+            }
+        }
+        for (field, text) in [
+            ("uid", &review.uid),
+            ("kind", &review.kind),
+            ("operation", &review.operation),
+        ] {
+            if text.is_empty() {
+                return Err(ReviewError::Field(field));
+            }
+        }
+        Ok(review)
+    }
+
+    /// The object, when the plugin is to be asked about it. Not when the resource is going, or what the user wants stays
+    /// as it was: else a resource from before the webhook could lose its finalizers no more.
+    pub(super) fn asked_about(&self) -> Option<&'a str> {
+        let writes = matches!(self.operation.as_str(), "CREATE" | "UPDATE") && self.subresource.is_empty();
+        let object = self.object.filter(|_| writes && !self.is_going())?;
+        let same = self.old_object.is_some_and(|old| wants(old) == wants(object));
+        (!same).then_some(object)
+    }
+
+    fn is_going(&self) -> bool {
+        let metadata = self.object.and_then(|object| member(object, "metadata"));
+        let going: Option<Going> = metadata.and_then(|metadata| serde_json::from_str(metadata).ok());
+        going.is_some_and(|going| going.deletion_timestamp.is_some())
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: Option<&str>, field: &'static str) -> Result<T, ReviewError> {
+    value
+        .and_then(|value| serde_json::from_str(value).ok())
+        .ok_or(ReviewError::Field(field))
+}
+
+/// What a resource says that is the user's to say, as text: the API server writes equal objects equally.
+fn wants(object: &str) -> Vec<(String, &str)> {
+    let mut wants: Vec<(String, &str)> = Vec::new();
+    for (key, value) in members(object) {
+        match key.as_str() {
+            "status" => {}
+            "metadata" => {
+                wants.extend(
+                    members(value).filter(|(key, _)| matches!(key.as_str(), "labels" | "annotations")),
+                );
+            }
+            _ => wants.push((key, value)),
+        }
+    }
+    wants
+}
+
+/// An object in the form in which plugins are asked. It takes at most [`weight`] bytes.
+pub(super) fn object(text: &str) -> Result<DynamicObject, serde_json::Error> {
+    let (mut types, mut metadata, mut data) = (TypeMeta::default(), ObjectMeta::default(), Map::new());
+    for (key, value) in members(text) {
+        match key.as_str() {
+            "apiVersion" => types.api_version = serde_json::from_str(value)?,
+            "kind" => types.kind = serde_json::from_str(value)?,
+            "metadata" => metadata = serde_json::from_str(value)?,
+            _ => {
+                data.insert(key, serde_json::from_str(value)?);
+            }
+        }
+    }
+    Ok(DynamicObject {
+        types: Some(types),
+        metadata,
+        data: Value::Object(data),
+    })
+}
+
+/// An upper bound of the bytes that a tree of this valid JSON takes in memory.
+pub(super) fn weight(text: &str) -> usize {
+    /// A map has room for eleven entries as soon as it has one.
+    const MAP: usize = 704;
+    /// A list has room for four values as soon as it has one.
+    const LIST: usize = 160;
+    /// A value, twice, since lists double when they grow; and what the allocator adds to a short text.
+    const MORE: usize = 128;
+    let mut weight = text.len();
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'{' => weight += MAP,
+            b'[' => weight += LIST,
+            b',' => weight += MORE,
+            _ => {}
+        }
+    }
+    weight
+}
+
+fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
+    members(object)
+        .find(|(key, _)| key == name)
+        .map(|(_, value)| value)
+}
+
+/// The members of an object in valid JSON, each value as its text; none of what is no object.
+fn members(object: &str) -> Members<'_> {
+    let at = object.find('{').map_or(object.len(), |open| open + 1);
+    let is_object = object.trim_start().starts_with('{');
+    Members {
+        text: object,
+        at: if is_object { at } else { object.len() },
+    }
+}
+
+struct Members<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (String, &'a str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let between = |byte: u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b':');
+        let bytes = self.text.as_bytes();
+        let start = skip(bytes, self.at, between);
+        if bytes.get(start) != Some(&b'"') {
+            self.at = bytes.len();
+            return None;
+        }
+        let end = end_of_value(bytes, start);
+        let key = serde_json::from_str(self.text.get(start..end)?).ok()?;
+        let start = skip(bytes, end, between);
+        let end = end_of_value(bytes, start);
+        self.at = end;
+        Some((key, self.text.get(start..end)?))
+    }
+}
+
+fn skip(bytes: &[u8], from: usize, what: impl Fn(u8) -> bool) -> usize {
+    let rest = bytes.get(from..).unwrap_or_default();
+    from + rest.iter().take_while(|byte| what(**byte)).count()
+}
+
+/// Where the value that begins at `start` ends.
+fn end_of_value(bytes: &[u8], start: usize) -> usize {
+    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+    for (at, &byte) in bytes.iter().enumerate().skip(start) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' if quoted && depth == 0 => return at + 1,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 1 => return at + 1,
+            b'}' | b']' if depth > 1 => depth -= 1,
+            // A number or a word ends where something else begins.
+            b'}' | b']' | b',' if depth == 0 => return at,
+            _ if depth == 0 && byte.is_ascii_whitespace() => return at,
+            _ => {}
+        }
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn body(operation: &str, old: &Value, new: &Value, subresource: &str) -> Vec<u8> {
+        let object = |value: &Value| {
+            let mut object = json!({"apiVersion": "a.dev/v1", "kind": "Thing", "metadata": {"name": "a"}});
+            for (key, value) in value.as_object()? {
+                object[key] = value.clone();
+            }
+            Some(object)
+        };
+        let review = json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "request": {
+            "uid": "1", "kind": {"group": "a.dev", "version": "v1", "kind": "Thing"}, "name": "a", "operation": operation,
+            "userInfo": {"username": "u"}, "subResource": subresource, "object": object(new), "oldObject": object(old),
+        }});
+        serde_json::to_vec_pretty(&review).unwrap()
+    }
+
+    fn is_asked(operation: &str, old: &Value, new: &Value, subresource: &str) -> bool {
+        let body = body(operation, old, new, subresource);
+        Review::parse(&body).unwrap().asked_about().is_some()
+    }
+
+    #[test]
+    fn only_a_change_of_what_the_user_wants_is_asked_about() {
+        let spec = |n: u32| json!({"spec": {"n": n}});
+        assert!(is_asked("CREATE", &Value::Null, &spec(1), ""));
+        assert!(is_asked("UPDATE", &spec(1), &spec(2), ""));
+        let labelled = json!({"metadata": {"name": "a", "labels": {"a": "b"}}, "spec": {"n": 1}});
+        assert!(is_asked("UPDATE", &spec(1), &labelled, ""));
+
+        assert!(!is_asked("UPDATE", &spec(1), &spec(1), ""));
+        let status = json!({"spec": {"n": 1}, "status": {"n": 2}});
+        assert!(!is_asked("UPDATE", &spec(1), &status, ""));
+        assert!(!is_asked("UPDATE", &spec(2), &status, "status"));
+        let finalizer = json!({"metadata": {"name": "a", "finalizers": ["a/b"]}, "spec": {"n": 1}});
+        assert!(!is_asked("UPDATE", &finalizer, &spec(1), ""));
+        let going =
+            json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"n": 1}});
+        assert!(!is_asked("UPDATE", &spec(2), &going, ""));
+        assert!(!is_asked("DELETE", &spec(1), &Value::Null, ""));
+    }
+
+    #[test]
+    fn a_review_is_read_whatever_stands_in_it() {
+        let odd = json!({"spec": {"text": "a \"}],: \\", "list": [1, [], {"": {}}], "n": -1.5e3, "no": null, "ja": true}});
+        let body = body("CREATE", &Value::Null, &odd, "");
+        let review = Review::parse(&body).unwrap();
+        let known = (
+            review.uid.as_str(),
+            review.group.as_str(),
+            review.kind.as_str(),
+            review.name.as_str(),
+        );
+        assert_eq!(known, ("1", "a.dev", "Thing", "a"));
+        let made = object(review.asked_about().unwrap()).unwrap();
+        assert_eq!(made.data, odd);
+        assert_eq!(
+            (made.types.unwrap().kind.as_str(), made.metadata.name.as_deref()),
+            ("Thing", Some("a"))
+        );
+    }
+
+    #[test]
+    fn what_is_no_review_is_refused() {
+        for (body, expected) in [
+            ("", "no JSON"),
+            ("[]", "`apiVersion`"),
+            ("{}", "`apiVersion`"),
+            (r#"{"apiVersion": "admission.k8s.io/v1beta1"}"#, "v1beta1"),
+            (r#"{"apiVersion": "admission.k8s.io/v1", "request": 1}"#, "`uid`"),
+            (
+                r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": {}}}"#,
+                "`uid`",
+            ),
+            (
+                r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "1""#,
+                "no JSON",
+            ),
+        ] {
+            let error = Review::parse(body.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{body}: {error}");
+        }
+        let deep = format!("{{\"spec\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(object(&deep).unwrap_err().to_string().contains("recursion"));
+        let review = format!("{{\"apiVersion\": \"{API_VERSION}\", \"request\": {{\"object\": {deep}}}}}");
+        assert_eq!(Review::parse(review.as_bytes()), Err(ReviewError::Field("uid")));
+    }
+
+    #[test]
+    fn the_weight_is_an_upper_bound_for_what_is_made_to_be_large_and_kind_to_what_people_write() {
+        for dense in ["[],", "{\"a\":1},", "[[1]],", "0,", "\"\","] {
+            let text = format!("[{}0]", dense.repeat(100_000));
+            let value: Value = serde_json::from_str(&text).unwrap();
+            assert!(weight(&text) >= memory_of(&value), "{dense}");
+        }
+        assert_eq!(weight(r#"{"a": "{[,\"{[,"}"#), r#"{"a": "{[,\"{[,"}"#.len() + 704);
+    }
+
+    /// What the tree takes: of a map its leaves, of lists and texts what they have room for.
+    fn memory_of(value: &Value) -> usize {
+        let own = size_of::<Value>();
+        match value {
+            Value::Object(map) => {
+                let leaf = 11 * (size_of::<String>() + own) + 16;
+                let keys = map
+                    .iter()
+                    .map(|(key, value)| key.capacity() + memory_of(value) - own);
+                own + map.len().div_ceil(5) * leaf + keys.sum::<usize>()
+            }
+            Value::Array(list) => {
+                let values = list.iter().map(|value| memory_of(value) - own);
+                own + list.capacity() * own + values.sum::<usize>()
+            }
+            Value::String(text) => own + text.capacity(),
+            _ => own,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Who calls the webhook, and what that can cost the host and tell the caller.
+
+use std::sync::Arc;
+
+use control_plane::Options;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::*;
+use crate::support::own_cluster;
+
+/// What came of a call.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    text: String,
+}
+
+/// Sends a review as the API server would, with a certificate or without.
+async fn call(
+    host: &Host,
+    authority: &Authority,
+    certificate: Option<&(Vec<u8>, Vec<u8>)>,
+    body: &[u8],
+) -> std::io::Result<Answer> {
+    let mut roots = RootCertStore::empty();
+    let pem = std::fs::read(authority.0.join("ca.crt")).unwrap();
+    roots.add(CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match certificate {
+        None => config.with_no_client_auth(),
+        Some((certificate, key)) => config
+            .with_client_auth_cert(
+                vec![CertificateDer::from_pem_slice(certificate).unwrap()],
+                PrivateKeyDer::from_pem_slice(key).unwrap(),
+            )
+            .unwrap(),
+    };
+    let stream = TcpStream::connect(("127.0.0.1", port(host).await)).await?;
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    let head = format!(
+        "POST /validate HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    // Who is refused by the length alone need not be listened to any more.
+    let _ = stream.write_all(body).await;
+    let mut answer = Vec::new();
+    // An end without TLS's farewell is one, too.
+    let read = stream.read_to_end(&mut answer).await;
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    match text.split(' ').nth(1).and_then(|status| status.parse().ok()) {
+        Some(status) => Ok(Answer { status, text }),
+        None => Err(read.err().unwrap_or_else(|| std::io::Error::other("no answer"))),
+    }
+}
+
+fn review(object: &str) -> Vec<u8> {
+    let kind = r#"{"group": "test.operator-host.dev", "version": "v1", "kind": "Puppet"}"#;
+    format!(
+        r#"{{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {{
+            "uid": "1", "kind": {kind}, "operation": "CREATE", "name": "p", "namespace": "n", "object": {object}}}}}"#
+    )
+    .into_bytes()
+}
+
+fn puppet_of(spec: &str) -> String {
+    format!(
+        r#"{{"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet",
+            "metadata": {{"name": "p", "namespace": "n", "uid": "u"}}, "spec": {spec}}}"#
+    )
+}
+
+/// Resident memory, in MiB.
+fn resident(host: &Host) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", host.process().id())).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+}
+
+#[tokio::test]
+async fn what_nobody_in_particular_sends_costs_little_and_tells_nothing_of_the_plugin() {
+    let scenario = Scenario::new("webhook-nobody").await;
+    let config = configuration(&scenario);
+    let authority = Authority::new(&scenario, "ca");
+    put(&scenario, authority.sign("1"));
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    host.until_log(&["the certificate is in use"]).await;
+    let ask = async |body: &[u8]| call(&host, &authority, None, body).await.expect("an answer");
+
+    let good = ask(&review(&puppet_of("{}"))).await;
+    assert_eq!(good.status, 200, "{good:?}");
+    assert_says(&good.text, &["\"allowed\":true", "\"uid\":\"1\""]);
+    let before = resident(&host);
+
+    // 16 MiB, by their length and without it; and what is small as text and large as a tree.
+    let huge = review(&puppet_of(&format!("[{}0]", "{},".repeat(5 << 20))));
+    assert_eq!(ask(&huge).await.status, 413);
+    for dense in ["{\"a\":0},", "[[]],", "{},"] {
+        let spec = format!("[{}0]", dense.repeat((3 << 20) / dense.len() - 200));
+        let body = review(&puppet_of(&spec));
+        assert!(body.len() <= 3 << 20, "{}", body.len());
+        let answer = ask(&body).await;
+        assert_eq!(answer.status, 500, "{}", answer.text);
+        assert_says(&answer.text, &["the object would take", "at most 64 MiB"]);
+    }
+    for body in [&b"{}"[..], b"[", &[b'['; 100_000]] {
+        assert_eq!(ask(body).await.status, 400);
+    }
+    let grown = resident(&host) - before;
+    assert!(grown < 64, "{grown} MiB more than before, at the most");
+
+    // The plugin's words are in the log, and not the caller's to read.
+    let traps = ask(&review(&puppet_of(r#"{"misbehave": "panic"}"#))).await;
+    assert_eq!(traps.status, 500);
+    assert_says(
+        &traps.text,
+        &["the plugin gave no answer: the host's log says why"],
+    );
+    assert!(!traps.text.contains("panic"), "{}", traps.text);
+    host.until_log(&["the webhook gives no verdict", "panic"]).await;
+    // Its verdict is.
+    let invalid = puppet_of(&invalid().to_string());
+    let denied = ask(&review(&invalid)).await;
+    assert_says(
+        &denied.text,
+        &["\"allowed\":false", "TooSmall: spec.size: 3 is less than 5"],
+    );
+    // What is being deleted may go, whoever says so and whether or not there is a controller for it.
+    let going = |text: &str| {
+        text.replacen(
+            "\"uid\": \"u\"",
+            "\"deletionTimestamp\": \"2026-01-01T00:00:00Z\"",
+            1,
+        )
+    };
+    let text = String::from_utf8(review(&going(&invalid))).unwrap();
+    for kind in ["Puppet", "Nobodys"] {
+        let body = text.replacen("\"kind\": \"Puppet\"", &format!("\"kind\": \"{kind}\""), 1);
+        assert_says(&ask(body.as_bytes()).await.text, &["\"allowed\":true"]);
+    }
+}
+
+#[tokio::test]
+async fn only_who_shows_a_certificate_of_the_configured_authority_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let callers = Authority::within(folder.path(), "callers");
+    let client = callers.sign("1");
+    let at = |name: &str| callers.0.join(name).display().to_string();
+    // The API server's side, as the page has it.
+    let kubeconfig = format!(
+        "apiVersion: v1\nkind: Config\nusers:\n  - name: '*'\n    user: {{client-certificate: {}, client-key: {}}}\n",
+        at("tls.crt"),
+        at("tls.key")
+    );
+    std::fs::write(at("kubeconfig"), kubeconfig).unwrap();
+    let admission = format!(
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n  - name: ValidatingAdmissionWebhook\n    \
+         configuration:\n      apiVersion: apiserver.config.k8s.io/v1\n      kind: WebhookAdmissionConfiguration\n      \
+         kubeConfigFile: {}\n",
+        at("kubeconfig")
+    );
+    std::fs::write(at("admission.yaml"), admission).unwrap();
+    let mut options = Options::default();
+    options.apiserver_flags.push(format!(
+        "--admission-control-config-file={}",
+        at("admission.yaml")
+    ));
+    let cluster = own_cluster(options).await;
+    let scenario = Scenario::within(&cluster, "webhook-callers").await;
+    let config = configuration(&scenario);
+    let authority = Authority::new(&scenario, "ca");
+    put(&scenario, authority.sign("1"));
+    let host = scenario.start_with(&config, &["--client-ca", &at("ca.crt")]);
+    host.until_log(&["controller started"]).await;
+    install(&scenario, &host, &config, &authority, &[]).await;
+    until_refused(&scenario, &invalid(), "denied the request").await;
+    create(&scenario, "p", &good(), false).await.expect("it is taken");
+    // Who is known is told more.
+    let traps = create(&scenario, "traps", &json!({"misbehave": "panic"}), false).await;
+    assert_says(&traps.unwrap_err().message, &["failed calling webhook", "panic"]);
+
+    let good = review(&puppet_of("{}"));
+    let known = call(&host, &authority, Some(&client), &good).await.unwrap();
+    assert_eq!(known.status, 200);
+    let others = Authority::within(folder.path(), "others").sign("1");
+    for certificate in [None, Some(&others)] {
+        call(&host, &authority, certificate, &good)
+            .await
+            .expect_err("nobody is answered without a certificate");
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_cannot_be_used_takes_nobody_elses_webhook_away() {
+    let scenario = Scenario::new("webhook-neighbour").await;
+    let broken = scenario.file("broken.wasm", b"no plugin").display().to_string();
+    let neighbour =
+        controller("puppet.wasm", "").to_owned() + &crate::echo::CONTROLLER.replace("echo.wasm", &broken);
+    let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
+    let config = scenario.config_with(top, &neighbour);
+    let authority = Authority::new(&scenario, "ca");
+    put(&scenario, authority.sign("1"));
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["broken.wasm cannot be used"]).await;
+    // The Service's endpoints are the pods that are ready.
+    until_ready_says(
+        &host,
+        &[
+            "[-]plugin/echo failed, the others are served: ",
+            "readyz check passed",
+        ],
+    )
+    .await;
+    let denied = call(
+        &host,
+        &authority,
+        None,
+        &review(&puppet_of(&invalid().to_string())),
+    )
+    .await
+    .unwrap();
+    assert_says(&denied.text, &["TooSmall"]);
+}
