@@ -375,6 +375,52 @@ fn the_pod_keeps_to_the_restricted_profile() {
     }
 }
 
+/// Whoever may change the ConfigMap of one plugin can bring that plugin's files and no other's; and what the ConfigMap
+/// of telemetry says can be nothing but variables of telemetry.
+#[test]
+fn a_config_map_can_neither_replace_another_plugin_nor_set_any_variable() {
+    let objects = kustomized("manifests/deploy/base");
+    let deployment = objects
+        .iter()
+        .find(|object| kind(object) == "Deployment")
+        .unwrap();
+    let pod = &deployment.data["spec"]["template"]["spec"];
+    let volumes = pod["volumes"].as_array().unwrap().iter();
+    let plugins = volumes.filter(|volume| volume["name"] == "plugins");
+    let sources: Vec<&Value> = plugins
+        .flat_map(|volume| volume["projected"]["sources"].as_array().unwrap())
+        .map(|source| &source["configMap"])
+        .collect();
+    assert!(sources.len() > 4);
+    for source in sources {
+        let name = source["name"].as_str().unwrap();
+        let (stem, _) = name.split_once("-plugin").unwrap();
+        let items = source["items"]
+            .as_array()
+            .unwrap_or_else(|| panic!("{name} brings what it likes"));
+        for item in items {
+            let path = item["path"].as_str().unwrap();
+            assert!(path.starts_with(&format!("{stem}.wasm")), "{name} brings {path}");
+        }
+    }
+    for container in pod["containers"].as_array().unwrap() {
+        assert!(container["envFrom"].is_null(), "a ConfigMap can set LD_PRELOAD");
+        let from_others = container["env"].as_array().unwrap().iter();
+        for variable in from_others.filter(|variable| variable["valueFrom"]["fieldRef"].is_null()) {
+            let (name, from) = (variable["name"].as_str().unwrap(), &variable["valueFrom"]);
+            let source = [&from["configMapKeyRef"], &from["secretKeyRef"]];
+            for source in source.iter().filter(|source| !source.is_null()) {
+                assert!(name.starts_with("OTEL_") && source["key"] == name, "{variable}");
+                assert_eq!(source["optional"], true, "{variable}");
+            }
+            assert!(
+                !name.ends_with("HEADERS") || from["configMapKeyRef"].is_null(),
+                "{variable}"
+            );
+        }
+    }
+}
+
 /// Runs `tests/helm.sh`.
 fn helm(arguments: &[&str], kubeconfig: &Path) -> String {
     let output = Command::new(root().join("tests/helm.sh"))
@@ -466,18 +512,26 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     let printed = rbac(&config, ACCOUNT, &["-o", "helm"]);
     let mut values: Value = serde_saphyr::from_str(&printed).unwrap();
     values["config"] = text.into();
-    let sources = |name: &str| json!({ "name": name });
-    values["pluginConfigMaps"] = [
-        "echo-plugin",
-        "hello-plugin",
-        "hello-plugin-1",
-        "myapp-plugin",
-        "mysql-plugin",
-    ]
-    .map(sources)
-    .to_vec()
-    .into();
-    values["pluginConfigMaps"][2]["optional"] = true.into();
+    let source = |name: &str, keys: &[&str]| {
+        let items: Vec<Value> = keys
+            .iter()
+            .map(|key| json!({ "key": key, "path": key }))
+            .collect();
+        json!({ "name": name, "items": items })
+    };
+    values["pluginConfigMaps"] = json!([
+        source("echo-plugin", &["echo.wasm"]),
+        source(
+            "hello-plugin",
+            &["hello.wasm.zst", "hello.wasm.pack", "hello.wasm.zst.0"]
+        ),
+        source("hello-plugin-1", &["hello.wasm.zst.1"]),
+        source("myapp-plugin", &["myapp.wasm"]),
+        source("mysql-plugin", &["mysql.wasm"]),
+    ]);
+    for packed in [1, 2] {
+        values["pluginConfigMaps"][packed]["optional"] = true.into();
+    }
     values["serviceMonitor"] = json!({ "enabled": true });
     // Beside the tag there is the digest.
     values["image"] = json!({ "tag": "0.1.0" });

@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
+use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use crate::echo::CONTROLLER;
 use crate::echoes::{ECHO, POD, apply, until_exact};
-use crate::support::Scenario;
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::support::{LIMITED, Scenario, cluster};
 
 /// A configuration of `tenant` that watches `other`, too.
 fn config_of_both(tenant: &Scenario, other: &Scenario, controllers: &str) -> PathBuf {
@@ -95,4 +98,182 @@ async fn marks_alone_make_no_child_of_a_kind_that_is_not_retained() {
             echo.data["status"]["currentReplicas"] == 2 && echo.data["status"]["isReady"] == true
         })
         .await;
+}
+
+const SECRET: &str = "v1/Secret";
+const KEY: &str = "operator-host-provenance";
+const PROOF: &str = "operator-host.dev/provenance";
+
+fn secrets() -> String {
+    controller("puppet.wasm", "children: [{apiVersion: v1, kind: Secret}]")
+}
+
+fn generates(name: &str) -> Value {
+    let entries = json!([{"key": "password", "length": 24}]);
+    json!({"response": {
+        "generate": [{"name": name, "entries": entries}],
+        "status": {"seen": "$children"},
+    }})
+}
+
+/// A Secret with the marks of one that was generated for a puppet, and a value that its maker knows.
+async fn plant(scenario: &Scenario, name: &str, parent: &str) -> DynamicObject {
+    let parent = format!("{}/{parent}", scenario.namespace);
+    let planted = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "labels": {"operator-host.dev/controller": "puppet", "operator-host.dev/generated": "true"},
+            "annotations": {"operator-host.dev/parent": parent},
+        },
+        "stringData": {"password": "known"},
+    });
+    scenario.apply(&planted.to_string()).await
+}
+
+fn is_proved(secret: &DynamicObject) -> bool {
+    secret.annotations().contains_key(PROOF)
+}
+
+/// Regression: whoever could create a Secret could choose the password of a database that was yet to come.
+#[tokio::test]
+async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
+    let scenario = Scenario::new("planted").await;
+    let first = plant(&scenario, "s", "p").await;
+    let second = plant(&scenario, "t", "q").await;
+    let _host = scenario.start(&secrets());
+    for (parent, secret, planted) in [("p", "s", &first), ("q", "t", &second)] {
+        scenario.puppet(parent, generates(secret)).await;
+        let message = scenario.until_stalled(parent, "ChildRefused").await;
+        let accept = format!("accept-secrets={}", planted.metadata.uid.as_deref().unwrap());
+        let which = format!("planted/{secret}");
+        assert_says(&message, &[&which, "no proof of it", "Delete it", &accept]);
+        let now = scenario.version(SECRET, secret).await;
+        assert_eq!(Some(now), planted.metadata.resource_version);
+        let puppet = scenario.get(PUPPET, parent).await.unwrap();
+        assert!(
+            puppet.data["status"]["seen"].is_null(),
+            "the plugin's word is used"
+        );
+    }
+    scenario.delete(SECRET, "s").await;
+    let drawn = scenario.until(SECRET, "s", "generated", is_proved).await;
+    assert_ne!(drawn.data["data"]["password"], first.data["data"]["password"]);
+    scenario.until_ready("p").await;
+    // Who may change the parent may decide; the UID says that this very Secret is meant.
+    let accept = json!({"metadata": {"annotations": {
+        "operator-host.dev/accept-secrets": second.metadata.uid,
+    }}});
+    scenario.patch(PUPPET, "q", accept).await;
+    let taken = scenario.until(SECRET, "t", "proved from now on", is_proved).await;
+    assert_eq!(taken.data["data"], second.data["data"]);
+    scenario.until_ready("q").await;
+    scenario
+        .until(PUPPET, "q", "the Secret seen", |q| {
+            q.data["status"]["seen"][0].is_object()
+        })
+        .await;
+}
+
+/// Also what one host has proved is proved for another: the key is made once, by whoever is first.
+#[tokio::test]
+async fn hosts_that_need_the_key_at_the_same_time_share_one_and_need_it_again_after_a_restart() {
+    let home = Scenario::new("key-home").await;
+    let tenants = [Scenario::new("key-a").await, Scenario::new("key-b").await];
+    let start = |tenant: &Scenario| {
+        let config = tenant.config_with("hostNamespace: key-home", &secrets());
+        tenant.start_with(&config, &[])
+    };
+    for tenant in &tenants {
+        tenant.puppet("p", generates("s")).await;
+    }
+    let hosts: Vec<_> = tenants.iter().map(start).collect();
+    let mut proofs = Vec::new();
+    for (tenant, host) in tenants.iter().zip(hosts) {
+        tenant.until_ready("p").await;
+        proofs.push(tenant.until(SECRET, "s", "generated", is_proved).await);
+        assert_eq!(host.stop().await.code(), Some(0));
+    }
+    let key = home.get(SECRET, KEY).await.expect("the key");
+    assert_eq!(key.data["immutable"], true);
+    // The other host, after a restart, for a parent that is made again.
+    let [first, _] = &tenants;
+    first.delete(PUPPET, "p").await;
+    let host = start(first);
+    first.until_gone(PUPPET, "p").await;
+    first.puppet("p", generates("s")).await;
+    first.until_ready("p").await;
+    let now = first.get(SECRET, "s").await.unwrap();
+    assert_eq!(now.data["data"], proofs[0].data["data"]);
+    // Without the key nothing is proved: it is refused by name, and nothing is drawn over it.
+    assert_eq!(host.stop().await.code(), Some(0));
+    home.delete(SECRET, KEY).await;
+    let _host = start(first);
+    let message = first.until_stalled("p", "ChildRefused").await;
+    assert_says(&message, &["key-a/s", "a host with another key"]);
+    let kept = first.get(SECRET, "s").await.unwrap();
+    assert_eq!(kept.data["data"], proofs[0].data["data"]);
+}
+
+#[tokio::test]
+async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_says_what_is_missing() {
+    let home = Scenario::new("no-key-home").await;
+    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+    let scenario = Scenario::new("no-key").await.with_kubeconfig(kubeconfig);
+    let grant = async |scenario: &Scenario, resources: &[&str]| {
+        let (version, name) = ("rbac.authorization.k8s.io/v1", "host");
+        let rules = json!([{"apiGroups": ["*"], "resources": resources, "verbs": ["*"]}]);
+        let role = json!({"apiVersion": version, "kind": "Role", "metadata": {"name": name}, "rules": rules});
+        scenario.apply(&role.to_string()).await;
+        let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED});
+        let binding = json!({"apiVersion": version, "kind": "RoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [subject]});
+        scenario.apply(&binding.to_string()).await;
+    };
+    grant(&scenario, &["*"]).await;
+    let config = scenario.config_with("hostNamespace: no-key-home", &secrets());
+    let _host = scenario.start_with(&config, &[]);
+    scenario.puppet("p", generates("s")).await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
+        .await;
+    assert_says(
+        &message,
+        &[
+            "no-key/s",
+            "cannot read the Secret no-key-home/operator-host-provenance",
+            "cannot get resource \"secrets\"",
+            "nothing is generated until it can",
+        ],
+    );
+    assert!(scenario.get(SECRET, "s").await.is_none());
+    grant(&home, &["secrets"]).await;
+    scenario.until(SECRET, "s", "generated", is_proved).await;
+    scenario.until_ready("p").await;
+}
+
+#[tokio::test]
+async fn a_parent_in_the_hosts_own_namespace_is_refused_unless_that_is_allowed() {
+    let scenario = Scenario::new("beside-the-host").await;
+    let with = |more: &str| {
+        let top = "hostNamespace: beside-the-host";
+        scenario.config_with(top, &controller("puppet.wasm", more))
+    };
+    let _host = scenario.start_with(&with(""), &[]);
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "")]}}))
+        .await;
+    let message = scenario.until_stalled("p", "NamespaceRefused").await;
+    assert_says(
+        &message,
+        &[
+            "\"beside-the-host\" is the host's own",
+            "`hostNamespace` under `allow`",
+        ],
+    );
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_none());
+    with("allow: [hostNamespace]");
+    scenario.until(CONFIG_MAP, "a", "made", |_| true).await;
+    scenario.until_ready("p").await;
 }

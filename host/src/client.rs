@@ -32,6 +32,8 @@ pub use self::pace::Pace;
 use self::reach::Reach;
 pub(crate) use self::reach::chain;
 
+/// The token of a pod. Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
+const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 /// The silence after which the other end of a connection is asked whether it is there, and the time between two
 /// such questions.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -100,6 +102,14 @@ impl Connection {
             metrics,
             reach: Reach::default(),
         })
+    }
+
+    /// The namespace of the pod that this process runs in; `None` outside of a cluster, where a kubeconfig says how to
+    /// reach one and its namespace is only where its user works.
+    #[must_use]
+    pub fn pod_namespace(&self) -> Option<&str> {
+        let inside = self.config.auth_info.token_file.as_deref() == Some(POD_TOKEN);
+        inside.then_some(&self.config.default_namespace)
     }
 
     /// The client of the host itself: watches, discovery, Leases.

@@ -40,6 +40,8 @@ pub struct Config {
     pub leadership: LeadershipConfig,
     /// Whether and where resources are validated before they are written.
     pub webhook: Option<WebhookConfig>,
+    /// The namespace of the host itself; `None`: that of its pod.
+    pub host_namespace: Option<String>,
 }
 
 /// One kind of custom resource and the plugin that reconciles it.
@@ -81,6 +83,20 @@ pub struct ControllerConfig {
     pub proving: ProvingConfig,
     /// The ServiceAccount in whose name children are written; `None`: the host's own.
     pub service_account: Option<ServiceAccount>,
+    /// What the plugin may do though it reaches beyond its parents.
+    pub allow: BTreeSet<Allow>,
+}
+
+/// What is refused unless the configuration allows it: each is a way to more rights, or to objects that cannot be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Allow {
+    /// Children with `metadata.finalizers`.
+    Finalizers,
+    /// Secrets that Kubernetes fills with the token of a ServiceAccount.
+    ServiceAccountTokens,
+    /// Parents in the host's own namespace.
+    HostNamespace,
 }
 
 /// Whom the host impersonates for a controller's children.

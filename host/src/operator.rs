@@ -18,6 +18,7 @@ use crate::config::leadership::Mode;
 use crate::config::webhook::WebhookConfig;
 use crate::controller::events::Events;
 use crate::controller::kinds::Kinds;
+use crate::controller::provenance::Provenance;
 use crate::controller::watches::Watches;
 use crate::leader::Leadership;
 use crate::leader::term::Term;
@@ -111,6 +112,7 @@ pub async fn run(
     let runtime = Runtime::with(options, compiler, cache)?;
     let files = Files::start().map_err(OperatorError::Files)?;
     let client = connection.client()?;
+    let connection_namespace = connection.pod_namespace().map(str::to_owned);
     let kinds = Arc::new(Kinds::new(client.clone(), Arc::clone(&instruments.metrics)));
     let watches = Arc::new(Watches::new(
         client.clone(),
@@ -139,8 +141,13 @@ pub async fn run(
         };
         webhook::start(config, Arc::clone(&door), instruments.clone()).await?;
     }
+    let configured = setup.config.host_namespace.as_deref();
+    let home = configured.unwrap_or(client.default_namespace());
+    let provenance = Arc::new(Provenance::new(client.clone(), home));
     let watched = tokio::sync::watch::Sender::default();
     let shared = Shared {
+        provenance,
+        host_namespace: configured.or(connection_namespace.as_deref()).map(Arc::from),
         client,
         kinds,
         watches,
@@ -201,8 +208,13 @@ async fn follow(
 ) {
     loop {
         let config = configurations.current();
-        if config.leadership != start.leadership || config.webhook != start.webhook {
-            warn!("`leadership`, `lease` and `webhook` are as they were at the start until the next one");
+        if config.leadership != start.leadership
+            || config.webhook != start.webhook
+            || config.host_namespace != start.host_namespace
+        {
+            warn!(
+                "`leadership`, `lease`, `webhook` and `hostNamespace` are as they were at the start until the next one"
+            );
         }
         level.configure(config.log.as_deref());
         controllers.apply(&config).await;

@@ -14,6 +14,7 @@ use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 use thiserror::Error;
+use tracing::debug;
 
 pub use sides::Difference;
 
@@ -24,7 +25,8 @@ use crate::controller::api::{ApiError, Objects};
 use crate::controller::children::{Desired, DesiredSecret, Plan, Policy, Refusal, owns, plan, retains};
 use crate::controller::kinds::{KindError, Kinds, Resource};
 use crate::controller::needs::{self, NeedError};
-use crate::controller::object::{ChildKey, ObjectName, is_terminating, slim};
+use crate::controller::object::{ChildKey, GENERATED_LABEL, ObjectName, is_terminating, label, slim};
+use crate::controller::provenance::{Proof, Provenance};
 use crate::controller::prune::unwanted;
 use crate::controller::versions;
 use crate::plugin::contract::{Kind, Need, Related};
@@ -65,10 +67,11 @@ pub struct Preview<'a> {
     plugin: &'a Plugin,
     parent: Arc<Resource>,
     others: BTreeMap<Kind, Arc<Resource>>,
+    provenance: Provenance,
 }
 
 impl<'a> Preview<'a> {
-    /// Looks its kinds up.
+    /// Looks its kinds up. `host` is the namespace of the host, which has the key that proves what it generated.
     ///
     /// # Errors
     /// When the parent's kind is not served, or the API server does not answer.
@@ -77,6 +80,7 @@ impl<'a> Preview<'a> {
         kinds: &Kinds,
         config: &'a ControllerConfig,
         plugin: &'a Plugin,
+        host: &str,
     ) -> Result<Self, PreviewError> {
         let parent = kinds.resolve(&config.parent).await?;
         let mut others = BTreeMap::new();
@@ -96,7 +100,20 @@ impl<'a> Preview<'a> {
             plugin,
             parent,
             others,
+            provenance: Provenance::new(client.clone(), host),
         })
+    }
+
+    /// How it is known what was generated. Without a right to the key, which few people have, or when it is not there, by
+    /// the label: nothing is written here.
+    async fn proof(&self) -> Proof<'_> {
+        match self.provenance.load(None).await {
+            Ok(_) => self.provenance.proof(),
+            Err(error) => {
+                debug!("what carries the label of a generated Secret is taken for one: {error}");
+                Proof::Label
+            }
+        }
     }
 
     /// Whether the parents are in namespaces.
@@ -146,9 +163,17 @@ impl<'a> Preview<'a> {
         slim(&mut parent);
         let parent = Arc::new(parent);
         let there = self.there(&parent).await?;
+        let generates = there
+            .values()
+            .any(|child| label(child, GENERATED_LABEL).is_some());
+        let proof = if generates {
+            self.proof().await
+        } else {
+            Proof::Key(None)
+        };
         let mut observed: Vec<Arc<DynamicObject>> = there
             .values()
-            .filter(|child| owns(self.config, &parent, child) || retains(self.config, &parent, child))
+            .filter(|child| owns(self.config, &parent, child) || retains(self.config, proof, &parent, child))
             .map(|child| {
                 let mut child = child.clone();
                 slim(&mut child);
@@ -169,6 +194,7 @@ impl<'a> Preview<'a> {
             digest: &digest,
             namespaced: &|kind: &Kind| self.others.get(kind).map(|resource| resource.namespaced),
             existing: &|key: &ChildKey| there.get(key).cloned().map(Arc::new),
+            proof,
         };
         let plan = plan(&policy, &response.children, &response.keep, &response.generate)
             .map_err(PreviewError::Refused)?;
@@ -177,11 +203,12 @@ impl<'a> Preview<'a> {
             differences.extend(generated(secret, there.get(&secret.key)));
         }
         for desired in &plan.desired {
-            differences.extend(self.change(&parent, desired, there.get(&desired.key)).await?);
+            let live = there.get(&desired.key);
+            differences.extend(self.change(&parent, proof, desired, live).await?);
         }
         // A parent that is being deleted keeps its children until it is gone.
         if cleaned_up.is_none() {
-            differences.extend(self.deletions(&parent, &plan, &there, &observed));
+            differences.extend(self.deletions(&parent, proof, &plan, &there, &observed));
         }
         Ok(differences)
     }
@@ -252,6 +279,7 @@ impl<'a> Preview<'a> {
     async fn change(
         &self,
         parent: &DynamicObject,
+        proof: Proof<'_>,
         desired: &Desired,
         live: Option<&DynamicObject>,
     ) -> Result<Option<Difference>, PreviewError> {
@@ -264,8 +292,8 @@ impl<'a> Preview<'a> {
             return Ok(None);
         };
         // As in `controller::apply`.
-        let force =
-            live.is_some_and(|live| owns(self.config, parent, live) || retains(self.config, parent, live));
+        let force = live
+            .is_some_and(|live| owns(self.config, parent, live) || retains(self.config, proof, parent, live));
         let manager = self.config.field_manager();
         let after = Objects::new(&self.writer, resource)
             .try_apply(&desired.key.name, &desired.body, &manager, force)
@@ -276,6 +304,7 @@ impl<'a> Preview<'a> {
     fn deletions(
         &self,
         parent: &DynamicObject,
+        proof: Proof<'_>,
         plan: &Plan,
         there: &BTreeMap<ChildKey, DynamicObject>,
         observed: &[Arc<DynamicObject>],
@@ -284,7 +313,7 @@ impl<'a> Preview<'a> {
         observed
             .iter()
             .filter_map(|child| {
-                let key = unwanted(self.config, parent, child, &named)?;
+                let key = unwanted(self.config, proof, parent, child, &named)?;
                 Difference::between(&key, Some(child), None)
             })
             .collect()

@@ -12,6 +12,7 @@
 //! | `controller::status` | `patch` of the parents' `status` |
 //! | `controller::reconcile` | `patch` of the parents, when the plugin wants a finalizer or the controller had another name |
 //! | `controller::events` | `create` and `patch` of Events |
+//! | `controller::provenance` | `get` and `create` of the Secret with the key that proves what was generated |
 //! | `leader` | `get`, `create` and `update` of its Lease; of those of all controllers also `list` and `delete` |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
 //!
@@ -24,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::leadership::{LeadershipConfig, Mode};
 use crate::config::{Config, ControllerConfig, Removal, ServiceAccount};
+use crate::controller::provenance::KEY_SECRET;
 use crate::plugin::contract::{Description, Kind};
 
 use self::resources::{Resource, Resources, UnknownKind};
@@ -60,6 +62,42 @@ pub struct Rights {
     needed: BTreeMap<Permission, BTreeSet<String>>,
     /// What the configuration says in vain, for a person to mend.
     pub remarks: Vec<String>,
+    /// What the plugins' kinds amount to, for a person to know.
+    pub warnings: Vec<String>,
+}
+
+/// What it amounts to that a plugin makes objects of a kind; `None` of one that gives no power over others.
+#[must_use]
+pub fn power(kind: &Kind) -> Option<&'static str> {
+    let of = |group: &str, names: &[&str]| kind.group() == group && names.contains(&kind.kind.as_str());
+    if of("", &["Pod", "ReplicationController", "PodTemplate"])
+        || of("apps", &["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"])
+        || of("batch", &["Job", "CronJob"])
+    {
+        Some(
+            "its pods run any image, as any ServiceAccount of their namespace and with any Secret of it, and where Pod \
+             Security admission does not forbid it as root of the node",
+        )
+    } else if of("", &["Secret"]) {
+        Some(
+            "a Secret can be what another program trusts, such as its certificate or its password; one that would hold a \
+             ServiceAccount's token is refused unless `allow` lists `serviceAccountTokens`",
+        )
+    } else if of("", &["ServiceAccount"]) {
+        Some("with a binding that exists for its name it has that binding's rights")
+    } else if kind.group() == "rbac.authorization.k8s.io" {
+        Some(
+            "it gives others every right that the host has itself, and any right at all where the host's role has the \
+             verbs escalate or bind",
+        )
+    } else if kind.group() == "admissionregistration.k8s.io"
+        || kind.group() == "apiextensions.k8s.io"
+        || kind.group() == "apiregistration.k8s.io"
+    {
+        Some("it changes what the API server does with the requests of everybody")
+    } else {
+        None
+    }
 }
 
 /// What the host, which is `account`, needs for this configuration. `descriptions` are those of the controllers'
@@ -99,8 +137,27 @@ pub fn rights(
         }
         .grant(&mut rights)?;
     }
+    grant_key(&mut rights, config, account, descriptions);
     rights.drop_what_the_cluster_grants();
     Ok(rights)
+}
+
+/// A plugin does not say whether it asks for generated Secrets; it can when it makes Secrets.
+fn grant_key(rights: &mut Rights, config: &Config, account: &ServiceAccount, descriptions: &[Description]) {
+    let namespace = config.host_namespace.as_ref().unwrap_or(&account.namespace);
+    let scopes = [Scope::Namespace(namespace.clone())];
+    for (controller, description) in config.controllers.iter().zip(descriptions) {
+        let secret = secret();
+        if controller.children.contains_key(&secret) && description.makes.contains(&secret) {
+            let why = format!(
+                "{}: the key that proves which Secrets it generated",
+                controller.name
+            );
+            let secrets = ("", "secrets");
+            rights.grant_named(&scopes, secrets, KEY_SECRET, &["get"], &why);
+            rights.grant(&scopes, secrets, &["create"], &why);
+        }
+    }
 }
 
 fn grant_leases(rights: &mut Rights, leadership: &LeadershipConfig, account: &ServiceAccount) {
@@ -286,6 +343,11 @@ impl Controller<'_> {
                 "{name}: `children` lists {kind}, which is cluster-scoped: a parent in a namespace cannot own it"
             ));
             return Ok(());
+        }
+        if let Some(power) = power(kind) {
+            rights
+                .warnings
+                .push(format!("{name}: the plugin makes {kind}: {power}"));
         }
         let written = match parent.namespaced {
             true => self.own_scopes(parent),

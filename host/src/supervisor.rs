@@ -17,6 +17,7 @@ use crate::controller::events::Events;
 use crate::controller::kinds::{KindError, Kinds, Resource};
 use crate::controller::namespaces::Namespaces;
 use crate::controller::observer::Observer;
+use crate::controller::provenance::Provenance;
 use crate::controller::proving::Proving;
 use crate::controller::scope;
 use crate::controller::watches::{Subscription, Watch, Watches};
@@ -59,6 +60,10 @@ pub struct Shared {
     pub watched: watch::Receiver<Arc<[String]>>,
     /// Which namespaces are being deleted.
     pub namespaces: Arc<Namespaces>,
+    /// What proves which Secrets the host generated.
+    pub provenance: Arc<Provenance>,
+    /// The host's own namespace, when it runs in one.
+    pub host_namespace: Option<Arc<str>>,
 }
 
 /// What a controller writes with.
@@ -278,6 +283,8 @@ fn context(
         observer: Observer::new(config, &shared.instruments),
         proving,
         namespaces: Arc::clone(&shared.namespaces),
+        provenance: Arc::clone(&shared.provenance),
+        host_namespace: shared.host_namespace.clone(),
         config: Arc::clone(config),
     })
 }

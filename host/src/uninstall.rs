@@ -15,7 +15,7 @@ use crate::config::leadership::Mode;
 use crate::config::{Config, ControllerConfig, Removal};
 use crate::controller::children::removal;
 use crate::controller::kinds::{KindError, Kinds, Resource};
-use crate::controller::object::{CONTROLLER_LABEL, ObjectName, controller_of};
+use crate::controller::object::{CONTROLLER_LABEL, GENERATED_LABEL, ObjectName, controller_of, label};
 use crate::controller::parent_of;
 use crate::leader::lease::GROUP_LABEL;
 use crate::plugin::contract::Kind;
@@ -301,9 +301,11 @@ impl Uninstall<'_> {
                         .iter()
                         .any(|namespaced| parent_of(controller, *namespaced, &child).is_some()),
                 };
+                // It is only counted: nobody relies on its values.
+                let generated = label(&child, GENERATED_LABEL).is_some();
                 if is_child && controller_of(&child).is_some() {
                     *left.owned.entry(kind.clone()).or_default() += 1;
-                } else if is_child && removal(controller, &child) == Some(Removal::Retain) {
+                } else if is_child && removal(controller, generated, &child) == Some(Removal::Retain) {
                     left.retained
                         .entry(kind.clone())
                         .or_default()

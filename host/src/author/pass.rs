@@ -12,8 +12,8 @@ use thiserror::Error;
 
 use super::definition;
 use crate::config::{
-    ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC, DEFAULT_WRITES,
-    Removal,
+    Allow, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC,
+    DEFAULT_WRITES, Removal,
 };
 use crate::controller::children::{Policy, Refusal, plan};
 use crate::controller::needs::{self, NeedError};
@@ -21,6 +21,7 @@ use crate::controller::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATION_ANNOTATION, ObjectName,
     PARENT_ANNOTATION, is_terminating,
 };
+use crate::controller::provenance::Proof;
 use crate::controller::reconcile::MAX_NEEDS;
 use crate::controller::status::{self, Verdict};
 use crate::plugin::contract::{
@@ -175,6 +176,7 @@ pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError
         digest: &plugin.digest().to_string(),
         namespaced: &|kind: &Kind| Some(is_namespaced(kind)),
         existing: &existing,
+        proof: Proof::Label,
     };
     let plan = plan(&policy, &response.children, &response.keep, &response.generate)
         .map_err(|refusals| PassError::Refused(refusals.iter().map(refusal).collect()))?;
@@ -304,6 +306,8 @@ fn controller(description: &Description) -> ControllerConfig {
         trust: Trust::default(),
         service_account: None,
         proving: DEFAULT_PROVING,
+        // It is the configuration's to say; an author shall see what the plugin makes.
+        allow: BTreeSet::from([Allow::Finalizers, Allow::ServiceAccountTokens]),
     }
 }
 

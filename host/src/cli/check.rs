@@ -13,6 +13,7 @@ use super::{Failure, plugin_file, render};
 use crate::author::definition;
 use crate::plugin::contract::{CONTRACT_VERSION, Request};
 use crate::plugin::{Call, CallError, LoadError, Plugin};
+use crate::rbac::power;
 
 /// The options of `check`.
 #[derive(Debug, clap::Args)]
@@ -167,6 +168,11 @@ fn about(plugin: &Plugin, report: &mut Report) {
             if list[..index].contains(kind) {
                 report.add(Level::Warn, "describe", format!("`{name}` names {kind} twice"));
             }
+        }
+    }
+    for kind in &description.makes {
+        if let Some(power) = power(kind) {
+            report.add(Level::Warn, "power", format!("it makes {kind}: {power}"));
         }
     }
     if description.makes.contains(&description.parent) {

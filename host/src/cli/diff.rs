@@ -83,7 +83,9 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
             continue;
         }
         let plugin = load(&args, controller).await?;
-        let preview = Preview::new(&client, &kinds, controller, &plugin)
+        let host = config.host_namespace.as_deref();
+        let host = host.unwrap_or(client.default_namespace());
+        let preview = Preview::new(&client, &kinds, controller, &plugin, host)
             .await
             .with_context(|| format!("controller {:?}", controller.name))?;
         let namespace = args.namespace.as_deref().unwrap_or(client.default_namespace());

@@ -269,12 +269,16 @@ fn table(rights: &Rights) -> String {
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let [who, namespace, resource, verb] = [0, 1, 2, 3].map(width);
-    rows.iter().fold(String::new(), |mut text, row| {
+    let table = rows.iter().fold(String::new(), |mut text, row| {
         let [a, b, c, d, why] = row;
         let _ = writeln!(
             text,
             "{a:who$}   {b:namespace$}   {c:resource$}   {d:verb$}   {why}"
         );
+        text
+    });
+    rights.warnings.iter().fold(table, |mut text, warning| {
+        let _ = writeln!(text, "warning: {warning}");
         text
     })
 }

@@ -13,7 +13,7 @@ use super::trust;
 use super::values::{bytes, count, dns_label, duration, invalid, is_version, service_account};
 use super::webhook::RawWebhook;
 use super::{
-    BackoffConfig, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY,
+    Allow, BackoffConfig, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY,
     DEFAULT_RESYNC, DEFAULT_WRITES, Removal, WritesConfig,
 };
 use crate::plugin::contract::{Kind, is_dns_label};
@@ -59,6 +59,7 @@ pub(super) struct RawConfig {
     #[serde(default)]
     lease: RawLease,
     webhook: Option<RawWebhook>,
+    host_namespace: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -91,6 +92,8 @@ struct RawController {
     service_account: Option<Spanned<String>>,
     #[serde(default)]
     proving: RawProving,
+    #[serde(default)]
+    allow: BTreeSet<Allow>,
 }
 
 #[derive(Deserialize)]
@@ -188,6 +191,9 @@ impl RawConfig {
                 invalid(file, filter.referenced, message)
             })?;
         }
+        if let Some(namespace) = &self.host_namespace {
+            dns_label(file, namespace, "a namespace")?;
+        }
         let mut controllers: Vec<ControllerConfig> = Vec::new();
         for raw in self.controllers {
             let name_at = raw.name.referenced;
@@ -232,6 +238,7 @@ impl RawConfig {
             controllers,
             leadership: self.lease.validate(file, self.leadership)?,
             webhook: self.webhook.map(|raw| raw.validate(file)).transpose()?,
+            host_namespace: self.host_namespace.map(|namespace| namespace.value),
         })
     }
 }
@@ -353,6 +360,7 @@ impl RawController {
                 .map(|text| service_account(file, &text))
                 .transpose()?,
             proving: self.proving.validate(file)?,
+            allow: self.allow,
         })
     }
 }

@@ -97,7 +97,8 @@ async fn apply_one(
     // Fields are taken over only in objects that are known to be ours. An object that nobody told us of yet
     // must not be overwritten: there a field of another manager is a conflict.
     let force = live.as_deref().is_some_and(|live| {
-        owns(&context.config, parent_object, live) || retains(&context.config, parent_object, live)
+        owns(&context.config, parent_object, live)
+            || retains(&context.config, context.provenance.proof(), parent_object, live)
     });
     let manager = context.config.field_manager();
     let mut body = desired.body.clone();

@@ -17,9 +17,10 @@ use thiserror::Error;
 use super::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, ObjectName, PARENT_ANNOTATION, annotation, controller_of, fingerprint,
-    generation_mark, label,
+    generation_mark, label, name_problem, shorten,
 };
-use crate::config::{ControllerConfig, Removal};
+use super::provenance::{ACCEPT_ANNOTATION, Proof, is_accepted};
+use crate::config::{Allow, ControllerConfig, Removal};
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
 /// Everything that a plan is made from, beside the plugin's answer.
@@ -34,6 +35,8 @@ pub struct Policy<'a> {
     pub namespaced: &'a dyn Fn(&Kind) -> Option<bool>,
     /// What exists, as far as it is known.
     pub existing: &'a dyn Fn(&ChildKey) -> Option<Arc<DynamicObject>>,
+    /// How it is known which Secrets the host generated.
+    pub proof: Proof<'a>,
 }
 
 /// One child as it should be.
@@ -148,6 +151,21 @@ pub enum Refusal {
     ClusterScoped { which: String },
     #[error("{which}: `metadata.ownerReferences` is the host's to set; leave it out")]
     OwnerGiven { which: String },
+    #[error(
+        "{which}: it has `metadata.finalizers`, so that it stays until somebody takes them off; leave them out, or list `finalizers` under `allow` of the controller {controller:?}"
+    )]
+    FinalizersGiven { which: String, controller: String },
+    #[error(
+        "{which}: it would hold the token of a ServiceAccount, and who reads it can do what that account may; leave out the type `{TOKEN_TYPE}` and the annotation `{TOKEN_ANNOTATION}`, or list `serviceAccountTokens` under `allow` of the controller {controller:?}"
+    )]
+    TokenGiven { which: String, controller: String },
+    #[error("{which}: {name:?} cannot be its {field}: {problem}")]
+    BadName {
+        which: String,
+        name: String,
+        field: &'static str,
+        problem: String,
+    },
     #[error("{which} exists and belongs to {owner}; delete or rename one of the two")]
     OwnedByOther { which: String, owner: String },
     #[error(
@@ -258,8 +276,14 @@ pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
 /// Whether an object is a retained child: of a kind that is retained, nobody controls it, label and annotation name
 /// this parent, and the parent may have children there. Enough to take it up again, never enough to delete it.
 #[must_use]
-pub fn retains(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
-    removal(config, object) == Some(Removal::Retain)
+pub fn retains(
+    config: &ControllerConfig,
+    proof: Proof<'_>,
+    parent: &DynamicObject,
+    object: &DynamicObject,
+) -> bool {
+    let generated = proof.holds(&config.parent, parent, object);
+    removal(config, generated, object) == Some(Removal::Retain)
         && controller_of(object).is_none()
         && is_ours(config, object)
         && annotation(object, PARENT_ANNOTATION) == Some(&ObjectName::of(parent).to_string())
@@ -267,11 +291,10 @@ pub fn retains(config: &ControllerConfig, parent: &DynamicObject, object: &Dynam
 }
 
 /// What the configuration says of an object that is no longer wanted; `None` of a kind that the controller does not
-/// make.
+/// make. `generated` is whether it is proved that the host generated it.
 #[must_use]
-pub fn removal(config: &ControllerConfig, object: &DynamicObject) -> Option<Removal> {
+pub fn removal(config: &ControllerConfig, generated: bool, object: &DynamicObject) -> Option<Removal> {
     let removal = *config.children.get(&ChildKey::of(object).kind)?;
-    let generated = label(object, GENERATED_LABEL).is_some();
     Some(if generated { config.generated } else { removal })
 }
 
@@ -287,6 +310,18 @@ fn is_within_reach(config: &ControllerConfig, parent: &DynamicObject, object: &D
 pub(super) fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
     owner.kind == kind.kind && group == kind.group()
+}
+
+/// A Secret of this type is filled with a token by Kubernetes. Source: Kubernetes, "Secrets", service account tokens.
+const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
+/// It names the ServiceAccount.
+const TOKEN_ANNOTATION: &str = "kubernetes.io/service-account.name";
+
+fn secret_kind() -> Kind {
+    Kind {
+        api_version: "v1".into(),
+        kind: "Secret".into(),
+    }
 }
 
 /// What others rely on goes first: a pod that mounts a claim comes after the claim.
@@ -314,6 +349,20 @@ impl Policy<'_> {
             if metadata.contains_key("ownerReferences") {
                 return Err(Refusal::OwnerGiven { which });
             }
+            let given = |allow, is_given: bool| is_given && !self.config.allow.contains(&allow);
+            let controller = self.config.name.clone();
+            let finalizers = metadata.get("finalizers");
+            let has_finalizers =
+                finalizers.is_some_and(|finalizers| !finalizers.is_null() && *finalizers != json!([]));
+            if given(Allow::Finalizers, has_finalizers) {
+                return Err(Refusal::FinalizersGiven { which, controller });
+            }
+            let holds_token = key.kind == secret_kind()
+                && (child["type"] == TOKEN_TYPE
+                    || !child["metadata"]["annotations"][TOKEN_ANNOTATION].is_null());
+            if given(Allow::ServiceAccountTokens, holds_token) {
+                return Err(Refusal::TokenGiven { which, controller });
+            }
             self.complete(metadata, &key, *removal);
             // It marks what the host generated, and nothing else.
             if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
@@ -335,15 +384,15 @@ impl Policy<'_> {
     }
 
     fn secret(&self, secret: &GeneratedSecret) -> Result<DesiredSecret, Refusal> {
-        let kind = Kind {
-            api_version: "v1".into(),
-            kind: "Secret".into(),
-        };
+        self.check_name("generate", "name", &secret.name)?;
         let name = ObjectName {
             namespace: self.parent.namespace(),
             name: secret.name.clone(),
         };
-        let key = ChildKey { kind, name };
+        let key = ChildKey {
+            kind: secret_kind(),
+            name,
+        };
         let which = key.name.to_string();
         if !self.config.children.contains_key(&key.kind) {
             return Err(self.kind_not_allowed(which, key.kind));
@@ -356,14 +405,8 @@ impl Policy<'_> {
         if let Some(problem) = secret_problem(secret) {
             return Err(Refusal::BadSecret { which, problem });
         }
-        self.check_existing(&key)?;
-        // Values that somebody else chose are never drawn over, adoption or not.
-        if (self.existing)(&key).is_some_and(|existing| label(&existing, GENERATED_LABEL).is_none()) {
-            let problem =
-                "it exists and the host did not generate it; delete or rename it, or let the plugin use it \
-                           as it is"
-                    .into();
-            return Err(Refusal::BadSecret { which, problem });
+        if let Some(existing) = (self.existing)(&key) {
+            self.check_generated(&key, &existing)?;
         }
         let mut metadata = Map::new();
         metadata.insert("labels".into(), json!({ GENERATED_LABEL: "true" }));
@@ -375,6 +418,50 @@ impl Policy<'_> {
             key,
             secret: secret.clone(),
             body,
+        })
+    }
+
+    /// Whether a Secret that is there is one that the host generated for this parent. Values that somebody else chose are
+    /// never drawn over and never taken for the host's own, adoption or not.
+    fn check_generated(&self, key: &ChildKey, existing: &DynamicObject) -> Result<(), Refusal> {
+        let which = key.name.to_string();
+        if label(existing, GENERATED_LABEL).is_none() {
+            self.check_existing(key)?;
+            let problem =
+                "it exists and the host did not generate it; delete or rename it, or let the plugin use it \
+                           as it is"
+                    .into();
+            return Err(Refusal::BadSecret { which, problem });
+        }
+        let kind = &self.config.parent.kind;
+        if !self.proof.holds(&self.config.parent, self.parent, existing)
+            && !is_accepted(self.parent, existing)
+        {
+            let problem = format!(
+                "it carries the label of a Secret that the host generated for this parent, and no proof of it: somebody \
+                 else made it, or a host with another key. Delete it, and new values are drawn; or, when you know its \
+                 values and want them, kubectl annotate {} {} {ACCEPT_ANNOTATION}={}",
+                kind.to_lowercase(),
+                self.parent.name_any(),
+                existing.metadata.uid.as_deref().unwrap_or_default(),
+            );
+            return Err(Refusal::BadSecret { which, problem });
+        }
+        match controller_of(existing) {
+            // One that was retained, whatever is configured now.
+            None => Ok(()),
+            Some(_) => self.check_existing(key),
+        }
+    }
+
+    fn check_name(&self, which: &str, field: &'static str, name: &str) -> Result<(), Refusal> {
+        name_problem(name).map_or(Ok(()), |problem| {
+            Err(Refusal::BadName {
+                which: which.to_owned(),
+                name: shorten(name, 100),
+                field,
+                problem,
+            })
         })
     }
 
@@ -395,6 +482,11 @@ impl Policy<'_> {
         let api_version = text("/apiVersion").ok_or_else(|| missing("`apiVersion`"))?;
         let kind = text("/kind").ok_or_else(|| missing("`kind`"))?;
         let name = text("/metadata/name").ok_or_else(|| missing("`metadata.name`"))?;
+        let place = format!("children[{index}]");
+        self.check_name(&place, "`metadata.name`", name)?;
+        if let Some(namespace) = text("/metadata/namespace") {
+            self.check_name(&place, "`metadata.namespace`", namespace)?;
+        }
         let kind = Kind {
             api_version: api_version.to_owned(),
             kind: kind.to_owned(),
@@ -458,7 +550,7 @@ impl Policy<'_> {
                 owner: format!("{} {}", owner.kind, owner.name),
             });
         }
-        if retains(self.config, self.parent, &existing) {
+        if retains(self.config, self.proof, self.parent, &existing) {
             return Ok(());
         }
         let controller = self.config.name.clone();

@@ -14,14 +14,15 @@ use super::children::{Plan, owns, retains};
 use super::events::Events;
 use super::kinds::Resource;
 use super::namespaces::Namespaces;
-use super::object::{ChildKey, Identity, ObjectName};
+use super::object::{ChildKey, GENERATED_LABEL, Identity, ObjectName, label};
 use super::observer::Observer;
+use super::provenance::{Provenance, ProvenanceError};
 use super::proving::Proving;
 use super::queue::{Queue, Trigger};
 use super::versions::{self, Used};
 use super::watches::{Subscription, Watch, WatchState};
 use crate::client::Writer;
-use crate::config::ControllerConfig;
+use crate::config::{Allow, ControllerConfig};
 use crate::plugin::contract::{EventType, Kind, Need};
 use crate::plugin::registry::Live;
 use crate::plugin::{Digest, Plugin};
@@ -205,6 +206,10 @@ pub struct Context {
     pub proving: Arc<Proving>,
     /// Which namespaces are being deleted.
     pub namespaces: Arc<Namespaces>,
+    /// What proves which Secrets the host generated.
+    pub provenance: Arc<Provenance>,
+    /// The host's own namespace, when it runs in one.
+    pub host_namespace: Option<Arc<str>>,
     /// Which parents to reconcile.
     pub queue: Arc<Queue>,
     /// What tells this controller of changes. It changes with the namespaces.
@@ -244,6 +249,10 @@ pub struct Parts {
     pub proving: Arc<Proving>,
     /// See [`Context::namespaces`].
     pub namespaces: Arc<Namespaces>,
+    /// See [`Context::provenance`].
+    pub provenance: Arc<Provenance>,
+    /// See [`Context::host_namespace`].
+    pub host_namespace: Option<Arc<str>>,
 }
 
 impl Context {
@@ -265,6 +274,8 @@ impl Context {
             observer,
             proving,
             namespaces,
+            provenance,
+            host_namespace,
         } = parts;
         let queue = Arc::<Queue>::default();
         let gauge = Arc::downgrade(&queue);
@@ -286,6 +297,8 @@ impl Context {
             observer,
             proving,
             namespaces,
+            provenance,
+            host_namespace,
             queue,
             subscriptions: watch::Sender::default(),
             memory: Mutex::default(),
@@ -320,8 +333,56 @@ impl Context {
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
         let watches = self.children.values().flat_map(KindWatches::all);
         let mut children: Vec<_> = watches.flat_map(|watch| watch.referring_to(uid, &name)).collect();
-        children.retain(|child| owns(&self.config, parent, child) || retains(&self.config, parent, child));
+        let proof = self.provenance.proof();
         children
+            .retain(|child| owns(&self.config, parent, child) || retains(&self.config, proof, parent, child));
+        children
+    }
+
+    /// Sees to it that it can be told whether the Secrets that say that they were generated for this parent were. Asks
+    /// the API server once in the life of the process, and not before there is such a Secret. Who leads gives a writer.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub async fn know_generated(
+        &self,
+        parent: &DynamicObject,
+        writer: Option<&Writer>,
+    ) -> Result<(), ProvenanceError> {
+        let name = ObjectName::of(parent);
+        let uid = parent.metadata.uid.as_deref().unwrap_or_default();
+        let is_marked = |watch: Arc<Watch>| {
+            let referring = watch.referring_to(uid, &name);
+            referring
+                .iter()
+                .any(|object| label(object, GENERATED_LABEL).is_some())
+        };
+        let secrets = self.children.iter().filter(|(kind, _)| kind.kind == "Secret");
+        if !self.provenance.is_known() && secrets.flat_map(|(_, watches)| watches.all()).any(is_marked) {
+            self.provenance.load(writer).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a parent is in the host's own namespace, and must not be there: its children could take the host's
+    /// ServiceAccount, and read its Secrets.
+    #[must_use]
+    pub fn is_beside_the_host(&self, parent: &DynamicObject) -> bool {
+        parent.metadata.namespace.is_some()
+            && parent.metadata.namespace.as_deref() == self.host_namespace.as_deref()
+            && !self.config.allow.contains(&Allow::HostNamespace)
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn says_beside_the_host(&self) -> String {
+        format!(
+            "the namespace {:?} is the host's own: what a plugin makes there could use the host's ServiceAccount and read \
+             its Secrets; put the {} into another namespace, or list `hostNamespace` under `allow` of the controller {:?}",
+            self.host_namespace.as_deref().unwrap_or_default(),
+            self.config.parent.kind,
+            self.config.name
+        )
     }
 
     /// Of the children of a parent each once, in the version that suits the plugin.

@@ -25,6 +25,7 @@ pub mod apply;
 pub mod drift;
 pub mod secrets;
 
+pub mod provenance;
 pub mod prune;
 pub mod release;
 

@@ -5,7 +5,7 @@ use kube::core::{DynamicObject, Expression, Selector, SelectorExt};
 use thiserror::Error;
 
 use super::context::Context;
-use super::object::{ObjectName, shorten};
+use super::object::{ObjectName, name_problem, shorten};
 use crate::config::ControllerConfig;
 use crate::plugin::contract::{Kind, Need, Related};
 
@@ -45,6 +45,12 @@ pub enum NeedError {
     Unsettled { rounds: usize },
     #[error("need {id:?}: {kind} is namespaced and the parent is not: the plugin must name a namespace")]
     NoNamespace { id: String, kind: Kind },
+    #[error("need {id:?}: {name:?} cannot be a name: {problem}")]
+    BadName {
+        id: String,
+        name: String,
+        problem: String,
+    },
     #[error(
         "the plugin has {count} needs; it may have {MAX_NEEDS}: use a label selector for many objects of a kind"
     )]
@@ -147,6 +153,12 @@ pub fn check(
             controller: config.name.clone(),
             kind,
         });
+    }
+    for name in need.name.iter().chain(&need.namespace) {
+        if let Some(problem) = name_problem(name) {
+            let name = shorten(name, 100);
+            return Err(NeedError::BadName { id, name, problem });
+        }
     }
     let own = parent.namespace();
     let namespace = if namespaced {

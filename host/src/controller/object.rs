@@ -70,6 +70,27 @@ impl fmt::Display for ObjectName {
     }
 }
 
+/// A longer name than any that Kubernetes takes.
+const MAX_NAME: usize = 253;
+
+/// What is wrong with a name or a namespace that comes from a plugin; `None` when it can stand in a request's path as it
+/// is. Kubernetes has its own rules for each kind, and all that it takes is among this: no name may lead a request to
+/// another object, or to another query.
+///
+/// Source: RFC 3986, `pchar` without what is escaped; Kubernetes, "Object Names and IDs", path segment names.
+#[must_use]
+pub fn name_problem(name: &str) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~:@!$&'()*+,;=".contains(c);
+    if matches!(name, "" | "." | "..") {
+        Some("it is no name".to_owned())
+    } else if name.len() > MAX_NAME {
+        Some(format!("it has more than {MAX_NAME} characters"))
+    } else {
+        let wrong = name.chars().find(|c| !is_plain(*c));
+        wrong.map(|c| format!("a name cannot have the character {c:?}"))
+    }
+}
+
 /// One child: its kind and its name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChildKey {
@@ -219,4 +240,36 @@ pub fn fingerprint(value: &impl Serialize) -> String {
             let _ = write!(hex, "{byte:02x}");
             hex
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_can_lead_to_no_other_path_and_to_no_query() {
+        let longest = "a".repeat(MAX_NAME);
+        for name in ["a", "web-0.db", "system:controller:x", "A_b", &longest] {
+            assert_eq!(name_problem(name), None, "{name}");
+        }
+        let long = "a".repeat(MAX_NAME + 1);
+        let bad = [
+            "",
+            ".",
+            "..",
+            "../x",
+            "a/b",
+            "a%2fb",
+            "a?dryRun=All",
+            "a#b",
+            "a b",
+            "a\nb",
+            "ä",
+            "a\\b",
+            &long,
+        ];
+        for name in bad {
+            assert!(name_problem(name).is_some(), "{name:?}");
+        }
+    }
 }

@@ -10,6 +10,7 @@ use super::api::{ApiError, Objects};
 use super::children::{Named, Plan, owns, removal};
 use super::context::Context;
 use super::object::{ChildKey, ObjectName, is_terminating};
+use super::provenance::Proof;
 use crate::config::{ControllerConfig, Removal};
 
 /// How many children of one parent are deleted at the same time.
@@ -29,9 +30,10 @@ pub async fn prune(
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     // Now, since the applies of this round may have made some of them.
     let named = plan.named(&|key| context.existing(key));
+    let proof = context.provenance.proof();
     let requests: Vec<_> = observed
         .iter()
-        .filter_map(|child| Some((unwanted(&context.config, parent, child, &named)?, child)))
+        .filter_map(|child| Some((unwanted(&context.config, proof, parent, child, &named)?, child)))
         .map(|(key, child)| async move {
             let outcome = delete(context, parent_name, &key, child).await;
             (key, outcome)
@@ -85,11 +87,12 @@ async fn delete(
 #[must_use]
 pub fn unwanted(
     config: &ControllerConfig,
+    proof: Proof<'_>,
     parent: &DynamicObject,
     child: &DynamicObject,
     named: &Named,
 ) -> Option<ChildKey> {
-    let (key, removal) = removable(config, parent, child)?;
+    let (key, removal) = removable(config, proof, parent, child)?;
     (removal == Removal::Delete && !named.contains(child)).then_some(key)
 }
 
@@ -97,10 +100,11 @@ pub fn unwanted(
 /// is being deleted.
 pub(super) fn removable(
     config: &ControllerConfig,
+    proof: Proof<'_>,
     parent: &DynamicObject,
     child: &DynamicObject,
 ) -> Option<(ChildKey, Removal)> {
-    let removal = removal(config, child)?;
+    let removal = removal(config, proof.holds(&config.parent, parent, child), child)?;
     let is_own = match removal {
         Removal::Delete => owns(config, parent, child),
         // What is retained has no owner reference.

@@ -149,6 +149,7 @@ async fn pass(
         Live::Failed(why) => return Err(PassError::NoPlugin(Arc::clone(why))),
     };
     check_watches(context, parent)?;
+    context.know_generated(parent, Some(&context.writer)).await?;
     changes.updated.extend(release(context, parent).await?);
     let finalizer = context.config.finalizer();
     let has_finalizer = parent.finalizers().contains(&finalizer);
@@ -178,6 +179,9 @@ async fn pass(
     {
         // It is deleted in a moment itself.
         return Err(PassError::NamespaceGoing);
+    }
+    if context.is_beside_the_host(parent) {
+        return Err(PassError::Namespace(context.says_beside_the_host()));
     }
     if plugin.description().finalizer && !has_finalizer {
         // Before the first child, so that none is left behind uncleaned.
@@ -359,6 +363,7 @@ fn make_plan(
         digest: &plugin.digest().to_string(),
         namespaced: &|kind: &Kind| context.resources.get(kind).map(|resource| resource.namespaced),
         existing: &existing,
+        proof: context.provenance.proof(),
     };
     let plan = plan(&policy, &response.children, &response.keep, &response.generate);
     // When it goes, or becomes another's, the parent is looked at again.

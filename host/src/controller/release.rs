@@ -22,7 +22,11 @@ pub async fn release(context: &Context, parent: &DynamicObject) -> Result<Vec<Ch
     // An object that is watched in two versions is one.
     let mut seen = HashSet::new();
     for child in context.owned(parent) {
-        if removal(&context.config, &child) != Some(Removal::Retain)
+        let generated = context
+            .provenance
+            .proof()
+            .holds(&context.config.parent, parent, &child);
+        if removal(&context.config, generated, &child) != Some(Removal::Retain)
             || !owns(&context.config, parent, &child)
             || is_terminating(&child)
             || !seen.insert(child.metadata.uid.clone())

@@ -12,6 +12,7 @@ use super::api::{ApiError, Fault, Objects};
 use super::children::{DesiredSecret, owns};
 use super::context::Context;
 use super::object::{ObjectName, is_terminating};
+use super::provenance::PROVENANCE_ANNOTATION;
 use crate::config::Removal;
 use crate::plugin::contract::GeneratedValue;
 
@@ -22,7 +23,7 @@ const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrst
 pub enum Generated {
     /// The Secret was not there.
     Created,
-    /// It lacked a value, or an owner reference.
+    /// It lacked a value, an owner reference, or the proof.
     Updated,
     /// It is as it should be.
     Unchanged,
@@ -47,6 +48,10 @@ pub async fn generate(
         retry_after: None,
     };
     let live = context.existing(key);
+    let provenance = &context.provenance;
+    // Before anything is drawn: what cannot be proved later is not made.
+    let proving = provenance.load(Some(&context.writer)).await;
+    let proving = proving.map_err(|error| failed(error.to_string()))?;
     let missing: Vec<&GeneratedValue> = desired
         .secret
         .entries
@@ -62,7 +67,11 @@ pub async fn generate(
             && !owns(&context.config, parent, live)
             && !is_terminating(live)
     });
-    if live.is_some() && missing.is_empty() && !lacks_owner {
+    // One that the parent accepts; `children::plan` has refused every other.
+    let lacks_proof = live
+        .as_ref()
+        .is_some_and(|live| !provenance.proof().holds(&context.config.parent, parent, live));
+    if live.is_some() && missing.is_empty() && !lacks_owner && !lacks_proof {
         return Ok(Generated::Unchanged);
     }
     let mut values = Map::new();
@@ -72,6 +81,8 @@ pub async fn generate(
     }
     let mut body = desired.body.clone();
     body["stringData"] = Value::Object(values);
+    body["metadata"]["annotations"][PROVENANCE_ANNOTATION] =
+        proving.prove(&context.config.parent, parent, &key.name).into();
     let manager = context.config.field_manager();
     // `children::plan` has refused kinds that the cluster does not serve.
     let Some(resource) = context.resources.get(&key.kind) else {

@@ -252,3 +252,47 @@ fn leases_are_in_the_hosts_namespace_and_of_a_single_one_only_the_creation_is_no
         ]
     );
 }
+
+#[test]
+fn who_makes_secrets_may_have_the_key_that_proves_them_and_nobody_else() {
+    let children = "  children: [{apiVersion: v1, kind: Secret}]\n";
+    let rights = rights_of("test.dev/v1/Thing", "[shop]", children, &["v1/Secret"], false);
+    let lines = texts(&rights);
+    for line in [
+        "system secrets. operator-host-provenance: get",
+        "system secrets.: create",
+    ] {
+        assert!(
+            lines.iter().any(|found| found == line),
+            "{line} is not in {lines:#?}"
+        );
+    }
+    let rights = rights_of("test.dev/v1/Thing", "[shop]", children, &[], false);
+    assert!(!texts(&rights).iter().any(|line| line.contains("provenance")));
+}
+
+#[test]
+fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
+    let children = "  children:\n  - {apiVersion: v1, kind: Pod}\n  - {apiVersion: v1, kind: ConfigMap}\n  \
+                    - {apiVersion: rbac.authorization.k8s.io/v1, kind: Role}\n  - {apiVersion: v1, kind: Secret}\n";
+    let makes = [
+        "v1/Pod",
+        "v1/ConfigMap",
+        "rbac.authorization.k8s.io/v1/Role",
+        "v1/Secret",
+    ];
+    let warnings = rights_of("test.dev/v1/Thing", "[]", children, &makes, false).warnings;
+    let said = |kind: &str, words: &str| {
+        let found = warnings
+            .iter()
+            .any(|warning| warning.contains(kind) && warning.contains(words));
+        assert!(found, "nothing says {words:?} of {kind}: {warnings:#?}");
+    };
+    said(
+        "c: the plugin makes v1/Pod",
+        "as any ServiceAccount of their namespace",
+    );
+    said("v1/Secret", "`serviceAccountTokens`");
+    said("v1/Role", "every right that the host has itself");
+    assert_eq!(warnings.len(), 3, "{warnings:#?}");
+}

@@ -8,8 +8,9 @@ use kube::core::DynamicObject;
 use operator_host::config::{Config, ControllerConfig, Removal};
 use operator_host::controller::children::{Plan, Policy, owns, plan, retains};
 use operator_host::controller::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, PARENT_ANNOTATION,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, PARENT_ANNOTATION, name_problem,
 };
+use operator_host::controller::provenance::Proof;
 use operator_host::plugin::Limits;
 use operator_host::plugin::contract::{CommandOutput, Kind, Response};
 use operator_host_runtime::fuzzing;
@@ -32,6 +33,7 @@ pub(crate) fn run(bytes: &[u8]) {
         digest: DIGEST,
         namespaced: &namespaced,
         existing: &existing,
+        proof: Proof::Key(None),
     };
     let planned = || plan(&policy, &response.children, &response.keep, &response.generate);
     match planned() {
@@ -95,7 +97,7 @@ fn is_allowed(config: &ControllerConfig, parent: &DynamicObject, plan: &Plan) {
             (None, Some(namespace)) => assert!(config.other_namespaces.contains(namespace), "{key}"),
             (None, None) => assert_eq!(namespaced(&key.kind), Some(false), "{key}"),
         }
-        assert!(!key.name.name.is_empty());
+        assert_eq!(name_problem(&key.name.name), None, "{key}");
     }
     for desired in &plan.desired {
         body(
@@ -138,6 +140,9 @@ fn body(config: &ControllerConfig, parent: &DynamicObject, key: &ChildKey, body:
         assert!(metadata.get(field).is_none(), "{field} is applied");
     }
     assert!(body.get("status").is_none(), "a status is applied");
+    let finalizers = &metadata["finalizers"];
+    assert!(finalizers.is_null() || *finalizers == json!([]), "{finalizers}");
+    assert_ne!(body["type"], "kubernetes.io/service-account-token");
     assert_eq!(metadata["labels"][CONTROLLER_LABEL], config.name.as_str());
     let name = parent
         .metadata
@@ -166,7 +171,7 @@ fn metadata_is_well_formed(metadata: &Value) -> bool {
 
 /// An object that exists may be written only when it is proved to be this parent's, or adoption is on and it is nobody's.
 fn may_be_touched(config: &ControllerConfig, parent: &DynamicObject, live: &DynamicObject) {
-    if owns(config, parent, live) || retains(config, parent, live) {
+    if owns(config, parent, live) || retains(config, Proof::Key(None), parent, live) {
         return;
     }
     let owner = live

@@ -39,6 +39,7 @@ pub(in crate::controller) fn config() -> ControllerConfig {
         trust: Default::default(),
         service_account: None,
         proving: DEFAULT_PROVING,
+        allow: Default::default(),
     }
 }
 
@@ -77,6 +78,7 @@ fn plan_with(
             let existing = object(existing?.clone());
             (existing.name_any() == key.name.name).then(|| Arc::new(existing))
         },
+        proof: Proof::Key(None),
     };
     plan(&policy, children, &[], generate)
         .map_err(|refusals| refusals.iter().map(ToString::to_string).collect())
@@ -132,6 +134,7 @@ fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
             digest,
             namespaced: &|_| Some(true),
             existing: &|_| None,
+            proof: Proof::Key(None),
         };
         plan(&policy, &[pod("p")], &[], &[]).unwrap().desired[0]
             .fingerprint
@@ -315,20 +318,40 @@ fn marked(kind: &str, namespace: Option<&str>, parent: &str) -> DynamicObject {
 fn a_retained_child_is_one_of_a_retained_kind_where_its_parent_may_have_children() {
     let (config, own, none) = (config(), parent(Some("default")), parent(None));
     let claim = |namespace| marked("PersistentVolumeClaim", namespace, "default/a");
-    assert!(retains(&config, &own, &claim(Some("default"))));
-    assert!(!retains(&config, &own, &claim(Some("attacker"))));
-    assert!(!retains(&config, &own, &claim(None)));
+    assert!(retains(&config, Proof::Key(None), &own, &claim(Some("default"))));
+    assert!(!retains(
+        &config,
+        Proof::Key(None),
+        &own,
+        &claim(Some("attacker"))
+    ));
+    assert!(!retains(&config, Proof::Key(None), &own, &claim(None)));
     assert!(
-        !retains(&config, &own, &marked("Pod", Some("default"), "default/a")),
+        !retains(
+            &config,
+            Proof::Key(None),
+            &own,
+            &marked("Pod", Some("default"), "default/a")
+        ),
         "pods are deleted, and so have an owner"
     );
     assert!(
-        !retains(&config, &own, &marked("ConfigMap", Some("default"), "default/a")),
+        !retains(
+            &config,
+            Proof::Key(None),
+            &own,
+            &marked("ConfigMap", Some("default"), "default/a")
+        ),
         "the controller does not make any"
     );
     let claim = |namespace: Option<&str>| marked("PersistentVolumeClaim", namespace, "a");
-    assert!(retains(&config, &none, &claim(Some("spare"))));
-    assert!(!retains(&config, &none, &claim(Some("default"))));
+    assert!(retains(&config, Proof::Key(None), &none, &claim(Some("spare"))));
+    assert!(!retains(
+        &config,
+        Proof::Key(None),
+        &none,
+        &claim(Some("default"))
+    ));
     let taken_up = |namespace: &str| {
         let existing = json!(claim(Some(namespace)));
         let child = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "x", "namespace": "spare"}});
@@ -477,4 +500,112 @@ fn a_child_says_of_which_generation_of_which_parent_it_is() {
     shop.metadata.generation = Some(8);
     let later = plan_with(&config(), &shop, None, &[pod("p")], &[]).unwrap();
     assert_eq!(later.desired[0].fingerprint, plan.desired[0].fingerprint);
+}
+
+#[test]
+fn a_secret_that_only_says_that_it_was_generated_is_refused_unless_the_parent_accepts_that_very_one() {
+    let secret = GeneratedSecret {
+        name: "x".into(),
+        entries: vec![crate::plugin::contract::GeneratedValue {
+            key: "password".into(),
+            length: 20,
+            alphabet: None,
+        }],
+    };
+    let mut planted = marked("Secret", Some("default"), "default/a");
+    planted.metadata.uid = Some("planted".into());
+    let labels = planted.metadata.labels.get_or_insert_default();
+    labels.insert(GENERATED_LABEL.into(), "true".into());
+    assert!(
+        !retains(&config(), Proof::Key(None), &parent(Some("default")), &planted),
+        "the plugin is not shown it"
+    );
+    let with = |accept: Option<&str>, owner: Option<&str>| {
+        let mut parent = parent(Some("default"));
+        let accept = accept.map(|uids| (ACCEPT_ANNOTATION.to_owned(), uids.to_owned()));
+        parent.metadata.annotations = accept.map(|entry| BTreeMap::from([entry]));
+        let mut planted = planted.clone();
+        planted.metadata.owner_references = owner.map(|uid| {
+            serde_json::from_value(json!([
+                {"apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": uid, "controller": true},
+            ]))
+            .unwrap()
+        });
+        plan_with(&config(), &parent, Some(&json!(planted)), &[], &[secret.clone()])
+    };
+    // Also one with a forged owner reference.
+    for owner in [None, Some("uid-a")] {
+        for accept in [None, Some("x"), Some("another,one")] {
+            let refusals = with(accept, owner).unwrap_err();
+            for words in ["default/x", "no proof", "accept-secrets=planted", "Delete it"] {
+                assert!(refusals[0].contains(words), "{words:?} is not in {refusals:?}");
+            }
+        }
+        assert!(with(Some("other, planted"), owner).is_ok());
+    }
+    let others = with(Some("planted"), Some("others")).unwrap_err();
+    assert!(others[0].contains("belongs to"), "{others:?}");
+}
+
+#[test]
+fn tokens_of_service_accounts_and_finalizers_are_refused_unless_they_are_allowed() {
+    let secret = |more: Value| {
+        let mut secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "t"}});
+        for (key, value) in more.as_object().unwrap() {
+            secret[key] = value.clone();
+        }
+        secret
+    };
+    let annotated = json!({"name": "t", "annotations": {TOKEN_ANNOTATION: "admin"}});
+    let mut held = pod("p");
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    let cases = [
+        (
+            secret(json!({"type": TOKEN_TYPE})),
+            Allow::ServiceAccountTokens,
+            "token of a ServiceAccount",
+        ),
+        (
+            secret(json!({"metadata": annotated})),
+            Allow::ServiceAccountTokens,
+            "`serviceAccountTokens` under `allow`",
+        ),
+        (held, Allow::Finalizers, "`finalizers` under `allow`"),
+    ];
+    for (child, allow, words) in cases {
+        refused(std::slice::from_ref(&child), words);
+        let config = ControllerConfig {
+            allow: [allow].into(),
+            ..config()
+        };
+        assert!(plan_with(&config, &parent(Some("default")), None, &[child], &[]).is_ok());
+    }
+    let mut empty = pod("p");
+    empty["metadata"]["finalizers"] = json!([]);
+    planned(&[empty, secret(json!({"type": "Opaque"}))]);
+}
+
+#[test]
+fn a_name_that_would_lead_to_another_object_is_refused_by_its_place() {
+    for name in [
+        "../../kube-system/secrets/x",
+        "a?dryRun=All",
+        "a%2fb",
+        "..",
+        "a#b",
+    ] {
+        refused(&[pod("p"), pod(name)], "children[1]: ");
+        let mut elsewhere = pod("p");
+        elsewhere["metadata"]["namespace"] = name.into();
+        refused(&[elsewhere], "cannot be its `metadata.namespace`");
+    }
+    let secret = GeneratedSecret {
+        name: "a/b".into(),
+        entries: Vec::new(),
+    };
+    let refusals = plan_with(&config(), &parent(Some("default")), None, &[], &[secret]).unwrap_err();
+    assert!(
+        refusals[0].contains("generate: \"a/b\" cannot be its name"),
+        "{refusals:?}"
+    );
 }

@@ -377,6 +377,15 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
         if findings.is_settled() || start.elapsed() > BUDGET {
             break;
         }
+        if let Some(parent) = context.parent(name)
+            && let Err(error) = context.know_generated(&parent, None).await
+        {
+            return held(
+                "NotProved",
+                format!("it cannot be tried now: {error}"),
+                Vec::new(),
+            );
+        }
         let Some(scene) = Scene::of(context, name, super::reconcile::now()) else {
             continue;
         };

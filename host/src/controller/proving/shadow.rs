@@ -41,13 +41,18 @@ pub(super) struct Effect {
 }
 
 impl Scene {
-    /// `None` when a pass would not ask the plugin: the object is gone, or waits for the garbage collector.
+    /// `None` when a pass would not ask the plugin: the object is gone, waits for the garbage collector, or is where the
+    /// host is.
     pub(super) fn of(context: &Context, name: &ObjectName, now: Timestamp) -> Option<Self> {
         let parent = context.parent(name)?;
         let config = &context.config;
         let mut own = config.former_finalizers().chain([config.finalizer()]);
         let finalizers = parent.metadata.finalizers.as_deref().unwrap_or_default();
-        if is_terminating(&parent) && !own.any(|finalizer| finalizers.contains(&finalizer)) {
+        if is_terminating(&parent) {
+            if !own.any(|finalizer| finalizers.contains(&finalizer)) {
+                return None;
+            }
+        } else if context.is_beside_the_host(&parent) {
             return None;
         }
         Some(Self {
@@ -65,7 +70,7 @@ impl Scene {
     /// How many of the observed children could be deleted.
     pub(super) fn deletable(&self, context: &Context) -> usize {
         let is_deletable = |child: &&Arc<DynamicObject>| {
-            removable(&context.config, &self.parent, child)
+            removable(&context.config, context.provenance.proof(), &self.parent, child)
                 .is_some_and(|(_, removal)| removal == Removal::Delete)
         };
         let once = versions::once_each(self.children.clone(), &Used::default(), &[]);
@@ -155,6 +160,7 @@ impl Scene {
             digest: &plugin.digest().to_string(),
             namespaced: &|kind: &Kind| context.resources.get(kind).map(|resource| resource.namespaced),
             existing: &|key: &ChildKey| context.existing(key),
+            proof: context.provenance.proof(),
         };
         plan(&policy, &response.children, &response.keep, &response.generate).map_err(|refusals| {
             let texts: Vec<String> = refusals.iter().take(10).map(ToString::to_string).collect();
@@ -167,7 +173,7 @@ impl Scene {
         // While a parent is being deleted the children that are not named stay.
         let named = plan.named(&|key| context.existing(key));
         for child in self.children.iter().filter(|_| done.is_none()) {
-            match removable(&context.config, &self.parent, child) {
+            match removable(&context.config, context.provenance.proof(), &self.parent, child) {
                 Some(_) if named.contains(child) => {}
                 Some((key, Removal::Delete)) => {
                     deleted.insert(key.identity());

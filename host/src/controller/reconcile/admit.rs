@@ -35,6 +35,12 @@ pub enum NoAnswer {
     /// What the plugin needs to know is not known any more.
     #[error("{0}")]
     Watch(String),
+    /// The resource is in the host's own namespace.
+    #[error("{0}")]
+    Namespace(String),
+    /// It cannot be told which Secrets the host generated.
+    #[error("{0}")]
+    Provenance(String),
     /// The call failed.
     #[error("{0}")]
     Call(String),
@@ -49,6 +55,8 @@ impl NoAnswer {
             Self::Failed(_) => "no version of the plugin can be used: the host's log says why",
             Self::Starting => "the first lists are under way",
             Self::Watch(_) => "a watch that the controller needs does not work: the host's log says why",
+            Self::Namespace(_) => "resources in the host's own namespace are not reconciled",
+            Self::Provenance(_) => "the key of generated Secrets cannot be read: the host's log says why",
             Self::Call(_) => "the plugin gave no answer: the host's log says why",
         }
     }
@@ -70,6 +78,11 @@ pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admis
     if let Some(failure) = context.watch_failure(&object) {
         return Err(NoAnswer::Watch(failure));
     }
+    if context.is_beside_the_host(&object) {
+        return Err(NoAnswer::Namespace(context.says_beside_the_host()));
+    }
+    let known = context.know_generated(&object, None).await;
+    known.map_err(|error| NoAnswer::Provenance(error.to_string()))?;
     crate::controller::object::slim(&mut object);
     match ask_ahead(context, &plugin, &Arc::new(object)).await {
         // Something that it waits for may come.

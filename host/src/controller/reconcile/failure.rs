@@ -15,6 +15,7 @@ use crate::controller::children::Refusal;
 use crate::controller::context::Context;
 use crate::controller::needs::NeedError;
 use crate::controller::object::{ObjectName, is_terminating, shorten};
+use crate::controller::provenance::ProvenanceError;
 use crate::controller::status::{self, Reason, Said, Verdict};
 use crate::plugin::contract::EventType;
 use crate::plugin::{CallError, Class};
@@ -32,6 +33,10 @@ pub(super) enum PassError {
     Call(#[from] CallError),
     #[error(transparent)]
     Need(#[from] NeedError),
+    #[error("{0}")]
+    Namespace(String),
+    #[error(transparent)]
+    Provenance(#[from] ProvenanceError),
     #[error("{}", join(.0))]
     Refused(Vec<Refusal>),
     #[error("{}", join(.0))]
@@ -64,6 +69,8 @@ impl PassError {
             Self::NamespaceGoing => "namespace_going",
             Self::Call(error) => error.class().as_str(),
             Self::Need(_) => "need",
+            Self::Namespace(_) => "namespace",
+            Self::Provenance(_) => "provenance",
             Self::Refused(_) => "refused",
             Self::Api(_) => "api",
             Self::Status(_) => "status",
@@ -227,6 +234,8 @@ fn judge(context: &Context, parent: &DynamicObject, error: &PassError) -> (Verdi
         PassError::Call(error) => (stalled(fault(error.class())), Next::Backoff),
         PassError::Need(NeedError::NotWatched { .. }) => (reconciling("WatchFailed"), Next::Backoff),
         PassError::Need(_) => (stalled("NeedRefused"), Next::Backoff),
+        PassError::Namespace(_) => (stalled("NamespaceRefused"), Next::OnChange),
+        PassError::Provenance(_) => (reconciling("ProvenanceUnknown"), Next::Backoff),
         PassError::Refused(_) if is_waiting_for_deletion(error) => {
             (reconciling("WaitingForDeletion"), Next::Backoff)
         }

@@ -77,7 +77,9 @@ async fn clear_one(
     changes: &mut Changes,
 ) -> Result<bool, ApiError> {
     let config = &context.config;
-    let removal = removal(config, child).unwrap_or(Removal::Retain);
+    let proof = context.provenance.proof();
+    let generated = proof.holds(&config.parent, parent, child);
+    let removal = removal(config, generated, child).unwrap_or(Removal::Retain);
     let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
     else {
         return Ok(false);
