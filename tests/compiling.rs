@@ -374,7 +374,7 @@ async fn compiling_ends_with_the_load_that_wanted_it() {
             |process: &u32| fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
         let processes = compiling(own).into_iter();
         processes
-            .filter(|process| seconds(process).contains("\050\0"))
+            .filter(|process| seconds(process).contains("\x0050\0"))
             .count()
     };
     until("the compiling process", || ours() == 1).await;

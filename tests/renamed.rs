@@ -43,7 +43,7 @@ async fn a_renamed_controller_takes_over_without_conflicts_or_leftovers() {
     scenario.until_ready("p").await;
     let second = spec(
         json!({"x": "1", "y": "1"}),
-        &[secret.clone()],
+        std::slice::from_ref(&secret),
         json!({"x": "1", "y": "1"}),
     );
     scenario.puppet("p", second).await;

@@ -210,18 +210,6 @@ impl Member {
             },
         }
     }
-
-    /// As much now, or nothing. Who waits comes first.
-    pub(crate) fn try_acquire(&self, amount: usize) -> Option<Permit> {
-        let mut state = self.of.state();
-        if !state.order.is_empty() {
-            // Some may have stopped waiting.
-            self.of.serve(state);
-            state = self.of.state();
-        }
-        let may = state.order.is_empty() && self.of.may_have(&state, self.key, amount);
-        may.then(|| self.of.grant(&mut state, self.key, amount))
-    }
 }
 
 impl Fair {
@@ -229,25 +217,6 @@ impl Fair {
         let is_first = state.plugins.get(&key).is_none_or(|plugin| plugin.held == 0);
         let kept = if is_first { 0 } else { self.kept(state) };
         amount.saturating_add(kept) <= state.free
-    }
-}
-
-impl Permit {
-    /// Adds another of the same plugin to this.
-    pub(crate) fn merge(&mut self, mut other: Self) {
-        self.amount += std::mem::take(&mut other.amount);
-    }
-
-    /// How much it is.
-    pub(crate) fn amount(&self) -> usize {
-        self.amount
-    }
-
-    /// Gives back all that is over `amount`.
-    pub(crate) fn shrink(&mut self, amount: usize) {
-        let over = self.amount.saturating_sub(amount);
-        self.amount -= over;
-        self.of.give_back(self.key, over);
     }
 }
 
@@ -278,6 +247,11 @@ mod tests {
 
     use super::*;
 
+    /// As much at once, or nothing.
+    fn now(member: &Member, amount: usize) -> Option<Permit> {
+        member.acquire(amount).now_or_never()
+    }
+
     #[tokio::test]
     async fn plugins_are_served_by_turns_however_many_of_one_wait() {
         let fair = Fair::new(1, 0);
@@ -304,20 +278,15 @@ mod tests {
     async fn something_is_kept_for_a_plugin_that_has_nothing() {
         let fair = Fair::new(8, 1);
         let members: Vec<_> = (0..4).map(|key| fair.join(key)).collect();
-        let held: Vec<_> = std::iter::from_fn(|| members[0].try_acquire(1)).collect();
+        let held: Vec<_> = std::iter::from_fn(|| now(&members[0], 1)).collect();
         assert_eq!(held.len(), 5, "one is left for each of the other three");
-        let others: Vec<_> = members[1..].iter().map(|member| member.try_acquire(1)).collect();
+        let others: Vec<_> = members[1..].iter().map(|member| now(member, 1)).collect();
         assert!(others.iter().all(Option::is_some));
         // However many there are, a plugin may have one half.
         let many = Fair::new(8, 1);
         let _crowd: Vec<_> = (1..100).map(|key| many.join(key)).collect();
         let one = many.join(0);
-        assert_eq!(
-            std::iter::from_fn(|| one.try_acquire(1))
-                .collect::<Vec<_>>()
-                .len(),
-            4
-        );
+        assert_eq!(std::iter::from_fn(|| now(&one, 1)).collect::<Vec<_>>().len(), 4);
     }
 
     #[tokio::test]
@@ -328,26 +297,12 @@ mod tests {
         let mut gone = Box::pin(b.acquire(3));
         assert!(gone.as_mut().now_or_never().is_none());
         drop(gone);
-        assert!(b.try_acquire(1).is_none());
+        assert!(now(&b, 1).is_none());
         drop(all);
         let permit = b.acquire(99).await;
-        assert_eq!(permit.amount(), 4, "no more than there is");
+        assert_eq!(permit.amount, 4, "no more than there is");
         drop(permit);
         assert_eq!(fair.state().free, 4);
-    }
-
-    #[tokio::test]
-    async fn a_permit_can_grow_and_shrink() {
-        let fair = Fair::new(10, 0);
-        let member = fair.join(1);
-        let mut permit = member.acquire(2).await;
-        permit.merge(member.try_acquire(5).unwrap());
-        assert_eq!((permit.amount(), fair.state().free), (7, 3));
-        permit.shrink(3);
-        assert_eq!((permit.amount(), fair.state().free), (3, 7));
-        drop((permit, member));
-        assert_eq!(fair.state().free, 10);
-        assert_eq!(fair.state().idle, 0);
     }
 
     #[tokio::test]
@@ -357,8 +312,8 @@ mod tests {
         let held = small.acquire(1).await;
         let mut wait = Box::pin(large.acquire(4));
         assert!(wait.as_mut().now_or_never().is_none());
-        assert!(small.try_acquire(1).is_none(), "another waits");
+        assert!(now(&small, 1).is_none(), "another waits");
         drop(held);
-        assert_eq!(wait.await.amount(), 4);
+        assert_eq!(wait.await.amount, 4);
     }
 }

@@ -28,13 +28,13 @@ pub struct ApiError {
     /// `apply`, `create`, `delete` and the like.
     pub verb: &'static str,
     /// The kind of the object.
-    pub kind: String,
+    pub kind: Box<str>,
     /// Its name.
     pub name: ObjectName,
     /// Who failed, and how.
     pub fault: Fault,
     /// What the API server said, with the fields at fault, and what to do about it.
-    pub message: String,
+    pub message: Box<str>,
     /// How long the API server wants to be left alone.
     pub retry_after: Option<Duration>,
 }
@@ -105,13 +105,14 @@ impl ApiError {
     pub(super) fn namespace_going(kind: &str, name: &ObjectName) -> Self {
         Self {
             verb: "create",
-            kind: kind.to_owned(),
+            kind: kind.into(),
             name: name.clone(),
             fault: Fault::NamespaceGoing,
             message: format!(
                 "the namespace {:?} is being deleted, so nothing can be created in it",
                 name.namespace.as_deref().unwrap_or_default()
-            ),
+            )
+            .into(),
             retry_after: None,
         }
     }
@@ -417,10 +418,10 @@ impl<'a> Objects<'a> {
         span.fail("api", &message, "");
         Err(ApiError {
             verb,
-            kind: self.resource.api.kind.clone(),
+            kind: self.resource.api.kind.as_str().into(),
             name: name.clone(),
             fault,
-            message,
+            message: message.into(),
             retry_after,
         })
     }

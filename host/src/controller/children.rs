@@ -174,7 +174,7 @@ pub enum Refusal {
     OfPredecessor {
         which: String,
         parent: String,
-        child: ChildKey,
+        child: Box<ChildKey>,
     },
     #[error(
         "{which} exists and this host did not make it; delete or rename it, or set `adopt: true` for the controller {controller:?}"
@@ -542,7 +542,7 @@ impl Policy<'_> {
                 return Err(Refusal::OfPredecessor {
                     which,
                     parent: format!("{} {}", parent.kind, self.name()),
-                    child: key.clone(),
+                    child: Box::new(key.clone()),
                 });
             }
             return Err(Refusal::OwnedByOther {

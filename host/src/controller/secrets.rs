@@ -44,7 +44,7 @@ pub async fn generate(
         kind: "Secret".into(),
         name: key.name.clone(),
         fault: Fault::Host,
-        message,
+        message: message.into(),
         retry_after: None,
     };
     let live = context.existing(key);

@@ -4,7 +4,7 @@ use super::children::tests::config;
 use super::object::CONTROLLER_LABEL;
 use super::*;
 
-fn child(namespace: Option<&str>, more: Value) -> DynamicObject {
+fn child(namespace: Option<&str>, more: &Value) -> DynamicObject {
     let mut child = json!({"apiVersion": "v1", "kind": "Pod", "metadata": more});
     child["metadata"]["name"] = "p".into();
     child["metadata"]["namespace"] = namespace.into();
@@ -15,14 +15,14 @@ fn named(namespace: Option<&str>, parent: &str) -> DynamicObject {
     let marks = json!({
         "labels": {CONTROLLER_LABEL: "shop"}, "annotations": {PARENT_ANNOTATION: parent},
     });
-    child(namespace, marks)
+    child(namespace, &marks)
 }
 
 fn owned(namespace: Option<&str>) -> DynamicObject {
     let owner = json!({"ownerReferences": [
         {"apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": "u", "controller": true},
     ]});
-    child(namespace, owner)
+    child(namespace, &owner)
 }
 
 fn parent(namespaced: bool, child: &DynamicObject) -> Option<String> {

@@ -384,10 +384,10 @@ impl History {
                 "single" => LEASE.to_owned(),
                 _ => format!("{LEASE}-{}", sample.name()),
             };
-            let before = leases.iter().filter(|lease| {
+            let mut before = leases.iter().rev().filter(|lease| {
                 object(lease).name == name && lease.stage_timestamp <= write.request_received_timestamp
             });
-            let leader = before.last().and_then(|lease| replica(lease));
+            let leader = before.next().and_then(|lease| replica(lease));
             if leader != replica(write) {
                 faults.push(Fault::new(format!(
                     "{} {} at {} by {:?}, while {leader:?} led {}",

@@ -85,7 +85,7 @@ fn elect(mut draw: Draw<'_>) {
         match step {
             0..=2 => {
                 now +=
-                    Duration::from_millis(draw.pick(&[1, 500, 2_000, 5_000, 9_999, 10_000, 15_000, 70_000]))
+                    Duration::from_millis(draw.pick(&[1, 500, 2_000, 5_000, 9_999, 10_000, 15_000, 70_000]));
             }
             3 => replica.candidate.observe(server.lease.clone(), now),
             4 | 5 => {
@@ -150,11 +150,11 @@ fn tamper(server: &mut Server, clock: &mut Clock, draw: &mut Draw<'_>) {
         0 => {
             spec.holder_identity = draw
                 .pick(&[None, Some(""), Some("a"), Some("b"), Some("x")])
-                .map(str::to_owned)
+                .map(str::to_owned);
         }
         1 => {
             spec.lease_duration_seconds =
-                draw.pick(&[None, Some(0), Some(-1), Some(1), Some(60), Some(i32::MAX)])
+                draw.pick(&[None, Some(0), Some(-1), Some(1), Some(60), Some(i32::MAX)]);
         }
         2 => spec.renew_time = Some(MicroTime(clock.read(draw))),
         3 => spec.lease_transitions = draw.pick(&[None, Some(-1), Some(i32::MAX)]),

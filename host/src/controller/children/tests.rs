@@ -531,7 +531,13 @@ fn a_secret_that_only_says_that_it_was_generated_is_refused_unless_the_parent_ac
             ]))
             .unwrap()
         });
-        plan_with(&config(), &parent, Some(&json!(planted)), &[], &[secret.clone()])
+        plan_with(
+            &config(),
+            &parent,
+            Some(&json!(planted)),
+            &[],
+            std::slice::from_ref(&secret),
+        )
     };
     // Also one with a forged owner reference.
     for owner in [None, Some("uid-a")] {

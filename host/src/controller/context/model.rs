@@ -37,7 +37,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// What the watch will tell.
 enum Event {
-    Parent(DynamicObject),
+    Parent(Box<DynamicObject>),
     Child(u128),
 }
 
@@ -87,7 +87,7 @@ impl World {
             Op::EditParent => {
                 self.version += 1;
                 self.spec += 1;
-                self.events.push_back(Event::Parent(self.served()));
+                self.events.push_back(Event::Parent(Box::new(self.served())));
             }
             Op::EditChild => {
                 self.version += 1;
@@ -118,7 +118,7 @@ impl World {
                 let answer = self.served();
                 let echo = is_same_but_for_own_writes(&self.parent, &answer);
                 self.memory.parent_written = version(&answer).filter(|_| echo);
-                self.events.push_back(Event::Parent(answer.clone()));
+                self.events.push_back(Event::Parent(Box::new(answer.clone())));
                 self.parent = answer;
             }
             Op::EndPass if self.running => {
@@ -137,7 +137,7 @@ impl World {
                 let at = version(&object);
                 // Never an older version over a newer one.
                 if at > version(&self.parent) {
-                    self.parent = object;
+                    self.parent = *object;
                 }
                 Trigger::Parent { version: at }
             }
