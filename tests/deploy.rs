@@ -710,7 +710,10 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
             .as_ref()
             .is_some_and(|status| status.code == 403)
     });
-    assert_eq!(forbidden.count(), 0);
+    let forbidden: Vec<_> = forbidden
+        .map(|e| format!("{} {}", e.verb, e.request_uri))
+        .collect();
+    assert!(forbidden.is_empty(), "{forbidden:#?}");
 
     // The last one still has its finalizer, and the host is gone.
     scenario.delete("fraim.co.jp/v1/Hello", "hello").await;

@@ -29,6 +29,8 @@ async fn grant_host(scenario: &Scenario, accounts: &[&str]) {
         json!({ "apiGroups": [""], "resources": ["pods", "configmaps", "secrets"],
             "verbs": ["get", "list", "watch"] }),
         json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),
+        // The host makes the key by which it knows what it generated.
+        json!({ "apiGroups": [""], "resources": ["secrets"], "verbs": ["create"] }),
     ];
     if !accounts.is_empty() {
         rules.push(
@@ -64,13 +66,19 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
     grant_host(&scenario, &["of-echo", "of-puppet"]).await;
     grant_account(&scenario, "of-echo", "pods").await;
     grant_account(&scenario, "of-puppet", "configmaps").await;
-    let kinds = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}]\n";
+    let kinds = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}]\n\
+                 allow: [hostNamespace]\n";
     let puppet = controller(
         "puppet.wasm",
         &format!("{kinds}{}", acting_as(&scenario, "of-puppet")),
     );
-    let echoes = format!("{CONTROLLER}  {}\n", acting_as(&scenario, "of-echo"));
-    let _host = scenario.start(&format!("{echoes}{puppet}"));
+    let echoes = format!(
+        "{CONTROLLER}  allow: [hostNamespace]\n  {}\n",
+        acting_as(&scenario, "of-echo")
+    );
+    let top = format!("hostNamespace: {}", scenario.namespace);
+    let config = scenario.config_with(&top, &format!("{echoes}{puppet}"));
+    let _host = scenario.start_with(&config, &[]);
     scenario.apply(&echo(2)).await;
     let ready = |e: &kube::core::DynamicObject| e.data["status"]["isReady"] == true;
     scenario.until(ECHO, "e", "ready", ready).await;
@@ -109,6 +117,7 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
 
     let events = cluster().await.audit_events().expect("the audit log");
     let mut seen = std::collections::BTreeMap::<String, usize>::new();
+    let mut keys = 0;
     for event in events {
         let object = event.object_ref.clone().unwrap_or_default();
         if object.namespace != scenario.namespace || !event.user_agent.starts_with("operator-host/") {
@@ -133,12 +142,18 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
         };
         let expected = match object.resource.as_str() {
             "pods" => "of-echo",
+            // Its key is the host's own to make.
+            "secrets" if account == "host" => {
+                keys += 1;
+                "host"
+            }
             "configmaps" | "secrets" => "of-puppet",
             _ => "host",
         };
         assert_eq!(account, expected, "{object:?}");
         *seen.entry(account).or_default() += 1;
     }
+    assert!(keys <= 1, "{keys} Secrets written by the host itself");
     assert_eq!(
         seen.keys().collect::<Vec<_>>(),
         ["host", "of-echo", "of-puppet"],

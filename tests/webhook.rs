@@ -372,7 +372,8 @@ async fn with_an_expired_certificate_what_is_deleted_goes_where_the_api_server_c
     // The API server looks at a certificate when it connects, and holds on to a connection that it has.
     host.kill();
     put(&scenario, authority.sign("-1"));
-    let host = scenario.start_with(&config, &[]);
+    // With a log of its own, which tells its port.
+    let host = scenario.start_named("expired", &config);
     install(&scenario, &host, &config, &authority, &[]).await;
     until_refused(&scenario, &good(), "certificate has expired").await;
     scenario.delete(PUPPET, "p").await;

@@ -20,6 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use tracing::{Dispatch, Span, dispatcher};
 
 use crate::fair::{Fair, Key, Member, Permit};
+use crate::ticker::TICK;
 
 /// The niceness of the threads: beside others they get a third of what those get. Less would make deadlines of honest
 /// plugins depend on what else the machine does.
@@ -155,8 +156,9 @@ impl Slow {
         }
     }
 
+    /// Whether what is left is enough for the time until a call is handed over.
     fn may_begin_here(&self) -> bool {
-        self.left(Instant::now()) > Duration::ZERO
+        self.left(Instant::now()) >= TICK
     }
 
     fn charge(&self, taken: Duration) {

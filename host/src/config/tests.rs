@@ -44,7 +44,7 @@ fn a_good_file_gets_the_defaults_where_it_says_nothing() {
 #[test]
 fn what_a_call_may_hold_and_how_fast_is_written_is_the_files_to_say() {
     let limits = "limits: {request: 4Mi, response: 1Mi, values: 5000, children: 50}";
-    let text = GOOD.replace("limits: {memory: 32Mi, deadline: 250ms}", limits);
+    let text = GOOD.replace("limits: {memory: 32Mi, deadline: 250ms, compile: 2m}", limits);
     let config = parse(&format!("{text}    writes: {{qps: 5, burst: 10}}\n")).unwrap();
     let echo = &config.controllers[0];
     let Limits {

@@ -200,7 +200,10 @@ mod tests {
         let mut pod = bound(&json!({ "phase": "Running" }), &times);
         assert_eq!(next(&pod, |_| true), Some(Step::Remove));
         pod.metadata.deletion_grace_period_seconds = Some(0);
+        pod.metadata.finalizers = Some(vec!["example.com/hold".into()]);
         assert_eq!(next(&pod, |_| true), None);
+        pod.metadata.finalizers = None;
+        assert_eq!(next(&pod, |_| true), Some(Step::Clear));
     }
 
     #[test]
