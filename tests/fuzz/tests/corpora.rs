@@ -1,5 +1,8 @@
 //! Every target on its corpus, and on a fixed number of mutations of it: the same ones in every run.
 
+// A helper that fails is a test that fails.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::any::Any;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
