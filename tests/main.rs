@@ -25,6 +25,7 @@ mod deploy;
 mod echo;
 mod echoes;
 mod hello;
+mod hostile;
 mod impersonation;
 mod killed;
 mod kit;

@@ -317,6 +317,9 @@ const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
 /// It names the ServiceAccount.
 const TOKEN_ANNOTATION: &str = "kubernetes.io/service-account.name";
 
+/// Bytes of a kind or a name that a refusal shows before it was checked: the rule stands behind it.
+const SHOWN: usize = 100;
+
 fn secret_kind() -> Kind {
     Kind {
         api_version: "v1".into(),
@@ -340,7 +343,7 @@ impl Policy<'_> {
         let key = self.key(index, child)?;
         let which = key.to_string();
         let Some(removal) = self.config.children.get(&key.kind) else {
-            return Err(self.kind_not_allowed(which, key.kind));
+            return Err(self.kind_not_allowed(which, &key.kind));
         };
         self.check_existing(&key)?;
         let mut body = child.clone();
@@ -395,7 +398,7 @@ impl Policy<'_> {
         };
         let which = key.name.to_string();
         if !self.config.children.contains_key(&key.kind) {
-            return Err(self.kind_not_allowed(which, key.kind));
+            return Err(self.kind_not_allowed(which, &key.kind));
         }
         if key.name.namespace.is_none() {
             let problem =
@@ -458,7 +461,7 @@ impl Policy<'_> {
         name_problem(name).map_or(Ok(()), |problem| {
             Err(Refusal::BadName {
                 which: which.to_owned(),
-                name: shorten(name, 100),
+                name: shorten(name, SHOWN),
                 field,
                 problem,
             })
@@ -475,7 +478,7 @@ impl Policy<'_> {
         let missing = |missing| {
             let mut which = format!("children[{index}]");
             if let Some(name) = text("/metadata/name").or(text("/kind")) {
-                let _ = write!(which, " ({name})");
+                let _ = write!(which, " ({})", shorten(name, SHOWN));
             }
             Refusal::Incomplete { which, missing }
         };
@@ -502,9 +505,9 @@ impl Policy<'_> {
     }
 
     fn namespace(&self, kind: &Kind, name: &str, given: Option<&str>) -> Result<Option<String>, Refusal> {
-        let which = || format!("{} {name}", kind.kind);
+        let which = || format!("{} {name}", shorten(&kind.kind, SHOWN));
         if !self.config.children.contains_key(kind) {
-            return Err(self.kind_not_allowed(which(), kind.clone()));
+            return Err(self.kind_not_allowed(which(), kind));
         }
         let namespaced = (self.namespaced)(kind).ok_or_else(|| Refusal::KindUnknown {
             which: which(),
@@ -619,11 +622,14 @@ impl Policy<'_> {
         }
     }
 
-    fn kind_not_allowed(&self, which: String, kind: Kind) -> Refusal {
+    fn kind_not_allowed(&self, which: String, kind: &Kind) -> Refusal {
         Refusal::KindNotAllowed {
             which,
             controller: self.config.name.clone(),
-            kind,
+            kind: Kind {
+                api_version: shorten(&kind.api_version, SHOWN),
+                kind: shorten(&kind.kind, SHOWN),
+            },
         }
     }
 

@@ -42,8 +42,9 @@ pub enum LogError {
 }
 
 /// What is said twice otherwise: kube logs each try of a watch that is refused or cut off, and the exporters each try to
-/// reach a collector; this host says both once, in its own words.
-const QUIET: &str = "kube_runtime::watcher=error,kube_client::client=error,opentelemetry=off,opentelemetry_sdk=off,opentelemetry-otlp=off,opentelemetry_otlp=off,opentelemetry-prometheus=off";
+/// reach a collector; this host says both once, in its own words. And the spans of WASI's functions, which would stand on a
+/// plugin's line in place of the span that names its parent.
+const QUIET: &str = "wasmtime_wasi=warn,kube_runtime::watcher=error,kube_client::client=error,opentelemetry=off,opentelemetry_sdk=off,opentelemetry-otlp=off,opentelemetry_otlp=off,opentelemetry-prometheus=off";
 
 /// What SIGUSR1 adds. `operator_host` is the start of the runtime crate's targets, too.
 const DEBUG: &str = "operator_host=debug,plugin=debug";
