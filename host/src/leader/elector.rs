@@ -241,8 +241,8 @@ impl Elector {
         };
         match outcome {
             Outcome::Won(answer) => {
-                seat.candidate.won(answer, sent, now);
-                seat.due = sent + retry;
+                let renewed = seat.candidate.won(answer, sent, now);
+                seat.due = if renewed { sent + retry } else { now };
                 seat.free_since = None;
                 if let Some((until, expiry)) = seat.candidate.term() {
                     seat.term.extend(until, expiry);

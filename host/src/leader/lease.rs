@@ -4,6 +4,10 @@
 //! clock from when we last saw the record change, so that no clock that jumps, and no hand that writes a time, makes
 //! two leaders. Stricter than client-go where the record is edited or deleted by hand: whoever held it may not know
 //! yet, so nobody else begins before that holder must have stopped.
+//!
+//! For the same reason a create never begins or extends a term. It has no precondition: it succeeds though the Lease
+//! was there and was deleted since we looked, or when it arrives late. Only an update, which names the version it was
+//! made of, shows that nobody else led in between.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -35,7 +39,8 @@ pub struct Timing {
 /// What a replica may do with a lease now.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Write this record: it takes the lease or renews it. Without a resource version it is to be created.
+    /// Write this record. With a resource version it is an update, which takes the lease or renews it; without one it
+    /// is a create, which does neither.
     Write(Box<Lease>),
     /// Another has it, until this time unless it renews.
     Wait(Instant),
@@ -52,9 +57,9 @@ pub struct Candidate {
     timing: Timing,
     /// As last read, `None` when it is not there, and when that was first seen.
     seen: Option<(Option<Lease>, Instant)>,
-    /// What we wrote last, though perhaps without hearing that it was taken.
+    /// The last update that we sent, though perhaps without hearing that it was taken.
     written: Option<LeaseSpec>,
-    /// When the write that made us the holder was sent, or the last that renewed it.
+    /// When the update that made us the holder was sent, or the last that renewed it.
     renewed: Option<Instant>,
 }
 
@@ -133,18 +138,21 @@ impl Candidate {
         let Some((lease, since)) = &self.seen else {
             return Step::Look;
         };
-        let spec = spec(lease.as_ref());
-        // It is what we wrote, or it names us while our term runs: nobody can have led in between.
-        let ours = match spec {
-            Some(spec) => {
-                self.names_me(lease.as_ref()) && (self.holds(now) || self.written.as_ref() == Some(spec))
-            }
-            None => self.holds(now),
+        let Some(lease) = lease else {
+            // A holder that is alive comes round in this time, and goes on leading with what it creates.
+            let patience = *since + self.timing.retry_period;
+            return if self.holds(now) || patience <= now {
+                Step::Write(Box::new(self.first(now, clock)))
+            } else {
+                Step::Wait(patience)
+            };
         };
-        let released = lease.as_ref().is_some_and(is_released);
+        let spec = lease.spec.as_ref();
+        // It is what we wrote, or it names us while our term runs: nobody can have led in between.
+        let ours = self.names_me(Some(lease)) && (self.holds(now) || self.written.as_ref() == spec);
         let expiry = *since + self.validity(spec);
-        if ours || released || expiry <= now {
-            Step::Write(Box::new(self.record(lease.as_ref(), clock)))
+        if ours || is_released(lease) || expiry <= now {
+            Step::Write(Box::new(self.record(Some(lease), clock)))
         } else {
             Step::Wait(expiry)
         }
@@ -152,13 +160,18 @@ impl Candidate {
 
     /// A write of [`Step::Write`] goes out.
     pub fn writing(&mut self, record: &Lease) {
-        self.written.clone_from(&record.spec);
+        let is_update = record.metadata.resource_version.is_some();
+        self.written = record.spec.clone().filter(|_| is_update);
     }
 
-    /// A write that was sent at `sent` was taken; this is the answer.
-    pub fn won(&mut self, answer: Lease, sent: Instant, now: Instant) {
+    /// A write that was sent at `sent` was taken; this is the answer. Whether it began or extended our term.
+    pub fn won(&mut self, answer: Lease, sent: Instant, now: Instant) -> bool {
         self.observe(Some(answer), now);
-        self.renewed = Some(sent);
+        let is_update = self.written.is_some();
+        if is_update {
+            self.renewed = Some(sent);
+        }
+        is_update
     }
 
     /// What gives the lease back, when it is ours. We hold it no more from now on.
@@ -176,7 +189,7 @@ impl Candidate {
         spec.holder_identity = Some(String::new());
         // As client-go writes it; the API server wants more than zero.
         spec.lease_duration_seconds = Some(1);
-        spec.renew_time = Some(micro(clock));
+        spec.renew_time = Some(after(spec.renew_time.as_ref(), clock));
         lease.metadata.managed_fields = None;
         let annotations = lease.metadata.annotations.get_or_insert_default();
         annotations.insert(RELEASED_ANNOTATION.to_owned(), self.identity.clone());
@@ -184,10 +197,23 @@ impl Candidate {
         Some(lease)
     }
 
-    /// The record of a lease that nobody else wants, whatever it says now.
+    /// The record that names us, whatever the lease says now: for a lease that nobody else wants.
     #[must_use]
     pub fn anew(&self, clock: Timestamp) -> Lease {
         self.record(self.lease(), clock)
+    }
+
+    /// The record of a lease that is not there. It names us only while our term runs, so that others wait for us.
+    fn first(&self, now: Instant, clock: Timestamp) -> Lease {
+        let mut record = self.record(None, clock);
+        if !self.holds(now)
+            && let Some(spec) = &mut record.spec
+        {
+            spec.holder_identity = None;
+            spec.acquire_time = None;
+            spec.lease_transitions = None;
+        }
+        record
     }
 
     fn names_me(&self, lease: Option<&Lease>) -> bool {
@@ -205,7 +231,7 @@ impl Candidate {
     fn record(&self, lease: Option<&Lease>, clock: Timestamp) -> Lease {
         let before = spec(lease).cloned().unwrap_or_default();
         let stays = self.names_me(lease);
-        let clock = micro(clock);
+        let clock = after(before.renew_time.as_ref(), clock);
         let spec = LeaseSpec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: i32::try_from(self.timing.duration.as_secs()).ok(),
@@ -215,10 +241,10 @@ impl Candidate {
                 .filter(|_| stays)
                 .or_else(|| Some(clock.clone())),
             renew_time: Some(clock),
-            lease_transitions: Some(match (before.lease_transitions, lease) {
-                (Some(count), _) if stays => count,
-                (count, Some(_)) => count.unwrap_or(0).saturating_add(1),
-                (_, None) => 0,
+            lease_transitions: Some(match before.lease_transitions {
+                Some(count) if stays => count,
+                Some(count) => count.saturating_add(1),
+                None => 0,
             }),
             ..before
         };
@@ -255,9 +281,13 @@ fn is_released(lease: &Lease) -> bool {
     empty && annotations.is_some_and(|annotations| annotations.contains_key(RELEASED_ANNOTATION))
 }
 
-/// With the precision that the API server keeps, so that a record reads back as it was written.
-fn micro(clock: Timestamp) -> MicroTime {
-    MicroTime(clock.round(Unit::Microsecond).unwrap_or(clock))
+/// What the clock says, with the precision that the API server keeps, so that a record reads back as it was written.
+/// Never what the record says already: a renewal must change it even where the clock stands still.
+fn after(before: Option<&MicroTime>, clock: Timestamp) -> MicroTime {
+    let clock = clock.round(Unit::Microsecond).unwrap_or(clock);
+    let is_same = before.is_some_and(|MicroTime(before)| *before == clock);
+    let later = clock.checked_add(Duration::from_micros(1)).unwrap_or(clock);
+    MicroTime(if is_same { later } else { clock })
 }
 
 #[cfg(test)]

@@ -59,11 +59,10 @@ impl Replicas {
         {
             return None;
         }
-        let mut record = match self.own.step(now, Timestamp::now()) {
-            Step::Write(record) => *record,
-            Step::Wait(_) => self.own.anew(Timestamp::now()),
-            Step::Look => return None,
-        };
+        if self.own.step(now, Timestamp::now()) == Step::Look {
+            return None;
+        }
+        let mut record = self.own.anew(Timestamp::now());
         self.own.writing(&record);
         let annotations = record.metadata.annotations.get_or_insert_default();
         let able: Vec<&str> = able.iter().map(String::as_str).collect();

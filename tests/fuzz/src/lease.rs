@@ -104,7 +104,9 @@ fn elect(mut draw: Draw<'_>) {
                 }
             }
             8 | 9 => match replica.answer.take() {
-                Some((Some(lease), sent)) => replica.candidate.won(lease, sent, now),
+                Some((Some(lease), sent)) => {
+                    replica.candidate.won(lease, sent, now);
+                }
                 Some((None, _)) => replica.candidate.observe(server.lease.clone(), now),
                 None => {}
             },

@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 
+use super::tests::Server;
 use super::*;
 
 const REPLICAS: usize = 3;
@@ -59,8 +60,7 @@ struct Replica {
 
 struct World {
     now: Instant,
-    lease: Option<Lease>,
-    version: u32,
+    server: Server,
     replicas: Vec<Replica>,
     starts: usize,
     looks: i64,
@@ -70,8 +70,7 @@ impl World {
     fn new() -> Self {
         let mut this = Self {
             now: Instant::now(),
-            lease: None,
-            version: 0,
+            server: Server::default(),
             replicas: Vec::new(),
             starts: 0,
             looks: 0,
@@ -95,34 +94,12 @@ impl World {
         Timestamp::from_second(1_700_000_000 + self.looks * 7919 % 100_003).unwrap()
     }
 
-    /// The server takes a record that was made of the present one.
-    fn write(&mut self, mut lease: Lease) -> Option<Lease> {
-        let current = self
-            .lease
-            .as_ref()
-            .and_then(|lease| lease.metadata.resource_version.clone());
-        if lease.metadata.resource_version != current {
-            return None;
-        }
-        self.version += 1;
-        lease.metadata.resource_version = Some(self.version.to_string());
-        self.lease = Some(lease.clone());
-        Some(lease)
-    }
-
-    fn edit(&mut self, change: impl FnOnce(&mut LeaseSpec)) {
-        if let Some(mut lease) = self.lease.clone() {
-            change(lease.spec.get_or_insert_default());
-            self.write(lease);
-        }
-    }
-
     fn act(&mut self, op: &Op) {
         let (now, clock) = (self.now, self.clock());
         match *op {
             Op::Wait(millis) => self.now += Duration::from_millis(millis),
             Op::Look(i) => {
-                let lease = self.lease.clone();
+                let lease = self.server.lease.clone();
                 self.replicas[i].candidate.observe(lease, now);
             }
             Op::Send(i) => {
@@ -138,11 +115,13 @@ impl World {
                 let Some((record, sent)) = self.replicas[i].sent.take() else {
                     return;
                 };
-                let written = self.write(record);
-                let lease = self.lease.clone();
+                let written = self.server.write(record);
+                let lease = self.server.lease.clone();
                 let candidate = &mut self.replicas[i].candidate;
                 match written {
-                    Some(answer) if answers => candidate.won(answer, sent, now),
+                    Some(answer) if answers => {
+                        candidate.won(answer, sent, now);
+                    }
                     None if answers => candidate.observe(lease, now),
                     _ => {}
                 }
@@ -154,29 +133,18 @@ impl World {
                     && let Some(record) = self.replicas[i].candidate.release(now, clock)
                     && arrives
                 {
-                    self.write(record);
+                    self.server.write(record);
                 }
             }
             Op::Restart(i) => self.replicas[i] = self.start(),
             Op::Edit(holder) => {
                 let holder = holder.map(|i| self.replicas[i].candidate.identity.clone());
-                self.edit(|spec| spec.holder_identity = holder);
+                self.server.edit(|spec| spec.holder_identity = holder);
             }
-            Op::EditTimes(second) => self.edit(|spec| {
+            Op::EditTimes(second) => self.server.edit(|spec| {
                 spec.renew_time = Some(MicroTime(Timestamp::from_second(second).unwrap()));
             }),
-            Op::Delete => {
-                // Left out here, because the protocol does not hold for it: a first Lease that is deleted before all have
-                // seen it. One absence is like another, and a create has no precondition, so who saw none before,
-                // or has sent a create, becomes a second holder until the first looks again.
-                let lease = self.lease.take();
-                for replica in &mut self.replicas {
-                    replica.candidate.observe(lease.clone(), now);
-                    replica
-                        .sent
-                        .take_if(|(record, _)| record.metadata.resource_version.is_none());
-                }
-            }
+            Op::Delete => self.server.lease = None,
         }
     }
 

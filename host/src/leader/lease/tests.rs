@@ -11,13 +11,14 @@ const TIMING: Timing = Timing {
 
 /// A stand-in for the API server: one Lease and its version.
 #[derive(Default)]
-struct Server {
-    lease: Option<Lease>,
+pub(super) struct Server {
+    pub(super) lease: Option<Lease>,
     version: u32,
 }
 
 impl Server {
-    fn write(&mut self, mut lease: Lease) -> Option<Lease> {
+    /// Takes a record that was made of the present one.
+    pub(super) fn write(&mut self, mut lease: Lease) -> Option<Lease> {
         let current = self
             .lease
             .as_ref()
@@ -31,11 +32,12 @@ impl Server {
         Some(lease)
     }
 
-    /// What `kubectl edit` does.
-    fn edit(&mut self, change: impl FnOnce(&mut LeaseSpec)) {
-        let mut lease = self.lease.clone().unwrap();
-        change(lease.spec.as_mut().unwrap());
-        self.write(lease).unwrap();
+    /// What `kubectl edit` does, where there is a Lease.
+    pub(super) fn edit(&mut self, change: impl FnOnce(&mut LeaseSpec)) {
+        if let Some(mut lease) = self.lease.clone() {
+            change(lease.spec.get_or_insert_default());
+            self.write(lease).unwrap();
+        }
     }
 
     fn transitions(&self) -> Option<i32> {
@@ -65,7 +67,9 @@ fn act(candidate: &mut Candidate, server: &mut Server, now: Instant) -> bool {
     if let Step::Write(record) = candidate.step(now, clock()) {
         candidate.writing(&record);
         match server.write(*record) {
-            Some(answer) => candidate.won(answer, now, now),
+            Some(answer) => {
+                candidate.won(answer, now, now);
+            }
             None => candidate.observe(server.lease.clone(), now),
         }
     }
@@ -75,7 +79,8 @@ fn act(candidate: &mut Candidate, server: &mut Server, now: Instant) -> bool {
 /// A server whose lease `a` holds since `start`, and `b` has seen that.
 fn led_by_a(start: Instant) -> (Server, Candidate, Candidate) {
     let (mut server, mut a, mut b) = (Server::default(), candidate("a"), candidate("b"));
-    a.observe(None, start - 15 * S);
+    assert!(!turn(&mut a, &mut server, start - 17 * S));
+    assert!(!turn(&mut a, &mut server, start - 15 * S), "it creates the Lease");
     assert!(turn(&mut a, &mut server, start));
     assert!(!turn(&mut b, &mut server, start));
     assert_eq!(b.holder(), Some("a"));
@@ -87,14 +92,58 @@ fn start() -> Instant {
 }
 
 #[test]
-fn a_lease_that_is_not_there_is_taken_when_nobody_can_be_left_who_had_it() {
+fn a_lease_that_is_not_there_is_created_and_taken_when_nobody_can_be_left_who_had_it() {
     let (mut server, mut a) = (Server::default(), candidate("a"));
     let start = start();
     assert_eq!(a.step(start, clock()), Step::Look);
     assert!(!turn(&mut a, &mut server, start));
-    assert!(!turn(&mut a, &mut server, start + 14 * S));
-    assert!(turn(&mut a, &mut server, start + 15 * S));
+    assert!(server.lease.is_none(), "a holder that is alive comes first");
+    assert!(!turn(&mut a, &mut server, start + 2 * S));
+    assert_eq!(a.holder(), None);
+    assert!(!turn(&mut a, &mut server, start + 16 * S));
+    assert!(turn(&mut a, &mut server, start + 17 * S));
     assert_eq!(server.transitions(), Some(0));
+}
+
+#[test]
+fn a_create_that_arrives_late_makes_no_holder() {
+    let start = start();
+    let (mut server, mut a, mut b) = (Server::default(), candidate("a"), candidate("b"));
+    b.observe(None, start);
+    let Step::Write(late) = b.step(start + 2 * S, clock()) else {
+        panic!("it creates the Lease")
+    };
+    b.writing(&late);
+    assert!(!turn(&mut a, &mut server, start - 2 * S));
+    assert!(!turn(&mut a, &mut server, start));
+    assert!(turn(&mut a, &mut server, start + 15 * S));
+    server.lease = None;
+    let answer = server.write(*late).unwrap();
+    assert!(!b.won(answer, start, start + 16 * S));
+    assert!(a.holds(start + 16 * S) && !b.holds(start + 16 * S));
+    assert!(
+        !turn(&mut a, &mut server, start + 16 * S),
+        "it sees that another Lease is there"
+    );
+    assert!(!turn(&mut b, &mut server, start + 30 * S));
+    assert!(turn(&mut b, &mut server, start + 31 * S));
+}
+
+#[test]
+fn a_renewal_changes_the_record_though_the_clock_stands_still() {
+    let start = start();
+    let (mut server, mut a, mut b) = led_by_a(start);
+    let clock = clock();
+    for i in 1..20 {
+        a.observe(server.lease.clone(), start + 2 * i * S);
+        let Step::Write(record) = a.step(start + 2 * i * S, clock) else {
+            panic!("it renews")
+        };
+        a.writing(&record);
+        let answer = server.write(*record).unwrap();
+        a.won(answer, start + 2 * i * S, start + 2 * i * S);
+        assert!(!turn(&mut b, &mut server, start + 2 * i * S));
+    }
 }
 
 #[test]
@@ -172,12 +221,23 @@ fn a_deleted_lease_is_made_again_by_its_holder_and_by_others_only_when_that_must
     let deleted = start + 60 * S;
     server.lease = None;
     assert!(!turn(&mut b, &mut server, deleted));
-    assert!(!turn(&mut b, &mut server, deleted + 14 * S));
-    assert!(turn(&mut b, &mut server, deleted + 15 * S));
+    assert!(!turn(&mut b, &mut server, deleted + 2 * S));
+    assert!(!turn(&mut b, &mut server, deleted + 16 * S));
+    assert!(turn(&mut b, &mut server, deleted + 17 * S));
 
-    let (mut server, mut a2, _) = led_by_a(start);
+    let (mut server, mut a2, mut b) = led_by_a(start);
     server.lease = None;
+    assert!(!turn(&mut b, &mut server, start + S));
     assert!(turn(&mut a2, &mut server, start + 2 * S));
+    assert_eq!(
+        a2.term(),
+        Some((start + 10 * S, start + 15 * S)),
+        "no longer by a create"
+    );
+    assert!(!turn(&mut b, &mut server, start + 2 * S));
+    assert_eq!(b.holder(), Some("a"));
+    assert!(turn(&mut a2, &mut server, start + 2 * S));
+    assert_eq!(a2.term(), Some((start + 12 * S, start + 17 * S)));
     // But not when its time is over: another could have begun and lost it.
     server.lease = None;
     assert!(!turn(&mut a, &mut server, start + 12 * S));
