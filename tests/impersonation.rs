@@ -115,7 +115,8 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
         .await;
     assert_says(&message, &[&user, "cannot create resource \"secrets\""]);
 
-    let events = cluster().await.audit_events().expect("the audit log");
+    let events = cluster().await.audit_events_about(&scenario.namespace);
+    let events = events.expect("the audit log");
     let mut seen = std::collections::BTreeMap::<String, usize>::new();
     let mut keys = 0;
     for event in events {

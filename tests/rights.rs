@@ -300,7 +300,7 @@ async fn everything_works(scenario: Scenario, config: &Path, roles: &[Value], ca
 
 /// Looks through the shared cluster's audit log.
 async fn nothing_was_forbidden_to(user: &str) {
-    let events = cluster().await.audit_events().expect("the audit log");
+    let events = cluster().await.audit_events_about(user).expect("the audit log");
     let own: Vec<_> = events
         .iter()
         .filter(|event| event.user.username == user)

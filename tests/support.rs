@@ -321,7 +321,8 @@ impl Scenario {
             object.namespace == self.namespace && object.name == name
         };
         let deadline = tokio::time::Instant::now() + LIMIT;
-        while !cluster.audit_events().expect("the audit log").iter().any(is_mark) {
+        let marks = || cluster.audit_events_about(&name).expect("the audit log");
+        while !marks().iter().any(is_mark) {
             assert!(
                 tokio::time::Instant::now() < deadline,
                 "{name} never stood in the audit log"
@@ -333,7 +334,9 @@ impl Scenario {
 
     /// The writes that hosts made in this namespace, Events left out.
     pub fn writes(&self, cluster: &ControlPlane) -> Vec<AuditEvent> {
-        let events = cluster.audit_events().expect("the audit log");
+        let events = cluster
+            .audit_events_about(&self.namespace)
+            .expect("the audit log");
         let own = |event: &AuditEvent| {
             let object = event.object_ref.clone().unwrap_or_default();
             object.namespace == self.namespace && object.resource != "events" && is_host(event)

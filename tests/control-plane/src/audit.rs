@@ -99,9 +99,9 @@ impl AuditEvent {
     }
 }
 
-/// Every event of the log so far. A line that is still being written is left out.
-pub(crate) fn read(log: &Path) -> Result<Vec<AuditEvent>, Error> {
-    Ok(read_since(log, 0)?.0)
+/// Every event of the log so far whose line has `text`. A line that is still being written is left out.
+pub(crate) fn read_about(log: &Path, text: &str) -> Result<Vec<AuditEvent>, Error> {
+    Ok(parse(log, 0, text)?.0)
 }
 
 /// The events of the log after its first `from` bytes, and how many bytes it has in whole events.
@@ -109,13 +109,21 @@ pub(crate) fn read(log: &Path) -> Result<Vec<AuditEvent>, Error> {
 /// # Errors
 /// [`Error::Io`] or [`Error::Audit`] when it cannot be read.
 pub fn read_since(log: &Path, from: u64) -> Result<(Vec<AuditEvent>, u64), Error> {
+    parse(log, from, "")
+}
+
+fn parse(log: &Path, from: u64, about: &str) -> Result<(Vec<AuditEvent>, u64), Error> {
     let what = || format!("read the audit log {}", log.display());
     let mut file = File::open(log).context(what)?;
     file.seek(SeekFrom::Start(from)).context(what)?;
     let mut text = String::new();
     file.read_to_string(&mut text).context(what)?;
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
-    let events: Result<Vec<_>, _> = text[..whole].lines().map(event).collect();
+    let events: Result<Vec<_>, _> = text[..whole]
+        .lines()
+        .filter(|line| line.contains(about))
+        .map(event)
+        .collect();
     let events = events.map_err(|source| Error::Audit {
         log: log.to_owned(),
         source,

@@ -292,8 +292,17 @@ impl ControlPlane {
     /// [`Error::NotRunning`] when the options did not ask for the log, [`Error::Io`] or [`Error::Audit`] when
     /// it cannot be read.
     pub fn audit_events(&self) -> Result<Vec<AuditEvent>, Error> {
+        self.audit_events_about("")
+    }
+
+    /// Those of [`audit_events`](Self::audit_events) whose line in the log has `text`, such as a namespace: the others
+    /// are not parsed, which counts in the log of a long run.
+    ///
+    /// # Errors
+    /// As [`audit_events`](Self::audit_events).
+    pub fn audit_events_about(&self, text: &str) -> Result<Vec<AuditEvent>, Error> {
         match self.audit_log() {
-            Some(log) => audit::read(&log),
+            Some(log) => audit::read_about(&log, text),
             None => Err(Error::NotRunning {
                 component: "the audit log",
                 hint: "start with Options::with_audit",
