@@ -19,6 +19,7 @@ mod behind;
 mod cluster_scoped;
 mod compiling;
 mod configuration;
+mod contract;
 mod crds;
 mod definitions;
 mod deploy;

@@ -29,6 +29,8 @@ type request struct {
 	Children []child   `json:"children"`
 	Related  []related `json:"related"`
 	Now      string    `json:"now"`
+	// The namespace is being deleted: nothing can be created there any more.
+	NamespaceTerminating bool `json:"namespaceTerminating"`
 }
 
 // related answers a need.
@@ -45,7 +47,11 @@ type output struct {
 	Failure     *failure     `json:"failure,omitempty"`
 }
 
+// The version of the contract that the records are of.
+const contract = "0.2.0"
+
 type description struct {
+	Contract  string          `json:"contract"`
 	Name      string          `json:"name"`
 	Version   string          `json:"version"`
 	Parent    kind            `json:"parent"`
@@ -154,6 +160,7 @@ func answer(in io.Reader, out io.Writer) error {
 	switch call.Call {
 	case "describe":
 		answer.Description = describe()
+		answer.Description.Contract = contract
 	case "reconcile":
 		answer.Response, err = reconcile(call.Request)
 	case "cleanup":

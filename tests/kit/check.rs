@@ -68,6 +68,16 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_says_which() {
         let answer = host(&["check", &file, "--sample", resource.to_str().unwrap()]).expect(1);
         assert!(answer.out.contains(expected), "{file}: {}", answer.out);
     }
+    for (version, form) in [
+        ("0.1.0", Form::Component),
+        ("0.1.0", Form::Command),
+        ("0.2.0", Form::Component),
+        ("0.2.0", Form::Command),
+    ] {
+        let file = case("version.wasm", answered.clone().version(version).build(form));
+        let said = host(&["check", &file]).expect(0).out;
+        assert!(said.contains(&format!(", contract {version}, ")), "{said}");
+    }
     let plain = host(&["check", &case("plain.wasm", answered.build(Form::Command))]).expect(0);
     assert!(
         plain.out.contains("warn  crd") && plain.out.contains("warn  samples"),

@@ -1,6 +1,6 @@
-//! What wasmtime makes of `wit/`: the records, and the calls into a component.
+//! What wasmtime makes of `wit/`: the records. The calls are in `versions`, for more than one version.
 
-#![allow(missing_docs, unreachable_pub, clippy::all)]
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::all)]
 
 wasmtime::component::bindgen!({
     path: "../../wit",

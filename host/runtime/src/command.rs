@@ -14,7 +14,7 @@ use wiggle::GuestMemory;
 
 use crate::call::{self, Call, CallError, Setting};
 use crate::contract::{
-    CONTRACT_VERSION, CleanupResponse, CommandInput, CommandOutput, Description, Export, Request, Response,
+    CleanupResponse, CommandInput, CommandOutput, ContractVersion, Description, Export, Request, Response,
 };
 use crate::convert::{Lists, Text, not_an_object};
 use crate::lane::Owned;
@@ -66,6 +66,7 @@ async fn poll_oneoff(
 /// A command, linked.
 pub(crate) struct CommandForm {
     pre: InstancePre<State>,
+    contract: ContractVersion,
 }
 
 impl CommandForm {
@@ -79,7 +80,13 @@ impl CommandForm {
             });
         }
         let pre = linker.instantiate_pre(module).map_err(LoadError::bindings)?;
-        Ok(Self { pre })
+        let contract = ContractVersion::FIRST;
+        Ok(Self { pre, contract })
+    }
+
+    /// The same, for the version of the contract that its description says.
+    pub(crate) fn made_for(self, contract: ContractVersion) -> Self {
+        Self { contract, ..self }
     }
 
     pub(crate) fn describe(&self, setting: Setting) -> Owned<Call<Description>> {
@@ -111,24 +118,24 @@ impl CommandForm {
         read: fn(CommandOutput) -> Result<T, CallError>,
     ) -> Owned<Call<T>> {
         let pre = self.pre.clone();
-        Box::pin(async move { call(&pre, export, request, &setting).await.and_then(read) })
+        let input = CommandInput {
+            contract: self.contract,
+            call: export,
+            request: request.map(|request| self.contract.request(request).into()),
+        };
+        Box::pin(async move { call(&pre, input, &setting).await.and_then(read) })
     }
 }
 
 /// One run of the program in a sandbox of its own.
-async fn call(
-    pre: &InstancePre<State>,
-    export: Export,
-    request: Option<Request>,
-    setting: &Setting,
-) -> Call<CommandOutput> {
+async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) -> Call<CommandOutput> {
     let Setting {
         origin,
         speaker,
         limits,
         deadline,
     } = setting;
-    let input = match input(export, request, limits.request) {
+    let input = match text(&input, limits.request) {
         Ok(input) => input,
         Err(error) => return Call::failed(error),
     };
@@ -170,16 +177,10 @@ async fn call(
     Call { outcome, stats }
 }
 
-fn input(export: Export, request: Option<Request>, limit: usize) -> Result<Vec<u8>, CallError> {
-    let request = request.map(Arc::new);
-    let input = CommandInput {
-        contract: CONTRACT_VERSION.to_owned(),
-        call: export,
-        request: request.clone(),
-    };
-    match request {
-        Some(request) => Text::with_capacity(INPUT, limit).of(&input, &request, limit),
-        None => serde_json::to_vec(&input).map_err(CallError::host),
+fn text(input: &CommandInput, limit: usize) -> Result<Vec<u8>, CallError> {
+    match &input.request {
+        Some(request) => Text::with_capacity(INPUT, limit).of(input, request, limit),
+        None => serde_json::to_vec(input).map_err(CallError::host),
     }
 }
 

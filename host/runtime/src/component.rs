@@ -5,19 +5,19 @@ use std::sync::Arc;
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
-use wasmtime::component::{Component, HasSelf};
-use wasmtime::{Engine, Store};
+use wasmtime::component::{Component, ComponentExportIndex, Instance, InstancePre};
+use wasmtime::{Engine, Store, StoreContextMut};
 use wasmtime_wasi::p2;
 
 use crate::bindings::operator_host::plugin::{logging, types};
-use crate::bindings::{Plugin, PluginPre};
 use crate::call::{self, Call, CallError, CallStats, Setting};
-use crate::contract::{CONTRACT_VERSION, CleanupResponse, Description, Request, Response};
+use crate::contract::{CleanupResponse, ContractVersion, Description, Export, Request, Response};
 use crate::convert;
 use crate::lane::Owned;
 use crate::load::LoadError;
 use crate::log::{CallLog, Level};
 use crate::sandbox::{self, Preview2, Sandbox};
+use crate::versions;
 
 type State = Sandbox<Preview2>;
 pub(crate) type Linker = wasmtime::component::Linker<State>;
@@ -75,7 +75,9 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     filesystem::types::add_to_linker::<State, WasiFilesystem>(l, State::filesystem)?;
     random::insecure::add_to_linker::<State, WasiRandom>(l, State::random)?;
     random::insecure_seed::add_to_linker::<State, WasiRandom>(l, State::random)?;
-    Plugin::add_to_linker::<State, HasSelf<State>>(l, |state| state)?;
+    for version in ContractVersion::ALL {
+        add_logging(l, version)?;
+    }
     Ok(linker)
 }
 
@@ -94,45 +96,69 @@ pub(crate) fn encode(module: &[u8]) -> Result<Vec<u8>, LoadError> {
 
 /// A component, linked.
 pub(crate) struct ComponentForm {
-    pre: PluginPre<State>,
+    linked: Arc<Linked>,
 }
+
+struct Linked {
+    pre: InstancePre<State>,
+    contract: ContractVersion,
+    describe: ComponentExportIndex,
+    reconcile: ComponentExportIndex,
+    cleanup: ComponentExportIndex,
+}
+
+type Answer<T> = Result<T, types::Failure>;
 
 impl ComponentForm {
     pub(crate) fn new(engine: &Engine, linker: &Linker, component: &Component) -> Result<Self, LoadError> {
-        check_exports(engine, component)?;
+        let contract = check_exports(engine, component)?;
         check_imports(engine, component)?;
         let pre = linker.instantiate_pre(component).map_err(LoadError::bindings)?;
-        let pre = PluginPre::new(pre).map_err(LoadError::bindings)?;
-        Ok(Self { pre })
+        let reconciler = component.get_export_index(None, format!("{RECONCILER}@{contract}").as_str());
+        let export = |name: Export| {
+            component
+                .get_export_index(reconciler.as_ref(), name.as_str())
+                .ok_or_else(|| LoadError::bindings(format!("`{name}` is not exported")))
+        };
+        let linked = Linked {
+            describe: export(Export::Describe)?,
+            reconcile: export(Export::Reconcile)?,
+            cleanup: export(Export::Cleanup)?,
+            pre,
+            contract,
+        };
+        Ok(Self {
+            linked: Arc::new(linked),
+        })
     }
 
     pub(crate) fn describe(&self, setting: Setting) -> Owned<Call<Description>> {
-        let pre = self.pre.clone();
+        let linked = Arc::clone(&self.linked);
         Box::pin(async move {
-            call(&pre, &setting, 0, async |plugin, store| {
-                plugin
-                    .operator_host_plugin_reconciler()
-                    .call_describe(store)
+            call(&linked, &setting, 0, async |instance, store| {
+                // Now, and not when the first parent is there.
+                let contract = linked.contract;
+                contract.check::<_, Answer<types::Response>>(store, instance, &linked.reconcile)?;
+                contract.check::<_, Answer<types::CleanupResponse>>(store, instance, &linked.cleanup)?;
+                versions::call(store, instance, &linked.describe, ())
                     .await
                     .map(Ok)
             })
             .await
-            .convert(|record| convert::description(record, &setting.limits))
+            .convert(|record| convert::description(record, linked.contract, &setting.limits))
         })
     }
 
     pub(crate) fn reconcile(&self, request: Request, setting: Setting) -> Owned<Call<Response>> {
-        let pre = self.pre.clone();
+        let linked = Arc::clone(&self.linked);
         Box::pin(async move {
             let (record, size) = match convert::request(&request, setting.limits.request) {
                 Ok(record) => record,
                 Err(error) => return Call::failed(error),
             };
-            call(&pre, &setting, size, async |plugin, store| {
-                plugin
-                    .operator_host_plugin_reconciler()
-                    .call_reconcile(store, &record)
-                    .await
+            call(&linked, &setting, size, async |instance, store| {
+                let contract = linked.contract;
+                contract.ask(store, instance, &linked.reconcile, record).await
             })
             .await
             .convert(|record| convert::response(record, &setting.limits))
@@ -140,17 +166,15 @@ impl ComponentForm {
     }
 
     pub(crate) fn cleanup(&self, request: Request, setting: Setting) -> Owned<Call<CleanupResponse>> {
-        let pre = self.pre.clone();
+        let linked = Arc::clone(&self.linked);
         Box::pin(async move {
             let (record, size) = match convert::request(&request, setting.limits.request) {
                 Ok(record) => record,
                 Err(error) => return Call::failed(error),
             };
-            call(&pre, &setting, size, async |plugin, store| {
-                plugin
-                    .operator_host_plugin_reconciler()
-                    .call_cleanup(store, &record)
-                    .await
+            call(&linked, &setting, size, async |instance, store| {
+                let contract = linked.contract;
+                contract.ask(store, instance, &linked.cleanup, record).await
             })
             .await
             .convert(|record| convert::cleanup(record, &setting.limits))
@@ -160,10 +184,10 @@ impl ComponentForm {
 
 /// One call of one export in a sandbox of its own.
 async fn call<T>(
-    pre: &PluginPre<State>,
+    linked: &Linked,
     setting: &Setting,
     request_bytes: usize,
-    export: impl AsyncFnOnce(&Plugin, &mut Store<State>) -> wasmtime::Result<Result<T, types::Failure>>,
+    export: impl AsyncFnOnce(&Instance, &mut Store<State>) -> wasmtime::Result<Answer<T>>,
 ) -> Call<T> {
     let Setting {
         origin,
@@ -174,10 +198,10 @@ async fn call<T>(
     let log = CallLog::new(Arc::clone(speaker), limits);
     let wasi = sandbox::wasi(origin, &log).stdout(log.clone()).build();
     let sandbox = Sandbox::new(Preview2::new(wasi), limits, log);
-    let mut store = call::store(pre.engine(), limits, sandbox);
+    let mut store = call::store(linked.pre.engine(), limits, sandbox);
     let (result, guest_time) = call::within(*deadline, async {
-        let plugin = pre.instantiate_async(&mut store).await?;
-        export(&plugin, &mut store).await
+        let instance = linked.pre.instantiate_async(&mut store).await?;
+        export(&instance, &mut store).await
     })
     .await;
     let sandbox = store.data();
@@ -203,7 +227,8 @@ impl<T> Call<T> {
     }
 }
 
-fn check_exports(engine: &Engine, component: &Component) -> Result<(), LoadError> {
+/// The version of the contract that a component is made for.
+fn check_exports(engine: &Engine, component: &Component) -> Result<ContractVersion, LoadError> {
     let exports: Vec<String> = component
         .component_type()
         .exports(engine)
@@ -214,33 +239,13 @@ fn check_exports(engine: &Engine, component: &Component) -> Result<(), LoadError
         (interface == RECONCILER).then_some(version)
     });
     match version {
-        Some(version) if is_compatible(version) => Ok(()),
-        Some(version) => Err(LoadError::Contract {
+        Some(version) => ContractVersion::of(version).ok_or_else(|| LoadError::Contract {
             plugin: version.to_owned(),
         }),
         None => Err(LoadError::other_world(
-            format!("{RECONCILER}@{CONTRACT_VERSION}"),
+            format!("{RECONCILER}@{}", ContractVersion::PRESENT),
             exports,
         )),
-    }
-}
-
-/// By the rules of semantic versioning, before 1.0 as Cargo has them: the leftmost number that is not zero
-/// is the one that breaks, and the host must have everything the plugin was made for.
-fn is_compatible(plugin: &str) -> bool {
-    let parse = |version: &str| -> Option<[u64; 3]> {
-        let mut numbers = version.split('.').map(|number| number.parse().ok());
-        let parsed = [numbers.next()??, numbers.next()??, numbers.next()??];
-        numbers.next().is_none().then_some(parsed)
-    };
-    let track = |[major, minor, patch]: [u64; 3]| match (major, minor) {
-        (0, 0) => [0, 0, patch],
-        (0, minor) => [0, minor, 0],
-        (major, _) => [major, 0, 0],
-    };
-    match (parse(plugin), parse(CONTRACT_VERSION)) {
-        (Some(plugin), Some(host)) => track(plugin) == track(host) && plugin <= host,
-        _ => false,
     }
 }
 
@@ -256,17 +261,21 @@ pub(crate) fn gives(import: &str) -> bool {
     IMPORTS.contains(&interface)
 }
 
-impl types::Host for State {}
-
-impl logging::Host for State {
-    fn log(&mut self, level: logging::Level, message: String) {
-        let level = match level {
-            logging::Level::Trace => Level::Trace,
-            logging::Level::Debug => Level::Debug,
-            logging::Level::Info => Level::Info,
-            logging::Level::Warn => Level::Warn,
-            logging::Level::Error => Level::Error,
-        };
-        self.log.line(level, &message);
-    }
+/// The import of one version of the contract. It is the same in all of them.
+fn add_logging(linker: &mut Linker, version: ContractVersion) -> wasmtime::Result<()> {
+    let mut instance = linker.instance(&format!("operator-host:plugin/logging@{version}"))?;
+    instance.func_wrap(
+        "log",
+        |store: StoreContextMut<'_, State>, (level, message): (logging::Level, String)| {
+            let level = match level {
+                logging::Level::Trace => Level::Trace,
+                logging::Level::Debug => Level::Debug,
+                logging::Level::Info => Level::Info,
+                logging::Level::Warn => Level::Warn,
+                logging::Level::Error => Level::Error,
+            };
+            store.data().log.line(level, &message);
+            Ok(())
+        },
+    )
 }

@@ -13,8 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The version of the contract that this host speaks: the version of the WIT package.
-pub const CONTRACT_VERSION: &str = "0.1.0";
+pub use crate::versions::ContractVersion;
 
 /// A kind as it stands in a manifest, such as `apps/v1` and `Deployment`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -44,6 +43,10 @@ impl fmt::Display for Kind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Description {
+    /// The version of the contract that the plugin is made for. Since 0.2.0; absent: 0.1.0. A component says it in the name
+    /// of its export.
+    #[serde(default = "first_version")]
+    pub contract: ContractVersion,
     /// A DNS label, such as `echo`.
     pub name: String,
     /// The plugin's own version, such as `1.4.0`.
@@ -61,6 +64,10 @@ pub struct Description {
     /// The CustomResourceDefinition of the parent, generated from the plugin's types.
     #[serde(default)]
     pub crd: Option<Value>,
+}
+
+fn first_version() -> ContractVersion {
+    ContractVersion::FIRST
 }
 
 /// All that a plugin knows in one call.
@@ -83,6 +90,10 @@ pub struct Request {
     /// The W3C `traceparent` of the span around this call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+    /// Whether the parent's namespace is being deleted: nothing can be created there any more, and a cleanup must do
+    /// without. Since 0.2.0; absent: no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub namespace_terminating: bool,
 }
 
 /// The objects that one need selected.
@@ -275,8 +286,9 @@ pub enum Failure {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandInput {
-    /// The version of the contract that the host speaks, such as `0.1.0`.
-    pub contract: String,
+    /// The version of the contract that this document is written in: the one that the plugin is made for. It says which
+    /// that is when it is asked to describe itself, and so that question is always of 0.1.0.
+    pub contract: ContractVersion,
     /// Which of the plugin's functions is called.
     pub call: Export,
     /// Absent when `call` is `describe`.

@@ -12,6 +12,7 @@ use crate::contract::{
     GeneratedValue, Kind, Need, ObjectRef, Request, Response,
 };
 use crate::limits::{self, Limits};
+use crate::versions::ContractVersion;
 use crate::weigh;
 
 /// The request as a record, and the bytes of JSON in it.
@@ -39,6 +40,7 @@ pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, 
             .collect::<Result<_, CallError>>()?,
         now: request.now.to_string(),
         traceparent: request.traceparent.clone(),
+        namespace_terminating: request.namespace_terminating,
     };
     Ok((record, size))
 }
@@ -106,10 +108,12 @@ impl io::Write for Text {
 /// A description, and the bytes of JSON in it.
 pub(crate) fn description(
     record: wit::Description,
+    contract: ContractVersion,
     limits: &Limits,
 ) -> Result<(Description, usize), CallError> {
     let mut reader = Reader::new(limits);
     let description = Description {
+        contract,
         name: record.name,
         version: record.version,
         parent: kind(record.parent),

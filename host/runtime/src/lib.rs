@@ -33,6 +33,7 @@ mod call;
 mod command;
 mod component;
 mod convert;
+mod versions;
 mod weigh;
 
 mod deterministic;
@@ -57,6 +58,7 @@ pub use log::TARGET as LOG_TARGET;
 pub use maker::Made;
 pub use outside::{Compiler, Outside, compile_memory};
 pub use runtime::{Draw, Form, Plugin, Runtime};
+pub use versions::ContractVersion;
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::call::{CallError, Class, mebibytes};
-use crate::contract::{CONTRACT_VERSION, Description, Kind, is_dns_label};
+use crate::contract::{ContractVersion, Description, Kind, is_dns_label};
 use crate::counts::Count;
 use crate::limits::{self, MIB};
 
@@ -54,8 +54,8 @@ pub enum LoadError {
     #[error(
         "the plugin is made for version {plugin} of the contract and this host speaks {}: use a host that \
          speaks {plugin}, or build the plugin against {}",
-        CONTRACT_VERSION,
-        CONTRACT_VERSION
+        ContractVersion::ALL.map(ContractVersion::as_str).join(" and "),
+        ContractVersion::PRESENT
     )]
     Contract {
         /// The version that the plugin exports.
@@ -303,6 +303,7 @@ mod tests {
 
     fn description() -> Description {
         Description {
+            contract: ContractVersion::PRESENT,
             name: "echo".into(),
             version: "1.4.0-rc.1+build".into(),
             parent: kind("my-operator.dev/v1", "Echo"),

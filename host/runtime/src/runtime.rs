@@ -95,6 +95,10 @@ impl Runtime {
         drop(turn);
         let description = described.outcome.map_err(LoadError::describe)?;
         load::check(&description)?;
+        let prepared = match prepared {
+            Prepared::Command(form) => Prepared::Command(form.made_for(description.contract)),
+            component @ Prepared::Component(_) => component,
+        };
         let speaker = Arc::new(Speaker {
             name: description.name.clone(),
             digest,

@@ -219,6 +219,7 @@ pub async fn ask<E: From<CallError> + From<NeedError>>(
             related: answer(&needs).await?,
             now,
             traceparent: None,
+            namespace_terminating: false,
         };
         let (response, cleaned_up) = if cleanup {
             let answer = plugin.cleanup(&request).await.outcome?;

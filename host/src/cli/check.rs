@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{Failure, plugin_file, render};
 use crate::author::definition;
-use crate::plugin::contract::{CONTRACT_VERSION, Request};
+use crate::plugin::contract::Request;
 use crate::plugin::{Call, CallError, LoadError, Plugin};
 use crate::rbac::power;
 
@@ -119,7 +119,11 @@ fn about(plugin: &Plugin, report: &mut Report) {
     report.add(
         Level::Ok,
         "form",
-        format!("{form}, contract {CONTRACT_VERSION}, {}", plugin.digest()),
+        format!(
+            "{form}, contract {}, {}",
+            plugin.description().contract,
+            plugin.digest()
+        ),
     );
     report.add(
         Level::Ok,
@@ -223,6 +227,7 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
             related: Vec::new(),
             now,
             traceparent: None,
+            namespace_terminating: false,
         };
         let (first, second) = (plugin.reconcile(&request).await, plugin.reconcile(&request).await);
         cost(plugin, &name, &first, report);

@@ -572,6 +572,13 @@ impl Context {
         all
     }
 
+    /// Whether the namespace of a parent is being deleted.
+    #[must_use]
+    pub fn is_namespace_going(&self, parent: &DynamicObject) -> bool {
+        let namespace = parent.metadata.namespace.as_deref();
+        namespace.is_some_and(|namespace| self.namespaces.is_terminating(namespace))
+    }
+
     /// Whether something can be created under a name: not in a namespace that is being deleted.
     ///
     /// # Errors

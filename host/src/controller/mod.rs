@@ -48,7 +48,10 @@ use tracing::{Instrument, debug, error, info, info_span};
 
 use self::children::{is_ours, is_reference_to, reaches};
 use self::context::{Context, KindWatches};
-use self::object::{ChildKey, ObjectName, PARENT_ANNOTATION, annotation, controller_of, version};
+use self::namespaces::News;
+use self::object::{
+    ChildKey, ObjectName, PARENT_ANNOTATION, annotation, controller_of, is_terminating, version,
+};
 use self::observer::Observer;
 use self::queue::{Trigger, Work};
 use self::reconcile::{Next, reconcile};
@@ -353,14 +356,11 @@ fn subscribe(context: &Arc<Context>) {
     for watches in context.reads.values() {
         subscriptions.extend(of(watches, related_changed));
     }
-    subscriptions.extend(context.namespaces.on_usable({
+    subscriptions.extend(context.namespaces.on_change({
         let weak = weak.clone();
-        move |namespace| {
+        move |namespace, news| {
             if let Some(context) = weak.upgrade() {
-                // Of those in it there are none that it could have kept waiting.
-                if !context.resource.namespaced && context.config.other_namespaces.contains(namespace) {
-                    mark_all(&context, &Trigger::Related);
-                }
+                namespace_changed(&context, namespace, news);
             }
         }
     }));
@@ -413,6 +413,34 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
         }
         if !echo_of_nothing {
             mark(context, &parent, trigger.clone());
+        }
+    }
+}
+
+fn namespace_changed(context: &Context, namespace: &str, news: News) {
+    match news {
+        // Of those in it there are none that it could have kept waiting.
+        News::Usable => {
+            if !context.resource.namespaced && context.config.other_namespaces.contains(namespace) {
+                mark_all(context, &Trigger::Related);
+            }
+        }
+        // Those that wait for their cleanup: the plugin does not know it yet.
+        News::Going => {
+            let watch = context
+                .parents
+                .of(Some(namespace))
+                .filter(|_| context.resource.namespaced);
+            for parent in watch.iter().flat_map(|watch| watch.names()) {
+                let is_there = parent.namespace.as_deref() == Some(namespace);
+                if is_there
+                    && context
+                        .parent(&parent)
+                        .is_some_and(|parent| is_terminating(&parent))
+                {
+                    context.queue.mark(&parent, Trigger::Related);
+                }
+            }
         }
     }
 }

@@ -85,25 +85,43 @@ impl Namespaces {
         refused.insert(namespace.to_owned(), Instant::now());
     }
 
-    /// Calls `told` with the name of each namespace in which something can be created again; `None` where they are not
-    /// watched.
+    /// Calls `told` with the name of each namespace that begins to go, and of each in which something can be created
+    /// again; `None` where they are not watched.
     #[must_use]
-    pub fn on_usable(&self, told: impl Fn(&str) + Send + Sync + 'static) -> Option<Subscription> {
+    pub fn on_change(&self, told: impl Fn(&str, News) + Send + Sync + 'static) -> Option<Subscription> {
         let watch = lock(&self.watched)
             .as_ref()
             .map(|watched| Arc::clone(&watched.watch))?;
         Some(watch.subscribe(Arc::new(move |_, change| {
             if let Some(name) = usable_again(change) {
-                told(&name);
+                told(&name, News::Usable);
+            } else if let Some(name) = begins_to_go(change) {
+                told(&name, News::Going);
             }
         })))
     }
+}
+
+/// What is new of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// It is being deleted.
+    Going,
+    /// Something can be created in it again.
+    Usable,
 }
 
 /// The name of a namespace that is new, or new under the name of one that was going.
 fn usable_again(change: Change<'_>) -> Option<String> {
     let new = change.new.filter(|new| !is_terminating(new))?;
     let was = change.old.is_some_and(|old| !is_terminating(old));
+    if was { None } else { new.metadata.name.clone() }
+}
+
+/// The name of a namespace whose deletion is news.
+fn begins_to_go(change: Change<'_>) -> Option<String> {
+    let new = change.new.filter(|new| is_terminating(new))?;
+    let was = change.old.is_some_and(|old| is_terminating(old));
     if was { None } else { new.metadata.name.clone() }
 }
 
@@ -124,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_usable_again_when_it_is_new_and_not_when_it_is_going() {
+    fn a_namespace_is_usable_again_when_it_is_new_and_begins_to_go_once() {
         let namespace = |deleted: Option<&str>| {
             let text = serde_json::json!({
                 "apiVersion": "v1", "kind": "Namespace",
@@ -140,5 +158,11 @@ mod tests {
         assert!(!usable(Some(&there), Some(&going)));
         assert!(!usable(None, Some(&going)));
         assert!(!usable(Some(&going), None));
+        let goes = |old, new| begins_to_go(Change { old, new }).is_some();
+        assert!(goes(None, Some(&going)));
+        assert!(goes(Some(&there), Some(&going)));
+        assert!(!goes(Some(&going), Some(&going)));
+        assert!(!goes(Some(&there), Some(&there)));
+        assert!(!goes(Some(&going), None));
     }
 }

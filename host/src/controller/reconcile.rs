@@ -171,12 +171,7 @@ async fn pass(
         }
         return Ok(Some(answer));
     }
-    if parent
-        .metadata
-        .namespace
-        .as_deref()
-        .is_some_and(|namespace| context.namespaces.is_terminating(namespace))
-    {
+    if context.is_namespace_going(parent) {
         // It is deleted in a moment itself.
         return Err(PassError::NamespaceGoing);
     }

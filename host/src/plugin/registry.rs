@@ -319,6 +319,7 @@ impl Slot {
             digest = %plugin.digest(),
             before = before.map(tracing::field::display),
             form = plugin.form().as_str(),
+            contract = %description.contract,
             bytes = plugin.size(),
             compiled = plugin.made() == Made::Compiled,
             compile_ms = millis(plugin.compile_time()),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Digest;
-use super::contract::{CONTRACT_VERSION, Description, Kind};
+use super::contract::{Description, Kind};
 use super::trust::{PublicKey, SigningKey};
 
 /// The type of what is in the envelope.
@@ -78,7 +78,7 @@ impl Statement {
             digest,
             parent: description.parent.clone(),
             version: version(&description.version)?,
-            contract: CONTRACT_VERSION.to_owned(),
+            contract: description.contract.to_string(),
         })
     }
 
@@ -254,7 +254,7 @@ mod tests {
                 kind: "Echo".into(),
             },
             version: Version::new(1, 4, 0),
-            contract: CONTRACT_VERSION.into(),
+            contract: "0.2.0".into(),
         }
     }
 

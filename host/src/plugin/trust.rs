@@ -9,7 +9,7 @@ use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 use semver::Version;
 
 use super::Digest;
-use super::contract::{CONTRACT_VERSION, Description, Kind};
+use super::contract::{Description, Kind};
 use super::statement::{Envelope, Statement, StatementError, base64};
 
 /// What stands before the 32 bytes of an ed25519 key in its usual envelope (RFC 8410).
@@ -160,11 +160,6 @@ impl Trust {
         let statement = envelope.statement()?;
         same("of the digest", &statement.digest, &digest)?;
         same("for the kind", &statement.parent, parent)?;
-        same(
-            "for the contract",
-            &statement.contract.as_str(),
-            &CONTRACT_VERSION,
-        )?;
         Ok(Some(Signed {
             statement,
             key: key.name.clone(),
@@ -200,7 +195,12 @@ impl Signed {
     pub fn describes(&self, description: &Description) -> Result<(), Untrusted> {
         let version = self.statement.version.to_string();
         same("of the name", &self.statement.name, &description.name)?;
-        same("of the version", &version, &description.version)
+        same("of the version", &version, &description.version)?;
+        same(
+            "for the contract",
+            &self.statement.contract.as_str(),
+            &description.contract.as_str(),
+        )
     }
 }
 
@@ -273,6 +273,7 @@ impl SigningKey {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::plugin::contract::ContractVersion;
     use crate::plugin::statement::version;
 
     /// Made with `openssl genpkey -algorithm ed25519`, for these tests only.
@@ -304,6 +305,7 @@ pub(crate) mod tests {
 
     fn description(version: &str) -> Description {
         Description {
+            contract: ContractVersion::V0_1,
             name: "echo".into(),
             version: version.into(),
             parent: echo(),
@@ -371,24 +373,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_signed_for_another_kind_or_contract_is_refused() {
+    fn what_is_signed_for_another_kind_is_refused() {
         let own = trust(&[("release", PUBLIC)]);
         let mut other = description("1.4.0");
         other.parent.kind = "Other".into();
-        let digest = Digest::of(b"plugin");
-        let error = check(&own, b"plugin", Some(&signature(&other, digest))).unwrap_err();
+        let signature = signature(&other, Digest::of(b"plugin"));
+        let error = check(&own, b"plugin", Some(&signature)).unwrap_err();
         assert!(error.contains("for the kind my-operator.dev/v1/Other"), "{error}");
-        let statement = Statement {
-            contract: "9.0.0".into(),
-            ..Statement::of(&description("1.4.0"), digest).unwrap()
-        };
-        let signed = statement.sign(&SigningKey::parse(PRIVATE.as_bytes()).unwrap());
-        let error = check(&own, b"plugin", Some(&signed)).unwrap_err();
-        assert!(error.contains("for the contract 9.0.0"), "{error}");
     }
 
     #[test]
-    fn a_plugin_that_says_another_name_or_version_than_is_signed_is_refused() {
+    fn a_plugin_that_says_another_name_version_or_contract_than_is_signed_is_refused() {
         let own = trust(&[("release", PUBLIC)]);
         let signature = signature(&description("1.4.0"), Digest::of(b"plugin"));
         let signed = check(&own, b"plugin", Some(&signature)).unwrap().unwrap();
@@ -403,6 +398,15 @@ pub(crate) mod tests {
             ..description("1.4.0")
         };
         assert!(signed.describes(&other).is_err());
+        let other = Description {
+            contract: ContractVersion::V0_2,
+            ..description("1.4.0")
+        };
+        let error = signed.describes(&other).unwrap_err().to_string();
+        assert!(
+            error.contains("for the contract 0.1.0, but the plugin's is 0.2.0"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::*;
+use crate::plugin::contract::ContractVersion;
 
 const KINDS: [(&str, &str, &str); 2] = [("Thing", "things", "Namespaced"), ("Realm", "realms", "Cluster")];
 
@@ -45,6 +46,7 @@ fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finaliz
     );
     let config = Config::parse(Path::new("/config.yaml"), &text).unwrap();
     let description = Description {
+        contract: ContractVersion::PRESENT,
         name: "c".into(),
         version: "1".into(),
         parent,
@@ -185,6 +187,7 @@ fn a_kind_that_nobody_knows_is_named() {
     );
     config = Config::parse(Path::new("/c"), &other).unwrap();
     let description = Description {
+        contract: ContractVersion::PRESENT,
         name: "c".into(),
         version: "1".into(),
         parent: kind("other.dev/v1/Other"),

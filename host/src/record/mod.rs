@@ -12,7 +12,7 @@ pub use keeper::{Bounds, KeepError, Keeper, Recorder};
 pub use mask::mask;
 
 use crate::plugin::contract::{
-    CONTRACT_VERSION, CleanupResponse, CommandInput, Export, Failure, Request, Response,
+    CleanupResponse, CommandInput, ContractVersion, Export, Failure, Request, Response,
 };
 use crate::plugin::{CallError, Plugin};
 
@@ -123,7 +123,7 @@ impl Record {
         Self {
             plugin: Some(plugin),
             input: CommandInput {
-                contract: CONTRACT_VERSION.to_owned(),
+                contract: ContractVersion::PRESENT,
                 call,
                 request: Some(request.into()),
             },

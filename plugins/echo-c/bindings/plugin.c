@@ -3,14 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Imported Functions from `operator-host:plugin/logging@0.1.0`
+// Imported Functions from `operator-host:plugin/logging@0.2.0`
 
-__attribute__((__import_module__("operator-host:plugin/logging@0.1.0"), __import_name__("log")))
+__attribute__((__import_module__("operator-host:plugin/logging@0.2.0"), __import_name__("log")))
 extern void __wasm_import_operator_host_plugin_logging_log(int32_t, uint8_t *, size_t);
 
-// Exported Functions from `operator-host:plugin/reconciler@0.1.0`
+// Exported Functions from `operator-host:plugin/reconciler@0.2.0`
 
-__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.1.0#describe")))
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.2.0#describe")))
 void __wasm_export_exports_operator_host_plugin_reconciler_describe_post_return(uint8_t * arg0) {
   if ((*((size_t*) (arg0 + sizeof(void*)))) > 0) {
     free(*((uint8_t **) (arg0 + 0)));
@@ -67,7 +67,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_describe_post_return(
   }
 }
 
-__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.1.0#reconcile")))
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.2.0#reconcile")))
 void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return(uint8_t * arg0) {
   switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + 0))) {
     case 0: {
@@ -275,7 +275,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
   }
 }
 
-__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.1.0#cleanup")))
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.2.0#cleanup")))
 void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(uint8_t * arg0) {
   switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + 0))) {
     case 0: {
@@ -729,7 +729,7 @@ void operator_host_plugin_logging_log(operator_host_plugin_logging_level_t level
   __wasm_import_operator_host_plugin_logging_log((int32_t) level, (uint8_t *) (*message).ptr, (*message).len);
 }
 
-__attribute__((__export_name__("operator-host:plugin/reconciler@0.1.0#describe")))
+__attribute__((__export_name__("operator-host:plugin/reconciler@0.2.0#describe")))
 uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_describe(void) {
   exports_operator_host_plugin_reconciler_description_t ret;
   exports_operator_host_plugin_reconciler_describe(&ret);
@@ -758,8 +758,8 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_describe(void) {
   return ptr;
 }
 
-__attribute__((__export_name__("operator-host:plugin/reconciler@0.1.0#reconcile")))
-uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9) {
+__attribute__((__export_name__("operator-host:plugin/reconciler@0.2.0#reconcile")))
+uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9, int32_t arg10) {
   plugin_option_string_t option;
   switch (arg7) {
     case 0: {
@@ -772,17 +772,18 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
       break;
     }
   }
-  exports_operator_host_plugin_reconciler_request_t arg10 = (operator_host_plugin_types_request_t) {
+  exports_operator_host_plugin_reconciler_request_t arg11 = (operator_host_plugin_types_request_t) {
     (operator_host_plugin_types_json_t) (plugin_string_t) { (uint8_t*)(arg), (arg0) },
     (operator_host_plugin_types_list_json_t) (operator_host_plugin_types_list_json_t) { (operator_host_plugin_types_json_t*)(arg1), (arg2) },
     (operator_host_plugin_types_list_related_t) (operator_host_plugin_types_list_related_t) { (operator_host_plugin_types_related_t*)(arg3), (arg4) },
     (plugin_string_t) (plugin_string_t) { (uint8_t*)(arg5), (arg6) },
     (plugin_option_string_t) option,
+    (bool) arg10,
   };
   exports_operator_host_plugin_reconciler_result_response_failure_t ret;
   exports_operator_host_plugin_reconciler_response_t ok;
   exports_operator_host_plugin_reconciler_failure_t err;
-  ret.is_err = !exports_operator_host_plugin_reconciler_reconcile(&arg10, &ok, &err);
+  ret.is_err = !exports_operator_host_plugin_reconciler_reconcile(&arg11, &ok, &err);
   if (ret.is_err) {
     ret.val.err = err;
   }
@@ -791,32 +792,32 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
   }
   uint8_t *ptr = (uint8_t *) &RET_AREA;
   if ((ret).is_err) {
-    const exports_operator_host_plugin_reconciler_failure_t *payload25 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
-    switch ((int32_t) (*payload25).tag) {
+    const exports_operator_host_plugin_reconciler_failure_t *payload26 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
+    switch ((int32_t) (*payload26).tag) {
       case 0: {
-        const operator_host_plugin_types_invalid_t *payload26 = &(*payload25).val.invalid;
+        const operator_host_plugin_types_invalid_t *payload27 = &(*payload26).val.invalid;
         *((int8_t*)(ptr + 8)) = 0;
-        if (((*payload26).reason).is_some) {
-          const plugin_string_t *payload28 = &((*payload26).reason).val;
+        if (((*payload27).reason).is_some) {
+          const plugin_string_t *payload29 = &((*payload27).reason).val;
           *((int8_t*)(ptr + 16)) = 1;
-          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload28).len;
-          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload28).ptr;
+          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload29).len;
+          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload29).ptr;
         } else {
           *((int8_t*)(ptr + 16)) = 0;
         }
-        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload26).message).len;
-        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload26).message).ptr;
+        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload27).message).len;
+        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload27).message).ptr;
         break;
       }
       case 1: {
-        const operator_host_plugin_types_retry_t *payload29 = &(*payload25).val.retry;
+        const operator_host_plugin_types_retry_t *payload30 = &(*payload26).val.retry;
         *((int8_t*)(ptr + 8)) = 1;
-        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload29).message).len;
-        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload29).message).ptr;
-        if (((*payload29).after_ms).is_some) {
-          const uint64_t *payload31 = &((*payload29).after_ms).val;
+        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload30).message).len;
+        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload30).message).ptr;
+        if (((*payload30).after_ms).is_some) {
+          const uint64_t *payload32 = &((*payload30).after_ms).val;
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
-          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload31);
+          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload32);
         } else {
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
         }
@@ -832,10 +833,10 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
     *((size_t*)(ptr + (8+5*sizeof(void*)))) = ((*payload).generate).len;
     *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) ((*payload).generate).ptr;
     if (((*payload).status).is_some) {
-      const operator_host_plugin_types_json_t *payload16 = &((*payload).status).val;
+      const operator_host_plugin_types_json_t *payload17 = &((*payload).status).val;
       *((int8_t*)(ptr + (8+6*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (8+8*sizeof(void*)))) = (*payload16).len;
-      *((uint8_t **)(ptr + (8+7*sizeof(void*)))) = (uint8_t *) (*payload16).ptr;
+      *((size_t*)(ptr + (8+8*sizeof(void*)))) = (*payload17).len;
+      *((uint8_t **)(ptr + (8+7*sizeof(void*)))) = (uint8_t *) (*payload17).ptr;
     } else {
       *((int8_t*)(ptr + (8+6*sizeof(void*)))) = 0;
     }
@@ -844,9 +845,9 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
     *((size_t*)(ptr + (8+12*sizeof(void*)))) = ((*payload).events).len;
     *((uint8_t **)(ptr + (8+11*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
     if (((*payload).requeue_after_ms).is_some) {
-      const uint64_t *payload18 = &((*payload).requeue_after_ms).val;
+      const uint64_t *payload19 = &((*payload).requeue_after_ms).val;
       *((int8_t*)(ptr + (16+12*sizeof(void*)))) = 1;
-      *((int64_t*)(ptr + (24+12*sizeof(void*)))) = (int64_t) (*payload18);
+      *((int64_t*)(ptr + (24+12*sizeof(void*)))) = (int64_t) (*payload19);
     } else {
       *((int8_t*)(ptr + (16+12*sizeof(void*)))) = 0;
     }
@@ -856,8 +857,8 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
   return ptr;
 }
 
-__attribute__((__export_name__("operator-host:plugin/reconciler@0.1.0#cleanup")))
-uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9) {
+__attribute__((__export_name__("operator-host:plugin/reconciler@0.2.0#cleanup")))
+uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9, int32_t arg10) {
   plugin_option_string_t option;
   switch (arg7) {
     case 0: {
@@ -870,17 +871,18 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
       break;
     }
   }
-  exports_operator_host_plugin_reconciler_request_t arg10 = (operator_host_plugin_types_request_t) {
+  exports_operator_host_plugin_reconciler_request_t arg11 = (operator_host_plugin_types_request_t) {
     (operator_host_plugin_types_json_t) (plugin_string_t) { (uint8_t*)(arg), (arg0) },
     (operator_host_plugin_types_list_json_t) (operator_host_plugin_types_list_json_t) { (operator_host_plugin_types_json_t*)(arg1), (arg2) },
     (operator_host_plugin_types_list_related_t) (operator_host_plugin_types_list_related_t) { (operator_host_plugin_types_related_t*)(arg3), (arg4) },
     (plugin_string_t) (plugin_string_t) { (uint8_t*)(arg5), (arg6) },
     (plugin_option_string_t) option,
+    (bool) arg10,
   };
   exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t ret;
   exports_operator_host_plugin_reconciler_cleanup_response_t ok;
   exports_operator_host_plugin_reconciler_failure_t err;
-  ret.is_err = !exports_operator_host_plugin_reconciler_cleanup(&arg10, &ok, &err);
+  ret.is_err = !exports_operator_host_plugin_reconciler_cleanup(&arg11, &ok, &err);
   if (ret.is_err) {
     ret.val.err = err;
   }
@@ -889,32 +891,32 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
   }
   uint8_t *ptr = (uint8_t *) &RET_AREA;
   if ((ret).is_err) {
-    const exports_operator_host_plugin_reconciler_failure_t *payload21 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
-    switch ((int32_t) (*payload21).tag) {
+    const exports_operator_host_plugin_reconciler_failure_t *payload22 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
+    switch ((int32_t) (*payload22).tag) {
       case 0: {
-        const operator_host_plugin_types_invalid_t *payload22 = &(*payload21).val.invalid;
+        const operator_host_plugin_types_invalid_t *payload23 = &(*payload22).val.invalid;
         *((int8_t*)(ptr + 8)) = 0;
-        if (((*payload22).reason).is_some) {
-          const plugin_string_t *payload24 = &((*payload22).reason).val;
+        if (((*payload23).reason).is_some) {
+          const plugin_string_t *payload25 = &((*payload23).reason).val;
           *((int8_t*)(ptr + 16)) = 1;
-          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload24).len;
-          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload24).ptr;
+          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload25).len;
+          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload25).ptr;
         } else {
           *((int8_t*)(ptr + 16)) = 0;
         }
-        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload22).message).len;
-        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload22).message).ptr;
+        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload23).message).len;
+        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload23).message).ptr;
         break;
       }
       case 1: {
-        const operator_host_plugin_types_retry_t *payload25 = &(*payload21).val.retry;
+        const operator_host_plugin_types_retry_t *payload26 = &(*payload22).val.retry;
         *((int8_t*)(ptr + 8)) = 1;
-        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload25).message).len;
-        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload25).message).ptr;
-        if (((*payload25).after_ms).is_some) {
-          const uint64_t *payload27 = &((*payload25).after_ms).val;
+        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload26).message).len;
+        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload26).message).ptr;
+        if (((*payload26).after_ms).is_some) {
+          const uint64_t *payload28 = &((*payload26).after_ms).val;
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
-          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload27);
+          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload28);
         } else {
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
         }
@@ -927,10 +929,10 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
     *((size_t*)(ptr + (8+2*sizeof(void*)))) = ((*payload).children).len;
     *((uint8_t **)(ptr + (8+1*sizeof(void*)))) = (uint8_t *) ((*payload).children).ptr;
     if (((*payload).status).is_some) {
-      const operator_host_plugin_types_json_t *payload12 = &((*payload).status).val;
+      const operator_host_plugin_types_json_t *payload13 = &((*payload).status).val;
       *((int8_t*)(ptr + (8+3*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (8+5*sizeof(void*)))) = (*payload12).len;
-      *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) (*payload12).ptr;
+      *((size_t*)(ptr + (8+5*sizeof(void*)))) = (*payload13).len;
+      *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) (*payload13).ptr;
     } else {
       *((int8_t*)(ptr + (8+3*sizeof(void*)))) = 0;
     }
@@ -939,9 +941,9 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
     *((size_t*)(ptr + (8+9*sizeof(void*)))) = ((*payload).events).len;
     *((uint8_t **)(ptr + (8+8*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
     if (((*payload).requeue_after_ms).is_some) {
-      const uint64_t *payload14 = &((*payload).requeue_after_ms).val;
+      const uint64_t *payload15 = &((*payload).requeue_after_ms).val;
       *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 1;
-      *((int64_t*)(ptr + (16+10*sizeof(void*)))) = (int64_t) (*payload14);
+      *((int64_t*)(ptr + (16+10*sizeof(void*)))) = (int64_t) (*payload15);
     } else {
       *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 0;
     }

@@ -95,6 +95,9 @@ typedef struct operator_host_plugin_types_request_t {
   plugin_string_t   now;
   // The W3C `traceparent` of the span around this call, when there is one.
   plugin_option_string_t   traceparent;
+  // Whether the parent's namespace is being deleted: nothing can be created there any more, and a
+  // `cleanup` must do without.
+  bool   namespace_terminating;
 } operator_host_plugin_types_request_t;
 
 typedef struct operator_host_plugin_types_object_ref_t {
@@ -291,12 +294,12 @@ typedef struct {
   } val;
 } exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t;
 
-// Imported Functions from `operator-host:plugin/logging@0.1.0`
+// Imported Functions from `operator-host:plugin/logging@0.2.0`
 // Writes one line to the host's log, with the parent's reference and the plugin's digest beside it.
 // Lines over the cap of the call are counted and dropped.
 extern void operator_host_plugin_logging_log(operator_host_plugin_logging_level_t level, plugin_string_t *message);
 
-// Exported Functions from `operator-host:plugin/reconciler@0.1.0`
+// Exported Functions from `operator-host:plugin/reconciler@0.2.0`
 void exports_operator_host_plugin_reconciler_describe(exports_operator_host_plugin_reconciler_description_t *ret);
 bool exports_operator_host_plugin_reconciler_reconcile(exports_operator_host_plugin_reconciler_request_t *request, exports_operator_host_plugin_reconciler_response_t *ret, exports_operator_host_plugin_reconciler_failure_t *err);
 bool exports_operator_host_plugin_reconciler_cleanup(exports_operator_host_plugin_reconciler_request_t *request, exports_operator_host_plugin_reconciler_cleanup_response_t *ret, exports_operator_host_plugin_reconciler_failure_t *err);

@@ -65,6 +65,7 @@ fn request(request: &Value) -> wit::Request {
             .collect(),
         now: text(&request["now"]),
         traceparent: request["traceparent"].as_str().map(str::to_owned),
+        namespace_terminating: request["namespaceTerminating"] == true,
     }
 }
 
@@ -101,6 +102,7 @@ fn array<T>(items: Vec<T>, item: fn(T) -> Value) -> Value {
 
 fn description(description: wit::Description) -> Value {
     record([
+        ("contract", "0.2.0".into()),
         ("name", description.name.into()),
         ("version", description.version.into()),
         ("parent", kind(description.parent)),

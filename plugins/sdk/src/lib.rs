@@ -145,7 +145,7 @@ macro_rules! register {
 #[macro_export]
 macro_rules! __call {
     ($registered:ident, $name:ident, $implementation:ident, $export:literal) => {
-        #[unsafe(export_name = ::core::concat!("operator-host:plugin/reconciler@0.1.0#", $export))]
+        #[unsafe(export_name = ::core::concat!("operator-host:plugin/reconciler@0.2.0#", $export))]
         unsafe extern "C" fn $name(
             parent: *mut u8,
             parent_length: usize,
@@ -158,6 +158,7 @@ macro_rules! __call {
             is_traced: i32,
             traceparent: *mut u8,
             traceparent_length: usize,
+            namespace_terminating: i32,
         ) -> *mut u8 {
             unsafe {
                 reconciler::$implementation::<$registered>(
@@ -172,6 +173,7 @@ macro_rules! __call {
                     is_traced,
                     traceparent,
                     traceparent_length,
+                    namespace_terminating,
                 )
             }
         }
@@ -192,7 +194,7 @@ macro_rules! __export {
         const _: () = {
             use $crate::__private::exports::operator_host::plugin::reconciler;
 
-            #[unsafe(export_name = "operator-host:plugin/reconciler@0.1.0#describe")]
+            #[unsafe(export_name = "operator-host:plugin/reconciler@0.2.0#describe")]
             unsafe extern "C" fn describe() -> *mut u8 {
                 unsafe { reconciler::_export_describe_cabi::<$registered>() }
             }

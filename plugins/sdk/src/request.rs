@@ -19,6 +19,9 @@ pub struct Request<Spec, Status> {
     /// The host's clock, in RFC 3339, UTC, whole seconds. It moves from call to call: what is written
     /// to the status from it makes a new status each time, so use [`Request::stamp`].
     pub now: String,
+    /// Whether the parent's namespace is being deleted: nothing can be created there any more, and a cleanup must do
+    /// without.
+    pub namespace_terminating: bool,
     related: Vec<(String, Vec<Object>)>,
 }
 
@@ -120,6 +123,7 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
             },
             children: objects(request.children),
             now: request.now,
+            namespace_terminating: request.namespace_terminating,
             related: request
                 .related
                 .into_iter()

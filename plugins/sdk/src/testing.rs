@@ -30,6 +30,7 @@ pub struct Case {
     children: Vec<Value>,
     related: Vec<(String, Vec<Value>)>,
     now: String,
+    namespace_terminating: bool,
 }
 
 impl Case {
@@ -49,6 +50,7 @@ impl Case {
             children: Vec::new(),
             related: Vec::new(),
             now: "2026-01-01T00:00:00Z".to_owned(),
+            namespace_terminating: false,
         }
     }
 
@@ -144,6 +146,13 @@ impl Case {
         self
     }
 
+    /// In a namespace that is being deleted.
+    #[must_use]
+    pub fn in_a_terminating_namespace(mut self) -> Self {
+        self.namespace_terminating = true;
+        self
+    }
+
     /// Calls `reconcile` as the host does.
     ///
     /// # Errors
@@ -210,6 +219,7 @@ impl Case {
                 .collect(),
             now: self.now.clone(),
             traceparent: None,
+            namespace_terminating: self.namespace_terminating,
         }
     }
 }

@@ -70,5 +70,6 @@ fn request(now: &str) -> Request {
         related: Vec::new(),
         now: now.parse().expect("a time"),
         traceparent: None,
+        namespace_terminating: false,
     }
 }

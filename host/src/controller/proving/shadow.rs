@@ -127,6 +127,7 @@ impl Scene {
                 related,
                 now: self.now,
                 traceparent: None,
+                namespace_terminating: context.is_namespace_going(&self.parent),
             };
             let (response, done) = if cleanup {
                 let answer = plugin.try_cleanup(&request, draw).await.outcome;

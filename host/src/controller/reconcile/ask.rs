@@ -66,6 +66,7 @@ async fn question<T: Question>(
             related,
             now: now(),
             traceparent: span.traceparent(),
+            namespace_terminating: context.is_namespace_going(parent),
         };
         let call = T::ask(plugin, &request);
         let outcome = context

@@ -39,8 +39,8 @@ pub(super) fn blocked(context: &Context, parent: &DynamicObject, error: &PassErr
         let namespace = parent.namespace().unwrap_or_default();
         return format!(
             "its deletion waits for the cleanup, which wants something made in the namespace {namespace:?}, and that is \
-             being deleted: {error}; let the plugin do without, set `finalizer.releaseAfter`, or take the finalizer \
-             {finalizer} off"
+             being deleted: {error}; let the plugin do without (its request says `namespaceTerminating`), set \
+             `finalizer.releaseAfter`, or take the finalizer {finalizer} off"
         );
     }
     format!("its deletion waits for the cleanup, for which it keeps the finalizer {finalizer}: {error}")

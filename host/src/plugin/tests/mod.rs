@@ -30,5 +30,6 @@ fn request() -> Request {
         related: Vec::new(),
         now: "2026-01-02T03:04:05Z".parse().expect("a time"),
         traceparent: None,
+        namespace_terminating: false,
     }
 }

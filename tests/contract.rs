@@ -1,0 +1,83 @@
+//! The plugin contract as it grows: what is new in it reaches the plugins, and those that were made before run on.
+
+use control_plane::Options;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::DeleteParams;
+use kube::core::DynamicObject;
+use plugin_fixtures::{Fixture, Form, cases};
+use serde_json::json;
+
+use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, controller};
+use crate::support::{Host, Scenario, own_cluster, root};
+
+/// With a host that watches all namespaces.
+fn start(scenario: &Scenario, controllers: &str) -> Host {
+    let config = scenario.config(controllers);
+    let text = std::fs::read_to_string(&config).unwrap();
+    let limited = format!("namespaces: [{}]\n", scenario.namespace);
+    scenario.start_with(&scenario.file("config.yaml", text.replace(&limited, "")), &[])
+}
+
+async fn delete_namespace(scenario: &Scenario) {
+    let namespaces = Api::<Namespace>::all(scenario.client.clone());
+    namespaces
+        .delete(&scenario.namespace, &DeleteParams::default())
+        .await
+        .expect("deleted");
+}
+
+#[tokio::test]
+async fn a_cleanup_is_told_when_its_namespace_begins_to_go() {
+    let cluster = own_cluster(Options::default()).await;
+    for (form, file) in FORMS {
+        let scenario = Scenario::within(&cluster, &format!("told-{form}")).await;
+        let host = start(&scenario, &controller(file, ""));
+        let cleanup = json!({"done": false, "status": {"going": "$namespaceTerminating"}});
+        scenario
+            .puppet("p", json!({"response": {}, "cleanup": cleanup}))
+            .await;
+        scenario.until_ready("p").await;
+        scenario.delete(PUPPET, "p").await;
+        let going = |going: bool| move |p: &DynamicObject| p.data["status"]["going"] == going;
+        scenario
+            .until(PUPPET, "p", "a cleanup in a healthy namespace", going(false))
+            .await;
+        // Nothing changes but the namespace.
+        delete_namespace(&scenario).await;
+        scenario
+            .until(PUPPET, "p", "a cleanup in a namespace that goes", going(true))
+            .await;
+        scenario
+            .patch(PUPPET, "p", json!({"spec": {"cleanup": {"done": true}}}))
+            .await;
+        scenario.until_gone(PUPPET, "p").await;
+        assert_eq!(host.stop().await.code(), Some(0));
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_made_for_the_first_version_of_the_contract_runs_unchanged() {
+    let cluster = own_cluster(Options::default()).await;
+    for (name, form) in [("component", Form::Component), ("command", Form::Command)] {
+        let scenario = Scenario::within(&cluster, &format!("first-{name}")).await;
+        let plugin = Fixture::new(cases::ANSWER)
+            .parent("test.operator-host.dev/v1", "Puppet")
+            .version("0.1.0");
+        scenario.file("first.wasm", plugin.build(form));
+        let config = scenario.config(&controller("first.wasm", ""));
+        let text = std::fs::read_to_string(&config).unwrap();
+        let (samples, own) = (root().join("plugins/target/plugins"), scenario.folder.path());
+        let text = text.replace(samples.to_str().unwrap(), own.to_str().unwrap());
+        let host = scenario.start_with(&scenario.file("config.yaml", text), &[]);
+        host.until_log(&["\"plugin loaded\"", "\"contract\":\"0.1.0\""])
+            .await;
+        scenario.puppet("p", json!({})).await;
+        scenario.until_ready("p").await;
+        assert!(scenario.get(CONFIG_MAP, "answer").await.is_some());
+        // Its cleanup is asked too, and in a namespace that goes.
+        delete_namespace(&scenario).await;
+        scenario.until_gone(PUPPET, "p").await;
+        assert_eq!(host.stop().await.code(), Some(0));
+    }
+}
