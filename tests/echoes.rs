@@ -62,7 +62,7 @@ pub async fn until_exact(scenario: &Scenario) {
     assert!(warnings.is_empty(), "{warnings:#?}");
 }
 
-async fn wait(scenario: &Scenario, what: &str, fault: impl AsyncFn() -> Option<String>) {
+pub async fn wait(scenario: &Scenario, what: &str, fault: impl AsyncFn() -> Option<String>) {
     let deadline = tokio::time::Instant::now() + LIMIT;
     while let Some(fault) = fault().await {
         assert!(

@@ -128,6 +128,8 @@ pub struct Memory {
     pub handed_over: bool,
     /// Whether it was said that the parent waits for its cleanup.
     pub leaving: bool,
+    /// Since when children of an earlier parent of this name are left.
+    pub left_since: Option<Instant>,
     /// The newest generation that a child claims to be of and that the API server does not know, with the parent's UID.
     pub refuted_generation: Option<(String, i64)>,
     /// The span of the last pass, when it was sampled.
@@ -337,6 +339,13 @@ impl Context {
         children
             .retain(|child| owns(&self.config, parent, child) || retains(&self.config, proof, parent, child));
         children
+    }
+
+    /// What names a parent in its annotation, in every version in which it is watched; not proved to be its.
+    #[must_use]
+    pub fn referring_to(&self, parent: &ObjectName) -> Vec<Arc<DynamicObject>> {
+        let watches = self.children.values().flat_map(KindWatches::all);
+        watches.flat_map(|watch| watch.referring_to("", parent)).collect()
     }
 
     /// Sees to it that it can be told whether the Secrets that say that they were generated for this parent were. Asks

@@ -36,6 +36,7 @@ pub mod backoff;
 
 pub mod proving;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -140,6 +141,7 @@ async fn lead(context: &Arc<Context>, plugin: tokio::sync::watch::Receiver<Live>
     context.forget_all();
     context.queue.open();
     mark_all(context, &Trigger::Resync);
+    mark_gone(context);
     let workers = TaskTracker::new();
     for _ in 0..context.config.concurrency {
         workers.spawn(work(Arc::clone(context)));
@@ -164,6 +166,22 @@ fn all_watches(context: &Context) -> Vec<Arc<Watch>> {
 
 fn mark_all(context: &Context, trigger: &Trigger) {
     mark_within(context, None, trigger);
+}
+
+/// Marks the parents that are gone and have children left.
+fn mark_gone(context: &Context) {
+    let watches = context.children.values().flat_map(KindWatches::all);
+    // What is retained refers to no owner, and waits for nobody.
+    let children = watches
+        .flat_map(|watch| watch.objects())
+        .filter(|child| controller_of(child).is_some());
+    let parents =
+        children.filter_map(|child| parent_of(&context.config, context.resource.namespaced, &child));
+    for parent in parents.collect::<BTreeSet<_>>() {
+        if context.parent(&parent).is_none() {
+            context.queue.mark(&parent, Trigger::Resync);
+        }
+    }
 }
 
 /// Marks the parents in one namespace, or in all. What happens in a namespace may concern any cluster-scoped parent.
@@ -197,7 +215,10 @@ async fn keep_marking(context: &Context, mut plugin: tokio::sync::watch::Receive
         pulse.beat();
         let trigger = tokio::select! {
             _ = beat.tick() => continue,
-            _ = resync.tick() => Trigger::Resync,
+            _ = resync.tick() => {
+                mark_gone(context);
+                Trigger::Resync
+            }
             Ok(()) = plugin.changed() => Trigger::Reload,
             index = state_changed => {
                 let (namespace, _) = &states[index];

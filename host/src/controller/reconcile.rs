@@ -8,7 +8,7 @@ use jiff::{Timestamp, Unit};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::json;
-use tracing::debug;
+use tracing::{debug, warn};
 
 pub use self::admit::{Admission, admit};
 use self::answer::{Answer, Changes};
@@ -66,8 +66,7 @@ pub enum Next {
 /// `trace` is the span around the pass.
 pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Next {
     let Some(parent) = context.parent(name) else {
-        context.forget(name);
-        return Next::OnChange;
+        return without_parent(context, name).await;
     };
     let parent = match up_to_date(context, parent).await {
         Ok(Some(parent)) => parent,
@@ -178,15 +177,36 @@ async fn pass(
     if context.is_beside_the_host(parent) {
         return Err(PassError::Namespace(context.says_beside_the_host()));
     }
+    let mut parent = Arc::clone(parent);
     if plugin.description().finalizer && !has_finalizer {
         // Before the first child, so that none is left behind uncleaned.
         let all = parent.finalizers().iter().cloned().chain([finalizer]).collect();
-        let Some(parent) = set_finalizers(context, parent, all).await? else {
-            return Ok(None);
-        };
-        return rounds(context, &plugin, &parent, changes).await.map(Some);
+        match set_finalizers(context, &parent, all).await? {
+            Some(with_finalizer) => parent = with_finalizer,
+            None => return Ok(None),
+        }
     }
-    rounds(context, &plugin, parent, changes).await.map(Some)
+    let mut answer = rounds(context, &plugin, &parent, changes).await?;
+    let left = predecessor::sweep(context, &ObjectName::of(&parent), Some(&parent), changes).await?;
+    answer.requeue = answer.requeue.into_iter().chain(left).min();
+    Ok(Some(answer))
+}
+
+/// What there is to do for a parent that is gone: its children, should the garbage collector leave them.
+async fn without_parent(context: &Context, name: &ObjectName) -> Next {
+    let mut changes = Changes::default();
+    let left = predecessor::sweep(context, name, None, &mut changes).await;
+    changes.count(context);
+    match left {
+        Ok(left) => left.map_or(Next::OnChange, Next::After),
+        Err(error) => {
+            warn!(
+                "cannot delete what the {} {name}, which is gone, has left: {error}",
+                context.config.parent.kind
+            );
+            Next::After(predecessor::PATIENCE)
+        }
+    }
 }
 
 /// Whether the caches show this parent and its children as they are.

@@ -255,6 +255,12 @@ impl Watch {
         self.inner.read().objects.keys().cloned().collect()
     }
 
+    /// All objects, in no order.
+    #[must_use]
+    pub fn objects(&self) -> Vec<Arc<DynamicObject>> {
+        self.inner.read().objects.values().cloned().collect()
+    }
+
     /// What refers to a parent, by owner reference or by annotation, sorted by name; not yet proved to be its.
     #[must_use]
     pub fn referring_to(&self, uid: &str, parent: &ObjectName) -> Vec<Arc<DynamicObject>> {

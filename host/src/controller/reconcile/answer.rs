@@ -57,12 +57,17 @@ impl Changes {
         all.collect::<HashSet<_>>().len()
     }
 
-    /// One Event for all of them.
-    pub(super) fn publish(&self, context: &Context, parent: &DynamicObject) {
+    /// Counts them in the metrics.
+    pub(super) fn count(&self, context: &Context) {
         let metrics = &context.observer.metrics;
         self.created.iter().for_each(|child| metrics.created(&child.kind));
         self.updated.iter().for_each(|child| metrics.updated(&child.kind));
         self.deleted.iter().for_each(|child| metrics.deleted(&child.kind));
+    }
+
+    /// Counts them, and says them in one Event.
+    pub(super) fn publish(&self, context: &Context, parent: &DynamicObject) {
+        self.count(context);
         let parts: Vec<String> = [
             ("created", &self.created),
             ("updated", &self.updated),
