@@ -1,6 +1,7 @@
 //! The API server asks the host before it writes a resource.
 
 mod callers;
+mod slow;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

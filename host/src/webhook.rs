@@ -9,6 +9,7 @@
 
 mod bounds;
 mod certificates;
+pub mod fuzzing;
 mod review;
 mod server;
 
@@ -139,14 +140,7 @@ async fn ask(
     object: &str,
     bounds: &Bounds,
 ) -> Result<Verdict, NoVerdict> {
-    let weight = review::weight(object);
-    if weight > OBJECT {
-        return Err(NoVerdict::new(format!(
-            "the object would take {} MiB of memory; at most {} MiB are possible",
-            weight >> 20,
-            OBJECT >> 20
-        )));
-    }
+    let weight = weigh(object)?;
     let stopping = |_| NoVerdict::new("the host is stopping");
     let _turn = turns.acquire().await.map_err(stopping)?;
     let _room = bounds.object(weight).await;
@@ -160,6 +154,19 @@ async fn ask(
             detail: error.to_string(),
         }),
     }
+}
+
+/// The bytes that an object may take in memory.
+fn weigh(object: &str) -> Result<usize, NoVerdict> {
+    let weight = review::weight(object);
+    if weight > OBJECT {
+        return Err(NoVerdict::new(format!(
+            "the object would take {} MiB of memory; at most {} MiB are possible",
+            weight >> 20,
+            OBJECT >> 20
+        )));
+    }
+    Ok(weight)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

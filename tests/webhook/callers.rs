@@ -7,26 +7,33 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::*;
 use crate::support::own_cluster;
 
 /// What came of a call.
 #[derive(Debug)]
-struct Answer {
-    status: u16,
-    text: String,
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) text: String,
 }
 
-/// Sends a review as the API server would, with a certificate or without.
-async fn call(
-    host: &Host,
+/// Connects from this address of the loopback network.
+pub(super) async fn reach(host: &Host, from: [u8; 4]) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((from, 0).into())?;
+    socket.connect(([127, 0, 0, 1], port(host).await).into()).await
+}
+
+/// Speaks TLS as the API server would, with a certificate or without.
+pub(super) async fn greet(
+    stream: TcpStream,
     authority: &Authority,
     certificate: Option<&(Vec<u8>, Vec<u8>)>,
-    body: &[u8],
-) -> std::io::Result<Answer> {
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     let pem = std::fs::read(authority.0.join("ca.crt")).unwrap();
     roots.add(CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
@@ -44,9 +51,29 @@ async fn call(
             )
             .unwrap(),
     };
-    let stream = TcpStream::connect(("127.0.0.1", port(host).await)).await?;
     let name = ServerName::try_from("127.0.0.1").unwrap();
-    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+/// Sends a review as the API server would, with a certificate or without.
+pub(super) async fn call(
+    host: &Host,
+    authority: &Authority,
+    certificate: Option<&(Vec<u8>, Vec<u8>)>,
+    body: &[u8],
+) -> std::io::Result<Answer> {
+    call_from([127, 0, 0, 1], host, authority, certificate, body).await
+}
+
+/// The same from another address of the loopback network.
+pub(super) async fn call_from(
+    from: [u8; 4],
+    host: &Host,
+    authority: &Authority,
+    certificate: Option<&(Vec<u8>, Vec<u8>)>,
+    body: &[u8],
+) -> std::io::Result<Answer> {
+    let mut stream = greet(reach(host, from).await?, authority, certificate).await?;
     let head = format!(
         "POST /validate HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
@@ -64,7 +91,7 @@ async fn call(
     }
 }
 
-fn review(object: &str) -> Vec<u8> {
+pub(super) fn review(object: &str) -> Vec<u8> {
     let kind = r#"{"group": "test.operator-host.dev", "version": "v1", "kind": "Puppet"}"#;
     format!(
         r#"{{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {{
@@ -73,7 +100,7 @@ fn review(object: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-fn puppet_of(spec: &str) -> String {
+pub(super) fn puppet_of(spec: &str) -> String {
     format!(
         r#"{{"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet",
             "metadata": {{"name": "p", "namespace": "n", "uid": "u"}}, "spec": {spec}}}"#

@@ -206,7 +206,9 @@ impl<'a> Iterator for Members<'a> {
             return None;
         }
         let end = end_of_value(bytes, start);
-        let key = serde_json::from_str(self.text.get(start..end)?).ok()?;
+        let key = self.text.get(start..end)?;
+        // Half of a character, as in "\ud800", makes no text: such a key stands as it is written.
+        let key = serde_json::from_str(key).unwrap_or_else(|_| key.to_owned());
         let start = skip(bytes, end, between);
         let end = end_of_value(bytes, start);
         self.at = end;
@@ -305,6 +307,12 @@ mod tests {
             (made.types.unwrap().kind.as_str(), made.metadata.name.as_deref()),
             ("Thing", Some("a"))
         );
+    }
+
+    #[test]
+    fn nothing_that_stands_behind_a_key_that_is_no_text_is_lost() {
+        let made = object(r#"{"metadata": {"name": "a"}, "\ud800": 1, "spec": {"n": 1}}"#).unwrap();
+        assert_eq!(made.data["spec"], json!({"n": 1}));
     }
 
     #[test]

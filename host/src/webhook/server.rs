@@ -236,7 +236,7 @@ impl Server {
 }
 
 /// The AdmissionReview with the answer.
-fn response(uid: &str, verdict: &Verdict) -> Value {
+pub(super) fn response(uid: &str, verdict: &Verdict) -> Value {
     let mut response = json!({ "uid": uid, "allowed": matches!(verdict, Verdict::Allowed) });
     if let Verdict::Denied(message) = verdict {
         response["status"] =

@@ -18,6 +18,7 @@ mod lease;
 mod mask;
 mod pack;
 mod plugin_file;
+mod review;
 mod selector;
 
 mod quantities;
@@ -57,6 +58,7 @@ pub const TARGETS: &[Target] = &[
     target("pack", pack::run, 4 << 10, 150),
     target("config", config::run, 8 << 10, 500),
     target("selector", selector::run, 1 << 10, 5_000),
+    target("review", review::run, 4 << 10, 2_000),
     target("mask", mask::run, 4 << 10, 2_000),
     target("scan", scanner::run, 4 << 10, 5_000),
     target("quantity", quantities::run, 256, 10_000),

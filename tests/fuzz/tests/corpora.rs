@@ -173,6 +173,7 @@ targets! {
     packed_plugins_unpack_to_what_their_index_says_and_no_more: "pack",
     a_configuration_is_refused_with_its_place_or_can_be_run: "config",
     a_selector_picks_what_it_says: "selector",
+    a_review_is_refused_in_words_or_answered_under_its_uid: "review",
     no_value_of_a_secret_is_left_in_a_record: "mask",
     the_text_of_an_object_answers_as_its_tree_does: "scan",
     quantities_have_the_value_that_kubernetes_gives_them: "quantity",

@@ -1,0 +1,144 @@
+//! Callers and plugins that take their time, and who must not wait for them.
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::task::JoinSet;
+
+use super::callers::{call, call_from, greet, puppet_of, reach, review};
+use super::*;
+
+/// How many connections one address may have, and how long a caller may take for each part: `host/src/webhook`.
+const CONNECTIONS: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What a call of the plugin may take, as [`configuration`] has it.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// More steps than a plugin can do in that time.
+const ENDLESS: u64 = 10_000_000;
+
+async fn host(scenario: &Scenario) -> (Host, Authority) {
+    let config = configuration(scenario);
+    let authority = Authority::new(scenario, "ca");
+    put(scenario, authority.sign("1"));
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    host.until_log(&["the certificate is in use"]).await;
+    (host, authority)
+}
+
+/// Sends the first bytes, and then one a second until the other side has enough of it: how long that took, and what it
+/// said.
+async fn drip(stream: impl AsyncRead + AsyncWrite, first: &[u8]) -> (Duration, String) {
+    let begun = Instant::now();
+    let (mut read, mut write) = tokio::io::split(stream);
+    let sending = async {
+        let mut bytes = first.to_vec();
+        // Who is not listened to any more may still have something to read.
+        while write.write_all(&bytes).await.is_ok() && write.flush().await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            bytes = b"a".to_vec();
+        }
+        std::future::pending::<()>().await;
+    };
+    let mut answer = Vec::new();
+    tokio::select! {
+        // An end without TLS's farewell is one, too.
+        _ = read.read_to_end(&mut answer) => {}
+        () = sending => {}
+    }
+    (begun.elapsed(), String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[tokio::test]
+async fn callers_that_send_a_byte_a_second_are_cut_off_and_take_nobody_elses_place() {
+    let scenario = Scenario::new("webhook-slow").await;
+    let (host, authority) = host(&scenario).await;
+    let good = review(&puppet_of("{}"));
+    let slow = [127, 0, 0, 2];
+    let mut drops = JoinSet::new();
+    for number in 0..CONNECTIONS {
+        let stream = reach(&host, slow).await.expect("a connection");
+        match number % 3 {
+            // A record of TLS, of 512 bytes, with the beginning of a greeting.
+            0 => drop(drops.spawn(async { ("", drip(stream, b"\x16\x03\x01\x02\x00\x01").await) })),
+            1 => {
+                let stream = greet(stream, &authority, None).await.expect("TLS");
+                let head = b"POST /validate HTTP/1.1\r\nHost: h\r\nX-More: ";
+                drops.spawn(async { ("", drip(stream, head).await) });
+            }
+            _ => {
+                let stream = greet(stream, &authority, None).await.expect("TLS");
+                let head = b"POST /validate HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n{";
+                drops.spawn(async { ("the body did not come in time", drip(stream, head).await) });
+            }
+        }
+    }
+    call_from(slow, &host, &authority, None, &good)
+        .await
+        .expect_err("this address has no place left");
+    let begun = Instant::now();
+    let answer = call(&host, &authority, None, &good).await.expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    assert_eq!(drops.len(), CONNECTIONS);
+    assert!(drops.try_join_next().is_none(), "none was cut off meanwhile");
+
+    while let Some(drop) = drops.join_next().await {
+        let (says, (took, said)) = drop.unwrap();
+        assert!(took < PATIENCE * 2, "cut off after {took:?}");
+        assert!(said.contains(says), "{said:?} does not say {says:?}");
+    }
+    let answer = call_from(slow, &host, &authority, None, &good).await;
+    assert_eq!(answer.expect("its places are free again").status, 200);
+}
+
+/// Waits until the plugin has begun so many long calls; what it logs of each has this word.
+async fn until_busy(host: &Host, word: &str, calls: usize) {
+    let begun = Instant::now();
+    let is_one = |line: &&str| line.contains("\"message\":\"busy\"") && line.contains(word);
+    let busy = || host.log().lines().filter(is_one).count();
+    while busy() < calls {
+        assert!(begun.elapsed() < LIMIT, "{} of {calls}", busy());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn slow_reviews_hold_up_no_pass_and_slow_passes_no_review() {
+    let scenario = Scenario::new("webhook-turns").await;
+    let (host, authority) = host(&scenario).await;
+    let endless = json!({ "busy": ENDLESS });
+
+    // No call that begins from now on is over in this time.
+    let begun = Instant::now();
+    let body = review(&puppet_of(&endless.to_string()));
+    let reviews = futures::future::join_all((0..20).map(|_| call(&host, &authority, None, &body)));
+    let passes = async {
+        until_busy(&host, "", 4).await;
+        for name in ["a", "b", "c"] {
+            scenario
+                .puppet(name, json!({"response": {"children": [config_map(name, "1")]}}))
+                .await;
+            scenario.until_ready(name).await;
+        }
+    };
+    tokio::select! {
+        answers = reviews => panic!("{answers:?}"),
+        () = passes => {}
+    }
+    assert!(begun.elapsed() < DEADLINE, "passes took {:?}", begun.elapsed());
+
+    let begun = Instant::now();
+    for number in 0..20 {
+        scenario.puppet(&format!("slow-{number}"), endless.clone()).await;
+    }
+    // As many as run at a time by default.
+    until_busy(&host, "/slow-", 8).await;
+    for (spec, verdict) in [
+        (good(), "\"allowed\":true"),
+        (invalid(), "TooSmall"),
+        (good(), "\"allowed\":true"),
+    ] {
+        let answer = call(&host, &authority, None, &review(&puppet_of(&spec.to_string()))).await;
+        assert_says(&answer.expect("an answer").text, &[verdict]);
+    }
+    assert!(begun.elapsed() < DEADLINE, "reviews took {:?}", begun.elapsed());
+}
