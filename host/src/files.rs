@@ -25,7 +25,10 @@ const TRIES: usize = 8;
 /// # Errors
 /// When it cannot be read, is something else than a file, or has over `limit` bytes.
 pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
-    let file = open(path)?;
+    whole(open(path)?, limit)
+}
+
+fn whole(file: File, limit: usize) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a file"));
     }
@@ -78,6 +81,18 @@ impl Folder {
     /// `CrossesDevices` when the path leads out of the folder.
     pub(crate) fn file(&self, path: &Path) -> io::Result<File> {
         self.beneath(path, READ).map(File::from)
+    }
+
+    /// All of a regular file in it.
+    ///
+    /// # Errors
+    /// When it cannot be read, is something else than a file, leads out of the folder, or has over `limit` bytes.
+    pub(crate) fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+        let file = self.file(path).map_err(|error| match error.kind() {
+            io::ErrorKind::CrossesDevices => io::Error::other("it is a link that leads out of its folder"),
+            _ => error,
+        })?;
+        whole(file, limit)
     }
 
     /// In one step, so that nobody can put a link into the path between a check and its use.

@@ -36,6 +36,8 @@ const CODE: &str = "code";
 const FAILED: &str = "failed";
 /// So many files that could not be compiled are remembered.
 const FAILURES: usize = 256;
+/// Bytes that one of these may have: a reason, which is cut, and numbers.
+const FAILURE_BYTES: u64 = 64 << 10;
 /// Entries take at most this part of the volume, since it is rarely theirs alone.
 const VOLUME_SHARE: u64 = 2;
 
@@ -109,10 +111,15 @@ impl Cache {
     /// What `load` makes of the code under this name, when it is there and good.
     pub(crate) fn get<T>(&self, name: &str, load: impl FnOnce(Code) -> wasmtime::Result<T>) -> Option<T> {
         let file = self.file(name, CODE);
-        let content = fs::read(&file).ok()?;
-        let restored = self
-            .authentic(&file, content)
-            .ok_or_else(|| "it is not what this host wrote".to_owned())
+        let restored = match folder::read(&file, self.bound()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            content => content.map_err(|error| error.to_string()),
+        };
+        let restored = restored
+            .and_then(|content| {
+                self.authentic(&file, content)
+                    .ok_or_else(|| "it is not what this host wrote".to_owned())
+            })
             .and_then(|code| load(Code::authentic(code)).map_err(|error| format!("{error:#}")));
         match restored {
             Ok(restored) => {
@@ -141,7 +148,7 @@ impl Cache {
     /// Why compiling this failed before; `None` when it did not, or when that is no reason any more.
     pub(crate) fn failure(&self, name: &str) -> Option<Failure> {
         let file = self.file(name, FAILED);
-        let content = fs::read(&file).ok()?;
+        let content = folder::read(&file, FAILURE_BYTES).ok()?;
         Failure::read(&self.authentic(&file, content)?)
     }
 

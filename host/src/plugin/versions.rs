@@ -5,12 +5,13 @@
 //! the folder: they could as well replace the plugin's own file. Replicas may share the folder: one changes
 //! it at a time, and whatever is written is there whole or not at all.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -19,7 +20,7 @@ use super::proof::Prefix;
 use super::registry::Candidate;
 use super::report::KeptVersion;
 use super::statement::SIGNATURE_LIMIT;
-use crate::files;
+use crate::files::Folder;
 
 const RECORD: &str = "record.json";
 /// The suffix of signatures.
@@ -99,19 +100,20 @@ impl Versions {
     /// All of them, the last that became live first. A damaged record counts as none, and the log says so.
     #[must_use]
     pub fn list(&self) -> Vec<KeptVersion> {
-        let path = self.folder.join(RECORD);
-        let record = match files::read(&path, RECORD_LIMIT) {
-            Ok(text) => serde_json::from_slice::<Record>(&text).map_err(|error| error.to_string()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Record::default()),
+        self.record().unwrap_or_else(|error| {
+            warn!(file = %self.folder.join(RECORD).display(), error,
+                "the record of kept plugin versions cannot be used: none of them is, and it is written anew");
+            Vec::new()
+        })
+    }
+
+    fn record(&self) -> Result<Vec<KeptVersion>, String> {
+        match self.read_file(RECORD.as_ref(), RECORD_LIMIT) {
+            Ok(text) => serde_json::from_slice::<Record>(&text)
+                .map(|record| record.versions)
+                .map_err(|error| error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error.to_string()),
-        };
-        match record {
-            Ok(record) => record.versions,
-            Err(error) => {
-                warn!(file = %path.display(), %error,
-                    "the record of kept plugin versions cannot be used: none of them is, and it is written anew");
-                Vec::new()
-            }
         }
     }
 
@@ -137,12 +139,18 @@ impl Versions {
             path: path.clone(),
             problem,
         };
-        let bytes = files::read(&path, limit).map_err(|error| wrong(error.to_string()))?;
+        let bytes = self
+            .read_file(&path, limit)
+            .map_err(|error| wrong(error.to_string()))?;
         let found = Digest::of(&bytes).to_string();
         if found != kept.digest {
             return Err(wrong(format!("its digest is {found}: it is damaged")));
         }
-        let signature = files::read(&path.with_extension(SIGNATURE), SIGNATURE_LIMIT).ok();
+        let signature = match self.read_file(&path.with_extension(SIGNATURE), SIGNATURE_LIMIT) {
+            Ok(signature) => Some(signature),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(wrong(format!("its signature cannot be read: {error}"))),
+        };
         Ok(Kept {
             bytes: bytes.into(),
             signature: signature.map(Bytes::from),
@@ -154,9 +162,7 @@ impl Versions {
     /// # Errors
     /// When it cannot be written; what was kept before still is.
     pub fn keep(&self, version: KeptVersion, file: &Kept) -> io::Result<()> {
-        // Against other replicas as against this one: each opens the file anew, and unlocks it by closing it.
-        let lock = fs::File::create(self.folder.join(LOCK))?;
-        lock.lock()?;
+        let _lock = self.lock()?;
         let free = self.free();
         let bytes = file.bytes.len() as u64;
         if bytes > free {
@@ -189,6 +195,29 @@ impl Versions {
             }
         }
         Ok(())
+    }
+
+    /// Against other replicas as against this one: each opens the file anew, and unlocks it by closing it.
+    fn lock(&self) -> io::Result<fs::File> {
+        let path = self.folder.join(LOCK);
+        // What is no file is not waited for.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let lock = options
+            .custom_flags(flags.bits().cast_signed())
+            .open(&path)
+            .map_err(|error| {
+                let message = format!("cannot open the lock {}: {error}", path.display());
+                io::Error::new(error.kind(), message)
+            })?;
+        lock.lock()?;
+        Ok(lock)
+    }
+
+    /// What is in a file of the folder. No link leads out of it: what is elsewhere is not what this host kept.
+    fn read_file(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+        Folder::open(&self.folder)?.read(Path::new(path.file_name().unwrap_or_default()), limit)
     }
 
     /// Bytes that the versions of other controllers leave to this one.
@@ -226,8 +255,10 @@ impl Versions {
     /// Whole or not at all.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let new = path.with_extension("new");
+        // Of a host that was killed, or somebody else's, such as a pipe or a link.
+        let _ = fs::remove_file(&new);
         let written = || {
-            let mut file = fs::File::create(&new)?;
+            let mut file = fs::File::create_new(&new)?;
             file.write_all(bytes)?;
             file.sync_all()?;
             fs::rename(&new, path)
@@ -246,6 +277,12 @@ fn size(folder: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+    use std::process::Command;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
     use super::*;
 
     const ROOM: Room = Room(1 << 20);
@@ -352,6 +389,94 @@ mod tests {
         assert!(error.contains("8000 bytes"), "{error}");
         assert_eq!(digests(&b), [kept(&large(7)).digest]);
         assert!(size(&state.path().join("a")) + size(&state.path().join("b")) < 10_000);
+    }
+
+    /// What can stand in a file's place, and the words for it.
+    const STRANGE: [(&str, &str); 5] = [
+        ("huge", "it has over"),
+        ("pipe", "not a file"),
+        ("link", "a link that leads out of its folder"),
+        ("device", "a link that leads out of its folder"),
+        ("socket", "No such device or address"),
+    ];
+
+    /// Puts it there.
+    fn stand(what: &str, path: &Path, outside: &Path) {
+        let _ = fs::remove_file(path);
+        match what {
+            // More than any limit, and no byte on the disk.
+            "huge" => fs::File::create(path).unwrap().set_len(1 << 40).unwrap(),
+            "pipe" => assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
+            "link" => symlink(outside, path).unwrap(),
+            "device" => symlink("/dev/zero", path).unwrap(),
+            _ => drop(UnixListener::bind(path).unwrap()),
+        }
+    }
+
+    /// What comes of it, unless it waits for ever.
+    fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = mpsc::channel();
+        std::thread::spawn(move || done.send(work()));
+        result.recv_timeout(Duration::from_secs(10)).expect("it waits")
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_is_refused_in_words_and_the_next_version_is_kept() {
+        for (what, words) in STRANGE {
+            let folder = tempfile::tempdir().unwrap();
+            let outside = folder.path().join("outside");
+            let open = || Versions::open(folder.path(), "a", 3, ROOM).unwrap();
+            let versions = open();
+            let signed = Kept {
+                signature: Some(Bytes::from_static(b"s")),
+                ..file(b"1")
+            };
+            versions.keep(kept(b"1"), &signed).unwrap();
+            let own = folder.path().join("a");
+
+            // What it leads to would be good.
+            fs::copy(versions.file(&kept(b"1").digest), &outside).unwrap();
+            let signature = versions.file(&kept(b"1").digest).with_extension(SIGNATURE);
+            for path in [&signature, &versions.file(&kept(b"1").digest)] {
+                stand(what, path, &outside);
+                let error = versions.read(&kept(b"1"), 10).unwrap_err().to_string();
+                assert!(error.contains(words), "{what} at {}: {error}", path.display());
+            }
+            fs::copy(own.join(RECORD), &outside).unwrap();
+            stand(what, &own.join(RECORD), &outside);
+            let error = versions.record().unwrap_err();
+            assert!(error.contains(words), "{what}: {error}");
+
+            // Nothing is written through a link, and all that stood in the way is gone.
+            let before = fs::read(&outside).unwrap();
+            stand(what, &own.join(RECORD).with_extension("new"), &outside);
+            let versions = open();
+            in_time(move || versions.keep(kept(b"2"), &file(b"2"))).unwrap();
+            assert_eq!(digests(&open()), [kept(b"2").digest], "{what}");
+            assert!(
+                fs::symlink_metadata(own.join(RECORD)).unwrap().is_file(),
+                "{what}"
+            );
+            assert_eq!(fs::read(&outside).unwrap(), before, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_no_file_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let versions = Versions::open(folder.path(), "a", 3, ROOM).unwrap();
+        for what in ["pipe", "link", "socket"] {
+            stand(
+                what,
+                &folder.path().join("a").join(LOCK),
+                &folder.path().join("outside"),
+            );
+            let versions = Versions::open(folder.path(), "a", 3, ROOM).unwrap();
+            let error = in_time(move || versions.keep(kept(b"1"), &file(b"1"))).unwrap_err();
+            assert!(error.to_string().contains("lock"), "{what}: {error}");
+        }
+        assert!(versions.list().is_empty());
+        assert!(!folder.path().join("outside").exists());
     }
 
     #[test]

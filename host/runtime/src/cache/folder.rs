@@ -5,6 +5,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 use super::CacheError;
 
 const KEY: &str = "key";
@@ -91,6 +93,26 @@ fn make_key(folder: &Path, path: &Path, user: u32) -> Result<[u8; KEY_BYTES], Ca
         },
         Err(error) => Err(at(error)),
     }
+}
+
+/// All of a file that a host wrote. What is no file, such as a pipe or a link, is neither read nor waited for.
+///
+/// # Errors
+/// When it cannot be read, is something else than a file, or has over `limit` bytes.
+pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags.bits().cast_signed());
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut content = Vec::new();
+    file.take(limit.saturating_add(1)).read_to_end(&mut content)?;
+    if content.len() as u64 > limit {
+        return Err(io::Error::other(format!("it has over {limit} bytes")));
+    }
+    Ok(content)
 }
 
 /// A file that goes when it is dropped, unless it was renamed.

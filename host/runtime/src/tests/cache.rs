@@ -136,6 +136,33 @@ fn a_folder_that_others_can_write_to_is_not_used() {
 }
 
 #[tokio::test]
+async fn what_is_no_file_of_ours_is_neither_read_nor_waited_for_and_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    made(folder.path(), Form::Command).await;
+    let entry = entries(folder.path()).remove(0);
+    let good = folder.path().join("good");
+    for what in ["huge", "pipe", "link", "device"] {
+        // Even what was written by this host is not its own any more when it comes by a link.
+        fs::rename(&entry, &good).unwrap();
+        for path in [&entry, &entry.with_extension("failed")] {
+            match what {
+                // More than any cache may have, and no byte on the disk.
+                "huge" => fs::File::create(path).unwrap().set_len(1 << 40).unwrap(),
+                "pipe" => {
+                    let made = std::process::Command::new("mkfifo").arg(path).status();
+                    assert!(made.unwrap().success());
+                }
+                "link" => symlink(&good, path).unwrap(),
+                _ => symlink("/dev/zero", path).unwrap(),
+            }
+        }
+        assert_eq!(made(folder.path(), Form::Command).await, Made::Compiled, "{what}");
+        assert!(fs::symlink_metadata(&entry).unwrap().is_file(), "{what}");
+        assert_eq!(made(folder.path(), Form::Command).await, Made::Restored, "{what}");
+    }
+}
+
+#[tokio::test]
 async fn a_folder_that_takes_nothing_more_costs_only_the_cache() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::open(folder.path(), SIZE).unwrap();

@@ -179,6 +179,26 @@ fn what_becomes_a_pipe_while_it_is_live_is_not_waited_for() {
 }
 
 #[test]
+fn a_signature_that_is_no_file_in_its_folder_is_neither_read_nor_waited_for() {
+    let (folder, file, mut source) = source();
+    fs::write(&file, "one").unwrap();
+    let signature = folder.path().join("p.wasm.sig");
+    let made = std::process::Command::new("mkfifo").arg(&signature).status();
+    assert!(made.unwrap().success());
+    let reason = trouble(settled(&mut source));
+    assert!(reason.contains("p.wasm.sig is not a file"), "{reason}");
+    for elsewhere in ["/dev/zero", "/etc/hostname"] {
+        fs::remove_file(&signature).unwrap();
+        symlink(elsewhere, &signature).unwrap();
+        let mut source = Source::new(file.clone(), 1000);
+        let reason = trouble(settled(&mut source));
+        assert!(reason.contains("p.wasm.sig is a link to outside"), "{reason}");
+    }
+    fs::remove_file(&signature).unwrap();
+    assert_eq!(settled(&mut source), new(b"one"), "and goes on");
+}
+
+#[test]
 fn a_signature_that_is_too_large_is_named() {
     let (folder, file, mut source) = source();
     fs::write(&file, "one").unwrap();
