@@ -30,7 +30,7 @@ fn runtime(compiler: Compiler, cache: Option<&Path>) -> Runtime {
     let cache = cache.map(|folder| Cache::open(folder, 1 << 30).unwrap());
     let options = EngineOptions {
         concurrency: 1,
-        pooling: true,
+        ..EngineOptions::default()
     };
     Runtime::with(options, compiler, cache).unwrap()
 }

@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use control_plane::Options;
 use futures::future::join_all;
-use serde_json::json;
+use kube::api::{Api, Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
 
 use crate::echo;
-use crate::puppet::{PUPPET, assert_says, config_map, controller};
-use crate::support::{Host, Scenario};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::support::{Host, Scenario, own_cluster, resource};
 
 /// How often Echo is measured, quiet and beside each neighbour.
 const SAMPLES: usize = 15;
@@ -83,6 +86,96 @@ async fn a_plugin_that_misbehaves_in_twenty_objects_hardly_holds_up_another_cont
         assert!(peak < before + 400, "{how}: {peak} MiB, {before} MiB before");
     }
     assert!(host.is_alive());
+}
+
+/// ClusterPuppets, whose children may be in the namespace `memory`.
+const CLUSTER_PUPPETS: &str = "\
+- name: cluster-puppet
+  parent: {apiVersion: test.operator-host.dev/v1, kind: ClusterPuppet}
+  plugin: cluster-puppet.wasm
+  children: [{apiVersion: v1, kind: ConfigMap}]
+  otherNamespaces: [memory]
+  backoff: {initial: 50ms, max: 500ms}
+";
+
+#[tokio::test]
+async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_are_reconciled() {
+    const PARENTS: usize = 12;
+    // In a cluster of its own, since hosts in the shared one see the ClusterPuppets of each other.
+    let cluster = own_cluster(Options::bare()).await;
+    let scenario = Scenario::within(&cluster, "memory").await;
+    let puppets = controller("puppet.wasm", "");
+    let config = scenario.config(&format!("{puppets}{CLUSTER_PUPPETS}{}", echo::CONTROLLER));
+    let mut host = scenario.start_with(&config, &["--memory", "256Mi"]);
+    let line = host.until_log(&["memory: what this process may have"]).await;
+    assert_says(
+        &line,
+        &["\"process_mib\":256", "\"calls_mib\":128", "\"one_call_mib\":96"],
+    );
+    scenario.apply(&echo::echo(1)).await;
+    scenario.until("v1/Pod", "e-pod-0", "there", |_| true).await;
+    let before = peak(&host);
+
+    // Of these calls the limits would let sixteen have 40 MiB each at a time.
+    let spec = |name: &str| {
+        let mut child = config_map(name, "");
+        child["metadata"]["namespace"] = "memory".into();
+        json!({"hold": 40, "busy": 100, "response": {"children": [child]}})
+    };
+    let cluster_puppets: Api<DynamicObject> = Api::all_with(
+        scenario.client.clone(),
+        &resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let cluster_puppet = async |name: &str, spec: Value| {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": name}, "spec": spec,
+        });
+        let params = PatchParams::apply("user").force();
+        let applied = cluster_puppets.patch(name, &params, &Patch::Apply(&puppet)).await;
+        applied.unwrap();
+    };
+    let names = |of: &str| -> Vec<String> { (0..PARENTS).map(|number| format!("{of}-{number}")).collect() };
+    let (ours, theirs) = (names("ours"), names("theirs"));
+    join_all(ours.iter().map(|name| scenario.puppet(name, spec(name)))).await;
+    join_all(theirs.iter().map(|name| cluster_puppet(name, spec(name)))).await;
+    // A plugin that needs little goes on meanwhile.
+    let beside = latency(&scenario, "beside").await;
+    for name in ours.iter().chain(&theirs) {
+        scenario.until(CONFIG_MAP, name, "there", |_| true).await;
+    }
+    for name in &ours {
+        scenario.until_ready(name).await;
+    }
+    let peak = peak(&host);
+    eprintln!("{before} MiB, then {peak} MiB; an Echo beside in {beside:?}");
+    assert!(peak < 256, "{peak} MiB, {before} MiB before");
+    assert!(peak < before + 128, "{peak} MiB, {before} MiB before");
+    assert!(beside < Duration::from_secs(2), "{beside:?}");
+
+    // A configuration that could never work is refused, and the one before stays.
+    let large = controller("puppet.wasm", "limits: {memory: 100Mi}");
+    scenario.config(&format!("{large}{}", echo::CONTROLLER));
+    let line = host
+        .until_log(&["the configuration is refused", "may take 124 MiB"])
+        .await;
+    assert_says(
+        &line,
+        &["\\\"puppet\\\"", "one call can have 96 MiB", "give it 332 MiB"],
+    );
+    assert!(host.is_alive());
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["run", "--memory", "256Mi", "--config"])
+        .arg(&config)
+        .env("KUBECONFIG", scenario.kubeconfig())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_says(
+        &String::from_utf8_lossy(&output.stderr),
+        &["may take 124 MiB", "config.yaml"],
+    );
+    assert!(host.stop().await.success());
+    cluster.shutdown().await;
 }
 
 #[tokio::test]

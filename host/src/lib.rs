@@ -16,6 +16,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod memory;
 
 pub mod health;
 pub mod metrics;

@@ -57,6 +57,7 @@ pub struct Metrics {
     resource_updated: Counter<u64>,
     resource_deleted: Counter<u64>,
     plugin_call_duration: Histogram<f64>,
+    plugin_wait_duration: Histogram<f64>,
     plugin_guest_time: Counter<f64>,
     plugin_memory_peak: Histogram<f64>,
     plugin_log_lines_dropped: Counter<u64>,
@@ -112,6 +113,7 @@ impl Metrics {
             resource_updated: counter(define::RESOURCE_UPDATED),
             resource_deleted: counter(define::RESOURCE_DELETED),
             plugin_call_duration: histogram(define::PLUGIN_CALL_DURATION, CALL_TIMES),
+            plugin_wait_duration: histogram(define::PLUGIN_WAIT_DURATION, CALL_TIMES),
             plugin_guest_time: meter
                 .f64_counter(guest_time.name)
                 .with_unit(guest_time.unit)
@@ -288,6 +290,9 @@ impl ControllerMetrics {
         ];
         let metrics = &*self.metrics;
         metrics.plugin_call_duration.record(milliseconds(took), &labels);
+        metrics
+            .plugin_wait_duration
+            .record(milliseconds(stats.waited), &labels[..1]);
         metrics
             .plugin_guest_time
             .add(stats.guest_time.as_secs_f64(), &labels[..1]);

@@ -22,6 +22,7 @@ use crate::controller::provenance::Provenance;
 use crate::controller::watches::Watches;
 use crate::leader::Leadership;
 use crate::leader::term::Term;
+use crate::memory::Memory;
 use crate::plugin::reload::Files;
 use crate::plugin::versions::Room;
 use crate::plugin::{Cache, Compiler, EngineError, EngineOptions, Outside, Runtime, compile_memory};
@@ -38,8 +39,8 @@ const FLUSH: Duration = Duration::from_secs(2);
 const FLUSH_LEADING: Duration = Duration::from_millis(500);
 
 /// The most plugin calls at a time in one process: each reserves address space, which costs nothing until it is used.
-/// A controller makes no more than its `concurrency`, so that below this sum none waits for the plugin of another,
-/// whatever controllers come later.
+/// A controller makes no more than its `concurrency`, so that below this sum none waits for the plugin of another where
+/// there is memory for so many, whatever controllers come later.
 const MAX_TURNS: u32 = 512;
 
 /// The part of the cache's folder that versions may take when they are in it.
@@ -72,6 +73,8 @@ pub struct Setup {
     pub client_ca: Option<PathBuf>,
     /// What is in the configuration's file, with those keys.
     pub config: Config,
+    /// What the process may have.
+    pub memory: Memory,
     /// Where compiled code is kept.
     pub cache_dir: Option<PathBuf>,
     /// Bytes that its folder may take, with the versions where they are in it.
@@ -97,6 +100,7 @@ pub async fn run(
 ) -> Result<(), OperatorError> {
     let options = EngineOptions {
         concurrency: MAX_TURNS,
+        memory: setup.memory.calls(),
         ..EngineOptions::default()
     };
     let beside = setup.cache_dir.as_deref().map(|folder| folder.join("versions"));
@@ -108,7 +112,7 @@ pub async fn run(
         .cache_dir
         .as_deref()
         .and_then(|folder| open_cache(folder, cache_size));
-    let compiler = Compiler::Outside(Outside::this_program(compile_memory()));
+    let compiler = Compiler::Outside(Outside::this_program(compile_memory(setup.memory.process)));
     let runtime = Runtime::with(options, compiler, cache)?;
     let files = Files::start().map_err(OperatorError::Files)?;
     let client = connection.client()?;
@@ -161,6 +165,7 @@ pub async fn run(
     let follower = Follower {
         file: setup.file,
         keys: setup.keys,
+        memory: setup.memory,
         metrics: Arc::clone(&instruments.metrics),
         health: Arc::clone(&instruments.health),
     };

@@ -24,6 +24,7 @@ use self::review::Review;
 use crate::controller::context::Context;
 use crate::controller::object::shorten;
 use crate::controller::reconcile::{Admission, admit};
+use crate::plugin::weigh;
 
 pub use self::server::{PATH, ServerError, start};
 
@@ -158,7 +159,7 @@ async fn ask(
 
 /// The bytes that an object may take in memory.
 fn weigh(object: &str) -> Result<usize, NoVerdict> {
-    let weight = review::weight(object);
+    let weight = weigh::weigh(object).bytes;
     if weight > OBJECT {
         return Err(NoVerdict::new(format!(
             "the object would take {} MiB of memory; at most {} MiB are possible",

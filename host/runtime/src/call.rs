@@ -14,6 +14,7 @@ use crate::deterministic::Origin;
 use crate::limits::{Limits, MIB};
 use crate::log::Speaker;
 use crate::sandbox::{Sandbox, Wasi};
+use crate::share::{self, Room, Share};
 
 /// What came of a call, with what it took.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub struct Call<T> {
     pub outcome: Result<T, CallError>,
     /// What the call used, also when it failed.
     pub stats: CallStats,
+    /// The memory that the response takes: to be kept as long as that is.
+    pub share: Option<Share>,
 }
 
 impl<T> Call<T> {
@@ -30,6 +33,7 @@ impl<T> Call<T> {
         Self {
             outcome: Err(error),
             stats: CallStats::default(),
+            share: None,
         }
     }
 
@@ -38,6 +42,7 @@ impl<T> Call<T> {
         Call {
             outcome: self.outcome.and_then(read),
             stats: self.stats,
+            share: self.share,
         }
     }
 }
@@ -45,6 +50,8 @@ impl<T> Call<T> {
 /// What a call used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallStats {
+    /// Time until the call had its turn and its share of the memory.
+    pub waited: Duration,
     /// Time on a processor: making the sandbox and running the guest, without the time in which other calls
     /// had the thread.
     pub guest_time: Duration,
@@ -79,6 +86,8 @@ pub enum Class {
     Output,
     /// The response does not follow the contract.
     Protocol,
+    /// Other calls had all the memory or all the turns.
+    Busy,
     /// The host could not make the call: no fault of the plugin.
     Host,
 }
@@ -96,6 +105,7 @@ impl Class {
             Self::Request => "request",
             Self::Output => "output",
             Self::Protocol => "protocol",
+            Self::Busy => "busy",
             Self::Host => "host",
         }
     }
@@ -166,6 +176,15 @@ pub enum CallError {
         /// JSON values that a response may have.
         limit: usize,
     },
+    /// The answer is a small text that would be a large tree, of not too many values.
+    #[error(
+        "the plugin's answer would take more than {} in the host: make it answer with less, or raise `limits.memory` of this \
+         controller, which bounds that together with `limits.request` and `limits.response`", mebibytes(*limit)
+    )]
+    Heavy {
+        /// Bytes that it may take.
+        limit: usize,
+    },
     /// A list in the answer is too long.
     #[error(
         "the plugin answered with {count} {what}; it may answer with {limit}: make it answer with fewer{}",
@@ -201,6 +220,16 @@ pub enum CallError {
         /// What is wrong, and where in the response.
         message: String,
     },
+    /// Other calls had all the memory or all the turns, for as long as the call itself may take.
+    #[error(
+        "the plugin was not called: for {waited:?} other calls had all the memory that plugin calls may hold; it is tried \
+         again. Give the host more memory (or a larger `--memory`), or lower `limits.memory`, `limits.deadline` or \
+         `concurrency` of controllers whose plugins take much"
+    )]
+    Busy {
+        /// How long it waited.
+        waited: Duration,
+    },
     /// The host could not make the call.
     #[error("the host could not call the plugin: {message}")]
     Host {
@@ -220,8 +249,11 @@ impl CallError {
             Self::Timeout { .. } => Class::Timeout,
             Self::Memory { .. } => Class::Memory,
             Self::Request { .. } => Class::Request,
-            Self::Output { .. } | Self::Values { .. } | Self::TooMany { .. } => Class::Output,
+            Self::Output { .. } | Self::Values { .. } | Self::Heavy { .. } | Self::TooMany { .. } => {
+                Class::Output
+            }
             Self::Protocol { .. } => Class::Protocol,
+            Self::Busy { .. } => Class::Busy,
             Self::Host { .. } => Class::Host,
         }
     }
@@ -229,6 +261,13 @@ impl CallError {
     pub(crate) fn protocol(message: impl Into<String>) -> Self {
         Self::Protocol {
             message: message.into(),
+        }
+    }
+
+    /// Seen only when the call had all that it may have.
+    pub(crate) const fn heavy(limits: &Limits) -> Self {
+        Self::Heavy {
+            limit: share::most(limits),
         }
     }
 
@@ -289,6 +328,8 @@ pub(crate) struct Setting {
     pub(crate) limits: Limits,
     /// When the guest is ended.
     pub(crate) deadline: Instant,
+    /// What it may hold.
+    pub(crate) room: Room,
 }
 
 /// Runs a guest to its end or to its deadline, whichever comes first: after that it is not polled again. Gives the time
@@ -349,6 +390,9 @@ pub(crate) fn explain<W: Wasi>(
             limit: limits.memory,
             wanted,
         };
+    }
+    if sandbox.memory.is_outgrown() {
+        return CallError::heavy(limits);
     }
     if let Some(&I32Exit(code)) = error.downcast_ref() {
         return CallError::Trap {

@@ -22,7 +22,8 @@ use crate::limits::Limits;
 use crate::load::LoadError;
 use crate::log::CallLog;
 use crate::sandbox::{self, MAX_RESOURCES, Output, Sandbox};
-use crate::weigh;
+use crate::share::Room;
+use crate::weigh::weigh;
 
 type State = Sandbox<WasiP1Ctx>;
 pub(crate) type Linker = wasmtime::Linker<State>;
@@ -134,19 +135,23 @@ async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) 
         speaker,
         limits,
         deadline,
+        room,
     } = setting;
     let input = match text(&input, limits.request) {
         Ok(input) => input,
         Err(error) => return Call::failed(error),
     };
     let request_bytes = input.len();
+    if !room.hold(request_bytes) {
+        return Call::failed(CallError::heavy(limits));
+    }
     let log = CallLog::new(Arc::clone(speaker), limits);
-    let output = Output::new(limits.response);
+    let output = Output::new(limits.response, room.clone());
     let wasi = sandbox::wasi(origin, &log)
         .stdin(MemoryInputPipe::new(input))
         .stdout(output.clone())
         .build_p1();
-    let sandbox = Sandbox::new(wasi, limits, log);
+    let sandbox = Sandbox::new(wasi, limits, log, room.clone());
     let mut store = call::store(pre.module().engine(), limits, sandbox);
     // For WASI this bounds one buffer that the guest reads or writes; a guest that has a larger one is told
     // that memory is out. What it writes in all is bounded by `Output`.
@@ -161,20 +166,25 @@ async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) 
         }
     })
     .await;
-    let sandbox = store.data();
+    // The guest's memory goes before anything is made of its answer.
+    let sandbox = store.into_data();
     let mut stats = sandbox.stats(guest_time, request_bytes);
     let outcome = match result {
         Ok(()) => {
             let bytes = output.take();
             stats.response_bytes = bytes.len();
-            parse(&bytes, limits)
+            parse(&bytes, limits, room)
         }
         Err(_) if output.overflowed() => Err(CallError::Output {
             limit: limits.response,
         }),
-        Err(error) => Err(call::explain(error, sandbox, limits)),
+        Err(error) => Err(call::explain(error, &sandbox, limits)),
     };
-    Call { outcome, stats }
+    Call {
+        outcome,
+        stats,
+        share: None,
+    }
 }
 
 fn text(input: &CommandInput, limit: usize) -> Result<Vec<u8>, CallError> {
@@ -200,7 +210,7 @@ fn unexpected(export: Export, output: CommandOutput) -> CallError {
     ))
 }
 
-pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<CommandOutput, CallError> {
+pub(crate) fn parse(bytes: &[u8], limits: &Limits, room: &Room) -> Result<CommandOutput, CallError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         CallError::protocol(format!(
             "standard output is not UTF-8 after {} bytes",
@@ -212,8 +222,12 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<CommandOutput, Call
             "standard output is empty; it must be one JSON document, such as {\"response\": {}}",
         ));
     }
-    if weigh::values(text) > limits.values {
+    let weight = weigh(text);
+    if weight.values > limits.values {
         return Err(CallError::Values { limit: limits.values });
+    }
+    if !room.keep(weight.bytes) {
+        return Err(CallError::heavy(limits));
     }
     let output: CommandOutput = serde_json::from_str(text)
         .map_err(|error| CallError::protocol(format!("standard output cannot be read: {error}")))?;

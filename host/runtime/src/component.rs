@@ -145,7 +145,7 @@ impl ComponentForm {
                     .map(Ok)
             })
             .await
-            .convert(|record| convert::description(record, linked.contract, &setting.limits))
+            .convert(|record| convert::description(record, linked.contract, &setting.limits, &setting.room))
         })
     }
 
@@ -161,7 +161,7 @@ impl ComponentForm {
                 contract.ask(store, instance, &linked.reconcile, record).await
             })
             .await
-            .convert(|record| convert::response(record, &setting.limits))
+            .convert(|record| convert::response(record, &setting.limits, &setting.room))
         })
     }
 
@@ -177,7 +177,7 @@ impl ComponentForm {
                 contract.ask(store, instance, &linked.cleanup, record).await
             })
             .await
-            .convert(|record| convert::cleanup(record, &setting.limits))
+            .convert(|record| convert::cleanup(record, &setting.limits, &setting.room))
         })
     }
 }
@@ -194,24 +194,30 @@ async fn call<T>(
         speaker,
         limits,
         deadline,
+        room,
     } = setting;
+    if !room.hold(request_bytes) {
+        return Call::failed(CallError::heavy(limits));
+    }
     let log = CallLog::new(Arc::clone(speaker), limits);
     let wasi = sandbox::wasi(origin, &log).stdout(log.clone()).build();
-    let sandbox = Sandbox::new(Preview2::new(wasi), limits, log);
+    let sandbox = Sandbox::new(Preview2::new(wasi), limits, log, room.clone());
     let mut store = call::store(linked.pre.engine(), limits, sandbox);
     let (result, guest_time) = call::within(*deadline, async {
         let instance = linked.pre.instantiate_async(&mut store).await?;
         export(&instance, &mut store).await
     })
     .await;
-    let sandbox = store.data();
+    // The guest's memory goes before anything is made of its answer.
+    let sandbox = store.into_data();
     let outcome = match result {
         Ok(answer) => answer.map_err(|failure| convert::failure(failure).into()),
-        Err(error) => Err(call::explain(error, sandbox, limits)),
+        Err(error) => Err(call::explain(error, &sandbox, limits)),
     };
     Call {
         outcome,
         stats: sandbox.stats(guest_time, request_bytes),
+        share: None,
     }
 }
 
@@ -223,7 +229,11 @@ impl<T> Call<T> {
             stats.response_bytes = size;
             value
         });
-        Call { outcome, stats }
+        Call {
+            outcome,
+            stats,
+            share: self.share,
+        }
     }
 }
 

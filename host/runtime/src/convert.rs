@@ -12,8 +12,9 @@ use crate::contract::{
     GeneratedValue, Kind, Need, ObjectRef, Request, Response,
 };
 use crate::limits::{self, Limits};
+use crate::share::Room;
 use crate::versions::ContractVersion;
-use crate::weigh;
+use crate::weigh::weigh;
 
 /// The request as a record, and the bytes of JSON in it.
 pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, usize), CallError> {
@@ -110,8 +111,9 @@ pub(crate) fn description(
     record: wit::Description,
     contract: ContractVersion,
     limits: &Limits,
+    room: &Room,
 ) -> Result<(Description, usize), CallError> {
-    let mut reader = Reader::new(limits);
+    let mut reader = Reader::new(limits, room);
     let description = Description {
         contract,
         name: record.name,
@@ -126,8 +128,12 @@ pub(crate) fn description(
 }
 
 /// A response, and the bytes of JSON in it.
-pub(crate) fn response(record: wit::Response, limits: &Limits) -> Result<(Response, usize), CallError> {
-    let mut reader = Reader::new(limits);
+pub(crate) fn response(
+    record: wit::Response,
+    limits: &Limits,
+    room: &Room,
+) -> Result<(Response, usize), CallError> {
+    let mut reader = Reader::new(limits, room);
     let lists = Lists {
         children: record.children.len(),
         keep: record.keep.len(),
@@ -154,8 +160,9 @@ pub(crate) fn response(record: wit::Response, limits: &Limits) -> Result<(Respon
 pub(crate) fn cleanup(
     record: wit::CleanupResponse,
     limits: &Limits,
+    room: &Room,
 ) -> Result<(CleanupResponse, usize), CallError> {
-    let mut reader = Reader::new(limits);
+    let mut reader = Reader::new(limits, room);
     let lists = Lists {
         children: record.children.len(),
         keep: 0,
@@ -219,18 +226,20 @@ impl Lists {
 }
 
 /// Parses the JSON texts of one answer and adds up their bytes and their values. Errors say where in the answer.
-struct Reader {
+struct Reader<'a> {
     size: usize,
     values: usize,
-    limit: usize,
+    limits: &'a Limits,
+    room: &'a Room,
 }
 
-impl Reader {
-    fn new(limits: &Limits) -> Self {
+impl<'a> Reader<'a> {
+    fn new(limits: &'a Limits, room: &'a Room) -> Self {
         Self {
             size: 0,
             values: 0,
-            limit: limits.values,
+            limits,
+            room,
         }
     }
 
@@ -258,9 +267,15 @@ impl Reader {
 
     fn value(&mut self, field: impl std::fmt::Display, text: &str) -> Result<Value, CallError> {
         self.size += text.len();
-        self.values += weigh::values(text);
-        if self.values > self.limit {
-            return Err(CallError::Values { limit: self.limit });
+        let weight = weigh(text);
+        self.values += weight.values;
+        if self.values > self.limits.values {
+            return Err(CallError::Values {
+                limit: self.limits.values,
+            });
+        }
+        if !self.room.keep(weight.bytes) {
+            return Err(CallError::heavy(self.limits));
         }
         serde_json::from_str(text)
             .map_err(|error| CallError::protocol(format!("`{field}` is not JSON that can be read: {error}")))

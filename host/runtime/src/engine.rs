@@ -7,6 +7,7 @@ use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationCon
 use crate::fair::{Fair, Member, Permit};
 use crate::lane::{Lane, Slow};
 use crate::limits::EngineOptions;
+use crate::share::{Budget, Owner};
 use crate::ticker::{Ticker, Ticking};
 
 /// What one component may consist of: a compiler's module, its adapter and the glue between them take four
@@ -45,6 +46,7 @@ pub(crate) struct Engine {
     wasm: wasmtime::Engine,
     ticker: Ticker,
     turns: Fair,
+    memory: Budget,
     lane: Lane,
     next: AtomicU64,
 }
@@ -52,6 +54,7 @@ pub(crate) struct Engine {
 /// A plugin's place among those that share the engine.
 pub(crate) struct Seat {
     turns: Member,
+    pub(crate) memory: Owner,
     pub(crate) slow: Slow,
 }
 
@@ -63,9 +66,10 @@ pub(crate) struct Turn<'a> {
 
 impl Engine {
     pub(crate) fn new(options: EngineOptions) -> Result<Self, EngineError> {
+        let memory = Budget::new(options.memory, options.concurrency);
         let pooled = options
             .pooling
-            .then(|| wasmtime::Engine::new(&config(Some(options.concurrency))));
+            .then(|| wasmtime::Engine::new(&config(Some(memory.turns()))));
         let wasm = match pooled {
             Some(Ok(engine)) => engine,
             // A container with a limit on address space cannot reserve the pool; plugins work without it.
@@ -79,13 +83,14 @@ impl Engine {
             None => wasmtime::Engine::new(&config(None)).map_err(EngineError::Engine)?,
         };
         let ticker = Ticker::start(wasm.weak()).map_err(EngineError::Ticker)?;
-        let turns = Fair::new(options.concurrency.max(1) as usize, 1);
+        let turns = Fair::new(memory.turns() as usize, 1);
         let lane = Lane::start().map_err(EngineError::Lane)?;
         let next = AtomicU64::new(0);
         Ok(Self {
             wasm,
             ticker,
             turns,
+            memory,
             lane,
             next,
         })
@@ -100,6 +105,7 @@ impl Engine {
         let key = self.next.fetch_add(1, Relaxed);
         Seat {
             turns: self.turns.join(key),
+            memory: self.memory.join(key),
             slow: self.lane.join(key),
         }
     }
@@ -132,7 +138,7 @@ fn config(pool: Option<u32>) -> Config {
         .wasm_memory64(false)
         .wasm_multi_memory(false);
     if let Some(calls) = pool {
-        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(calls.max(1))));
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(calls)));
     }
     config
 }

@@ -149,7 +149,7 @@ impl Fair {
     fn grant(&self, state: &mut State, key: Key, amount: usize) -> Permit {
         state.free -= amount;
         if let Some(plugin) = state.plugins.get_mut(&key) {
-            if plugin.held == 0 && amount > 0 {
+            if plugin.held == 0 {
                 state.idle -= 1;
             }
             plugin.held += amount;
@@ -178,9 +178,12 @@ impl Fair {
 }
 
 impl Member {
-    /// Waits for so much, but for no more than there is. Whoever stops waiting leaves the line.
+    /// Waits for so much, but for no more than there is; nothing is had at once. Whoever stops waiting leaves the line.
     pub(crate) async fn acquire(&self, amount: usize) -> Permit {
         let amount = amount.min(self.of.capacity());
+        if amount == 0 {
+            return self.nothing();
+        }
         let wait = {
             let mut state = self.of.state();
             if state.order.is_empty() && self.of.may_have(&state, self.key, amount) {
@@ -203,12 +206,30 @@ impl Member {
         match wait.await {
             Ok(permit) => permit,
             // Only when this member has gone, which its owner does not do while it waits.
-            Err(_) => Permit {
-                of: self.of.clone(),
-                key: self.key,
-                amount: 0,
-            },
+            Err(_) => self.nothing(),
         }
+    }
+
+    fn nothing(&self) -> Permit {
+        Permit {
+            of: self.of.clone(),
+            key: self.key,
+            amount: 0,
+        }
+    }
+}
+
+impl Permit {
+    /// How much it is.
+    pub(crate) fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// Gives back all but so much.
+    pub(crate) fn shrink(&mut self, amount: usize) {
+        let rest = self.amount.saturating_sub(amount);
+        self.amount -= rest;
+        self.of.give_back(self.key, rest);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::call::CallError;
 use crate::contract::{CommandOutput, Response};
 use crate::limits::Limits;
 use crate::load::LoadError;
+use crate::share::Room;
 use crate::{command, convert, inspect};
 
 /// What can be told of a file before anything is compiled.
@@ -20,7 +21,7 @@ pub fn inspect(bytes: &[u8]) -> Result<(), LoadError> {
 /// # Errors
 /// When it is no answer.
 pub fn command_answer(output: &[u8], limits: &Limits) -> Result<CommandOutput, CallError> {
-    command::parse(output, limits)
+    command::parse(output, limits, &Room::of(limits))
 }
 
 /// What a component answered, of its texts.
@@ -42,5 +43,5 @@ pub fn component_answer(
         requeue_after_ms: None,
         needs: Vec::new(),
     };
-    convert::response(record, limits).map(|(response, _size)| response)
+    convert::response(record, limits, &Room::of(limits)).map(|(response, _size)| response)
 }

@@ -15,6 +15,7 @@ mod runtime;
 mod engine;
 mod fair;
 mod lane;
+mod share;
 mod ticker;
 
 mod cache;
@@ -29,12 +30,14 @@ mod counts;
 mod inspect;
 mod outside;
 
+pub mod container;
+
 mod call;
 mod command;
 mod component;
 mod convert;
 mod versions;
-mod weigh;
+pub mod weigh;
 
 mod deterministic;
 mod log;
@@ -58,6 +61,7 @@ pub use log::TARGET as LOG_TARGET;
 pub use maker::Made;
 pub use outside::{Compiler, Outside, compile_memory};
 pub use runtime::{Draw, Form, Plugin, Runtime};
+pub use share::{Share, most, room_for_one};
 pub use versions::ContractVersion;
 
 #[cfg(test)]

@@ -83,6 +83,8 @@ pub struct EngineOptions {
     /// Whether to keep the address space of finished calls for the next ones. Faster; reserves about
     /// 4 GiB of address space (not of memory) for each concurrent call.
     pub pooling: bool,
+    /// Bytes that all calls together may hold.
+    pub memory: usize,
 }
 
 impl Default for EngineOptions {
@@ -90,6 +92,7 @@ impl Default for EngineOptions {
         Self {
             concurrency: 32,
             pooling: true,
+            memory: usize::MAX,
         }
     }
 }

@@ -8,7 +8,7 @@
 //! this side's, which kills it.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -185,23 +185,11 @@ fn is_out_of_memory(said: &str) -> bool {
         .any(|words| said.contains(words))
 }
 
-/// The memory that one compilation may have here: a part of the container's, since two compile at a time beside all else.
+/// The memory that one compilation may have in a process that may have so much: a part of it, since two compile at a time
+/// beside all else.
 #[must_use]
-pub fn compile_memory() -> usize {
+pub fn compile_memory(process: usize) -> usize {
     const MOST: usize = 1024 * MIB;
-    const SHARE: u64 = 3;
-    let part = container_memory().and_then(|limit| usize::try_from(limit / SHARE).ok());
-    part.map_or(MOST, |part| part.min(MOST))
-}
-
-/// The memory limit of the control group (version 2) that this process is in, or of one around it.
-fn container_memory() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let limit = |group: &Path| {
-        let text =
-            std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(group).join("memory.max")).ok()?;
-        text.trim().parse().ok()
-    };
-    Path::new(path).ancestors().filter_map(limit).min()
+    const SHARE: usize = 3;
+    (process / SHARE).min(MOST)
 }

@@ -6,16 +6,18 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::cache::Cache;
-use crate::call::{Call, Setting};
+use crate::call::{Call, CallError, Setting};
 use crate::contract::{CleanupResponse, Description, Request, Response};
 use crate::deterministic::Origin;
 use crate::digest::Digest;
-use crate::engine::{Engine, EngineError, Seat, Turn};
+use crate::engine::{Engine, EngineError, Seat};
+use crate::lane::Owned;
 use crate::limits::{EngineOptions, Limits};
 use crate::load::{self, LoadError};
 use crate::log::{Rate, Speaker};
 use crate::maker::{Made, Maker, Prepared, Product};
 use crate::outside::Compiler;
+use crate::share::Share;
 
 /// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.
 #[derive(Clone)]
@@ -79,12 +81,16 @@ impl Runtime {
             rate: Rate::default(),
         });
         let seat = self.0.engine.seat();
+        let describing = limits.of_description();
+        // A plugin is loaded once, so this waits for as long as it takes.
+        let share = seat.memory.most(&describing).await;
         let turn = self.0.engine.turn(&seat).await;
         let setting = Setting {
             origin: Origin::fixed(),
             speaker: nameless,
-            limits: limits.of_description(),
+            limits: describing,
             deadline: Instant::now() + limits.deadline,
+            room: share.room(),
         };
         let deadline = setting.deadline;
         let describe = match &prepared {
@@ -92,7 +98,7 @@ impl Runtime {
             Prepared::Command(form) => form.describe(setting),
         };
         let described = seat.slow.run(deadline, describe).await;
-        drop(turn);
+        drop((turn, share));
         let description = described.outcome.map_err(LoadError::describe)?;
         load::check(&description)?;
         let prepared = match prepared {
@@ -213,76 +219,123 @@ impl Plugin {
     ///
     /// Dropping the future ends the guest.
     pub async fn reconcile(&self, request: &Request) -> Call<Response> {
-        self.call_reconcile(request, Origin::of(request), &self.0.limits)
-            .await
+        self.call_reconcile(request, self.in_earnest(request)).await
     }
 
     /// Calls `cleanup` in a fresh sandbox; otherwise as [`Plugin::reconcile`].
     pub async fn cleanup(&self, request: &Request) -> Call<CleanupResponse> {
-        self.call_cleanup(request, Origin::of(request), &self.0.limits)
-            .await
+        self.call_cleanup(request, self.in_earnest(request)).await
     }
 
     /// As [`Plugin::reconcile`], for a proof.
     pub async fn try_reconcile(&self, request: &Request, draw: Draw) -> Call<Response> {
-        self.call_reconcile(request, draw.origin(request), &self.in_silence())
-            .await
+        self.call_reconcile(request, self.in_proof(request, draw)).await
     }
 
     /// As [`Plugin::cleanup`], for a proof.
     pub async fn try_cleanup(&self, request: &Request, draw: Draw) -> Call<CleanupResponse> {
-        self.call_cleanup(request, draw.origin(request), &self.in_silence())
+        self.call_cleanup(request, self.in_proof(request, draw)).await
+    }
+
+    fn in_earnest(&self, request: &Request) -> Manner {
+        Manner {
+            origin: Origin::of(request),
+            limits: self.0.limits,
+            patience: self.0.limits.deadline,
+        }
+    }
+
+    /// What is said in a proof would look as if it had been done, and that the host is busy says nothing about the version.
+    fn in_proof(&self, request: &Request, draw: Draw) -> Manner {
+        Manner {
+            origin: draw.origin(request),
+            limits: Limits {
+                log_lines: 0,
+                ..self.0.limits
+            },
+            patience: Duration::MAX,
+        }
+    }
+
+    async fn call_reconcile(&self, request: &Request, manner: Manner) -> Call<Response> {
+        let begin = |setting| match &self.0.prepared {
+            Prepared::Component(form) => form.reconcile(request.clone(), setting),
+            Prepared::Command(form) => form.reconcile(request.clone(), setting),
+        };
+        self.call(manner, begin).await
+    }
+
+    async fn call_cleanup(&self, request: &Request, manner: Manner) -> Call<CleanupResponse> {
+        let begin = |setting| match &self.0.prepared {
+            Prepared::Component(form) => form.cleanup(request.clone(), setting),
+            Prepared::Command(form) => form.cleanup(request.clone(), setting),
+        };
+        self.call(manner, begin).await
+    }
+
+    /// Makes a call with the memory that this plugin usually takes, and when that was not enough once more with all that
+    /// it may take.
+    async fn call<T: Send + 'static>(
+        &self,
+        manner: Manner,
+        begin: impl Fn(Setting) -> Owned<Call<T>>,
+    ) -> Call<T> {
+        let memory = &self.0.seat.memory;
+        let first = self.once(memory.usual(), &manner, Duration::ZERO, &begin).await;
+        if !first.share.as_ref().is_some_and(Share::is_outgrown) {
+            return first;
+        }
+        let waited = first.stats.waited;
+        // What it has goes first: nothing is held while it waits.
+        drop(first);
+        self.once(memory.most(&manner.limits), &manner, waited, &begin)
             .await
     }
 
-    /// What is said in a proof would look as if it had been done.
-    fn in_silence(&self) -> Limits {
-        Limits {
-            log_lines: 0,
-            ..self.0.limits
-        }
-    }
-
-    async fn call_reconcile(&self, request: &Request, origin: Origin, limits: &Limits) -> Call<Response> {
-        let _turn = self.turn().await;
-        let (request, setting) = (request.clone(), self.setting(origin, limits));
-        let deadline = setting.deadline;
-        let call = match &self.0.prepared {
-            Prepared::Component(form) => form.reconcile(request, setting),
-            Prepared::Command(form) => form.reconcile(request, setting),
-        };
-        self.0.seat.slow.run(deadline, call).await
-    }
-
-    async fn call_cleanup(
+    async fn once<T: Send + 'static>(
         &self,
-        request: &Request,
-        origin: Origin,
-        limits: &Limits,
-    ) -> Call<CleanupResponse> {
-        let _turn = self.turn().await;
-        let (request, setting) = (request.clone(), self.setting(origin, limits));
-        let deadline = setting.deadline;
-        let call = match &self.0.prepared {
-            Prepared::Component(form) => form.cleanup(request, setting),
-            Prepared::Command(form) => form.cleanup(request, setting),
+        share: impl Future<Output = Share>,
+        manner: &Manner,
+        mut waited: Duration,
+        begin: impl Fn(Setting) -> Owned<Call<T>>,
+    ) -> Call<T> {
+        let Loaded { seat, speaker, .. } = &*self.0;
+        let start = Instant::now();
+        let ready = async {
+            // In this order: who waits for memory takes nobody's turn.
+            let share = share.await;
+            (share, self.0.runtime.0.engine.turn(seat).await)
         };
-        self.0.seat.slow.run(deadline, call).await
+        let ready = tokio::time::timeout(manner.patience.saturating_sub(waited), ready).await;
+        waited += start.elapsed();
+        let Ok((mut share, _turn)) = ready else {
+            let mut call = Call::failed(CallError::Busy { waited });
+            call.stats.waited = waited;
+            return call;
+        };
+        let deadline = Instant::now() + manner.limits.deadline;
+        let setting = Setting {
+            origin: manner.origin,
+            speaker: Arc::clone(speaker),
+            limits: manner.limits,
+            deadline,
+            room: share.room(),
+        };
+        let mut call = seat.slow.run(deadline, begin(setting)).await;
+        seat.memory.note(&share);
+        share.keep_for_answer();
+        call.stats.waited = waited;
+        call.share = Some(share);
+        call
     }
+}
 
-    async fn turn(&self) -> Turn<'_> {
-        self.0.runtime.0.engine.turn(&self.0.seat).await
-    }
-
-    /// For a call that begins now.
-    fn setting(&self, origin: Origin, limits: &Limits) -> Setting {
-        Setting {
-            origin,
-            speaker: Arc::clone(&self.0.speaker),
-            limits: *limits,
-            deadline: Instant::now() + limits.deadline,
-        }
-    }
+/// How a call is made.
+struct Manner {
+    origin: Origin,
+    limits: Limits,
+    /// How long it waits for its turn and its memory.
+    patience: Duration,
 }
 
 /// Which random numbers a call in a proof gets. A plugin must answer the same whichever they are: they change from one

@@ -16,6 +16,7 @@ use crate::call::CallStats;
 use crate::deterministic::{MonotonicClock, Origin};
 use crate::limits::Limits;
 use crate::log::CallLog;
+use crate::share::Room;
 
 /// Bytes that a guest may write to a stream in one step. A stream may be asked for as many zeroes at once.
 pub(crate) const WRITE_CHUNK: usize = 64 << 10;
@@ -70,10 +71,10 @@ pub(crate) struct Sandbox<W> {
 }
 
 impl<W: Wasi> Sandbox<W> {
-    pub(crate) fn new(wasi: W, limits: &Limits, log: CallLog) -> Self {
+    pub(crate) fn new(wasi: W, limits: &Limits, log: CallLog, room: Room) -> Self {
         Self {
             wasi,
-            memory: Memory::new(limits.memory),
+            memory: Memory::new(limits.memory, room),
             log,
         }
     }
@@ -84,6 +85,7 @@ impl<W: Wasi> Sandbox<W> {
         CallStats {
             guest_time,
             peak_memory: self.memory.peak(),
+            waited: Duration::ZERO,
             request_bytes,
             response_bytes: 0,
             log_lines,
@@ -107,6 +109,7 @@ pub(crate) struct Memory {
     used: usize,
     /// How much would have been in use, had it been allowed.
     refused: Option<usize>,
+    room: Room,
 }
 
 /// Ends the guest. Refusing with `memory.grow`'s −1 would leave it to the guest's allocator what happens.
@@ -114,18 +117,29 @@ pub(crate) struct Memory {
 #[error("over the memory limit")]
 struct OverLimit;
 
+/// Ends the guest, which is called again with more room.
+#[derive(Debug, thiserror::Error)]
+#[error("over its share of the memory")]
+struct Outgrown;
+
 impl Memory {
-    fn new(limit: usize) -> Self {
+    fn new(limit: usize, room: Room) -> Self {
         Self {
             limit,
             used: 0,
             refused: None,
+            room,
         }
     }
 
     /// Bytes in use at the end of the call, which is the most there were: WebAssembly never gives back.
     pub(crate) fn peak(&self) -> usize {
         self.used
+    }
+
+    /// Whether the guest was ended because it needed more than its share.
+    pub(crate) fn is_outgrown(&self) -> bool {
+        self.room.is_outgrown()
     }
 
     /// The bytes that ended the guest, when it was the memory limit that did.
@@ -138,6 +152,9 @@ impl Memory {
         if wanted > self.limit {
             self.refused = Some(wanted);
             return Err(OverLimit.into());
+        }
+        if !self.room.hold(by) {
+            return Err(Outgrown.into());
         }
         self.used = wanted;
         Ok(true)
@@ -179,14 +196,16 @@ struct Written {
     bytes: BytesMut,
     limit: usize,
     overflowed: bool,
+    room: Room,
 }
 
 impl Output {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, room: Room) -> Self {
         Self(Arc::new(Mutex::new(Written {
             bytes: BytesMut::new(),
             limit,
             overflowed: false,
+            room,
         })))
     }
 
@@ -229,6 +248,9 @@ impl OutputStream for Output {
         if bytes.len() > written.limit - written.bytes.len() {
             written.overflowed = true;
             return Err(StreamError::trap("over the response limit"));
+        }
+        if !written.room.hold(bytes.len()) {
+            return Err(StreamError::trap("over its share of the memory"));
         }
         written.bytes.extend_from_slice(&bytes);
         Ok(())

@@ -3,22 +3,47 @@
 //! Eight bytes of text, `{"a":1},`, become 700 bytes in memory. So it is the values that are bounded, not only the
 //! text, and they are counted before the first of them is made.
 
-/// The JSON values in a text: objects, lists, texts, numbers and so on; names of fields are none. Of what is not JSON it
-/// gives some number that is not larger than that of its bytes.
-pub(crate) fn values(text: &str) -> usize {
+/// What a JSON text becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight {
+    /// The JSON values in it: objects, lists, texts, numbers and so on; names of fields are none. Of what is not JSON it is
+    /// some number that is not larger than that of its bytes.
+    pub values: usize,
+    /// An upper bound of the bytes that a tree of it takes in memory.
+    pub bytes: usize,
+}
+
+/// Weighs a JSON text.
+#[must_use]
+pub fn weigh(text: &str) -> Weight {
+    /// A map has room for eleven entries as soon as it has one.
+    const MAP: usize = 704;
+    /// A list has room for four values as soon as it has one.
+    const LIST: usize = 160;
+    /// A value, twice, since lists double when they grow; and what the allocator adds to a short text.
+    const MORE: usize = 128;
     let bytes = text.as_bytes();
-    let mut count = 1;
+    let mut weight = Weight {
+        values: 1,
+        bytes: bytes.len(),
+    };
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
         at += 1;
-        match byte {
-            b'"' => at = end_of_string(bytes, at),
-            b',' => count += 1,
-            b'{' | b'[' if !closes(bytes, at) => count += 1,
-            _ => {}
-        }
+        let more = match byte {
+            b'"' => {
+                at = end_of_string(bytes, at);
+                continue;
+            }
+            b',' => MORE,
+            b'{' if !closes(bytes, at) => MAP,
+            b'[' if !closes(bytes, at) => LIST,
+            _ => continue,
+        };
+        weight.values += 1;
+        weight.bytes = weight.bytes.saturating_add(more);
     }
-    count
+    weight
 }
 
 /// Behind the end of the string whose first byte is at `at`.
@@ -45,7 +70,7 @@ fn closes(bytes: &[u8], at: usize) -> bool {
 mod tests {
     use serde_json::Value;
 
-    use super::values;
+    use super::*;
 
     fn counted(value: &Value) -> usize {
         1 + match value {
@@ -69,14 +94,46 @@ mod tests {
         ];
         for text in texts {
             let tree: Value = serde_json::from_str(text).unwrap();
-            assert_eq!(values(text), counted(&tree), "{text}");
+            assert_eq!(weigh(text).values, counted(&tree), "{text}");
         }
     }
 
     #[test]
     fn what_breaks_off_is_counted_too() {
         for text in ["", "\"", "\"\\", "[", "{\"a\":[1,", "]"] {
-            assert!(values(text) <= text.len() + 1, "{text}");
+            assert!(weigh(text).values <= text.len() + 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_an_upper_bound_for_what_is_made_to_be_large_and_kind_to_what_people_write() {
+        let deep = format!("{}1{},", "{\"a\":".repeat(100), "}".repeat(100));
+        for dense in ["[],", "{\"a\":1},", "[[1]],", "0,", "\"\",", &deep] {
+            let text = format!("[{}0]", dense.repeat(300_000 / dense.len()));
+            let value: Value = serde_json::from_str(&text).unwrap();
+            assert!(weigh(&text).bytes >= memory_of(&value), "{dense}");
+        }
+        let kind = r#"{"a": "{[,\"{[,"}"#;
+        assert_eq!(weigh(kind).bytes, kind.len() + 704);
+    }
+
+    /// What the tree takes: of a map its leaves, of lists and texts what they have room for.
+    fn memory_of(value: &Value) -> usize {
+        let own = size_of::<Value>();
+        match value {
+            Value::Object(map) => {
+                let leaf = 11 * (size_of::<String>() + own) + 16;
+                let keys = map
+                    .iter()
+                    .map(|(key, value)| key.capacity() + memory_of(value) - own);
+                own + map.len().div_ceil(5) * leaf + keys.sum::<usize>()
+            }
+            Value::Array(list) => {
+                let values = list.iter().map(|value| memory_of(value) - own);
+                own + list.capacity() * own + values.sum::<usize>()
+            }
+            Value::String(text) => own + text.capacity(),
+            _ => own,
         }
     }
 }

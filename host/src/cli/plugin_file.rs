@@ -54,6 +54,7 @@ pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plug
     let runtime = Runtime::new(EngineOptions {
         concurrency: 1,
         pooling: false,
+        ..EngineOptions::default()
     })?;
     Ok(runtime.load(bytes, limits).await)
 }

@@ -14,6 +14,7 @@ use crate::config::trust::Keys;
 use crate::config::{Config, ConfigError, parse_size};
 use crate::health::server;
 use crate::leader;
+use crate::memory::Memory;
 use crate::operator::{self, Setup};
 use crate::record::{Bounds, Keeper};
 use crate::telemetry::Telemetry;
@@ -62,6 +63,10 @@ pub struct Args {
     /// `versions` in the folder of --cache-dir, or nowhere
     #[arg(long, env = "OPERATOR_HOST_STATE_DIR", value_name = "FOLDER")]
     state_dir: Option<PathBuf>,
+    /// How much memory this process may have, such as `512Mi`; left out: what its container or the machine has. Half of it
+    /// is for plugin calls
+    #[arg(long, env = "OPERATOR_HOST_MEMORY", value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
     /// The public keys whose signatures count, as YAML or as one key in PEM: only signed plugins are taken. Left out:
     /// signatures are not asked for
     #[arg(long, env = "OPERATOR_HOST_SIGNATURE_KEYS", value_name = "FILE")]
@@ -109,6 +114,12 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         config.check_place_of_keys(file).map_err(usage)?;
     }
     let config = config.trusting(keys.as_ref());
+    let given = args
+        .memory
+        .map(|size| usize::try_from(size).unwrap_or(usize::MAX));
+    let memory = Memory::of_process(given);
+    let fits = memory.check(&config);
+    fits.map_err(|reason| Failure::Usage(anyhow::anyhow!("{}: {reason}", args.config.display())))?;
     let level = log::start(&args.log, config.log.as_deref(), args.log_format)
         .map_err(|error| Failure::Usage(error.into()))?;
     let telemetry = Telemetry::start().map_err(|error| Failure::Usage(error.into()))?;
@@ -134,6 +145,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         config = %args.config.display(),
         "operator-host starts"
     );
+    memory.say();
     server::start(
         args.health_addr,
         Arc::clone(&instruments.health),
@@ -151,6 +163,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         keys: args.signature_keys,
         client_ca: args.client_ca,
         config,
+        memory,
         cache_dir: args.cache_dir,
         cache_size: args.cache_size,
         state_dir: args.state_dir,

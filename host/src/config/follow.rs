@@ -12,6 +12,7 @@ use tracing::{error, info};
 use super::trust::{KEYS_LIMIT, Keys};
 use super::{Config, ConfigError};
 use crate::health::Health;
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::plugin::reload::{Files, Watched};
 use crate::plugin::source::{Look, Source};
@@ -28,6 +29,8 @@ pub struct Follower {
     pub file: PathBuf,
     /// The file of the keys that plugins must be signed with, when signatures are asked for.
     pub keys: Option<PathBuf>,
+    /// What a call of each controller must fit into.
+    pub memory: Memory,
     /// Counts what was taken and refused.
     pub metrics: Arc<Metrics>,
     /// Says what is refused.
@@ -142,7 +145,11 @@ impl Follower {
 
     /// `None` before the first look at all of the files.
     fn read(&self, looks: &Looks) -> Option<Result<Config, String>> {
-        let config = parse(&self.file, looks.config.as_ref()?, Config::parse);
+        let config = parse(&self.file, looks.config.as_ref()?, Config::parse).and_then(|config| {
+            let fits = self.memory.check(&config);
+            fits.map_err(|reason| format!("{}: {reason}", self.file.display()))?;
+            Ok(config)
+        });
         let Some(file) = &self.keys else {
             return Some(config);
         };

@@ -7,7 +7,7 @@ use crate::config::ControllerConfig;
 use crate::health::{Health, Pulse, Readiness};
 use crate::metrics::ControllerMetrics;
 use crate::plugin::contract::{Export, Request};
-use crate::plugin::{Call, CallError, Plugin};
+use crate::plugin::{Call, CallError, Plugin, Share};
 use crate::record::{Answer, Recorder};
 use crate::telemetry::Instruments;
 use crate::trace::{Span, Tracer};
@@ -57,7 +57,7 @@ impl Observer {
     }
 
     /// Makes a plugin call inside its span, and says what it took and how it ended. `children` counts what a
-    /// response asks for.
+    /// response asks for. The share is to be kept as long as the response.
     pub async fn call<T>(
         &self,
         plugin: &Plugin,
@@ -65,9 +65,13 @@ impl Observer {
         span: &Span,
         call: impl Future<Output = Call<T>>,
         children: impl FnOnce(&T) -> usize,
-    ) -> Result<T, CallError> {
+    ) -> (Result<T, CallError>, Option<Share>) {
         let start = Instant::now();
-        let Call { outcome, stats } = span.around(call).await;
+        let Call {
+            outcome,
+            stats,
+            share,
+        } = span.around(call).await;
         let class = outcome
             .as_ref()
             .map_or_else(|error| error.class().as_str(), |_| "ok");
@@ -82,6 +86,7 @@ impl Observer {
             span.set("plugin.request.size", count(stats.request_bytes));
             span.set("plugin.response.size", count(stats.response_bytes));
             span.set("plugin.memory.peak", count(stats.peak_memory));
+            span.set("plugin.waited_ms", stats.waited.as_secs_f64() * 1e3);
             span.set("plugin.guest_time_ms", stats.guest_time.as_secs_f64() * 1e3);
             span.set("plugin.log_lines.written", i64::from(stats.log_lines));
             span.set("plugin.log_lines.dropped", i64::from(stats.log_lines_dropped));
@@ -96,7 +101,7 @@ impl Observer {
                 }
             }
         }
-        outcome
+        (outcome, share)
     }
 
     /// Keeps a call, when calls are recorded.

@@ -228,7 +228,7 @@ async fn rounds(
     let mut rounds = Rounds::default();
     while rounds.may_go_on(changes) {
         let observed = context.observed(parent, plugin);
-        let response: Response = ask(context, plugin, parent, &observed).await?;
+        let (response, share): (Response, _) = ask(context, plugin, parent, &observed).await?;
         let plan = match make_plan(context, plugin, parent, &response) {
             Ok(plan) => plan,
             Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
@@ -280,6 +280,7 @@ async fn rounds(
                 events,
                 requeue: requeue_after_ms.map(after),
                 done: false,
+                _share: share,
             });
         }
     }
@@ -296,6 +297,7 @@ async fn cleanup(
     let mut rounds = Rounds::default();
     while rounds.may_go_on(changes) {
         let observed = context.observed(parent, plugin);
+        let (response, share) = ask(context, plugin, parent, &observed).await?;
         let CleanupResponse {
             done,
             children,
@@ -304,7 +306,7 @@ async fn cleanup(
             mut events,
             requeue_after_ms,
             ..
-        } = ask(context, plugin, parent, &observed).await?;
+        } = response;
         let response = Response {
             children,
             ..Response::default()
@@ -325,6 +327,7 @@ async fn cleanup(
                 events,
                 requeue: requeue_after_ms.map(after),
                 done,
+                _share: share,
             });
         }
     }

@@ -118,6 +118,8 @@ definitions! {
         "Children deleted, by their kind";
     PLUGIN_CALL_DURATION = Histogram, "operator.plugin_call_duration", "ms", ["controller", "export", "class"],
         "Time of one plugin call, by how it ended";
+    PLUGIN_WAIT_DURATION = Histogram, "operator.plugin_wait_duration", "ms", ["controller"],
+        "Time of it in which the call waited for its turn and its share of the memory";
     PLUGIN_GUEST_TIME = Counter, "operator.plugin_guest_time", "s", ["controller"],
         "Time on a processor inside plugins";
     PLUGIN_MEMORY_PEAK = Histogram, "operator.plugin_memory_peak", "By", ["controller"],

@@ -124,6 +124,7 @@ fn labels_do_not_grow_with_objects_or_errors() {
         Class::Memory,
         Class::Output,
         Class::Protocol,
+        Class::Busy,
         Class::Host,
     ];
     let series = |objects: usize| {

@@ -128,7 +128,7 @@ fn wants(object: &str) -> Vec<(String, &str)> {
     wants
 }
 
-/// An object in the form in which plugins are asked. It takes at most [`weight`] bytes.
+/// An object in the form in which plugins are asked. It takes no more memory than its text weighs.
 pub(super) fn object(text: &str) -> Result<DynamicObject, serde_json::Error> {
     let (mut types, mut metadata, mut data) = (TypeMeta::default(), ObjectMeta::default(), Map::new());
     for (key, value) in members(text) {
@@ -146,31 +146,6 @@ pub(super) fn object(text: &str) -> Result<DynamicObject, serde_json::Error> {
         metadata,
         data: Value::Object(data),
     })
-}
-
-/// An upper bound of the bytes that a tree of this valid JSON takes in memory.
-pub(super) fn weight(text: &str) -> usize {
-    /// A map has room for eleven entries as soon as it has one.
-    const MAP: usize = 704;
-    /// A list has room for four values as soon as it has one.
-    const LIST: usize = 160;
-    /// A value, twice, since lists double when they grow; and what the allocator adds to a short text.
-    const MORE: usize = 128;
-    let mut weight = text.len();
-    let (mut quoted, mut escaped) = (false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            _ if quoted => {}
-            b'{' => weight += MAP,
-            b'[' => weight += LIST,
-            b',' => weight += MORE,
-            _ => {}
-        }
-    }
-    weight
 }
 
 fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
@@ -339,35 +314,5 @@ mod tests {
         assert!(object(&deep).unwrap_err().to_string().contains("recursion"));
         let review = format!("{{\"apiVersion\": \"{API_VERSION}\", \"request\": {{\"object\": {deep}}}}}");
         assert_eq!(Review::parse(review.as_bytes()), Err(ReviewError::Field("uid")));
-    }
-
-    #[test]
-    fn the_weight_is_an_upper_bound_for_what_is_made_to_be_large_and_kind_to_what_people_write() {
-        for dense in ["[],", "{\"a\":1},", "[[1]],", "0,", "\"\","] {
-            let text = format!("[{}0]", dense.repeat(100_000));
-            let value: Value = serde_json::from_str(&text).unwrap();
-            assert!(weight(&text) >= memory_of(&value), "{dense}");
-        }
-        assert_eq!(weight(r#"{"a": "{[,\"{[,"}"#), r#"{"a": "{[,\"{[,"}"#.len() + 704);
-    }
-
-    /// What the tree takes: of a map its leaves, of lists and texts what they have room for.
-    fn memory_of(value: &Value) -> usize {
-        let own = size_of::<Value>();
-        match value {
-            Value::Object(map) => {
-                let leaf = 11 * (size_of::<String>() + own) + 16;
-                let keys = map
-                    .iter()
-                    .map(|(key, value)| key.capacity() + memory_of(value) - own);
-                own + map.len().div_ceil(5) * leaf + keys.sum::<usize>()
-            }
-            Value::Array(list) => {
-                let values = list.iter().map(|value| memory_of(value) - own);
-                own + list.capacity() * own + values.sum::<usize>()
-            }
-            Value::String(text) => own + text.capacity(),
-            _ => own,
-        }
     }
 }

@@ -4,7 +4,6 @@ use plugin_fixtures::{FORMS, Form, cases};
 use serde_json::Value;
 
 use super::*;
-use crate::Class;
 use crate::contract::Related;
 use crate::limits::MIB;
 

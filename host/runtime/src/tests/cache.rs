@@ -16,6 +16,7 @@ fn runtime(folder: &Path) -> Runtime {
     let options = EngineOptions {
         concurrency: 1,
         pooling: false,
+        ..EngineOptions::default()
     };
     Runtime::with(
         options,
@@ -171,6 +172,7 @@ async fn a_folder_that_takes_nothing_more_costs_only_the_cache() {
     let options = EngineOptions {
         concurrency: 1,
         pooling: false,
+        ..EngineOptions::default()
     };
     let runtime = Runtime::with(options, Compiler::Inside, Some(cache)).unwrap();
     let file = Fixture::new(cases::ANSWER).build(Form::Command);
@@ -188,6 +190,7 @@ async fn entries_take_no_more_bytes_than_they_may() {
         let options = EngineOptions {
             concurrency: 1,
             pooling: false,
+            ..EngineOptions::default()
         };
         let runtime = Runtime::with(options, Compiler::Inside, Some(cache)).unwrap();
         runtime.load(file, Limits::default()).await.unwrap().made()

@@ -3,6 +3,7 @@
 mod amounts;
 mod bad_calls;
 mod bad_files;
+mod budget;
 mod cache;
 mod compat;
 mod good_plugins;
@@ -15,7 +16,7 @@ use plugin_fixtures::{Fixture, Form};
 use serde_json::json;
 
 use crate::contract::{Request, Response};
-use crate::{Call, CallError, EngineOptions, Limits, LoadError, Plugin, Runtime};
+use crate::{Call, CallError, Class, EngineOptions, Limits, LoadError, Plugin, Runtime};
 
 /// One for all tests, as a process has one.
 static RUNTIME: LazyLock<Runtime> =

@@ -17,7 +17,7 @@ use crate::controller::prune::removable;
 use crate::controller::reconcile::MAX_NEEDS;
 use crate::controller::versions::{self, Used};
 use crate::plugin::contract::{Condition, Event, Kind, Need, Request, Response};
-use crate::plugin::{Draw, Plugin};
+use crate::plugin::{Call, Draw, Plugin, Share};
 
 /// One object as it is now, and the question that a pass would ask about it.
 pub(super) struct Scene {
@@ -88,27 +88,27 @@ impl Scene {
         draw: Draw,
     ) -> Result<Effect, String> {
         if !is_terminating(&self.parent) {
-            let response = self.ask(context, plugin, draw, false).await?.0;
+            let (response, _, _share) = self.ask(context, plugin, draw, false).await?;
             let plan = self.plan(context, plugin, &response)?;
             return Ok(self.effect(context, &response, &plan, None));
         }
-        let (response, done) = if plugin.description().finalizer {
+        let (response, done, _share) = if plugin.description().finalizer {
             self.ask(context, plugin, draw, true).await?
         } else {
-            (Response::default(), true)
+            (Response::default(), true, None)
         };
         let plan = self.plan(context, plugin, &response)?;
         Ok(self.effect(context, &response, &plan, Some(done)))
     }
 
-    /// The answer, and of a cleanup whether it is done.
+    /// The answer, of a cleanup whether it is done, and what the answer takes of the memory of all calls.
     async fn ask(
         &self,
         context: &Context,
         plugin: &Plugin,
         draw: Draw,
         cleanup: bool,
-    ) -> Result<(Response, bool), String> {
+    ) -> Result<(Response, bool, Option<Share>), String> {
         let children = self.seen_by(context, plugin);
         let mut needs = self.needs.clone();
         for _ in 0..=MAX_NEEDS {
@@ -129,9 +129,9 @@ impl Scene {
                 traceparent: None,
                 namespace_terminating: context.is_namespace_going(&self.parent),
             };
-            let (response, done) = if cleanup {
-                let answer = plugin.try_cleanup(&request, draw).await.outcome;
-                let answer = answer.map_err(|error| error.to_string())?;
+            let (response, done, share) = if cleanup {
+                let Call { outcome, share, .. } = plugin.try_cleanup(&request, draw).await;
+                let answer = outcome.map_err(|error| error.to_string())?;
                 let response = Response {
                     children: answer.children,
                     status: answer.status,
@@ -141,13 +141,13 @@ impl Scene {
                     needs: answer.needs,
                     ..Response::default()
                 };
-                (response, answer.done)
+                (response, answer.done, share)
             } else {
-                let answer = plugin.try_reconcile(&request, draw).await.outcome;
-                (answer.map_err(|error| error.to_string())?, false)
+                let Call { outcome, share, .. } = plugin.try_reconcile(&request, draw).await;
+                (outcome.map_err(|error| error.to_string())?, false, share)
             };
             if response.needs.iter().all(|need| needs.contains(need)) {
-                return Ok((response, done));
+                return Ok((response, done, share));
             }
             needs = response.needs;
         }

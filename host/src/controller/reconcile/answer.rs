@@ -8,6 +8,7 @@ use tracing::info;
 
 use crate::controller::context::Context;
 use crate::controller::object::ChildKey;
+use crate::plugin::Share;
 use crate::plugin::contract::{Condition, Event, EventType};
 
 /// What the last answer of the plugin says, once its children are in place.
@@ -19,6 +20,8 @@ pub(super) struct Answer {
     pub(super) requeue: Option<Duration>,
     /// Only of a cleanup: whether the parent may go.
     pub(super) done: bool,
+    /// What it takes of the memory of all calls.
+    pub(super) _share: Option<Share>,
 }
 
 impl Answer {

@@ -10,20 +10,21 @@ use crate::controller::context::Context;
 use crate::controller::needs::{self, NeedError};
 use crate::controller::object::ObjectName;
 use crate::plugin::contract::{CleanupResponse, Export, Need, Request, Response};
-use crate::plugin::{Call, CallError, Plugin};
+use crate::plugin::{Call, CallError, Plugin, Share};
 use crate::record::Answer;
 use crate::trace::Span;
 
 /// How often a plugin may ask for other objects in one pass.
 pub(crate) const MAX_NEEDS: usize = 4;
 
-/// One question to the plugin: called again with what it needs until it needs nothing more.
+/// One question to the plugin: called again with what it needs until it needs nothing more. The share is what the answer
+/// takes of the memory of all calls, to be kept as long as the answer.
 pub(super) async fn ask<T: Question>(
     context: &Context,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
     observed: &[Arc<DynamicObject>],
-) -> Result<T, PassError> {
+) -> Result<(T, Option<Share>), PassError> {
     let name = ObjectName::of(parent);
     let needs = context.memory_of(&name, |memory| {
         if memory.asked.replace(*plugin.digest()) != Some(*plugin.digest()) {
@@ -41,7 +42,7 @@ pub(super) async fn ask_ahead(
     context: &Context,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
-) -> Result<Response, PassError> {
+) -> Result<(Response, Option<Share>), PassError> {
     let observed = context.observed(parent, plugin);
     question(context, plugin, parent, &observed, Vec::new(), |_| {}).await
 }
@@ -53,7 +54,7 @@ async fn question<T: Question>(
     observed: &[Arc<DynamicObject>],
     mut needs: Vec<Need>,
     remember: impl Fn(&[Need]),
-) -> Result<T, PassError> {
+) -> Result<(T, Option<Share>), PassError> {
     for _ in 0..=MAX_NEEDS {
         let related = needs::answer(context, parent, &needs).inspect_err(|_| {
             // The next pass asks anew: the plugin or its configuration may be another one by then.
@@ -69,7 +70,7 @@ async fn question<T: Question>(
             namespace_terminating: context.is_namespace_going(parent),
         };
         let call = T::ask(plugin, &request);
-        let outcome = context
+        let (outcome, share) = context
             .observer
             .call(plugin, T::EXPORT.as_str(), &span, call, T::children)
             .await;
@@ -84,7 +85,7 @@ async fn question<T: Question>(
         needs = response.needs().to_vec();
         remember(&needs);
         if settled {
-            return Ok(response);
+            return Ok((response, share));
         }
     }
     Err(NeedError::Unsettled { rounds: MAX_NEEDS }.into())

@@ -231,6 +231,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &PassError) -> (Verdi
             let next = after.map_or(Next::Backoff, |delay| Next::After(delay.max(MIN_DELAY)));
             (verdict, next)
         }
+        PassError::Call(CallError::Busy { .. }) => (reconciling("HostBusy"), Next::Backoff),
         PassError::Call(error) => (stalled(fault(error.class())), Next::Backoff),
         PassError::Need(NeedError::NotWatched { .. }) => (reconciling("WatchFailed"), Next::Backoff),
         PassError::Need(_) => (stalled("NeedRefused"), Next::Backoff),
@@ -266,6 +267,7 @@ const fn fault(class: Class) -> &'static str {
         Class::Request => "PluginRequestTooLarge",
         Class::Output => "PluginAnswerTooLarge",
         Class::Protocol => "PluginAnswerInvalid",
+        Class::Busy => "HostBusy",
         Class::Host => "PluginNotCalled",
     }
 }

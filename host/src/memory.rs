@@ -1,0 +1,107 @@
+//! How much memory the process may have, and how much of it is for plugin calls.
+
+use tracing::info;
+
+use crate::config::Config;
+use crate::plugin::{container, most, room_for_one};
+
+/// One part in so many is for plugin calls. The rest is for caches, which hold the objects of all kinds that controllers
+/// need, compiled plugins and the program itself.
+const CALLS_PART: usize = 2;
+
+const MIB: usize = 1 << 20;
+
+/// What the process may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Bytes in all.
+    pub process: usize,
+}
+
+impl Memory {
+    /// What the container has, or else the machine; `given` is somebody's word in place of both.
+    #[must_use]
+    pub fn of_process(given: Option<usize>) -> Self {
+        let process = given.or_else(container::memory).unwrap_or(usize::MAX);
+        Self { process }
+    }
+
+    /// Bytes that all plugin calls together may hold.
+    #[must_use]
+    pub const fn calls(&self) -> usize {
+        self.process / CALLS_PART
+    }
+
+    /// Says it in the log.
+    pub fn say(&self) {
+        info!(
+            process_mib = self.process / MIB,
+            calls_mib = self.calls() / MIB,
+            one_call_mib = room_for_one(self.calls()) / MIB,
+            "memory: what this process may have, what all plugin calls together, and what one of them"
+        );
+    }
+
+    /// Whether a single call of each controller fits.
+    ///
+    /// # Errors
+    /// The first that does not, and what to do.
+    pub fn check(&self, config: &Config) -> Result<(), String> {
+        let room = room_for_one(self.calls()) / MIB;
+        for controller in &config.controllers {
+            let limits = &controller.limits;
+            let needed = most(limits).div_ceil(MIB);
+            if needed <= room {
+                continue;
+            }
+            // The least of which the part for one call is large enough.
+            let process = needed.saturating_mul(4).div_ceil(3).saturating_mul(CALLS_PART);
+            return Err(format!(
+                "one call of the controller {:?} may take {needed} MiB (`limits.memory` {} MiB, `limits.request` {} MiB and \
+                 `limits.response` {} MiB), and one call can have {room} MiB where the process may have {} MiB (half of it is \
+                 for plugin calls, and a quarter of that for small ones): lower these limits, or give it {process} MiB (the \
+                 container's limit, or `--memory`)",
+                controller.name,
+                limits.memory.div_ceil(MIB),
+                limits.request.div_ceil(MIB),
+                limits.response.div_ceil(MIB),
+                self.process / MIB,
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_could_never_be_made_is_refused_with_what_it_would_need() {
+        let text = "controllers:\n  - name: big\n    parent: {apiVersion: a.dev/v1, kind: K}\n    plugin: k.wasm\n    \
+                    limits: {memory: 200Mi}\n";
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("k.wasm"), b"").unwrap();
+        let parse = |text: &str| Config::parse(&folder.path().join("config.yaml"), text).unwrap();
+        let of = |mebibytes: usize| Memory {
+            process: mebibytes * MIB,
+        };
+        let config = parse(text);
+        let said = of(512).check(&config).unwrap_err();
+        for words in [
+            "\"big\" may take 224 MiB",
+            "`limits.memory` 200 MiB",
+            "one call can have 192 MiB",
+            "may have 512 MiB",
+            "give it 598 MiB",
+        ] {
+            assert!(said.contains(words), "{words:?} is not in: {said}");
+        }
+        assert!(of(597).check(&config).is_err());
+        of(598).check(&config).unwrap();
+        // The defaults fit into the container of manifests/deploy, and into half of it.
+        let defaults = parse(&text.replace("memory: 200Mi", ""));
+        of(256).check(&defaults).unwrap();
+        Memory { process: usize::MAX }.check(&config).unwrap();
+    }
+}
