@@ -27,11 +27,14 @@ async fn a_renamed_controller_takes_over_without_conflicts_or_leftovers() {
     let secret =
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"a": "b"}});
     let keep = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "kept"}]);
+    let entry = |key: &str| json!({"key": key, "length": 20});
+    let generate = |entries: &[serde_json::Value]| json!([{"name": "g", "entries": entries}]);
     let spec = |data: serde_json::Value, children: &[serde_json::Value], status: serde_json::Value| {
         let mut a = config_map("a", "1");
         a["data"] = data;
         let children: Vec<_> = [a].into_iter().chain(children.iter().cloned()).collect();
-        json!({"response": {"children": children, "keep": keep, "status": status}})
+        let generate = generate(&[entry("password")]);
+        json!({"response": {"children": children, "keep": keep, "generate": generate, "status": status}})
     };
     let first = spec(
         json!({"x": "1", "y": "1"}),
@@ -49,7 +52,13 @@ async fn a_renamed_controller_takes_over_without_conflicts_or_leftovers() {
     scenario.puppet("p", second).await;
     let before = scenario.until_ready("p").await;
     assert_eq!(host.stop().await.code(), Some(0));
-    let objects = [(CONFIG_MAP, "a"), (CONFIG_MAP, "kept"), (SECRET, "s")];
+    let objects = [
+        (CONFIG_MAP, "a"),
+        (CONFIG_MAP, "kept"),
+        (SECRET, "s"),
+        (SECRET, "g"),
+    ];
+    let drawn = scenario.get(SECRET, "g").await.unwrap().data["data"]["password"].clone();
     let mut uids = Vec::new();
     for (kind, name) in objects {
         uids.push(scenario.get(kind, name).await.unwrap().metadata.uid);
@@ -79,10 +88,14 @@ async fn a_renamed_controller_takes_over_without_conflicts_or_leftovers() {
     assert_eq!(after.metadata.uid, before.metadata.uid);
     assert!(!managers(&after).contains(&"operator-host/puppet".to_owned()));
     // A field that the plugin no longer gives goes, which it would not if the old name still owned it.
-    let third = spec(json!({"x": "1"}), &[secret], json!({"x": "1"}));
+    let mut third = spec(json!({"x": "1"}), &[secret], json!({"x": "1"}));
+    third["response"]["generate"] = generate(&[entry("password"), entry("token")]);
     scenario.puppet("p", third).await;
     let after = scenario.until_ready("p").await;
     assert_eq!(after.data["status"].get("y"), None);
+    // What was generated is still proved: a value is added, and none is drawn again.
+    let generated = scenario.get(SECRET, "g").await.unwrap().data["data"].clone();
+    assert!(drawn.is_string() && generated["password"] == drawn && generated["token"].is_string());
     assert_eq!(
         scenario.get(CONFIG_MAP, "a").await.unwrap().data["data"],
         json!({"x": "1"})

@@ -259,12 +259,18 @@ impl Controllers {
     /// The versions kept; without a folder for them the controller starts as without any.
     fn versions(&self, config: &ControllerConfig) -> Option<Versions> {
         let folder = self.places.state.as_deref()?;
-        Versions::open(folder, &config.name, config.proving.keep, self.places.room)
-            .inspect_err(|error| {
-                warn!(controller = config.name, folder = %folder.display(), %error,
+        Versions::open(
+            folder,
+            &config.name,
+            &config.formerly,
+            config.proving.keep,
+            self.places.room,
+        )
+        .inspect_err(|error| {
+            warn!(controller = config.name, folder = %folder.display(), %error,
                     "no versions of this plugin are kept: after a restart its file is taken as it is");
-            })
-            .ok()
+        })
+        .ok()
     }
 }
 

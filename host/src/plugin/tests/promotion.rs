@@ -90,7 +90,7 @@ fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Receiver<Live>
     match state {
         None => (slot, receiver),
         Some(state) => (
-            slot.keeping(Versions::open(state, "test", 5, Room(1 << 30)).unwrap()),
+            slot.keeping(Versions::open(state, "test", &[], 5, Room(1 << 30)).unwrap()),
             receiver,
         ),
     }
