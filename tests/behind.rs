@@ -122,6 +122,43 @@ async fn a_mark_of_a_generation_that_never_was_is_put_right_and_stops_nothing() 
     assert!((1..=3).contains(&asked), "{asked}");
 }
 
+/// Regression: a host that heard of its children's deletion before that of their parent made them once more.
+#[tokio::test]
+async fn children_that_go_with_a_parent_are_not_made_again_by_a_host_that_has_not_heard_of_it() {
+    let scenario = Scenario::new("late-news").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let config = scenario.config(&controller("puppet.wasm", ""));
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let children = json!({"response": {"children": [config_map("a", "1")]}});
+    scenario.puppet("p", children).await;
+    scenario.until_ready("p").await;
+    host.until_passes("late-news/p", 1).await;
+    hold(&proxy, "puppets");
+    let before = host.log().matches("pass done").count();
+    let released = json!({"metadata": {"finalizers": null}});
+    scenario.patch(PUPPET, "p", released).await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+    host.until_passes("late-news/p", before + 1).await;
+    let writes = scenario.all_writes(cluster().await).await;
+    let of_child = |write: &&control_plane::AuditEvent| {
+        let object = write.object_ref.clone().unwrap_or_default();
+        write.verb == "patch" && object.resource == "configmaps" && object.name == "a"
+    };
+    assert_eq!(writes.iter().filter(of_child).count(), 1, "{writes:#?}");
+    // And it makes them again where the parent is still there.
+    proxy.set_mode(Mode::Pass);
+    let children = json!({"response": {"children": [config_map("a", "2")]}});
+    scenario.puppet("p", children).await;
+    scenario.until_ready("p").await;
+    scenario.delete(CONFIG_MAP, "a").await;
+    scenario
+        .until(CONFIG_MAP, "a", "made again", |a| {
+            a.metadata.deletion_timestamp.is_none()
+        })
+        .await;
+}
+
 /// Regression: an object that took the name of a child, behind the host's back, was overwritten by force.
 #[tokio::test]
 async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {

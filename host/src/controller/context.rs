@@ -128,6 +128,8 @@ pub struct Memory {
     pub handed_over: bool,
     /// Whether it was said that the parent waits for its cleanup.
     pub leaving: bool,
+    /// Whether somebody else has deleted a child since the parent was last read or reconciled.
+    pub lost_a_child: bool,
     /// Since when children of an earlier parent of this name are left.
     pub left_since: Option<Instant>,
     /// The newest generation that a child claims to be of and that the API server does not know, with the parent's UID.
@@ -498,6 +500,13 @@ impl Context {
         if let Some(memory) = self.memory().get_mut(parent) {
             memory.written.remove(&key.identity());
             memory.normalized.remove(key);
+        }
+    }
+
+    /// A child is gone that this controller did not delete, perhaps because its parent is, too.
+    pub fn lost_a_child(&self, parent: &ObjectName) {
+        if self.parent(parent).is_some() {
+            self.memory_of(parent, |memory| memory.lost_a_child = true);
         }
     }
 

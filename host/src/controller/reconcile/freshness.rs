@@ -1,5 +1,6 @@
 //! A parent's cache can be behind its children's: a replica that has just begun to lead may see what its predecessor
-//! made of a spec that it has not seen itself. What such a child shows is not undone before the API server was asked.
+//! made of a spec that it has not seen itself, and a replica that was stopped may see children go before it sees that
+//! their parent went. What such a child shows is not undone before the API server was asked.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use crate::controller::api::{ApiError, Objects};
 use crate::controller::context::Context;
 use crate::controller::object::{ObjectName, made_at};
 
-/// The parent as it is known, or as the API server has it when one of its children was made of a newer generation.
-/// `None` when it is gone or another one has its name.
+/// The parent as it is known, or as the API server has it when one of its children was made of a newer generation or
+/// deleted by somebody else. `None` when it is gone or another one has its name.
 ///
 /// # Errors
 /// With the parent as it is known, when the API server does not say.
@@ -22,21 +23,26 @@ pub(super) async fn up_to_date(
     let children = context.owned(&parent);
     let newest = children.iter().filter_map(|child| made_at(&parent, child)).max();
     let name = ObjectName::of(&parent);
-    if newest <= parent.metadata.generation {
-        return Ok(Some(parent));
-    }
     let claim = parent.metadata.uid.clone().zip(newest);
-    if context.memory_of(&name, |memory| memory.refuted_generation == claim) {
+    let is_behind = newest > parent.metadata.generation
+        && context.memory_of(&name, |memory| memory.refuted_generation != claim);
+    if is_behind {
+        info!(
+            known = parent.metadata.generation,
+            newest, "a child was made of a newer generation than is known of its parent: reading the parent"
+        );
+    }
+    let lost_a_child = context.memory_of(&name, |memory| std::mem::take(&mut memory.lost_a_child));
+    if !is_behind && !lost_a_child {
         return Ok(Some(parent));
     }
-    info!(
-        known = parent.metadata.generation,
-        newest, "a child was made of a newer generation than is known of its parent: reading the parent"
-    );
     let objects = Objects::new(&context.writer, &context.resource);
     let fresh = match objects.read(&name).await {
         Ok(fresh) => fresh,
-        Err(error) => return Err((parent, error)),
+        Err(error) => {
+            context.memory_of(&name, |memory| memory.lost_a_child = lost_a_child);
+            return Err((parent, error));
+        }
     };
     // The watch tells of what came instead.
     let Some(fresh) = fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid) else {
