@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
 /// How long anything may take before a scenario fails. Generous: the machine is shared.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// A user of the shared control plane who may do what a scenario gives them a role for.
 pub const LIMITED: &str = "limited";

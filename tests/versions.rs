@@ -97,7 +97,7 @@ async fn children_in_two_versions_are_made_once_migrated_in_place_and_deleted_on
         sorted(writes().await),
         ["patch a", "patch a", "patch b", "patch b"]
     );
-    assert_eq!(host.passes("two-versions/p"), 2);
+    assert_eq!(host.passes("two-versions/p"), 2, "{}", scenario.log_tail());
 
     // What is kept by another version's name is kept.
     let keep = json!({"apiVersion": "versions.operator-host.dev/v1", "kind": "Gadget", "name": "b"});
