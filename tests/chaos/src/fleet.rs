@@ -1,6 +1,6 @@
 //! The hosts: one or more replicas as processes, started again when they end, as a kubelet would.
 
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use control_plane::{Component, Output};
 use crate::draw::Draw;
 use crate::stage::Paths;
 
+const SIGTERM: i32 = 15;
 /// How long a host may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(20);
 /// Room for compiled plugins and their versions.
@@ -230,7 +231,10 @@ impl Fleet {
         let each = self.replicas.iter_mut().zip(NAMES);
         each.flat_map(|(replica, name)| {
             let ends = std::mem::take(&mut replica.ends).into_iter();
-            let ends = ends.filter(|end| !end.code().is_some_and(|code| DOCUMENTED.contains(&code)));
+            // Who is told to end in its first moments does not listen for that yet, and is ended by the kernel.
+            let is_told = |end: &ExitStatus| end.signal() == Some(SIGTERM);
+            let is_documented = |end: &ExitStatus| end.code().is_some_and(|code| DOCUMENTED.contains(&code));
+            let ends = ends.filter(|end| !is_told(end) && !is_documented(end));
             ends.map(move |end| format!("host {name} ended by itself: {end}"))
                 .collect::<Vec<_>>()
         })
