@@ -12,7 +12,7 @@ use wasmtime_wasi::I32Exit;
 use crate::contract::Failure;
 use crate::deterministic::Origin;
 use crate::limits::{Limits, MIB};
-use crate::log::Speaker;
+use crate::log::{CallLog, Speaker};
 use crate::sandbox::{Sandbox, Wasi};
 use crate::share::{self, Room, Share};
 
@@ -330,6 +330,20 @@ pub(crate) struct Setting {
     pub(crate) deadline: Instant,
     /// What it may hold.
     pub(crate) room: Room,
+}
+
+impl Setting {
+    /// Counts the request, and begins the log of the call.
+    ///
+    /// # Errors
+    /// When the call has no room for its request.
+    pub(crate) fn begin(&self, request_bytes: usize) -> Result<CallLog, CallError> {
+        if self.room.hold(request_bytes) {
+            Ok(CallLog::new(Arc::clone(&self.speaker), &self.limits))
+        } else {
+            Err(CallError::heavy(&self.limits))
+        }
+    }
 }
 
 /// Runs a guest to its end or to its deadline, whichever comes first: after that it is not polled again. Gives the time

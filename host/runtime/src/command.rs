@@ -3,8 +3,6 @@
 //! It runs as the core module that it is, without being made a component first: one instance instead of
 //! four, and no copy of the input and the output through the adapter.
 
-use std::sync::Arc;
-
 use wasmtime::{AsContextMut, Caller, Engine, Extern, InstancePre, Module, bail};
 use wasmtime_wasi::I32Exit;
 use wasmtime_wasi::p1::wasi_snapshot_preview1::{self, WasiSnapshotPreview1 as _};
@@ -20,7 +18,6 @@ use crate::convert::{Lists, Text, not_an_object};
 use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::load::LoadError;
-use crate::log::CallLog;
 use crate::sandbox::{self, MAX_RESOURCES, Output, Sandbox};
 use crate::share::Room;
 use crate::weigh::weigh;
@@ -132,20 +129,20 @@ impl CommandForm {
 async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) -> Call<CommandOutput> {
     let Setting {
         origin,
-        speaker,
         limits,
         deadline,
         room,
+        ..
     } = setting;
     let input = match text(&input, limits.request) {
         Ok(input) => input,
         Err(error) => return Call::failed(error),
     };
     let request_bytes = input.len();
-    if !room.hold(request_bytes) {
-        return Call::failed(CallError::heavy(limits));
-    }
-    let log = CallLog::new(Arc::clone(speaker), limits);
+    let log = match setting.begin(request_bytes) {
+        Ok(log) => log,
+        Err(error) => return Call::failed(error),
+    };
     let output = Output::new(limits.response, room.clone());
     let wasi = sandbox::wasi(origin, &log)
         .stdin(MemoryInputPipe::new(input))

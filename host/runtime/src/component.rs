@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
-use wasmtime::component::{Component, ComponentExportIndex, Instance, InstancePre};
+use wasmtime::component::{Component, ComponentExportIndex, ComponentNamedList, Instance, InstancePre, Lift};
 use wasmtime::{Engine, Store, StoreContextMut};
 use wasmtime_wasi::p2;
 
@@ -14,9 +14,11 @@ use crate::call::{self, Call, CallError, CallStats, Setting};
 use crate::contract::{CleanupResponse, ContractVersion, Description, Export, Request, Response};
 use crate::convert;
 use crate::lane::Owned;
+use crate::limits::Limits;
 use crate::load::LoadError;
-use crate::log::{CallLog, Level};
+use crate::log::Level;
 use crate::sandbox::{self, Preview2, Sandbox};
+use crate::share::Room;
 use crate::versions;
 
 type State = Sandbox<Preview2>;
@@ -109,6 +111,9 @@ struct Linked {
 
 type Answer<T> = Result<T, types::Failure>;
 
+/// Reads a record that came from the guest, with the bytes of text that it had.
+type Read<R, T> = fn(R, &Limits, &Room) -> Result<(T, usize), CallError>;
+
 impl ComponentForm {
     pub(crate) fn new(engine: &Engine, linker: &Linker, component: &Component) -> Result<Self, LoadError> {
         let contract = check_exports(engine, component)?;
@@ -150,22 +155,26 @@ impl ComponentForm {
     }
 
     pub(crate) fn reconcile(&self, request: Request, setting: Setting) -> Owned<Call<Response>> {
-        let linked = Arc::clone(&self.linked);
-        Box::pin(async move {
-            let (record, size) = match convert::request(&request, setting.limits.request) {
-                Ok(record) => record,
-                Err(error) => return Call::failed(error),
-            };
-            call(&linked, &setting, size, async |instance, store| {
-                let contract = linked.contract;
-                contract.ask(store, instance, &linked.reconcile, record).await
-            })
-            .await
-            .convert(|record| convert::response(record, &setting.limits, &setting.room))
-        })
+        self.ask(request, setting, |linked| &linked.reconcile, convert::response)
     }
 
     pub(crate) fn cleanup(&self, request: Request, setting: Setting) -> Owned<Call<CleanupResponse>> {
+        self.ask(request, setting, |linked| &linked.cleanup, convert::cleanup)
+    }
+
+    /// Asks an export that takes a request; `read` reads the record that it answers with.
+    fn ask<R, T>(
+        &self,
+        request: Request,
+        setting: Setting,
+        export: fn(&Linked) -> &ComponentExportIndex,
+        read: Read<R, T>,
+    ) -> Owned<Call<T>>
+    where
+        (Answer<R>,): ComponentNamedList + Lift + Send + Sync + 'static,
+        R: Send + 'static,
+        T: Send + 'static,
+    {
         let linked = Arc::clone(&self.linked);
         Box::pin(async move {
             let (record, size) = match convert::request(&request, setting.limits.request) {
@@ -174,10 +183,10 @@ impl ComponentForm {
             };
             call(&linked, &setting, size, async |instance, store| {
                 let contract = linked.contract;
-                contract.ask(store, instance, &linked.cleanup, record).await
+                contract.ask(store, instance, export(&linked), record).await
             })
             .await
-            .convert(|record| convert::cleanup(record, &setting.limits, &setting.room))
+            .convert(|record| read(record, &setting.limits, &setting.room))
         })
     }
 }
@@ -191,15 +200,15 @@ async fn call<T>(
 ) -> Call<T> {
     let Setting {
         origin,
-        speaker,
         limits,
         deadline,
         room,
+        ..
     } = setting;
-    if !room.hold(request_bytes) {
-        return Call::failed(CallError::heavy(limits));
-    }
-    let log = CallLog::new(Arc::clone(speaker), limits);
+    let log = match setting.begin(request_bytes) {
+        Ok(log) => log,
+        Err(error) => return Call::failed(error),
+    };
     let wasi = sandbox::wasi(origin, &log).stdout(log.clone()).build();
     let sandbox = Sandbox::new(Preview2::new(wasi), limits, log, room.clone());
     let mut store = call::store(linked.pre.engine(), limits, sandbox);

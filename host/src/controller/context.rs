@@ -335,19 +335,21 @@ impl Context {
     pub fn owned(&self, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
         let name = ObjectName::of(parent);
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
-        let watches = self.children.values().flat_map(KindWatches::all);
-        let mut children: Vec<_> = watches.flat_map(|watch| watch.referring_to(uid, &name)).collect();
+        let mut children = self.referring_to(uid, &name);
         let proof = self.provenance.proof();
         children
             .retain(|child| owns(&self.config, parent, child) || retains(&self.config, proof, parent, child));
         children
     }
 
-    /// What names a parent in its annotation, in every version in which it is watched; not proved to be its.
+    /// What refers to a parent, by owner reference or by annotation, in every version in which it is watched; not
+    /// proved to be its.
     #[must_use]
-    pub fn referring_to(&self, parent: &ObjectName) -> Vec<Arc<DynamicObject>> {
+    pub fn referring_to(&self, uid: &str, parent: &ObjectName) -> Vec<Arc<DynamicObject>> {
         let watches = self.children.values().flat_map(KindWatches::all);
-        watches.flat_map(|watch| watch.referring_to("", parent)).collect()
+        watches
+            .flat_map(|watch| watch.referring_to(uid, parent))
+            .collect()
     }
 
     /// Sees to it that it can be told whether the Secrets that say that they were generated for this parent were. Asks

@@ -110,7 +110,7 @@ fn left_over(
     };
     let mut seen = HashSet::new();
     context
-        .referring_to(name)
+        .referring_to("", name)
         .into_iter()
         .filter(|child| is_left(child) && seen.insert(child.metadata.uid.clone()))
         .map(|child| (ChildKey::of(&child), child))
