@@ -108,12 +108,13 @@ impl Term {
         // The expiry first: who finds the new deadline must not find the old expiry.
         inner.expiry.store(inner.after_start(expiry), Ordering::SeqCst);
         inner.until.store(inner.after_start(until), Ordering::SeqCst);
+        // Who waits is always told: the old deadline may have passed before the renewal was answered, and they have
+        // stopped for it.
         inner.phase.send_if_modified(|phase| {
-            let begins = *phase == Phase::Standby;
-            if begins {
+            if *phase == Phase::Standby {
                 *phase = Phase::Leading;
             }
-            begins
+            *phase == Phase::Leading
         });
     }
 
@@ -266,6 +267,24 @@ mod tests {
         assert!(term.is_idle());
         term.end();
         assert!(!term.holds());
+    }
+
+    #[tokio::test]
+    async fn a_term_that_is_renewed_after_its_deadline_begins_again() {
+        let term = Term::elected();
+        let now = Instant::now();
+        term.extend(now + 20 * MS, now + 30 * MS);
+        term.ended().await;
+        let begun = term.begun();
+        let mut begun = std::pin::pin!(begun);
+        let wait = tokio::time::timeout(10 * MS, &mut begun).await;
+        assert!(wait.is_err(), "its deadline is over");
+        // The answer to a renewal that was late; nobody else has led meanwhile.
+        let now = Instant::now();
+        term.extend(now + 5000 * MS, now + 6000 * MS);
+        tokio::time::timeout(1000 * MS, begun)
+            .await
+            .expect("who waits for the term is told that it holds again");
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::files;
 use crate::fleet::Shape;
 use crate::oracle::{self, Key, Kind, Sample};
+use crate::rollouts;
 use crate::users::Reasons;
 
 const CONTROLLER_LABEL: &str = "operator-host.dev/controller";
@@ -21,6 +22,8 @@ const CONTROLLER_LABEL: &str = "operator-host.dev/controller";
 const QUIET: Duration = Duration::from_millis(300);
 /// The annotation of a Lease that tells who held it, and the name of the only one in the mode `single`.
 const LEASE: &str = "operator-host";
+/// After so long a Deployment that does not get on is looked at.
+const STUCK: Duration = Duration::from_secs(5);
 /// How much more resident memory a host may have at the end of a round than at the end of its first one.
 const GROWTH: u64 = 64 << 20;
 
@@ -114,6 +117,9 @@ pub(crate) async fn until(
         if start.elapsed() > limit {
             return Err(fault);
         }
+        if start.elapsed() > STUCK {
+            rollouts::unstick(client, namespace).await;
+        }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -195,9 +201,19 @@ fn child_fault(
     oracle::difference(&live, &says, "it")
 }
 
+/// What the store holds.
 async fn list(client: &Client, namespace: &str, resource: &ApiResource) -> Result<Vec<DynamicObject>, Fault> {
+    list_with(client, namespace, resource, &ListParams::default()).await
+}
+
+async fn list_with(
+    client: &Client,
+    namespace: &str,
+    resource: &ApiResource,
+    parameters: &ListParams,
+) -> Result<Vec<DynamicObject>, Fault> {
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, resource);
-    let listed = api.list(&ListParams::default()).await;
+    let listed = api.list(parameters).await;
     let mut items = listed
         .map_err(|error| Fault::new(format!("cannot list {}: {error}", resource.plural)))?
         .items;
@@ -219,6 +235,26 @@ pub(crate) async fn all_objects(client: &Client, namespace: &str) -> String {
         all.extend(list(client, namespace, &resource).await.unwrap_or_default());
     }
     serde_json::to_string_pretty(&all).unwrap_or_default()
+}
+
+/// What the API server's watch cache, and with it every watch, does not know although it is in the store: the kinds, in
+/// words. There should be none.
+pub(crate) async fn unseen_by_watches(client: &Client, namespace: &str) -> Result<Vec<String>, Fault> {
+    let cached = ListParams::default().match_any();
+    let mut unseen = Vec::new();
+    let parents = Sample::ALL.into_iter().map(Sample::resource);
+    for resource in parents.chain(Kind::ALL.into_iter().map(Kind::resource)) {
+        let versions = |objects: Vec<DynamicObject>| -> BTreeMap<String, Option<String>> {
+            let version = |object: DynamicObject| (object.name_any(), object.resource_version());
+            objects.into_iter().map(version).collect()
+        };
+        let stored = versions(list(client, namespace, &resource).await?);
+        let cached = versions(list_with(client, namespace, &resource, &cached).await?);
+        if stored != cached {
+            unseen.push(format!("{}: stored {stored:?}, cached {cached:?}", resource.kind));
+        }
+    }
+    Ok(unseen)
 }
 
 /// Objects that are retained, with what must never change of them: the UID, and what a Secret holds.

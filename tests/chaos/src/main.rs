@@ -8,7 +8,8 @@
 //! of ten seeds in a row (1230 to 1239) share their hosts, so that a round is the same whether it is run alone or not.
 //!
 //! Modules in reading order: `draw` lots, `oracle` what must exist, `users` who want it, `faults` what breaks,
-//! `check` what must hold in the end, `stage` with `fleet` and `files` what it is played on, `report` what is printed.
+//! `check` what must hold in the end, `rollouts` what Kubernetes leaves undone, `stage` with `fleet` and `files` what it
+//! is played on, `report` what is printed.
 
 mod check;
 mod draw;
@@ -17,6 +18,7 @@ mod files;
 mod fleet;
 mod oracle;
 mod report;
+mod rollouts;
 mod stage;
 mod users;
 
@@ -196,6 +198,14 @@ impl<'a> Play<'a> {
         kept = kept.and_then(|()| std::fs::write(folder.join("objects.json"), objects));
         for fault in &outcome.faults {
             eprintln!("{fault}");
+        }
+        match check::unseen_by_watches(&stage.client, &format!("round-{seed}")).await {
+            Ok(unseen) if unseen.is_empty() => {}
+            Ok(unseen) => eprintln!(
+                "the API server's watches have not seen all:\n{}",
+                unseen.join("\n")
+            ),
+            Err(fault) => eprintln!("{fault}"),
         }
         eprint!("{}", fleet.log_tails(30));
         match kept {

@@ -24,6 +24,9 @@ const CONCURRENCY: usize = 8;
 /// After a request that failed for no reason of the object's own, such as an API server that restarts.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// How long the end of a deletion may take.
+const LEFT: Duration = Duration::from_secs(1);
+
 /// The annotation by which a pod that is deleted by half is changed.
 const CLEARED: &str = "control-plane/cleared";
 
@@ -56,10 +59,10 @@ struct Work<'a> {
     /// answered and an event has brought another version.
     acting: HashSet<Key>,
     acted_on: HashMap<Key, String>,
-    /// Pods of which a request failed, so that it may have been done by half.
-    failed: HashSet<Uid>,
     /// When a pod may start.
     start_at: HashMap<Uid, Instant>,
+    /// When a pod whose deletion is done but for its end counts as left there.
+    left_at: HashMap<Uid, Instant>,
     permits: Arc<Semaphore>,
     pending: FuturesUnordered<BoxFuture<'static, Done>>,
     /// Addresses given so far.
@@ -83,8 +86,8 @@ pub(super) async fn run(client: Client, options: &Options) {
         claims: HashMap::new(),
         acting: HashSet::new(),
         acted_on: HashMap::new(),
-        failed: HashSet::new(),
         start_at: HashMap::new(),
+        left_at: HashMap::new(),
         permits: Arc::new(Semaphore::new(CONCURRENCY)),
         pending: FuturesUnordered::new(),
         addresses: 0,
@@ -127,7 +130,7 @@ impl Work<'_> {
     fn pod_gone(&mut self, uid: &str) {
         self.pods.remove(uid);
         self.start_at.remove(uid);
-        self.failed.remove(uid);
+        self.left_at.remove(uid);
         self.acted_on.remove(&(Kind::Pod, uid.to_owned()));
     }
 
@@ -168,7 +171,6 @@ impl Work<'_> {
             Done::Acted(key, again) => {
                 self.acting.remove(&key);
                 if again {
-                    self.failed.insert(key.1.clone());
                     self.acted_on.remove(&key);
                 }
                 key
@@ -198,17 +200,16 @@ impl Work<'_> {
         let Some(step) = pods::next(&pod, bound) else {
             return;
         };
-        // Without a failure its end is on its way.
-        if step == pods::Step::Clear && !self.failed.contains(uid) {
-            return;
-        }
-        if let pods::Step::Run { first: true, .. } = step {
+        let wait = match step {
+            pods::Step::Run { first: true, .. } => Some((&mut self.start_at, self.options.ready_after)),
+            // Its end is on its way, unless the API server lost its store right then.
+            pods::Step::Clear => Some((&mut self.left_at, LEFT)),
+            _ => None,
+        };
+        if let Some((moments, delay)) = wait {
             let now = Instant::now();
-            let new = !self.start_at.contains_key(uid);
-            let at = *self
-                .start_at
-                .entry(uid.to_owned())
-                .or_insert(now + self.options.ready_after);
+            let new = !moments.contains_key(uid);
+            let at = *moments.entry(uid.to_owned()).or_insert(now + delay);
             if at > now {
                 if new {
                     self.pending
@@ -216,6 +217,8 @@ impl Work<'_> {
                 }
                 return;
             }
+        }
+        if let pods::Step::Run { first: true, .. } = step {
             self.addresses += 1;
         }
         let version = pod.resource_version().unwrap_or_default();
@@ -256,9 +259,10 @@ impl Work<'_> {
                 drop(permit);
                 let again = match outcome {
                     Ok(()) => false,
-                    // It is gone, has changed or is refused: an event tells, when there is more to do.
+                    // It is gone or is refused: an event tells, when there is more to do. A conflict is not final: that is
+                    // also what the API server calls a binding that its store did not answer.
                     Err(kube::Error::Api(status))
-                        if (400..500).contains(&status.code) && status.code != 429 =>
+                        if (400..500).contains(&status.code) && !matches!(status.code, 409 | 429) =>
                     {
                         tracing::debug!(%status, kind = ?key.0, uid = key.1, "refused");
                         false
