@@ -114,6 +114,9 @@ impl Stage {
             fleet.terminate(replica).await?;
         }
         self.files = Files::new(self.folder.path(), &paths.plugins, shape)?;
+        // What a host needs depends on how it is led.
+        self.rights = rights(paths, &self.files, self.folder.path())?;
+        manifests::apply(&self.client, &self.rights).await?;
         let kubeconfig = self.wire.kubeconfig();
         let folder = tempfile::tempdir_in(self.folder.path())
             .context("a folder")?
