@@ -139,10 +139,14 @@ impl Stage {
         found.with_context(|| format!("no definition {name}: give it with --crds"))
     }
 
-    /// Starts hosts that have ended again, for as long as it is polled.
+    /// Starts hosts and the controller manager again when they have ended, for as long as it is polled.
     pub(crate) async fn tend(&self) -> anyhow::Result<()> {
         loop {
             self.fleet.lock().await.tend()?;
+            // A fault that is under way has it; then it is looked at later.
+            if let Ok(mut server) = self.server.try_lock() {
+                server.tend_controller_manager()?;
+            }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

@@ -221,6 +221,23 @@ impl ControlPlane {
         Ok(())
     }
 
+    /// Starts kube-controller-manager again if it has ended by itself, as a kubelet would. It does so when the API server
+    /// is away for long.
+    ///
+    /// # Errors
+    /// As [`Self::start_controller_manager`].
+    pub fn tend_controller_manager(&mut self) -> Result<(), Error> {
+        let ended = self
+            .controller_manager
+            .as_mut()
+            .is_some_and(|it| it.exited().is_some());
+        if ended {
+            self.controller_manager = None;
+            self.start_controller_manager()?;
+        }
+        Ok(())
+    }
+
     /// SIGKILL for kube-controller-manager, when it runs: nothing is collected until it is started again.
     pub fn kill_controller_manager(&mut self) {
         self.controller_manager = None;
