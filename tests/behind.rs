@@ -68,13 +68,15 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
     let status = &scenario.get(PUPPET, "p").await.unwrap().data["status"];
     assert_eq!(status["observedGeneration"].as_i64(), ready.metadata.generation);
     let writes = scenario.all_writes(cluster().await).await;
-    let writes: Vec<String> = writes
+    let mut writes: Vec<String> = writes
         .iter()
         .filter_map(|write| {
             let object = write.object_ref.clone().unwrap_or_default();
             (object.resource == "configmaps").then(|| format!("{} {}", write.verb, object.name))
         })
         .collect();
+    // The two of one pass are sent at the same time.
+    writes.sort();
     assert_eq!(writes, ["patch a", "patch a", "patch b"]);
 
     // It follows the parent again once it hears of it.
@@ -157,6 +159,42 @@ async fn children_that_go_with_a_parent_are_not_made_again_by_a_host_that_has_no
             a.metadata.deletion_timestamp.is_none()
         })
         .await;
+}
+
+/// Regression: the same, when they went while the plugin was asked.
+#[tokio::test]
+async fn children_that_go_during_a_call_are_not_made_again_for_a_parent_that_went_too() {
+    let scenario = Scenario::new("late-call").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let config = scenario.config(&controller("puppet.wasm", "limits: {deadline: 20s}"));
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let children = json!({"children": [config_map("a", "1")]});
+    scenario.puppet("p", json!({ "response": children })).await;
+    scenario.until_ready("p").await;
+    let busy = json!({"busy": 400, "response": children});
+    scenario.puppet("p", busy).await;
+    host.until_log(&["busy"]).await;
+    hold(&proxy, "puppets");
+    let before = host.log().matches("pass done").count();
+    let released = json!({"metadata": {"finalizers": null}});
+    scenario.patch(PUPPET, "p", released).await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+    assert_eq!(
+        host.log().matches("pass done").count(),
+        before,
+        "the call is under way"
+    );
+    host.until_passes("late-call/p", before + 1).await;
+    let writes = scenario.all_writes(cluster().await).await;
+    let of_child = |write: &&control_plane::AuditEvent| {
+        let object = write.object_ref.clone().unwrap_or_default();
+        write.verb == "patch" && object.resource == "configmaps" && object.name == "a"
+    };
+    // Once for each generation of the parent.
+    assert!(writes.iter().filter(of_child).count() <= 2, "{writes:#?}");
+    let maps = scenario.api(CONFIG_MAP);
+    assert!(maps.get_opt("a").await.expect("an answer").is_none());
 }
 
 /// Regression: an object that took the name of a child, behind the host's back, was overwritten by force.

@@ -91,8 +91,8 @@ async fn apply_one(
     let Some(resource) = context.resources.get(&desired.key.kind) else {
         return Ok(Outcome::Unchanged);
     };
-    if live.is_none() {
-        context.check_namespace(&desired.key)?;
+    if live.is_none() && !may_create(context, parent_object, &desired.key).await? {
+        return Ok(Outcome::Unchanged);
     }
     // Fields are taken over only in objects that are known to be ours. An object that nobody told us of yet
     // must not be overwritten: there a field of another manager is a conflict.
@@ -109,7 +109,12 @@ async fn apply_one(
     let answer = Objects::new(&context.children_writer, resource)
         .apply(&desired.key.name, &body, &manager, force)
         .await
-        .inspect_err(|error| context.heard(error))?;
+        .inspect_err(|error| {
+            context.heard(error);
+            if error.is_lost_race() {
+                context.doubt(parent);
+            }
+        })?;
     let was = live
         .as_ref()
         .and_then(|live| live.metadata.resource_version.clone());
@@ -124,6 +129,33 @@ async fn apply_one(
         context.record_child(parent, &desired.key, answer);
     }
     Ok(outcome)
+}
+
+/// Whether a child that is missing may be created: its namespace stays, and its parent is the one that is known. When that
+/// is in doubt the API server is asked; the watch will bring the parent that is there.
+///
+/// # Errors
+/// When the namespace is being deleted, or the API server does not say whether the parent is there.
+pub(super) async fn may_create(
+    context: &Context,
+    parent: &DynamicObject,
+    child: &ChildKey,
+) -> Result<bool, ApiError> {
+    context.check_namespace(child)?;
+    let name = ObjectName::of(parent);
+    if !context.memory_of(&name, |memory| memory.parent_in_doubt) {
+        return Ok(true);
+    }
+    let fresh = Objects::new(&context.writer, &context.resource)
+        .read(&name)
+        .await?;
+    let is_there = fresh.is_some_and(|fresh| {
+        fresh.metadata.uid == parent.metadata.uid && is_terminating(&fresh) == is_terminating(parent)
+    });
+    if is_there {
+        context.memory_of(&name, |memory| memory.parent_in_doubt = false);
+    }
+    Ok(is_there)
 }
 
 /// Whether a child must be applied although it is there.

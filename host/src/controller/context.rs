@@ -128,8 +128,9 @@ pub struct Memory {
     pub handed_over: bool,
     /// Whether it was said that the parent waits for its cleanup.
     pub leaving: bool,
-    /// Whether somebody else has deleted a child since the parent was last read or reconciled.
-    pub lost_a_child: bool,
+    /// Whether something shows that the parent may be gone or another one by now, such as a child that somebody else has
+    /// deleted. It is read before the next child is created.
+    pub parent_in_doubt: bool,
     /// Since when children of an earlier parent of this name are left.
     pub left_since: Option<Instant>,
     /// The newest generation that a child claims to be of and that the API server does not know, with the parent's UID.
@@ -505,10 +506,10 @@ impl Context {
         }
     }
 
-    /// A child is gone that this controller did not delete, perhaps because its parent is, too.
-    pub fn lost_a_child(&self, parent: &ObjectName) {
+    /// Something shows that the parent may be gone or another one by now.
+    pub fn doubt(&self, parent: &ObjectName) {
         if self.parent(parent).is_some() {
-            self.memory_of(parent, |memory| memory.lost_a_child = true);
+            self.memory_of(parent, |memory| memory.parent_in_doubt = true);
         }
     }
 

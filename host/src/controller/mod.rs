@@ -431,7 +431,8 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
     for parent in parents {
         if change.new.is_none() {
             context.forget_written(&parent, &child);
-            context.lost_a_child(&parent);
+            // It may be gone because its parent is.
+            context.doubt(&parent);
         }
         if !echo_of_nothing {
             mark(context, &parent, trigger.clone());

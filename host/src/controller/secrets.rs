@@ -9,6 +9,7 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use super::api::{ApiError, Fault, Objects};
+use super::apply::may_create;
 use super::children::{DesiredSecret, owns};
 use super::context::Context;
 use super::object::{ObjectName, is_terminating};
@@ -88,8 +89,8 @@ pub async fn generate(
     let Some(resource) = context.resources.get(&key.kind) else {
         return Ok(Generated::Unchanged);
     };
-    if live.is_none() {
-        context.check_namespace(key)?;
+    if live.is_none() && !may_create(context, parent, key).await? {
+        return Ok(Generated::Unchanged);
     }
     let objects = Objects::new(&context.children_writer, resource);
     let (answer, outcome) = if let Some(live) = live {

@@ -328,7 +328,10 @@ pub async fn write(context: &Context, parent: &DynamicObject, said: &Said<'_>) -
             context.record_parent(answer);
             Ok(true)
         }
-        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) if error.is_not_found() => {
+            context.doubt(&name);
+            Ok(false)
+        }
         Err(error) => Err(error),
     }
 }

@@ -12,7 +12,7 @@ use crate::controller::context::Context;
 use crate::controller::object::{ObjectName, made_at};
 
 /// The parent as it is known, or as the API server has it when one of its children was made of a newer generation or
-/// deleted by somebody else. `None` when it is gone or another one has its name.
+/// something else puts it in doubt. `None` when it is gone or another one has its name.
 ///
 /// # Errors
 /// With the parent as it is known, when the API server does not say.
@@ -32,15 +32,15 @@ pub(super) async fn up_to_date(
             newest, "a child was made of a newer generation than is known of its parent: reading the parent"
         );
     }
-    let lost_a_child = context.memory_of(&name, |memory| std::mem::take(&mut memory.lost_a_child));
-    if !is_behind && !lost_a_child {
+    let in_doubt = context.memory_of(&name, |memory| std::mem::take(&mut memory.parent_in_doubt));
+    if !is_behind && !in_doubt {
         return Ok(Some(parent));
     }
     let objects = Objects::new(&context.writer, &context.resource);
     let fresh = match objects.read(&name).await {
         Ok(fresh) => fresh,
         Err(error) => {
-            context.memory_of(&name, |memory| memory.lost_a_child = lost_a_child);
+            context.memory_of(&name, |memory| memory.parent_in_doubt = in_doubt);
             return Err((parent, error));
         }
     };

@@ -45,9 +45,11 @@ pub(super) fn next(pod: &Pod, claim_is_bound: impl Fn(&str) -> bool) -> Option<S
             let step = match pod.metadata.deletion_grace_period_seconds {
                 Some(0) if !pod.finalizers().is_empty() => return None,
                 Some(0) => Step::Clear,
+                // The API server removes what is bound to no Node by itself.
+                _ if bound.is_none() => return None,
                 _ => Step::Remove,
             };
-            bound.is_some().then_some(step)
+            Some(step)
         }
         None => claims(spec).all(claim_is_bound).then_some(Step::Bind),
         Some(_) if phase != "Pending" && phase != "Running" => None,
