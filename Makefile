@@ -37,6 +37,7 @@ test: prerequisites ## Check format and lints, run every test
 	plugins/build.sh tests/fixtures/puppet tests/fixtures/cluster-puppet >&2; \
 	$(MAKE) --no-print-directory lint; \
 	cargo test --workspace; \
+	$(target)/debug/chaos $(chaos) --rounds 20 --seed 100 --regressions tests/chaos/regressions; \
 	cd plugins && cargo test --workspace
 	@cd plugins/hello && GOTOOLCHAIN=local "$$(../go.sh)" vet . && GOTOOLCHAIN=local "$$(../go.sh)" test .
 
