@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run run-deploy test chaos fuzz image-test manifests bench crds schemas fmt lint clean prerequisites
+.PHONY: help run run-deploy check test chaos fuzz image-test manifests bench crds schemas fmt lint doc clean prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -30,12 +30,18 @@ run-deploy: prerequisites ## The same as it is deployed: manifests/deploy, the h
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
 	    --deploy manifests/deploy/base --crds manifests/crds --samples manifests/samples
 
-test: prerequisites ## Check format and lints, run every test
+check: prerequisites ## Check format, spelling, lints and documentation, run the unit tests: no cluster, for before a commit
+	@cargo fmt --all --check
+	@cd plugins && cargo fmt --all --check
+	@$(MAKE) --no-print-directory lint doc
+	@cargo test --workspace --lib --bins
+
+test: prerequisites ## Check format, spelling, lints and documentation, run every test
 	@cargo fmt --all --check
 	@cd plugins && cargo fmt --all --check
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	plugins/build.sh tests/fixtures/puppet tests/fixtures/cluster-puppet >&2; \
-	$(MAKE) --no-print-directory lint; \
+	$(MAKE) --no-print-directory lint doc; \
 	cargo test --workspace; \
 	$(target)/debug/chaos $(chaos) --rounds 20 --seed 100 --regressions tests/chaos/regressions; \
 	cd plugins && cargo test --workspace
@@ -53,11 +59,17 @@ fmt: ## Format the sources
 	cargo fmt --all
 	cd plugins && cargo fmt --all
 
-lint: prerequisites ## Clippy without a warning, shellcheck without a remark, no dependency that deny.toml refuses
+lint: prerequisites ## Clippy, shellcheck, codespell; no dependency that is unused or that deny.toml refuses
 	tests/deny.sh
+	tests/unused.sh
+	tests/msrv.sh
+	tests/spelling.sh
 	cargo clippy --workspace --all-targets -- -D warnings
 	cd plugins && cargo clippy --workspace --all-targets -- -D warnings
 	shellcheck -x .ci/run $$(git ls-files '*.sh')
+
+doc: ## The documentation of the host's code, without a warning
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 
 crds: ## Write manifests/crds anew, as the sample plugins print them
 	cargo build --workspace --quiet

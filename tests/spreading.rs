@@ -108,7 +108,7 @@ async fn replicas_share_the_controllers_evenly_and_take_over_those_of_a_lost_one
     // What is settled stays so.
     let before = versions(&scenario).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(versions(&scenario).await, before, "leases went to and fro");
+    assert_eq!(versions(&scenario).await, before, "leases moved between replicas");
 
     // Every controller works, whoever leads it.
     let work = async |text: &str| {
@@ -216,5 +216,5 @@ async fn a_replica_without_the_plugin_leads_only_until_another_has_it() {
     // And it stays there.
     let before = versions(&scenario).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(versions(&scenario).await, before, "the lease went to and fro");
+    assert_eq!(versions(&scenario).await, before, "the lease moved between replicas");
 }

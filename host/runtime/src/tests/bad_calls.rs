@@ -219,8 +219,8 @@ async fn a_command_that_answers_with_something_else_is_told_what() {
             "answered `reconcile` with a document whose field is `cleanup`",
         ),
         (
-            r#"{"response":{"childs":[]}}"#,
-            "unknown field `childs`, expected one of `children`",
+            r#"{"response":{"kids":[]}}"#,
+            "unknown field `kids`, expected one of `children`",
         ),
         (
             r#"{"response":{"status":"fine"}}"#,
