@@ -54,6 +54,7 @@ mod successors;
 mod telemetry;
 mod tenancy;
 mod threat_model;
+mod troubleshooting;
 mod turns;
 mod uninstall;
 mod versions;

@@ -216,5 +216,9 @@ async fn a_replica_without_the_plugin_leads_only_until_another_has_it() {
     // And it stays there.
     let before = versions(&scenario).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(versions(&scenario).await, before, "the lease moved between replicas");
+    assert_eq!(
+        versions(&scenario).await,
+        before,
+        "the lease moved between replicas"
+    );
 }

@@ -1,0 +1,86 @@
+//! The page on troubleshooting explains every reason that the host writes into conditions and Events, and no other.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::support::root;
+
+/// What stands before a reason in the sources, without white space.
+const BEFORE: [&str; 9] = [
+    "stalled(\"",
+    "reconciling(\"",
+    "held(\"",
+    "Reason::new(\"",
+    "EventType::Normal,\"",
+    "EventType::Warning,\"",
+    "reason:\"",
+    "EVENT:&str=\"",
+    "unwrap_or(\"",
+];
+
+/// A word in CamelCase.
+fn is_reason(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_uppercase())
+        && word.contains(|c: char| c.is_ascii_lowercase())
+        && word.chars().all(|c| c.is_ascii_alphanumeric())
+}
+
+fn sources(folder: &Path, texts: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && name != "tests" {
+            sources(&path, texts);
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            let text = fs::read_to_string(&path).unwrap();
+            let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            texts.push(product.split_whitespace().collect());
+        }
+    }
+}
+
+fn written() -> BTreeSet<String> {
+    let mut texts = Vec::new();
+    sources(&root().join("host/src"), &mut texts);
+    let mut reasons = BTreeSet::new();
+    for text in &texts {
+        // The classes of failed calls have their reasons in one table.
+        let table = text.contains("fault(class:Class)").then_some("=>\"");
+        for before in BEFORE.into_iter().chain(table) {
+            let words = text
+                .split(before)
+                .skip(1)
+                .filter_map(|rest| rest.split('"').next());
+            reasons.extend(words.filter(|word| is_reason(word)).map(str::to_owned));
+        }
+    }
+    reasons
+}
+
+#[test]
+fn the_page_on_troubleshooting_has_an_entry_for_every_reason_that_the_host_writes() {
+    let page = fs::read_to_string(root().join("host/docs/troubleshooting.md")).unwrap();
+    let entries: Vec<_> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`'))
+        .collect();
+    let explained: BTreeSet<_> = entries.iter().map(|&entry| entry.to_owned()).collect();
+    assert_eq!(
+        entries.len(),
+        explained.len(),
+        "an entry is there twice: {entries:?}"
+    );
+    let written = written();
+    assert!(written.len() > 30, "{written:?}");
+    let missing: Vec<_> = written.difference(&explained).collect();
+    assert!(
+        missing.is_empty(),
+        "host/docs/troubleshooting.md has no entry for {missing:?}"
+    );
+    let stale: Vec<_> = explained.difference(&written).collect();
+    assert!(
+        stale.is_empty(),
+        "host/docs/troubleshooting.md explains {stale:?}, which no source writes"
+    );
+}
