@@ -59,11 +59,12 @@ fmt: ## Format the sources
 	cargo fmt --all
 	cd plugins && cargo fmt --all
 
-lint: prerequisites ## Clippy, shellcheck, codespell; no dependency that is unused or that deny.toml refuses
+lint: prerequisites ## Clippy, shellcheck, spelling, links; no dependency that is unused or that deny.toml refuses
 	tests/deny.sh
 	tests/unused.sh
 	tests/msrv.sh
 	tests/spelling.sh
+	tests/links.py
 	cargo clippy --workspace --all-targets -- -D warnings
 	cd plugins && cargo clippy --workspace --all-targets -- -D warnings
 	shellcheck -x .ci/run $$(git ls-files '*.sh')
