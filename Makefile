@@ -3,7 +3,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run run-deploy check test chaos fuzz image-test manifests bench crds schemas fmt lint doc clean prerequisites
+.PHONY: help run run-deploy check test chaos fuzz image-test manifests bench crds schemas fmt lint doc docs clean \
+    prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -71,6 +72,9 @@ lint: prerequisites ## Clippy, shellcheck, spelling, links; no dependency that i
 
 doc: ## The documentation of the host's code, without a warning
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+
+docs: ## Build the documentation as a site, target/book/index.html
+	host/docs/book.sh $(target)/book
 
 crds: ## Write manifests/crds anew, as the sample plugins print them
 	cargo build --workspace --quiet

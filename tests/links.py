@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that each link from one Markdown file of this repository to another file leads somewhere, headings included."""
+"""Checks that each link leads somewhere: from one Markdown file of this repository to another file, headings included;
+with --site FOLDER, from one page of a built site to another file of it."""
 
+import html
 import re
 import subprocess
 import sys
@@ -28,7 +30,24 @@ def fault(page: Path, link: str) -> str | None:
     return None
 
 
+def site(folder: Path) -> int:
+    """Prints the broken links of a site; how many there are."""
+    faults = 0
+    for page in folder.rglob("*.html"):
+        if page.name in ("404.html", "print.html", "toc.html"):
+            continue
+        for link in re.findall(r'href="([^"#?]+)', page.read_text()):
+            link = html.unescape(link)
+            target = page.parent / link
+            if not re.match(r"[a-z]+:", link) and not (target / "index.html" if target.is_dir() else target).exists():
+                print(f"{page.relative_to(folder)}: {link}: there is no such file", file=sys.stderr)
+                faults += 1
+    return faults
+
+
 def main() -> int:
+    if sys.argv[1:2] == ["--site"]:
+        return 1 if site(Path(sys.argv[2])) else 0
     names = subprocess.check_output(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=ROOT)
     faults = 0
     for name in names.decode().split("\n")[:-1]:
