@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Looks for dependencies that no source names, with cargo-machete: the one on the PATH, or one in the user's cache, which
-# cargo compiles there once (half a minute).
+# cargo compiles there once (without optimizing, which would take minutes).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,7 +17,7 @@ else
     machete=$cache/bin/cargo-machete
     if [[ ! -x $machete ]]; then
         say "Compiling cargo-machete $version"
-        cargo install --quiet --locked "cargo-machete@$version" --root "$cache" >&2 || {
+        cargo install --quiet --locked --debug "cargo-machete@$version" --root "$cache" >&2 || {
             say "Unused dependencies are not looked for: cargo-machete cannot be installed here"
             exit 0
         }
