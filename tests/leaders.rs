@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use control_plane::{AuditEvent, ControlPlane, Options};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
@@ -444,6 +446,30 @@ async fn grant(scenario: &Scenario, leases: &[&str]) {
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "host" },
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED }] });
     scenario.apply(&binding.to_string()).await;
+}
+
+/// Regression: without the namespace of its Leases a host waited, and said nothing.
+#[tokio::test]
+async fn a_namespace_for_leases_that_is_missing_is_named_and_waited_for() {
+    let scenario = Scenario::new("no-lease-namespace").await;
+    let missing = "no-lease-namespace-yet";
+    let top = format!(
+        "leadership: single\nlease: {{namespace: {missing}, duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}}"
+    );
+    let host = scenario.start_with(&scenario.config_with(&top, &controller("puppet.wasm", "")), &[]);
+    let line = host
+        .until_log(&["cannot write the Lease", missing, "create the namespace"])
+        .await;
+    assert!(line.contains("WARN"), "{line}");
+    let namespaces = Api::<Namespace>::all(scenario.client.clone());
+    let namespace = json!({ "metadata": { "name": missing } });
+    let namespace: Namespace = serde_json::from_value(namespace).unwrap();
+    let created = namespaces.create(&PostParams::default(), &namespace).await;
+    created.expect("a namespace");
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    scenario.until_ready("p").await;
 }
 
 #[tokio::test]

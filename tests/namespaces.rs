@@ -38,6 +38,13 @@ async fn a_namespace_that_is_deleted_goes_without_a_fight() {
     assert!(own.len() < 40, "{}", own.len());
     let complaints = complaints(&host);
     assert!(complaints.is_empty(), "{complaints:#?}");
+
+    // Regression: that it was going was believed of its successor, too, for a minute.
+    create(&namespaces, "going").await;
+    let again = std::time::Instant::now();
+    apply_many(&scenario, "h", 2, 2).await;
+    until_exact(&scenario).await;
+    assert!(again.elapsed().as_secs() < 30, "{:?}", again.elapsed());
     assert!(host.is_alive());
 }
 
@@ -82,15 +89,17 @@ async fn nothing_is_created_in_a_namespace_that_is_known_to_go() {
     assert!(complaints(&host).is_empty());
 
     // It is there again, and so is everything that can be in it.
-    let again: Namespace =
-        serde_json::from_value(serde_json::json!({ "metadata": { "name": "going" } })).unwrap();
-    namespaces
-        .create(&PostParams::default(), &again)
-        .await
-        .expect("made");
+    create(&namespaces, "going").await;
     apply_many(&scenario, "h", 2, 2).await;
     until_exact(&scenario).await;
     assert!(host.is_alive());
+}
+
+async fn create(namespaces: &Api<Namespace>, name: &str) {
+    let namespace = serde_json::json!({ "metadata": { "name": name } });
+    let namespace: Namespace = serde_json::from_value(namespace).unwrap();
+    let created = namespaces.create(&PostParams::default(), &namespace).await;
+    created.expect("a namespace");
 }
 
 async fn until_gone(namespaces: &Api<Namespace>, name: &str) {

@@ -129,7 +129,7 @@ impl ApiError {
     #[must_use]
     pub fn is_lost_race(&self) -> bool {
         match self.fault {
-            Fault::Refused(409) => self.verb != "delete" && !self.message.contains("conflict with \""),
+            Fault::Refused(409) => self.verb != "delete" && !is_field_conflict(&self.message),
             Fault::Refused(422) => self.message.contains("metadata.uid: Invalid value"),
             _ => false,
         }
@@ -460,11 +460,15 @@ pub(super) fn refusal(status: &kube::core::Status, acts_as: Option<&ServiceAccou
         (403, Some(account)) if said.contains("cannot impersonate") => format!(
             "{said}; the controller acts as the ServiceAccount {account}: give the host's role the verb impersonate on it"
         ),
-        (403, Some(account)) => format!(
+        (403, _) if said.contains("exceeded quota") => {
+            format!("{said}; raise that ResourceQuota, or ask for less")
+        }
+        // Not what an admission plugin refuses, whoever asks.
+        (403, Some(account)) if said.contains("User \"") => format!(
             "{said}; give the ServiceAccount {account}, as which the controller acts, that permission, and see that it exists"
         ),
-        (403, None) => format!("{said}; give the host's role that permission"),
-        (409, _) if said.contains("conflict with") => {
+        (403, None) if said.contains("User \"") => format!("{said}; give the host's role that permission"),
+        (409, _) if is_field_conflict(said) => {
             format!(
                 "{said}; another manager has set these fields: remove them there, or from the plugin's answer"
             )
@@ -473,9 +477,71 @@ pub(super) fn refusal(status: &kube::core::Status, acts_as: Option<&ServiceAccou
     }
 }
 
+/// Whether a server-side apply was refused for fields of another manager: one field, or several.
+fn is_field_conflict(said: &str) -> bool {
+    said.contains("conflict with \"") || said.contains("conflicts with \"")
+}
+
 /// What to do when the API server does not take the host's token.
 pub(super) fn unknown_to_the_server(said: &str) -> String {
     format!(
         "{said}: the API server does not know the host; see that its ServiceAccount exists and its token is of that one"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: u16, said: &str) -> ApiError {
+        let status = kube::core::Status {
+            code,
+            message: said.to_owned(),
+            ..kube::core::Status::default()
+        };
+        ApiError {
+            verb: "apply",
+            kind: "Pod".into(),
+            name: ObjectName {
+                namespace: Some("shop".to_owned()),
+                name: "web".to_owned(),
+            },
+            fault: fault_of(&status),
+            message: refusal(&status, None).into(),
+            retry_after: None,
+        }
+    }
+
+    #[test]
+    fn fields_of_another_manager_are_a_conflict_and_no_lost_race_however_many_they_are() {
+        for said in [
+            "Apply failed with 1 conflict: conflict with \"other\": .spec.replicas",
+            "Apply failed with 2 conflicts: conflicts with \"other\":\n- .spec.replicas\n- .spec.paused",
+        ] {
+            let error = refused(409, said);
+            assert!(error.is_conflict() && !error.is_lost_race(), "{said}");
+            assert!(
+                error.message.contains("another manager has set these fields"),
+                "{}",
+                error.message
+            );
+        }
+        assert!(refused(409, "Operation cannot be fulfilled: uid mismatch").is_lost_race());
+    }
+
+    #[test]
+    fn only_a_permission_that_is_missing_is_asked_for() {
+        let advice = "give the host's role that permission";
+        let missing =
+            "pods is forbidden: User \"host\" cannot create resource \"pods\" in the namespace \"shop\"";
+        assert!(refused(403, missing).message.contains(advice));
+        let quota = "pods \"web\" is forbidden: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2";
+        let said = refused(403, quota).message;
+        assert!(
+            said.contains("raise that ResourceQuota") && !said.contains(advice),
+            "{said}"
+        );
+        let policy = "pods \"web\" is forbidden: violates PodSecurity \"restricted:latest\"";
+        assert_eq!(&*refused(403, policy).message, policy);
+    }
 }

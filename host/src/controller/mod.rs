@@ -396,6 +396,11 @@ fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {
     if change.new.is_some() && is_same(change) {
         return;
     }
+    if let (None, Some(new)) = (change.old, change.new)
+        && let Some(namespace) = new.metadata.namespace.as_deref()
+    {
+        context.namespaces.has_something_new(namespace);
+    }
     let trigger = Trigger::Parent {
         version: change.new.and_then(|object| version(object)),
     };

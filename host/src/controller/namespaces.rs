@@ -85,6 +85,11 @@ impl Namespaces {
         refused.insert(namespace.to_owned(), Instant::now());
     }
 
+    /// An object that was not known before is in a namespace: something could be created in it since it was refused.
+    pub fn has_something_new(&self, namespace: &str) {
+        lock(&self.refused).remove(namespace);
+    }
+
     /// Calls `told` with the name of each namespace that begins to go, and of each in which something can be created
     /// again; `None` where they are not watched.
     #[must_use]
@@ -139,6 +144,10 @@ mod tests {
         namespaces.refused("going");
         assert!(namespaces.is_terminating("going"));
         assert!(!namespaces.is_terminating("shop"));
+        namespaces.refused("shop");
+        namespaces.has_something_new("going");
+        assert!(!namespaces.is_terminating("going"));
+        assert!(namespaces.is_terminating("shop"));
     }
 
     #[test]

@@ -69,6 +69,11 @@ impl Leases {
             Ok(lease) => Outcome::Won(lease),
             Err(Some(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 match self.bounded(self.api.get_opt(&name)).await {
+                    Ok(None) if is_missing_namespace(&status) => Outcome::Failed(format!(
+                        "cannot write the Lease {name}: {}; create the namespace, or name another in `lease.namespace` of \
+                         the configuration",
+                        status.message
+                    )),
                     Ok(lease) => Outcome::Lost(lease),
                     Err(error) => Outcome::Failed(in_words("read", &name, error.as_ref())),
                 }
@@ -128,6 +133,14 @@ impl Leases {
             Err(_elapsed) => Err(None),
         }
     }
+}
+
+/// Whether it is not the Lease that the API server does not find.
+fn is_missing_namespace(status: &kube::core::Status) -> bool {
+    status
+        .details
+        .as_ref()
+        .is_some_and(|details| details.kind == "namespaces")
 }
 
 fn in_words(verb: &str, name: &str, error: Option<&kube::Error>) -> String {

@@ -38,6 +38,9 @@ pub(super) struct Limits {
     pub(super) watch: Duration,
     /// How much later than asked a watch may end. One that does not end hangs.
     pub(super) late: Duration,
+    /// How long a watch may bring nothing, not even a bookmark, of which the API server sends one a minute. After that it
+    /// may be silent because nothing comes through, and is asked for anew.
+    pub(super) silent: Duration,
 }
 
 impl Default for Limits {
@@ -47,6 +50,7 @@ impl Default for Limits {
             start: Duration::from_secs(30),
             watch: Duration::from_secs(290),
             late: Duration::from_secs(15),
+            silent: Duration::from_secs(90),
         }
     }
 }
@@ -163,7 +167,11 @@ impl Source {
                     events.map_ok(event_of_metadata).boxed()
                 }
             };
-            Ok(Changes { stream, ends })
+            Ok(Changes {
+                stream,
+                ends,
+                silent: self.limits.silent,
+            })
         };
         match timeout(self.limits.start, request).await {
             Ok(answer) => answer.map_err(|error: kube::Error| Trouble::of(&error)),
@@ -179,15 +187,21 @@ impl Source {
 pub(super) struct Changes {
     stream: Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Send>>,
     ends: Instant,
+    silent: Duration,
 }
 
 impl Changes {
     /// The next change; `None` at the end. Nothing is lost when this is dropped half-way.
     pub(super) async fn next(&mut self) -> Option<Result<WatchEvent<DynamicObject>, Trouble>> {
-        match timeout_at(self.ends, self.stream.next()).await {
+        let silent = Instant::now() + self.silent;
+        match timeout_at(self.ends.min(silent), self.stream.next()).await {
             Ok(Some(Err(error))) => Some(Err(Trouble::of(&error))),
             Ok(Some(Ok(event))) => Some(Ok(event)),
             Ok(None) => None,
+            Err(_elapsed) if silent < self.ends => Some(Err(Trouble::passing(format!(
+                "a watch brought nothing within {:?}",
+                self.silent
+            )))),
             Err(_elapsed) => Some(Err(Trouble::passing(
                 "a watch did not end when it should have".to_owned(),
             ))),

@@ -75,6 +75,17 @@ struct Followed {
 }
 
 fn follow_these(script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
+    let limits = Limits {
+        page: Duration::from_millis(200),
+        start: Duration::from_millis(200),
+        watch: Duration::from_millis(300),
+        late: Duration::from_millis(100),
+        silent: Duration::from_secs(60),
+    };
+    follow_within(limits, script, grace)
+}
+
+fn follow_within(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
     let requests = Arc::<Mutex<Vec<String>>>::default();
     let seen = Arc::clone(&requests);
     let script = Arc::new(script);
@@ -105,12 +116,7 @@ fn follow_these(script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
     let source = Source {
         api: Api::all_with(Client::new(service, "default"), &resource),
         form: Form::Whole,
-        limits: Limits {
-            page: Duration::from_millis(200),
-            start: Duration::from_millis(200),
-            watch: Duration::from_millis(300),
-            late: Duration::from_millis(100),
-        },
+        limits,
     };
     let followed = Arc::clone(&inner);
     let task = tokio::spawn(async move {
@@ -306,6 +312,31 @@ async fn what_hangs_is_asked_again() {
         last.contains("resourceVersion=12"),
         "it goes on where it was: {last}"
     );
+}
+
+/// Regression: a watch on a connection through which nothing came any more was believed until its time was over.
+#[tokio::test]
+async fn a_watch_that_brings_nothing_is_asked_for_anew_long_before_its_end() {
+    let limits = Limits {
+        watch: Duration::from_secs(300),
+        silent: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let followed = follow_within(
+        limits,
+        vec![
+            || Reply::List(&["a"], None),
+            || Reply::Watch(vec![added("b", "12")]),
+            || Reply::Watch(vec![added("c", "13")]),
+        ],
+        LONG,
+    );
+    followed
+        .until("everything", |it| it.names() == ["a", "b", "c"])
+        .await;
+    assert_eq!(followed.lists(), 1, "it goes on where it was");
+    let last = &followed.requests()[2];
+    assert!(last.contains("resourceVersion=12"), "{last}");
 }
 
 #[test]
