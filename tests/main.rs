@@ -25,6 +25,7 @@ mod definitions;
 mod deploy;
 mod echo;
 mod echoes;
+mod evaluate;
 mod hello;
 mod hostile;
 mod impersonation;

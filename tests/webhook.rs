@@ -1,6 +1,6 @@
 //! The API server asks the host before it writes a resource.
 
-mod callers;
+pub(crate) mod callers;
 mod slow;
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::support::{Host, LIMIT, Scenario, resource};
 use crate::telemetry::get;
 
 /// A certificate authority and what it signs, in a folder.
-struct Authority(PathBuf);
+pub(crate) struct Authority(PathBuf);
 
 fn openssl(folder: &Path, arguments: &[&str]) {
     let output = Command::new("openssl")
@@ -33,7 +33,7 @@ fn openssl(folder: &Path, arguments: &[&str]) {
 }
 
 impl Authority {
-    fn new(scenario: &Scenario, name: &str) -> Self {
+    pub(crate) fn new(scenario: &Scenario, name: &str) -> Self {
         Self::within(scenario.folder.path(), name)
     }
 
@@ -51,7 +51,7 @@ impl Authority {
     }
 
     /// A certificate for the host; with negative days it has expired.
-    fn sign(&self, days: &str) -> (Vec<u8>, Vec<u8>) {
+    pub(crate) fn sign(&self, days: &str) -> (Vec<u8>, Vec<u8>) {
         let folder = &self.0;
         openssl(
             folder,
@@ -78,7 +78,7 @@ impl Authority {
     }
 }
 
-fn put(scenario: &Scenario, (certificate, key): (Vec<u8>, Vec<u8>)) {
+pub(crate) fn put(scenario: &Scenario, (certificate, key): (Vec<u8>, Vec<u8>)) {
     scenario.file("tls.key", key);
     scenario.file("tls.crt", certificate);
 }

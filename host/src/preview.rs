@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{Timestamp, Unit};
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, SelectorExt};
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 use thiserror::Error;
@@ -23,14 +23,15 @@ use crate::client::Writer;
 use crate::config::ControllerConfig;
 use crate::controller::api::{ApiError, Objects};
 use crate::controller::children::{Desired, DesiredSecret, Plan, Policy, Refusal, owns, plan, retains};
+use crate::controller::evaluate::{EvaluateError, Subject};
 use crate::controller::kinds::{KindError, Kinds, Resource};
-use crate::controller::needs::{self, NeedError};
+use crate::controller::needs::{NeedError, Rights, Source, Wanted};
 use crate::controller::object::{ChildKey, GENERATED_LABEL, ObjectName, is_terminating, label, slim};
 use crate::controller::provenance::{Proof, Provenance};
 use crate::controller::prune::unwanted;
 use crate::controller::versions;
-use crate::plugin::contract::{Kind, Need, Related};
-use crate::plugin::{CallError, Plugin};
+use crate::plugin::Plugin;
+use crate::plugin::contract::Kind;
 
 /// Why it cannot be said what a plugin would change.
 #[derive(Debug, Error)]
@@ -41,12 +42,9 @@ pub enum PreviewError {
     /// The API server refused something, if only by dry-run.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The call failed, or the plugin said so.
+    /// The plugin gives no answer.
     #[error(transparent)]
-    Call(#[from] CallError),
-    /// A need makes no sense or is not allowed.
-    #[error(transparent)]
-    Need(#[from] NeedError),
+    Evaluate(#[from] EvaluateError),
     /// The plugin asked for what it must not have; one line each.
     #[error("the plugin's answer is refused:\n  {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "))]
     Refused(Vec<Refusal>),
@@ -184,9 +182,14 @@ impl<'a> Preview<'a> {
         let makes = &self.plugin.description().makes;
         let observed = versions::once_each(observed, &versions::Used::default(), makes);
         let now = Timestamp::now().round(Unit::Second).unwrap_or_default();
-        let answer = async |needs: &[Need]| self.answer(&parent, needs).await;
-        let (response, cleaned_up) =
-            pass::ask::<PreviewError>(self.plugin, &parent, &observed, now, answer).await?;
+        let subject = Subject {
+            parent: &parent,
+            children: &observed,
+            now,
+            // Not looked up: the API server says it of each child that cannot be made.
+            namespace_terminating: false,
+        };
+        let (response, cleaned_up) = pass::ask(self.plugin, &subject, self).await?;
         let digest = self.plugin.digest().to_string();
         let policy = Policy {
             config: self.config,
@@ -242,40 +245,6 @@ impl<'a> Preview<'a> {
         Ok(there)
     }
 
-    async fn answer(&self, parent: &DynamicObject, needs: &[Need]) -> Result<Vec<Related>, PreviewError> {
-        let mut related: Vec<Related> = Vec::new();
-        for need in needs {
-            let id = need.id.clone();
-            if related.iter().any(|other| other.id == id) {
-                return Err(NeedError::Twice { id }.into());
-            }
-            let kind = Kind {
-                api_version: need.api_version.clone(),
-                kind: need.kind.clone(),
-            };
-            let resource = self.others.get(&kind);
-            let namespaced = resource.is_none_or(|resource| resource.namespaced);
-            let (namespace, _) = needs::check(self.config, namespaced, parent, need)?;
-            let resource = resource.ok_or(KindError::Unknown(kind))?;
-            let objects = Objects::new(&self.writer, resource);
-            let mut place = everything_in(namespace.as_deref());
-            let mut found = match &need.name {
-                Some(name) => {
-                    place.name.clone_from(name);
-                    objects.get(&place).await?.into_iter().collect()
-                }
-                None => objects.list(&place, need.label_selector.as_deref()).await?,
-            };
-            found.iter_mut().for_each(slim);
-            found.sort_by_cached_key(ObjectName::of);
-            related.push(Related {
-                id,
-                objects: found.into_iter().map(Arc::new).collect(),
-            });
-        }
-        Ok(related)
-    }
-
     async fn change(
         &self,
         parent: &DynamicObject,
@@ -317,6 +286,45 @@ impl<'a> Preview<'a> {
                 Difference::between(&key, Some(child), None)
             })
             .collect()
+    }
+}
+
+/// The API server, by the rights of whoever asks. What it refuses is told with the verb of the request that was made,
+/// which for the host is that of a watch.
+impl Source for Preview<'_> {
+    fn rights(&self) -> Rights<'_> {
+        Rights::Configured(self.config)
+    }
+
+    fn is_namespaced(&self, kind: &Kind) -> bool {
+        self.others.get(kind).is_none_or(|resource| resource.namespaced)
+    }
+
+    async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
+        let Wanted {
+            need, kind, selector, ..
+        } = wanted;
+        let resource = self.others.get(kind);
+        let resource = resource.ok_or_else(|| wanted.unreadable(KindError::Unknown(kind.clone())))?;
+        let objects = Objects::new(&self.writer, resource);
+        let mut place = everything_in(wanted.namespace.as_deref());
+        let found = match &need.name {
+            Some(name) => {
+                place.name.clone_from(name);
+                let found = objects.get(&place).await;
+                found.map(|found| {
+                    found
+                        .into_iter()
+                        .filter(|it| selector.matches(it.labels()))
+                        .collect()
+                })
+            }
+            None => objects.list(&place, need.label_selector.as_deref()).await,
+        };
+        let mut found: Vec<DynamicObject> = found.map_err(|error| wanted.unreadable(error.message))?;
+        found.iter_mut().for_each(slim);
+        found.sort_by_cached_key(ObjectName::of);
+        Ok(found.into_iter().map(Arc::new).collect())
     }
 }
 

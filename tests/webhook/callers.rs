@@ -16,9 +16,9 @@ use crate::support::own_cluster;
 
 /// What came of a call.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) text: String,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) text: String,
 }
 
 /// Connects from this address of the loopback network.
@@ -56,7 +56,7 @@ pub(super) async fn greet(
 }
 
 /// Sends a review as the API server would, with a certificate or without.
-pub(super) async fn call(
+pub(crate) async fn call(
     host: &Host,
     authority: &Authority,
     certificate: Option<&(Vec<u8>, Vec<u8>)>,

@@ -1,5 +1,5 @@
-//! One pass over one parent without a cluster: the plugin is asked as in `controller::reconcile`, its needs are
-//! answered from objects at hand, and its answer is checked by the same [`plan`].
+//! One pass over one parent without a cluster: the plugin is asked by the same [`evaluate`] as in
+//! `controller::reconcile`, on objects at hand, and its answer is checked by the same [`plan`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,37 +16,26 @@ use crate::config::{
     DEFAULT_WRITES, Removal,
 };
 use crate::controller::children::{Policy, Refusal, plan};
-use crate::controller::needs::{self, NeedError};
+use crate::controller::evaluate::{EvaluateError, Question, Subject, evaluate};
+use crate::controller::needs::{self, NeedError, Rights, Source, Wanted};
 use crate::controller::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATION_ANNOTATION, ObjectName,
     PARENT_ANNOTATION, is_terminating,
 };
 use crate::controller::provenance::Proof;
-use crate::controller::reconcile::MAX_NEEDS;
 use crate::controller::status::{self, Verdict};
 use crate::plugin::contract::{
-    Description, Event, GeneratedSecret, Kind, Need, ObjectRef, Related, Request, Response,
+    CleanupResponse, Description, Event, GeneratedSecret, Kind, Request, Response,
 };
 use crate::plugin::trust::Trust;
-use crate::plugin::{CallError, Limits, Plugin};
+use crate::plugin::{Call, Limits, Plugin};
 
 /// Why a pass gave no rendering.
 #[derive(Debug, Error)]
 pub enum PassError {
-    /// The call failed, or the plugin said so.
+    /// There is no answer.
     #[error(transparent)]
-    Call(#[from] CallError),
-    /// A need makes no sense.
-    #[error(transparent)]
-    Need(#[from] NeedError),
-    /// A need is of a kind that the plugin did not announce.
-    #[error("need {id:?}: `describe` does not list the kind {kind} under `reads`")]
-    ReadsOther {
-        /// The need.
-        id: String,
-        /// Its kind.
-        kind: Kind,
-    },
+    Evaluate(#[from] EvaluateError),
     /// The plugin asked for children that it must not have; one line each.
     #[error("the plugin's answer is refused:\n  {}", .0.join("\n  "))]
     Refused(Vec<String>),
@@ -157,10 +146,14 @@ pub fn own(
 /// # Errors
 /// When the call fails, a need makes no sense, or the answer is refused.
 pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError> {
-    let from_files = async |needs: &[Need]| answer(plugin.description(), scene, needs);
-    let (response, cleaned_up) =
-        ask::<PassError>(plugin, &scene.parent, &scene.children, scene.now, from_files).await?;
     let description = plugin.description();
+    let subject = Subject {
+        parent: &scene.parent,
+        children: &scene.children,
+        now: scene.now,
+        namespace_terminating: false,
+    };
+    let (response, cleaned_up) = ask(plugin, &subject, &Files { description, scene }).await?;
     let config = controller(description);
     let parent = &*scene.parent;
     let existing = |key: &ChildKey| {
@@ -198,89 +191,69 @@ pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError
     })
 }
 
-/// Asks the plugin for what it would do of a parent with these children, and again while it needs other objects, which
-/// `answer` finds. Of a parent that is being deleted and has a cleanup, also whether it may go.
+/// Asks the plugin for what it would do of a parent. Of a parent that is being deleted and has a cleanup, also whether
+/// it may go.
 ///
 /// # Errors
-/// When the call fails or a need has no answer.
-pub async fn ask<E: From<CallError> + From<NeedError>>(
+/// As of [`evaluate`].
+pub async fn ask(
     plugin: &Plugin,
-    parent: &Arc<DynamicObject>,
-    children: &[Arc<DynamicObject>],
-    now: Timestamp,
-    answer: impl AsyncFn(&[Need]) -> Result<Vec<Related>, E>,
-) -> Result<(Response, Option<bool>), E> {
-    let cleanup = plugin.description().finalizer && is_terminating(parent);
-    let mut needs: Vec<Need> = Vec::new();
-    for _ in 0..=MAX_NEEDS {
-        let request = Request {
-            parent: Arc::clone(parent),
-            children: children.to_vec(),
-            related: answer(&needs).await?,
-            now,
-            traceparent: None,
-            namespace_terminating: false,
-        };
-        let (response, cleaned_up) = if cleanup {
-            let answer = plugin.cleanup(&request).await.outcome?;
-            let done = answer.done;
-            let response = Response {
-                children: answer.children,
-                keep: Vec::<ObjectRef>::new(),
-                generate: Vec::new(),
-                status: answer.status,
-                conditions: answer.conditions,
-                events: answer.events,
-                requeue_after_ms: answer.requeue_after_ms,
-                needs: answer.needs,
-            };
-            (response, Some(done))
-        } else {
-            (plugin.reconcile(&request).await.outcome?, None)
-        };
-        if response.needs.iter().all(|need| needs.contains(need)) {
-            return Ok((response, cleaned_up));
-        }
-        needs.clone_from(&response.needs);
+    subject: &Subject<'_>,
+    source: &impl Source,
+) -> Result<(Response, Option<bool>), EvaluateError> {
+    if plugin.description().finalizer && is_terminating(subject.parent) {
+        question::<CleanupResponse>(plugin, subject, source).await
+    } else {
+        question::<Response>(plugin, subject, source).await
     }
-    Err(NeedError::Unsettled { rounds: MAX_NEEDS }.into())
 }
 
-fn answer(description: &Description, scene: &Scene, needs: &[Need]) -> Result<Vec<Related>, PassError> {
-    let parent = ObjectName::of(&scene.parent);
-    let mut related: Vec<Related> = Vec::new();
-    for need in needs {
-        let id = need.id.clone();
-        if related.iter().any(|other| other.id == id) {
-            return Err(NeedError::Twice { id }.into());
-        }
-        let wanted = Kind {
-            api_version: need.api_version.clone(),
-            kind: need.kind.clone(),
-        };
-        if !description.reads.contains(&wanted) {
-            return Err(PassError::ReadsOther { id, kind: wanted });
-        }
-        needs::selector(need).map_err(|problem| NeedError::BadSelector {
-            id: id.clone(),
-            selector: need.label_selector.clone().unwrap_or_default(),
-            problem,
-        })?;
+/// As a host that has just started asks: no needs are known yet.
+async fn question<T: Question>(
+    plugin: &Plugin,
+    subject: &Subject<'_>,
+    source: &impl Source,
+) -> Result<(Response, Option<bool>), EvaluateError> {
+    let call = |request: Request| async move {
+        let Call { outcome, share, .. } = T::ask(plugin, &request).await;
+        (outcome, share)
+    };
+    let (answer, _) = evaluate::<T, _>(subject, source, Vec::new(), call, |_| {}).await?;
+    Ok(answer.into_response())
+}
+
+/// The objects at hand. Without a configuration it is not known which namespaces beside the parent's may be read, nor
+/// another limit of a request than the default; and nothing at hand is unreadable.
+struct Files<'a> {
+    description: &'a Description,
+    scene: &'a Scene,
+}
+
+impl Source for Files<'_> {
+    fn rights(&self) -> Rights<'_> {
+        Rights::Announced(self.description)
+    }
+
+    fn is_namespaced(&self, kind: &Kind) -> bool {
+        is_namespaced(kind)
+    }
+
+    async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
+        let parent = ObjectName::of(&self.scene.parent);
         let mut objects: Vec<Arc<DynamicObject>> = Vec::new();
-        for object in &scene.related {
+        for object in &self.scene.related {
             let mut object = DynamicObject::clone(object);
-            if is_namespaced(&wanted) && object.metadata.namespace.is_none() {
+            if is_namespaced(&wanted.kind) && object.metadata.namespace.is_none() {
                 object.metadata.namespace.clone_from(&parent.namespace);
             }
-            if needs::selects(need, &parent, &kind(&object), &object) {
+            if needs::selects(wanted.need, &parent, &kind(&object), &object) {
                 crate::controller::object::slim(&mut object);
                 objects.push(Arc::new(object));
             }
         }
         objects.sort_by_cached_key(|object| ObjectName::of(object));
-        related.push(Related { id, objects });
+        Ok(objects)
     }
-    Ok(related)
 }
 
 /// The controller that allows all that the plugin announces.

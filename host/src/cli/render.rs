@@ -12,8 +12,9 @@ use kube::core::DynamicObject;
 use super::rendering::{self, Output};
 use super::{Failure, plugin_file, watch};
 use crate::author::documents::{self, Document};
-use crate::author::pass::{self, Scene};
+use crate::author::pass::{self, PassError, Scene};
 use crate::author::{definition, schema};
+use crate::controller::evaluate::EvaluateError;
 use crate::plugin::{CallError, Plugin};
 
 /// The options of `render`.
@@ -118,10 +119,12 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
         let rendering = pass::pass(&plugin, &scene).await.map_err(|error| {
             let name = scene.parent.metadata.name.clone().unwrap_or_default();
             let what = match &error {
-                pass::PassError::Call(CallError::Invalid { reason, .. }) => {
+                PassError::Evaluate(EvaluateError::Call(CallError::Invalid { reason, .. })) => {
                     format!(": {}", reason.as_deref().unwrap_or("InvalidSpec"))
                 }
-                pass::PassError::Call(CallError::Retry { .. }) => ": to be tried again".into(),
+                PassError::Evaluate(EvaluateError::Call(CallError::Retry { .. })) => {
+                    ": to be tried again".into()
+                }
                 _ => String::new(),
             };
             anyhow!("{} {name}{what}: {error}", description.parent.kind)

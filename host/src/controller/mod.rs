@@ -15,6 +15,7 @@ pub mod observer;
 pub mod reconcile;
 pub mod scope;
 
+pub mod evaluate;
 pub mod needs;
 
 pub mod children;

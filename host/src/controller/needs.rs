@@ -1,13 +1,16 @@
-//! What a plugin asks to read: checked against the policy and answered from the caches.
+//! What a plugin asks to read: checked against what it may read, and answered from a [`Source`].
+
+use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::core::{DynamicObject, Expression, Selector, SelectorExt};
 use thiserror::Error;
 
 use super::context::Context;
+use super::evaluate::MAX_ITERATIONS;
 use super::object::{ObjectName, name_problem, shorten};
 use crate::config::ControllerConfig;
-use crate::plugin::contract::{Kind, Need, Related};
+use crate::plugin::contract::{Description, Kind, Need, Related};
 
 /// Why a need cannot be answered.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub enum NeedError {
         controller: String,
         kind: Kind,
     },
+    #[error("need {id:?}: `describe` does not list the kind {kind} under `reads`")]
+    KindNotAnnounced { id: String, kind: Kind },
     #[error(
         "need {id:?}: the namespace {namespace:?} may not be read; list it under `otherNamespaces` in the configuration"
     )]
@@ -30,7 +35,7 @@ pub enum NeedError {
     )]
     NamespaceNotWatched { id: String, namespace: String },
     #[error("need {id:?}: {problem}")]
-    NotWatched { id: String, problem: String },
+    Unreadable { id: String, problem: String },
     #[error("need {id:?}: {selector:?} is not a label selector: {problem}")]
     BadSelector {
         id: String,
@@ -40,9 +45,9 @@ pub enum NeedError {
     #[error("two needs have the id {id:?}; each must have its own")]
     Twice { id: String },
     #[error(
-        "the plugin asked for other objects {rounds} times in one pass; its needs must not depend on each other for ever"
+        "the plugin asked for other objects {MAX_ITERATIONS} times in one pass; its needs must not depend on each other for ever"
     )]
-    Unsettled { rounds: usize },
+    Unsettled,
     #[error("need {id:?}: {kind} is namespaced and the parent is not: the plugin must name a namespace")]
     NoNamespace { id: String, kind: Kind },
     #[error("need {id:?}: {name:?} cannot be a name: {problem}")]
@@ -71,15 +76,15 @@ const MAX_NAME: usize = 253;
 /// Bytes of its label selector.
 const MAX_SELECTOR: usize = 4096;
 
-/// Whether needs are few and short enough to be remembered.
+/// Whether needs are few and short enough to be remembered, and can be told apart.
 ///
 /// # Errors
-/// What is too much.
+/// What is too much, or there twice.
 pub fn admit(needs: &[Need]) -> Result<(), NeedError> {
     if needs.len() > MAX_NEEDS {
         return Err(NeedError::TooMany { count: needs.len() });
     }
-    for need in needs {
+    for (index, need) in needs.iter().enumerate() {
         let fields = [
             ("id", Some(&need.id), MAX_NAME),
             ("API version", Some(&need.api_version), MAX_NAME),
@@ -99,60 +104,105 @@ pub fn admit(needs: &[Need]) -> Result<(), NeedError> {
                 });
             }
         }
+        if needs[..index].iter().any(|other| other.id == need.id) {
+            return Err(NeedError::Twice { id: need.id.clone() });
+        }
     }
     Ok(())
 }
 
-/// Reads what the needs select, as it is in the caches now.
+/// Where the objects come from that a plugin asks to read.
+pub trait Source: Sync {
+    /// What may be read.
+    fn rights(&self) -> Rights<'_>;
+    /// Whether the objects of a kind are in namespaces; a kind that nobody knows is taken for one.
+    fn is_namespaced(&self, kind: &Kind) -> bool;
+    /// The objects that a need selects, as [`Related::objects`] has them.
+    fn read(
+        &self,
+        wanted: &Wanted<'_>,
+    ) -> impl Future<Output = Result<Vec<Arc<DynamicObject>>, NeedError>> + Send;
+}
+
+/// What a plugin may read.
+#[derive(Clone, Copy, Debug)]
+pub enum Rights<'a> {
+    /// What its controller's configuration allows.
+    Configured(&'a ControllerConfig),
+    /// What it announces itself: there is no configuration, which alone can say what namespaces beside the parent's may
+    /// be read.
+    Announced(&'a Description),
+}
+
+/// A need that may be read.
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    /// The need.
+    pub need: &'a Need,
+    /// Its kind.
+    pub kind: Kind,
+    /// The namespace to look in; `None` for a cluster-scoped kind.
+    pub namespace: Option<String>,
+    /// Its label selector.
+    pub selector: Selector,
+}
+
+impl Wanted<'_> {
+    /// What it selects cannot be read now.
+    #[must_use]
+    pub fn unreadable(&self, problem: impl ToString) -> NeedError {
+        NeedError::Unreadable {
+            id: self.need.id.clone(),
+            problem: problem.to_string(),
+        }
+    }
+}
+
+/// Reads what the needs select.
 ///
 /// # Errors
-/// The first need that the configuration does not allow or that makes no sense.
-pub fn answer(context: &Context, parent: &DynamicObject, needs: &[Need]) -> Result<Vec<Related>, NeedError> {
-    admit(needs)?;
-    let mut related: Vec<Related> = Vec::with_capacity(needs.len());
+/// The first need that may not or cannot be read, or that makes no sense.
+pub async fn answer(
+    source: &impl Source,
+    parent: &DynamicObject,
+    needs: &[Need],
+) -> Result<Vec<Related>, NeedError> {
+    let mut related = Vec::with_capacity(needs.len());
     for need in needs {
-        let id = need.id.clone();
-        if related.iter().any(|other| other.id == id) {
-            return Err(NeedError::Twice { id });
-        }
-        let kind = kind_of(need);
-        let namespaced = context
-            .resources
-            .get(&kind)
-            .is_none_or(|resource| resource.namespaced);
-        let (namespace, selector) = check(&context.config, namespaced, parent, need)?;
-        if let Some(problem) = context.watch_failure_of_read(&kind, namespace.as_deref()) {
-            return Err(NeedError::NotWatched { id, problem });
-        }
-        let objects = context.related(&kind, namespace.as_deref(), need.name.as_deref(), &selector);
-        let objects = objects.ok_or_else(|| NeedError::NamespaceNotWatched {
-            id: id.clone(),
-            namespace: namespace.unwrap_or_default(),
-        })?;
-        related.push(Related { id, objects });
+        let namespaced = source.is_namespaced(&kind_of(need));
+        let wanted = check(source.rights(), namespaced, parent, need)?;
+        related.push(Related {
+            id: need.id.clone(),
+            objects: source.read(&wanted).await?,
+        });
     }
     Ok(related)
 }
 
-/// Whether a controller may read what a need asks for: the namespace to look in, `None` for a cluster-scoped kind, and
-/// the selector.
+/// Whether what a need asks for may be read, and makes sense.
 ///
 /// # Errors
-/// When its configuration does not allow it, or it makes no sense.
-pub fn check(
-    config: &ControllerConfig,
+/// When it may not, or makes none.
+pub fn check<'a>(
+    rights: Rights<'_>,
     namespaced: bool,
     parent: &DynamicObject,
-    need: &Need,
-) -> Result<(Option<String>, Selector), NeedError> {
+    need: &'a Need,
+) -> Result<Wanted<'a>, NeedError> {
     let id = need.id.clone();
     let kind = kind_of(need);
-    if !config.reads.contains(&kind) {
-        return Err(NeedError::KindNotAllowed {
-            id,
-            controller: config.name.clone(),
-            kind,
-        });
+    match rights {
+        Rights::Configured(config) if !config.reads.contains(&kind) => {
+            return Err(NeedError::KindNotAllowed {
+                id,
+                controller: config.name.clone(),
+                kind,
+            });
+        }
+        Rights::Announced(description) if !description.reads.contains(&kind) => {
+            return Err(NeedError::KindNotAnnounced { id, kind });
+        }
+        Rights::Configured(_) | Rights::Announced(_) => {}
     }
     for name in need.name.iter().chain(&need.namespace) {
         if let Some(problem) = name_problem(name) {
@@ -169,7 +219,7 @@ pub fn check(
     if namespaced && namespace.is_none() {
         return Err(NeedError::NoNamespace { id, kind });
     }
-    if let Some(namespace) = &namespace
+    if let (Some(namespace), Rights::Configured(config)) = (&namespace, rights)
         && own.as_ref() != Some(namespace)
         && !config.other_namespaces.contains(namespace)
     {
@@ -183,7 +233,41 @@ pub fn check(
         selector: need.label_selector.clone().unwrap_or_default(),
         problem,
     })?;
-    Ok((namespace, selector))
+    Ok(Wanted {
+        need,
+        kind,
+        namespace,
+        selector,
+    })
+}
+
+/// The caches, as they are now. A watch that fails is told in its own words; that the watches work which a pass needs
+/// anyway (`Context::watch_failure`), the caller has seen before.
+impl Source for Context {
+    fn rights(&self) -> Rights<'_> {
+        Rights::Configured(&self.config)
+    }
+
+    fn is_namespaced(&self, kind: &Kind) -> bool {
+        self.resources
+            .get(kind)
+            .is_none_or(|resource| resource.namespaced)
+    }
+
+    async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
+        let Wanted {
+            need, kind, selector, ..
+        } = wanted;
+        let namespace = wanted.namespace.as_deref();
+        if let Some(problem) = self.watch_failure_of_read(kind, namespace) {
+            return Err(wanted.unreadable(problem));
+        }
+        let objects = self.related(kind, namespace, need.name.as_deref(), selector);
+        objects.ok_or_else(|| NeedError::NamespaceNotWatched {
+            id: need.id.clone(),
+            namespace: namespace.unwrap_or_default().to_owned(),
+        })
+    }
 }
 
 /// Whether an object is one that a parent's need selects.
@@ -210,7 +294,7 @@ fn kind_of(need: &Need) -> Kind {
 }
 
 /// The label selector of a need, or what is wrong with it.
-pub(crate) fn selector(need: &Need) -> Result<Selector, String> {
+fn selector(need: &Need) -> Result<Selector, String> {
     need.label_selector
         .as_deref()
         .map_or_else(|| Ok(Selector::default()), parse_selector)

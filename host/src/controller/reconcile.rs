@@ -12,7 +12,6 @@ use tracing::{debug, warn};
 
 pub use self::admit::{Admission, admit};
 use self::answer::{Answer, Changes};
-pub(crate) use self::ask::MAX_NEEDS;
 use self::ask::ask;
 use self::failure::{PassError, count_failure, fail, is_passing, say};
 use self::freshness::up_to_date;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kube::core::{DynamicObject, SelectorExt as _};
 use operator_host::config::ControllerConfig;
-use operator_host::controller::needs;
+use operator_host::controller::needs::{self, Rights};
 use operator_host::plugin::contract::Need;
 use serde_json::json;
 
@@ -50,14 +50,15 @@ fn any_text(config: &ControllerConfig, mut draw: Draw<'_>) {
     need.namespace = namespace.map(str::to_owned);
     kind.clone_into(&mut need.kind);
     let parent = answer::parent(Some("default"));
-    match needs::check(config, true, &parent, &need) {
-        Ok((namespace, selector)) => {
+    match needs::check(Rights::Configured(config), true, &parent, &need) {
+        Ok(wanted) => {
             assert_eq!(kind, "ConfigMap", "a kind that may not be read");
             assert!(
-                matches!(namespace.as_deref(), Some("default" | "spare")),
-                "{namespace:?}"
+                matches!(wanted.namespace.as_deref(), Some("default" | "spare")),
+                "{:?}",
+                wanted.namespace
             );
-            let _ = selector.matches(&labels);
+            let _ = wanted.selector.matches(&labels);
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
@@ -78,9 +79,9 @@ fn a_selector(config: &ControllerConfig, mut draw: Draw<'_>) {
     }
     let need = need(&text);
     let parent = answer::parent(Some("default"));
-    let (_, selector) =
-        needs::check(config, true, &parent, &need).unwrap_or_else(|error| panic!("{text:?}: {error}"));
-    assert_eq!(selector.matches(&labels), picks, "{text:?} on {labels:?}");
+    let wanted = needs::check(Rights::Configured(config), true, &parent, &need)
+        .unwrap_or_else(|error| panic!("{text:?}: {error}"));
+    assert_eq!(wanted.selector.matches(&labels), picks, "{text:?} on {labels:?}");
 
     let object: DynamicObject = serde_json::from_value(json!({
         "apiVersion": "v1", "kind": "ConfigMap",

@@ -11,12 +11,11 @@ use crate::author::pass::without_marks;
 use crate::config::Removal;
 use crate::controller::children::{Plan, Policy, plan};
 use crate::controller::context::Context;
-use crate::controller::needs;
+use crate::controller::evaluate::{Question, Subject, evaluate};
 use crate::controller::object::{ChildKey, Identity, ObjectName, is_terminating};
 use crate::controller::prune::removable;
-use crate::controller::reconcile::MAX_NEEDS;
 use crate::controller::versions::{self, Used};
-use crate::plugin::contract::{Condition, Event, Kind, Need, Request, Response};
+use crate::plugin::contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
 use crate::plugin::{Call, Draw, Plugin, Share};
 
 /// One object as it is now, and the question that a pass would ask about it.
@@ -87,71 +86,40 @@ impl Scene {
         plugin: &Plugin,
         draw: Draw,
     ) -> Result<Effect, String> {
-        if !is_terminating(&self.parent) {
-            let (response, _, _share) = self.ask(context, plugin, draw, false).await?;
-            let plan = self.plan(context, plugin, &response)?;
-            return Ok(self.effect(context, &response, &plan, None));
-        }
-        let (response, done, _share) = if plugin.description().finalizer {
-            self.ask(context, plugin, draw, true).await?
+        let (response, done, _share) = if !is_terminating(&self.parent) {
+            self.ask::<Response>(context, plugin, draw).await?
+        } else if plugin.description().finalizer {
+            self.ask::<CleanupResponse>(context, plugin, draw).await?
         } else {
-            (Response::default(), true, None)
+            (Response::default(), Some(true), None)
         };
         let plan = self.plan(context, plugin, &response)?;
-        Ok(self.effect(context, &response, &plan, Some(done)))
+        Ok(self.effect(context, &response, &plan, done))
     }
 
-    /// The answer, of a cleanup whether it is done, and what the answer takes of the memory of all calls.
-    async fn ask(
+    /// The answer, of a cleanup whether it is done, and what the answer takes of the memory of all calls. What it asks to
+    /// read is not remembered.
+    async fn ask<T: Question>(
         &self,
         context: &Context,
         plugin: &Plugin,
         draw: Draw,
-        cleanup: bool,
-    ) -> Result<(Response, bool, Option<Share>), String> {
-        let children = self.seen_by(context, plugin);
-        let mut needs = self.needs.clone();
-        for _ in 0..=MAX_NEEDS {
-            let related = match needs::answer(context, &self.parent, &needs) {
-                Ok(related) => related,
-                // The needs are of a version that had other rights.
-                Err(_) if needs == self.needs && !needs.is_empty() => {
-                    needs = Vec::new();
-                    continue;
-                }
-                Err(error) => return Err(error.to_string()),
-            };
-            let request = Request {
-                parent: Arc::clone(&self.parent),
-                children: children.clone(),
-                related,
-                now: self.now,
-                traceparent: None,
-                namespace_terminating: context.is_namespace_going(&self.parent),
-            };
-            let (response, done, share) = if cleanup {
-                let Call { outcome, share, .. } = plugin.try_cleanup(&request, draw).await;
-                let answer = outcome.map_err(|error| error.to_string())?;
-                let response = Response {
-                    children: answer.children,
-                    status: answer.status,
-                    conditions: answer.conditions,
-                    events: answer.events,
-                    requeue_after_ms: answer.requeue_after_ms,
-                    needs: answer.needs,
-                    ..Response::default()
-                };
-                (response, answer.done, share)
-            } else {
-                let Call { outcome, share, .. } = plugin.try_reconcile(&request, draw).await;
-                (outcome.map_err(|error| error.to_string())?, false, share)
-            };
-            if response.needs.iter().all(|need| needs.contains(need)) {
-                return Ok((response, done, share));
-            }
-            needs = response.needs;
-        }
-        Err(format!("the plugin asked for other objects {MAX_NEEDS} times"))
+    ) -> Result<(Response, Option<bool>, Option<Share>), String> {
+        let subject = Subject {
+            parent: &self.parent,
+            children: &self.seen_by(context, plugin),
+            now: self.now,
+            namespace_terminating: context.is_namespace_going(&self.parent),
+        };
+        let call = |request: Request| async move {
+            let Call { outcome, share, .. } = T::try_ask(plugin, &request, draw).await;
+            (outcome, share)
+        };
+        let known = self.needs.clone();
+        let evaluated = evaluate::<T, _>(&subject, context, known, call, |_| {}).await;
+        let (answer, share) = evaluated.map_err(|error| error.to_string())?;
+        let (response, done) = answer.into_response();
+        Ok((response, done, share))
     }
 
     fn plan(&self, context: &Context, plugin: &Plugin, response: &Response) -> Result<Plan, String> {

@@ -13,6 +13,7 @@ use crate::controller::api::{ApiError, Fault};
 use crate::controller::backoff::jittered;
 use crate::controller::children::Refusal;
 use crate::controller::context::Context;
+use crate::controller::evaluate::EvaluateError;
 use crate::controller::needs::NeedError;
 use crate::controller::object::{ObjectName, is_terminating, shorten};
 use crate::controller::provenance::ProvenanceError;
@@ -30,9 +31,9 @@ pub(super) enum PassError {
     #[error("its namespace is being deleted")]
     NamespaceGoing,
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(CallError),
     #[error(transparent)]
-    Need(#[from] NeedError),
+    Need(NeedError),
     #[error("{0}")]
     Namespace(String),
     #[error(transparent)]
@@ -65,7 +66,7 @@ impl PassError {
     pub(super) const fn class(&self) -> &'static str {
         match self {
             Self::NoPlugin(_) => "no_plugin",
-            Self::Watch(_) | Self::Need(NeedError::NotWatched { .. }) => "watch",
+            Self::Watch(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
             Self::NamespaceGoing => "namespace_going",
             Self::Call(error) => error.class().as_str(),
             Self::Need(_) => "need",
@@ -92,6 +93,15 @@ impl PassError {
             let asked = asked.min(LAST_RETRY_AFTER);
             Next::BackoffAtLeast(asked + jittered(asked / 2, 1.0))
         })
+    }
+}
+
+impl From<EvaluateError> for PassError {
+    fn from(error: EvaluateError) -> Self {
+        match error {
+            EvaluateError::Need(error) => Self::Need(error),
+            EvaluateError::Call(error) => Self::Call(error),
+        }
     }
 }
 
@@ -233,7 +243,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &PassError) -> (Verdi
         }
         PassError::Call(CallError::Busy { .. }) => (reconciling("HostBusy"), Next::Backoff),
         PassError::Call(error) => (stalled(fault(error.class())), Next::Backoff),
-        PassError::Need(NeedError::NotWatched { .. }) => (reconciling("WatchFailed"), Next::Backoff),
+        PassError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Next::Backoff),
         PassError::Need(_) => (stalled("NeedRefused"), Next::Backoff),
         PassError::Namespace(_) => (stalled("NamespaceRefused"), Next::OnChange),
         PassError::Provenance(_) => (reconciling("ProvenanceUnknown"), Next::Backoff),

@@ -1,0 +1,187 @@
+//! All who ask a plugin call it again until its needs settle, within the same limits and with the same words: a pass,
+//! the webhook, the proof of a new version, `render` and `diff`.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::mount::Mount;
+use crate::puppet::{PUPPET, assert_says, controller, variant};
+use crate::support::{Host, Scenario, plugin};
+use crate::webhook::callers::call;
+use crate::webhook::{Authority, put};
+
+const FILE: &str = "puppet.wasm";
+
+/// What a plugin asks for, and what comes of it.
+struct Case {
+    name: &'static str,
+    spec: Value,
+    /// The condition's reason.
+    reason: &'static str,
+    says: &'static str,
+    /// Whether it can be known without a configuration.
+    is_rendered: bool,
+}
+
+fn cases() -> [Case; 6] {
+    let need = |more: Value| {
+        let mut need = json!({"id": "n", "apiVersion": "v1", "kind": "ConfigMap", "name": "c"});
+        need.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        need
+    };
+    let refused = |name, needs: &[Value], says| Case {
+        name,
+        spec: json!({"response": {"needs": needs}}),
+        reason: "NeedRefused",
+        says,
+        is_rendered: true,
+    };
+    [
+        Case {
+            spec: json!({"response": {"needs": [need(json!({"id": "n$n"}))]}, "many": {"needs": 33}}),
+            ..refused("many", &[], "the plugin has 33 needs; it may have 32")
+        },
+        refused(
+            "endless",
+            &[need(json!({"id": "$another"}))],
+            "the plugin asked for other objects 4 times",
+        ),
+        refused(
+            "twice",
+            &[need(json!({})), need(json!({"name": "d"}))],
+            "two needs have the id \"n\"",
+        ),
+        refused(
+            "name",
+            &[need(json!({"name": "No Name"}))],
+            "\"No Name\" cannot be a name",
+        ),
+        Case {
+            is_rendered: false,
+            ..refused(
+                "namespace",
+                &[need(json!({"namespace": "kube-system"}))],
+                "the namespace \"kube-system\" may not be read",
+            )
+        },
+        Case {
+            spec: json!({"response": {"needs": [need(json!({"name": null, "labelSelector": "size=large"}))]}}),
+            reason: "PluginRequestTooLarge",
+            is_rendered: false,
+            ..refused(
+                "large",
+                &[],
+                "larger than 1 MiB: 0 children and 2 objects that it asked to read are too much",
+            )
+        },
+    ]
+}
+
+/// What `command` says when it ends with this exit code.
+fn says(command: &mut Command, code: i32) -> String {
+    let output = command.output().expect("it runs");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
+}
+
+fn host() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_operator-host"));
+    command.env_remove("OPERATOR_HOST_LOG");
+    command
+}
+
+fn render(scenario: &Scenario, spec: &Value) -> String {
+    let puppet = json!({
+        "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": "p"}, "spec": spec,
+    });
+    let resource = scenario.file("p.yaml", puppet.to_string());
+    let mut command = host();
+    command.args(["render", "--plugin"]).arg(plugin("puppet"));
+    says(command.arg("-f").arg(resource), 1)
+}
+
+async fn review(scenario: &Scenario, host: &Host, authority: &Authority, spec: &Value) {
+    let namespace = &scenario.namespace;
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "1", "operation": "CREATE", "name": "p", "namespace": namespace,
+            "kind": {"group": "test.operator-host.dev", "version": "v1", "kind": "Puppet"},
+            "object": {
+                "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "spec": spec,
+                "metadata": {"name": "p", "namespace": namespace, "uid": "u"},
+            },
+        },
+    });
+    let answer = call(host, authority, None, review.to_string().as_bytes()).await;
+    assert_eq!(answer.expect("an answer").status, 500, "no verdict");
+}
+
+#[tokio::test]
+async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() {
+    let scenario = Scenario::new("evaluate").await;
+    let authority = Authority::new(&scenario, "ca");
+    put(&scenario, authority.sign("1"));
+    let mut mount = Mount::new(&scenario.folder.path().join("mount"), FILE, &variant(0));
+    let more = "reads: [{apiVersion: v1, kind: ConfigMap}]\nlimits: {request: 1MiB}";
+    let text = format!(
+        "webhook: {{address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}}\nplugins: {}\nnamespaces: [{}]\n\
+         controllers:\n{}",
+        mount.path.display(),
+        scenario.namespace,
+        controller(FILE, more)
+    );
+    let config = scenario.file("config.yaml", text);
+    let running = scenario.start_with(&config, &[]);
+    running.until_log(&["controller started"]).await;
+    running.until_log(&["the certificate is in use"]).await;
+    for name in ["c-1", "c-2"] {
+        let large = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"size": "large"}},
+            "data": {"text": "x".repeat(700_000)},
+        });
+        scenario.apply(&large.to_string()).await;
+    }
+
+    let mut messages = Vec::new();
+    for case in cases() {
+        let Case { name, spec, .. } = &case;
+        scenario.puppet(name, spec.clone()).await;
+        let message = scenario.until_stalled(name, case.reason).await;
+        assert_says(&message, &[case.says]);
+        review(&scenario, &running, &authority, spec).await;
+        running
+            .until_log(&["the webhook gives no verdict", &message])
+            .await;
+        if case.is_rendered {
+            assert_says(&render(&scenario, spec), &[&format!("Puppet p: {message}\n")]);
+        }
+        messages.push((case, message));
+    }
+    let mut diff = host();
+    diff.env("KUBECONFIG", scenario.kubeconfig());
+    let text = says(diff.arg("diff").arg("--config").arg(&config), 2);
+    for (case, message) in &messages {
+        let line = format!("Puppet {}/{}: {message}\n", scenario.namespace, case.name);
+        assert_says(&text, &[&line]);
+    }
+
+    // The same of a version that is to take over.
+    for (case, _) in &messages {
+        scenario
+            .puppet(case.name, json!({"variants": {"1": case.spec}}))
+            .await;
+        scenario.until_ready(case.name).await;
+    }
+    mount.put(FILE, &variant(1));
+    for (case, message) in &messages {
+        let held = scenario
+            .until_condition(PUPPET, case.name, "PluginHeldBack", "True", "Fails")
+            .await;
+        assert_says(&held, &[message]);
+    }
+}
