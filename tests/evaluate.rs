@@ -127,7 +127,7 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
     let authority = Authority::new(&scenario, "ca");
     put(&scenario, authority.sign("1"));
     let mut mount = Mount::new(&scenario.folder.path().join("mount"), FILE, &variant(0));
-    let more = "reads: [{apiVersion: v1, kind: ConfigMap}]\nlimits: {request: 1MiB}";
+    let more = "reads: [{apiVersion: v1, kind: ConfigMap}]\nlimits: {request: 1Mi}";
     let text = format!(
         "webhook: {{address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}}\nplugins: {}\nnamespaces: [{}]\n\
          controllers:\n{}",
@@ -154,8 +154,10 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
         let message = scenario.until_stalled(name, case.reason).await;
         assert_says(&message, &[case.says]);
         review(&scenario, &running, &authority, spec).await;
+        // As a text in JSON, which the log is.
+        let text = json!(message).to_string();
         running
-            .until_log(&["the webhook gives no verdict", &message])
+            .until_log(&["the webhook gives no verdict", text.trim_matches('"')])
             .await;
         if case.is_rendered {
             assert_says(&render(&scenario, spec), &[&format!("Puppet p: {message}\n")]);

@@ -305,7 +305,8 @@ impl Source for Preview<'_> {
             need, kind, selector, ..
         } = wanted;
         let resource = self.others.get(kind);
-        let resource = resource.ok_or_else(|| wanted.unreadable(KindError::Unknown(kind.clone())))?;
+        let resource =
+            resource.ok_or_else(|| wanted.unreadable(KindError::Unknown(kind.clone()).to_string()))?;
         let objects = Objects::new(&self.writer, resource);
         let mut place = everything_in(wanted.namespace.as_deref());
         let found = match &need.name {
@@ -321,7 +322,7 @@ impl Source for Preview<'_> {
             }
             None => objects.list(&place, need.label_selector.as_deref()).await,
         };
-        let mut found: Vec<DynamicObject> = found.map_err(|error| wanted.unreadable(error.message))?;
+        let mut found: Vec<DynamicObject> = found.map_err(|error| wanted.unreadable(error.message.into()))?;
         found.iter_mut().for_each(slim);
         found.sort_by_cached_key(ObjectName::of);
         Ok(found.into_iter().map(Arc::new).collect())

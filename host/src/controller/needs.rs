@@ -150,10 +150,10 @@ pub struct Wanted<'a> {
 impl Wanted<'_> {
     /// What it selects cannot be read now.
     #[must_use]
-    pub fn unreadable(&self, problem: impl ToString) -> NeedError {
+    pub fn unreadable(&self, problem: String) -> NeedError {
         NeedError::Unreadable {
             id: self.need.id.clone(),
-            problem: problem.to_string(),
+            problem,
         }
     }
 }

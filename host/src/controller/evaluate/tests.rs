@@ -32,7 +32,7 @@ impl Source for Shelf {
 
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
         match wanted.need.name.as_deref() {
-            Some("locked") => Err(wanted.unreadable("it is locked")),
+            Some("locked") => Err(wanted.unreadable("it is locked".to_owned())),
             name => Ok(vec![object(name.unwrap_or_default())]),
         }
     }
