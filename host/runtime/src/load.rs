@@ -11,7 +11,7 @@ use crate::limits::{self, MIB};
 /// Why a file is not a plugin of this host. The messages are for people: what is wrong, and what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Over [`Limits::module`].
+    /// Over [`Limits::module`](crate::Limits::module).
     #[error("the file has {} MiB; the limit is {} MiB", size.div_ceil(MIB), limit / MIB)]
     TooLarge {
         /// Bytes of the file.

@@ -1,6 +1,6 @@
 //! What breaks, and how it is mended.
 //!
-//! To add a fault: a variant of [`Fault`], a line in [`draw`], an arm in [`Fault::lane`], [`Fault::begin`] and
+//! To add a fault: a variant of [`Fault`], a line in [`Fault::draw`], an arm in [`Fault::lane`], [`Fault::begin`] and
 //! [`Fault::end`]. Its end must put everything right again, since a round is checked after all have ended. It holds no
 //! state of its own: what it needs to end is in the variant, drawn before it begins.
 
