@@ -464,10 +464,10 @@ pub(super) fn refusal(status: &kube::core::Status, acts_as: Option<&ServiceAccou
             format!("{said}; raise that ResourceQuota, or ask for less")
         }
         // Not what an admission plugin refuses, whoever asks.
-        (403, Some(account)) if said.contains("User \"") => format!(
+        (403, Some(account)) if is_missing_permission(said) => format!(
             "{said}; give the ServiceAccount {account}, as which the controller acts, that permission, and see that it exists"
         ),
-        (403, None) if said.contains("User \"") => format!("{said}; give the host's role that permission"),
+        (403, None) if is_missing_permission(said) => format!("{said}; give the host's role that permission"),
         (409, _) if is_field_conflict(said) => {
             format!(
                 "{said}; another manager has set these fields: remove them there, or from the plugin's answer"
@@ -475,6 +475,11 @@ pub(super) fn refusal(status: &kube::core::Status, acts_as: Option<&ServiceAccou
         }
         _ => said.clone(),
     }
+}
+
+/// Whether it is the authorizer that refuses, in its own words or in [`Objects::complete`]'s.
+fn is_missing_permission(said: &str) -> bool {
+    said.contains("User \"") || said.contains(": the host cannot ")
 }
 
 /// Whether a server-side apply was refused for fields of another manager: one field, or several.
