@@ -11,9 +11,10 @@ use crate::limits::MIB;
 /// How much later than its deadline a call may end: a tick of the epoch, and a busy machine.
 const SLACK: Duration = Duration::from_millis(500);
 
+/// Long enough for a plugin to describe itself on a busy machine.
 fn short() -> Limits {
     Limits {
-        deadline: Duration::from_millis(200),
+        deadline: Duration::from_millis(500),
         ..Limits::default()
     }
 }

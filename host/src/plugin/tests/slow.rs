@@ -12,7 +12,7 @@ use super::super::trust::Trust;
 use super::*;
 use crate::metrics::Metrics;
 
-/// How long the slow one may take; the machine is shared, so the others may not be quick either.
+/// How long the slow one may take in the end.
 const COMPILE: Duration = Duration::from_secs(6);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,8 +40,7 @@ async fn a_plugin_that_compiles_for_long_is_given_up_and_others_are_served_meanw
         let (slot, live) = Slot::new(RUNTIME.clone(), expected, metrics);
         (files.fill(Arc::new(slot)), live)
     };
-    let start = Instant::now();
-    let (_slow, mut slow) = fill("slow", COMPILE);
+    let (endless, slow) = fill("slow", COMPILE * 100);
     let (_quick, mut quick) = fill("quick", Limits::default().compile);
     let Live::Plugin(plugin) = quick
         .wait_for(|live| !matches!(live, Live::Loading))
@@ -52,11 +51,10 @@ async fn a_plugin_that_compiles_for_long_is_given_up_and_others_are_served_meanw
         panic!("the quick one is not loaded");
     };
     plugin.reconcile(&request()).await.outcome.unwrap();
-    assert!(
-        matches!(*slow.borrow(), Live::Loading),
-        "served after {:?}",
-        start.elapsed()
-    );
+    assert!(matches!(*slow.borrow(), Live::Loading), "it compiles still");
+    drop((endless, slow));
+    let start = Instant::now();
+    let (_slow, mut slow) = fill("slow", COMPILE);
     match &*slow
         .wait_for(|live| !matches!(live, Live::Loading))
         .await
