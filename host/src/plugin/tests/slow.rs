@@ -22,6 +22,8 @@ async fn a_plugin_that_compiles_for_long_is_given_up_and_others_are_served_meanw
     let quick = Fixture::new(cases::ANSWER).build(Form::Component);
     std::fs::write(folder.path().join("quick.wasm"), quick).unwrap();
     let files = Files::start().unwrap();
+    // Of its own: only so many are compiled at a time, and other tests compile, too.
+    let runtime = Runtime::new(EngineOptions::default()).unwrap();
     let fill = |name: &str, compile: Duration| {
         let expected = Expected {
             controller: name.into(),
@@ -37,7 +39,7 @@ async fn a_plugin_that_compiles_for_long_is_given_up_and_others_are_served_meanw
             trust: Trust::default(),
         };
         let metrics = Arc::new(Metrics::unread()).of(name, &expected.parent);
-        let (slot, live) = Slot::new(RUNTIME.clone(), expected, metrics);
+        let (slot, live) = Slot::new(runtime.clone(), expected, metrics);
         (files.fill(Arc::new(slot)), live)
     };
     let (endless, slow) = fill("slow", COMPILE * 100);
