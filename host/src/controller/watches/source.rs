@@ -38,8 +38,9 @@ pub(super) struct Limits {
     pub(super) watch: Duration,
     /// How much later than asked a watch may end. One that does not end hangs.
     pub(super) late: Duration,
-    /// How long a watch may bring nothing, not even a bookmark, of which the API server sends one a minute. After that it
-    /// may be silent because nothing comes through, and is asked for anew.
+    /// How long a watch may bring nothing before the next one takes its place, since nothing may come through. A current
+    /// API server sends a bookmark a minute, so that this ends no watch that works; an old one sends none of a kind that
+    /// does not change.
     pub(super) silent: Duration,
 }
 
@@ -191,17 +192,15 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// The next change; `None` at the end. Nothing is lost when this is dropped half-way.
+    /// The next change; `None` at the end, and when it has been silent for too long. Nothing is lost when this is dropped half-way.
     pub(super) async fn next(&mut self) -> Option<Result<WatchEvent<DynamicObject>, Trouble>> {
         let silent = Instant::now() + self.silent;
         match timeout_at(self.ends.min(silent), self.stream.next()).await {
             Ok(Some(Err(error))) => Some(Err(Trouble::of(&error))),
             Ok(Some(Ok(event))) => Some(Ok(event)),
             Ok(None) => None,
-            Err(_elapsed) if silent < self.ends => Some(Err(Trouble::passing(format!(
-                "a watch brought nothing within {:?}",
-                self.silent
-            )))),
+            // Nothing is wrong where there is nothing to say: the next watch goes on from here.
+            Err(_elapsed) if silent < self.ends => None,
             Err(_elapsed) => Some(Err(Trouble::passing(
                 "a watch did not end when it should have".to_owned(),
             ))),
