@@ -9,6 +9,7 @@ use super::api::{ApiError, Objects};
 use super::children::{Desired, owns, retains};
 use super::context::Context;
 use super::drift::says;
+use super::freshness::may_create;
 use super::object::{
     APPLIED_ANNOTATION, ChildKey, DIGEST_ANNOTATION, GENERATION_ANNOTATION, ObjectName, annotation,
     fingerprint, is_terminating, made_at,
@@ -131,33 +132,6 @@ async fn apply_one(
     Ok(outcome)
 }
 
-/// Whether a child that is missing may be created: its namespace stays, and its parent is the one that is known. When that
-/// is in doubt the API server is asked; the watch will bring the parent that is there.
-///
-/// # Errors
-/// When the namespace is being deleted, or the API server does not say whether the parent is there.
-pub(super) async fn may_create(
-    context: &Context,
-    parent: &DynamicObject,
-    child: &ChildKey,
-) -> Result<bool, ApiError> {
-    context.check_namespace(child)?;
-    let name = ObjectName::of(parent);
-    if !context.memory_of(&name, |memory| memory.parent_in_doubt) {
-        return Ok(true);
-    }
-    let fresh = Objects::new(&context.writer, &context.resource)
-        .read(&name)
-        .await?;
-    let is_there = fresh.is_some_and(|fresh| {
-        fresh.metadata.uid == parent.metadata.uid && is_terminating(&fresh) == is_terminating(parent)
-    });
-    if is_there {
-        context.memory_of(&name, |memory| memory.parent_in_doubt = false);
-    }
-    Ok(is_there)
-}
-
 /// Whether a child must be applied although it is there.
 fn needs_apply(context: &Context, parent: &DynamicObject, desired: &Desired, live: &DynamicObject) -> bool {
     if is_terminating(live) {
@@ -167,7 +141,7 @@ fn needs_apply(context: &Context, parent: &DynamicObject, desired: &Desired, liv
     if annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint) {
         return true;
     }
-    // No generation is newer than the parent's: `reconcile::freshness` has asked the API server.
+    // No generation is newer than the parent's: `freshness` has asked the API server.
     if made_at(parent, live) > parent.metadata.generation {
         return true;
     }

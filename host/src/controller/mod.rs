@@ -24,6 +24,7 @@ pub mod versions;
 pub mod api;
 pub mod apply;
 pub mod drift;
+mod freshness;
 pub mod secrets;
 
 pub mod provenance;

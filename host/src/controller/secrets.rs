@@ -9,9 +9,9 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use super::api::{ApiError, Fault, Objects};
-use super::apply::may_create;
 use super::children::{DesiredSecret, owns};
 use super::context::Context;
+use super::freshness::may_create;
 use super::object::{ObjectName, is_terminating};
 use super::provenance::PROVENANCE_ANNOTATION;
 use crate::config::Removal;

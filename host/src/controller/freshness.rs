@@ -7,9 +7,9 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 use tracing::info;
 
-use crate::controller::api::{ApiError, Objects};
-use crate::controller::context::Context;
-use crate::controller::object::{ObjectName, made_at};
+use super::api::{ApiError, Objects};
+use super::context::Context;
+use super::object::{ChildKey, ObjectName, is_terminating, made_at};
 
 /// The parent as it is known, or as the API server has it when one of its children was made of a newer generation or
 /// something else puts it in doubt. `None` when it is gone or another one has its name.
@@ -36,17 +36,13 @@ pub(super) async fn up_to_date(
     if !is_behind && !in_doubt {
         return Ok(Some(parent));
     }
-    let objects = Objects::new(&context.writer, &context.resource);
-    let fresh = match objects.read(&name).await {
-        Ok(fresh) => fresh,
+    let fresh = match read(context, &parent).await {
+        Ok(Some(fresh)) => fresh,
+        Ok(None) => return Ok(None),
         Err(error) => {
             context.memory_of(&name, |memory| memory.parent_in_doubt = in_doubt);
             return Err((parent, error));
         }
-    };
-    // The watch tells of what came instead.
-    let Some(fresh) = fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid) else {
-        return Ok(None);
     };
     if newest > fresh.metadata.generation {
         // Somebody wrote that annotation, or the cluster was restored from a backup: it is put right when the child is
@@ -54,4 +50,34 @@ pub(super) async fn up_to_date(
         context.memory_of(&name, |memory| memory.refuted_generation = claim);
     }
     Ok(Some(context.record_parent(fresh).unwrap_or(parent)))
+}
+
+/// Whether a child that is missing may be created: its namespace stays, and its parent is as it is known. The API server is
+/// asked when something puts the parent in doubt, which may come while the plugin is called.
+///
+/// # Errors
+/// When the namespace is being deleted, or the API server does not say whether the parent is there.
+pub(super) async fn may_create(
+    context: &Context,
+    parent: &DynamicObject,
+    child: &ChildKey,
+) -> Result<bool, ApiError> {
+    context.check_namespace(child)?;
+    let name = ObjectName::of(parent);
+    if !context.memory_of(&name, |memory| memory.parent_in_doubt) {
+        return Ok(true);
+    }
+    let fresh = read(context, parent).await?;
+    let is_as_known = fresh.is_some_and(|fresh| is_terminating(&fresh) == is_terminating(parent));
+    if is_as_known {
+        context.memory_of(&name, |memory| memory.parent_in_doubt = false);
+    }
+    Ok(is_as_known)
+}
+
+/// The parent as the API server has it. `None` when it is gone or another one has its name: the watch brings that one.
+async fn read(context: &Context, parent: &DynamicObject) -> Result<Option<DynamicObject>, ApiError> {
+    let objects = Objects::new(&context.writer, &context.resource);
+    let fresh = objects.read(&ObjectName::of(parent)).await?;
+    Ok(fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid))
 }
