@@ -8,21 +8,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/control-plane/lib.sh"
 cd "$here/.."
 
-version=0.9.1
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/operator-host/cargo-machete/$version
-
-if command -v cargo-machete >/dev/null; then
-    machete=cargo-machete
-else
-    machete=$cache/bin/cargo-machete
-    if [[ ! -x $machete ]]; then
-        say "Compiling cargo-machete $version"
-        cargo install --quiet --locked --debug "cargo-machete@$version" --root "$cache" >&2 || {
-            say "Unused dependencies are not looked for: cargo-machete cannot be installed here"
-            exit 0
-        }
-    fi
-fi
+machete=$(command -v cargo-machete || cargo_tool cargo-machete cargo-machete@0.9.1 --debug) || {
+    say "Unused dependencies are not looked for: cargo-machete cannot be installed here"
+    exit 0
+}
 # Each folder by itself: built files are not in them, and what it cannot read (the template of a manifest) it passes over.
 report=$("$machete" host tests plugins 2>&1) || {
     echo "$report" >&2

@@ -11,19 +11,8 @@ mkdir -p "${1:?the folder for the site}"
 out=$(cd "$1" && pwd)
 cd "$here/../.."
 
-version=0.5.4
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/operator-host/mdbook/$version
-
-if command -v mdbook >/dev/null; then
-    mdbook=mdbook
-else
-    mdbook=$cache/bin/mdbook
-    if [[ ! -x $mdbook ]]; then
-        say "Compiling mdbook $version"
-        cargo install --quiet --locked "mdbook@$version" --no-default-features --features search --root "$cache" >&2 ||
-            fail "mdbook cannot be installed" "Install mdbook $version and put it on the PATH."
-    fi
-fi
+mdbook=$(command -v mdbook || cargo_tool mdbook mdbook@0.5.4 --no-default-features --features search) ||
+    fail "mdbook cannot be installed" "Install it and put it on the PATH."
 
 # The pages keep their places, so that the links between them, and to files beside them, hold here too.
 work=$(mktemp -d)

@@ -6,15 +6,12 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# The version that the Rust SDK uses.
-version=0.61.1
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/operator-host/wit-bindgen/$version
+# shellcheck source=tests/control-plane/lib.sh
+source "$here/../../tests/control-plane/lib.sh"
 
-if [[ ! -x $cache/bin/wit-bindgen ]]; then
-    echo "plugins: installing wit-bindgen-cli $version with cargo" >&2
-    cargo install --quiet --locked "wit-bindgen-cli@$version" --no-default-features --features c --root "$cache" >&2
-fi
-"$cache/bin/wit-bindgen" c "$here/../../wit" --world plugin --out-dir "$here/bindings" "$@" >&2
+# The version that the Rust SDK uses.
+bindgen=$(cargo_tool wit-bindgen wit-bindgen-cli@0.61.1 --no-default-features --features c)
+"$bindgen" c "$here/../../wit" --world plugin --out-dir "$here/bindings" "$@" >&2
 # A test compares this, so that it needs no wit-bindgen.
 sum=$(cat "$here"/../../wit/*.wit | sha256sum | cut -d ' ' -f 1)
 if [[ ${1:-} == --check ]]; then

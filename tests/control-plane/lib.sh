@@ -27,6 +27,18 @@ as_root() {
     fi
 }
 
+# cargo_tool PROGRAM PACKAGE@VERSION OPTION...: prints where the program is, which cargo compiles into the user's cache once.
+cargo_tool() {
+    local program=$1 package=$2 cache
+    shift 2
+    cache=${XDG_CACHE_HOME:-$HOME/.cache}/operator-host/$program/${package#*@}
+    if [[ ! -x $cache/bin/$program ]]; then
+        say "Compiling $package"
+        cargo install --quiet --locked "$package" "$@" --root "$cache" >&2 || return
+    fi
+    echo "$cache/bin/$program"
+}
+
 # One background job at a time, in a process group of its own, so that all of it can be stopped: the children of
 # a script's ordinary background job do not even see Ctrl-C.
 job=''
