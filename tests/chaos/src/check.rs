@@ -50,6 +50,11 @@ impl Fault {
         self
     }
 
+    /// What is wrong, without the object.
+    pub(crate) fn what(&self) -> String {
+        self.what.clone()
+    }
+
     fn about(object: &DynamicObject, what: impl fmt::Display) -> Self {
         let kind = object.types.as_ref().map_or("", |types| types.kind.as_str());
         let mut object = object.clone();

@@ -52,7 +52,8 @@ impl Outcome {
 pub(crate) struct Report {
     started: Instant,
     rounds: usize,
-    failed: Vec<u64>,
+    /// The seeds of the rounds that went wrong, with what was found.
+    failed: Vec<(u64, Vec<String>)>,
     settled: Vec<f64>,
     gone: Vec<f64>,
     writes: Vec<f64>,
@@ -101,7 +102,8 @@ impl Report {
             *self.faults.entry(name.clone()).or_default() += 1;
         }
         if !outcome.is_exact() {
-            self.failed.push(seed);
+            self.failed
+                .push((seed, outcome.faults.iter().map(Fault::what).collect()));
             return;
         }
         self.settled.push(outcome.settled.as_secs_f64());
@@ -133,10 +135,13 @@ impl Report {
         if self.failed.is_empty() {
             return ExitCode::SUCCESS;
         }
-        for seed in &self.failed {
-            println!("failed: make chaos ROUNDS=1 SEED={seed}");
-        }
         println!("a seed that found a defect belongs into tests/chaos/regressions, with what it found");
+        for (seed, faults) in &self.failed {
+            println!("failed: make chaos ROUNDS=1 SEED={seed}");
+            for fault in faults {
+                println!("  {fault}");
+            }
+        }
         ExitCode::FAILURE
     }
 }
