@@ -26,9 +26,9 @@ use tracing::{info, warn};
 
 use self::elector::Elector;
 use self::term::Term;
-use crate::client::{ClientError, Connection, Writers};
+use crate::cluster::client::{ClientError, Connection, Writers};
+use crate::cluster::event_recorder::Events;
 use crate::config::leadership::{LeadershipConfig, Mode};
-use crate::controller::events::Events;
 use crate::telemetry::Instruments;
 
 /// What tells this process from every other, for Leases and for the audit log: where it runs, its version, and a

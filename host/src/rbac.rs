@@ -4,15 +4,15 @@
 //!
 //! | who asks | verbs |
 //! |---|---|
-//! | `controller::watches` | `list` and `watch` of parents, children, reads and CustomResourceDefinitions |
-//! | `controller::reconcile`, `status` | `list` of one parent, where the cache may be behind |
-//! | `controller::namespaces` | `list` and `watch` of Namespaces, where all of them are watched |
-//! | `controller::apply`, `secrets` | `create` and `patch` of children: an apply that creates needs both |
-//! | `controller::prune` | `delete` of children that are not retained |
-//! | `controller::status` | `patch` of the parents' `status` |
-//! | `controller::reconcile` | `patch` of the parents, when the plugin wants a finalizer or the controller had another name |
-//! | `controller::events` | `create` and `patch` of Events |
-//! | `controller::provenance` | `get` and `create` of the Secret with the key that proves what was generated |
+//! | `cluster::cache` | `list` and `watch` of parents, children, reads and CustomResourceDefinitions |
+//! | `reconcile`, `status` | `list` of one parent, where the cache may be behind |
+//! | `cluster::namespaces` | `list` and `watch` of Namespaces, where all of them are watched |
+//! | `reconcile::apply`, `secrets` | `create` and `patch` of children: an apply that creates needs both |
+//! | `reconcile::prune` | `delete` of children that are not retained |
+//! | `reconcile::status` | `patch` of the parents' `status` |
+//! | `reconcile` | `patch` of the parents, when the plugin wants a finalizer or the controller had another name |
+//! | `cluster::event_recorder` | `create` and `patch` of Events |
+//! | `reconcile::provenance` | `get` and `create` of the Secret with the key that proves what was generated |
 //! | `leader` | `get`, `create` and `update` of its Lease; of those of all controllers also `list` and `delete` |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
 //!
@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::leadership::{LeadershipConfig, Mode};
 use crate::config::{Config, ControllerConfig, Removal, ServiceAccount};
-use crate::controller::provenance::KEY_SECRET;
 use crate::plugin::contract::{Description, Kind};
+use crate::reconcile::provenance::KEY_SECRET;
 
 use self::resources::{Resource, Resources, UnknownKind};
 

@@ -11,13 +11,13 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use thiserror::Error;
 
+use crate::cluster::discovery::{KindError, Kinds, Resource};
 use crate::config::leadership::Mode;
 use crate::config::{Config, ControllerConfig, Removal};
-use crate::controller::children::removal;
-use crate::controller::kinds::{KindError, Kinds, Resource};
-use crate::controller::object::{CONTROLLER_LABEL, GENERATED_LABEL, ObjectName, controller_of, label};
 use crate::controller::parent_of;
+use crate::desired::plan::removal;
 use crate::leader::lease::GROUP_LABEL;
+use crate::object::{CONTROLLER_LABEL, GENERATED_LABEL, ObjectName, controller_of, label};
 use crate::plugin::contract::Kind;
 
 /// How many objects are listed at a time.
@@ -391,7 +391,7 @@ fn name_of(object: &PartialObjectMeta<DynamicObject>) -> ObjectName {
 fn plain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
-        other => crate::client::chain(other),
+        other => crate::cluster::client::chain(other),
     }
 }
 

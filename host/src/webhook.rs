@@ -21,10 +21,10 @@ use tracing::{debug, warn};
 
 use self::bounds::{Bounds, OBJECT};
 use self::review::Review;
-use crate::controller::context::Context;
-use crate::controller::object::shorten;
-use crate::controller::reconcile::{Admission, admit};
+use crate::object::shorten;
 use crate::plugin::weigh;
+use crate::reconcile::context::Context;
+use crate::reconcile::{Admission, admit};
 
 pub use self::server::{PATH, ServerError, start};
 

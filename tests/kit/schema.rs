@@ -1,6 +1,6 @@
 //! Resources and definitions against the API server's rules.
 
-use operator_host::author::{Problem, definition, schema, structural};
+use operator_host::crd::{Problem, definition, schema, structural};
 use operator_host::plugin::contract::Kind;
 use serde_json::{Value, json};
 

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{Failure, plugin_file, render};
-use crate::author::definition;
+use crate::crd::definition;
 use crate::plugin::contract::Request;
 use crate::plugin::{Call, CallError, LoadError, Plugin};
 use crate::rbac::power;

@@ -9,14 +9,14 @@ use anyhow::{Context, anyhow};
 use serde_json::Value;
 
 use super::{Failure, plugin_file, rendering};
-use crate::author::documents::{self, Document};
-use crate::client;
+use crate::cluster::client;
+use crate::cluster::discovery::Kinds;
 use crate::config::{Config, ControllerConfig};
-use crate::controller::kinds::Kinds;
-use crate::controller::object::ObjectName;
+use crate::dry_run::documents::{self, Document};
+use crate::dry_run::server_side::{Difference, Preview};
 use crate::metrics::Metrics;
+use crate::object::ObjectName;
 use crate::plugin::Plugin;
-use crate::preview::{Difference, Preview};
 
 /// The options of `diff`.
 #[derive(Debug, clap::Args)]

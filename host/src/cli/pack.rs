@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use k8s_openapi::ByteString;
 
 use super::{Failure, plugin_file};
-use crate::controller::object::DIGEST_ANNOTATION;
+use crate::object::DIGEST_ANNOTATION;
 use crate::plugin::Digest;
 use crate::plugin::pack::{Compression, INDEX_SUFFIX, Index, MAX_PARTS, SIGNATURE_SUFFIX};
 

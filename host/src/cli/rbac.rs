@@ -10,10 +10,10 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::{Failure, plugin_file};
-use crate::author::documents;
-use crate::client;
+use crate::cluster::client;
+use crate::cluster::discovery::{KindError, Kinds};
 use crate::config::{Config, ServiceAccount};
-use crate::controller::kinds::{KindError, Kinds};
+use crate::dry_run::documents;
 use crate::metrics::Metrics;
 use crate::plugin::contract::{Description, Kind};
 use crate::rbac::manifests::{Manifest, manifests};

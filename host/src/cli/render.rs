@@ -11,11 +11,11 @@ use kube::core::DynamicObject;
 
 use super::rendering::{self, Output};
 use super::{Failure, plugin_file, watch};
-use crate::author::documents::{self, Document};
-use crate::author::pass::{self, PassError, Scene};
-use crate::author::{definition, schema};
-use crate::controller::evaluate::EvaluateError;
+use crate::crd::{definition, schema};
+use crate::dry_run::documents::{self, Document};
+use crate::dry_run::offline::{self, PassError, Scene};
 use crate::plugin::{CallError, Plugin};
+use crate::reconcile::evaluate::EvaluateError;
 
 /// The options of `render`.
 #[derive(Debug, clap::Args)]
@@ -111,12 +111,12 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
     let mut done = Vec::with_capacity(parents.len());
     for parent in parents {
         let scene = Scene {
-            children: pass::own(&children, &parent, description),
+            children: offline::own(&children, &parent, description),
             parent: Arc::new(parent),
             related: related.clone(),
             now: args.now,
         };
-        let rendering = pass::pass(&plugin, &scene).await.map_err(|error| {
+        let rendering = offline::pass(&plugin, &scene).await.map_err(|error| {
             let name = scene.parent.metadata.name.clone().unwrap_or_default();
             let what = match &error {
                 PassError::Evaluate(EvaluateError::Call(CallError::Invalid { reason, .. })) => {
@@ -179,7 +179,7 @@ pub(super) fn parents(
                 }
             }
             match document.dynamic() {
-                Ok(object) => parents.push(pass::admit(object, crd, now)),
+                Ok(object) => parents.push(offline::admit(object, crd, now)),
                 Err(error) => wrong.push(format!("{}: {error}", place(file, &document))),
             }
         }

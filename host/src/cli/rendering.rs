@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use similar::{ChangeTag, TextDiff};
 
 use super::Failure;
-use crate::author::documents::kind_of;
-use crate::author::pass::{Rendering, Scene};
-use crate::controller::object::ObjectName;
+use crate::dry_run::documents::kind_of;
+use crate::dry_run::offline::{Rendering, Scene};
+use crate::object::ObjectName;
 use crate::plugin::contract::Kind;
 
 /// How to print.

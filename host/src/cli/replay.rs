@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use serde_json::Value;
 
 use super::{Failure, plugin_file, rendering};
-use crate::author::documents::kind_of;
+use crate::dry_run::documents::kind_of;
 use crate::files;
 use crate::plugin::Plugin;
 use crate::plugin::contract::Export;

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Failure;
-use crate::client::Connection;
+use crate::cluster::client::Connection;
 use crate::config::trust::Keys;
 use crate::config::{Config, ConfigError, parse_size};
 use crate::health::server;

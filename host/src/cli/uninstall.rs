@@ -7,9 +7,9 @@ use std::sync::Arc;
 use anyhow::anyhow;
 
 use super::Failure;
-use crate::client;
+use crate::cluster::client;
+use crate::cluster::discovery::Kinds;
 use crate::config::Config;
-use crate::controller::kinds::Kinds;
 use crate::metrics::Metrics;
 use crate::uninstall::{Holder, Left, Uninstall};
 

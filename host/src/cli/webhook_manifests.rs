@@ -8,8 +8,8 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::{Failure, plugin_file};
-use crate::author::documents;
 use crate::config::{Config, ControllerConfig};
+use crate::dry_run::documents;
 use crate::plugin::contract::is_dns_label;
 use crate::webhook::PATH;
 

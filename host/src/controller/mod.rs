@@ -1,42 +1,6 @@
 //! One controller: from a change in the cluster to a parent in the queue, and from the queue to a pass.
-//!
-//! Modules in the order in which a change runs through them.
 
-pub mod object;
-
-pub mod kinds;
-pub mod namespaces;
-pub mod watches;
-
-pub mod queue;
-
-pub mod context;
-pub mod observer;
-pub mod reconcile;
 pub mod scope;
-
-pub mod evaluate;
-pub mod needs;
-
-pub mod children;
-pub mod versions;
-
-pub mod api;
-pub mod apply;
-pub mod drift;
-mod freshness;
-pub mod secrets;
-
-pub mod provenance;
-pub mod prune;
-pub mod release;
-
-pub mod events;
-pub mod status;
-
-pub mod backoff;
-
-pub mod proving;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -49,21 +13,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, error, info, info_span};
 
-use self::children::{is_ours, is_reference_to, reaches};
-use self::context::{Context, KindWatches};
-use self::namespaces::News;
-use self::object::{
+use crate::cluster::cache::{Change, Watch, WatchState};
+use crate::cluster::namespaces::News;
+use crate::config::ControllerConfig;
+use crate::desired::plan::{is_ours, is_reference_to, reaches};
+use crate::leader::term::Warmth;
+use crate::object::{
     ChildKey, ObjectName, PARENT_ANNOTATION, annotation, controller_of, is_terminating, version,
 };
-use self::observer::Observer;
-use self::queue::{Trigger, Work};
-use self::reconcile::{Next, reconcile};
-use self::watches::{Change, Watch, WatchState};
-use crate::config::ControllerConfig;
-use crate::leader::term::Warmth;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
+use crate::reconcile::context::{Context, KindWatches};
+use crate::reconcile::observer::Observer;
+use crate::reconcile::{Next, reconcile};
 use crate::trace::Span;
+use crate::work_queue::{Trigger, Work, backoff};
 
 /// Runs one controller until it is told to stop, then waits for the passes under way. While another replica leads, it
 /// keeps its caches full and does nothing else.

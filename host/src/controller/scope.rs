@@ -6,11 +6,11 @@ use std::sync::Arc;
 use futures::future::join_all;
 use tracing::info;
 
-use super::context::{ByNamespace, Context, KindWatches};
-use super::queue::Trigger;
-use super::watches::{Watch, WatchState, Watches};
+use crate::cluster::cache::{Watch, WatchState, Watches};
 use crate::config::ControllerConfig;
 use crate::plugin::contract::Kind;
+use crate::reconcile::context::{ByNamespace, Context, KindWatches};
+use crate::work_queue::Trigger;
 
 /// The namespaces in which a controller's children and reads are watched, when its parents are in `namespaces`.
 pub fn with_others<'a>(

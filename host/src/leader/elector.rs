@@ -17,8 +17,8 @@ use super::leases::{Leases, Outcome};
 use super::replicas::Replicas;
 use super::share::{Member, allotted, surplus};
 use super::term::{Phase, Term, Warmth};
+use crate::cluster::event_recorder::Events;
 use crate::config::leadership::{LeadershipConfig, Mode};
-use crate::controller::events::Events;
 use crate::health::Pulse;
 use crate::telemetry::Instruments;
 

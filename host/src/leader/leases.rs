@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use tracing::debug;
 
 use super::lease::GROUP_LABEL;
-use crate::client::chain;
+use crate::cluster::client::chain;
 use crate::config::leadership::{LeadershipConfig, Mode};
 
 /// What came of a write.

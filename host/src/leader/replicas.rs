@@ -9,7 +9,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 use super::lease::{Candidate, Step, Timing};
 use super::share::{Member, Members};
-use crate::controller::object::fingerprint;
+use crate::object::fingerprint;
 
 /// Annotation of a replica's own Lease: the Leases that it could hold.
 const ABLE_ANNOTATION: &str = "operator-host.dev/able";

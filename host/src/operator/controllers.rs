@@ -10,14 +10,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::client::{ClientError, Pace};
+use crate::cluster::cache::{Keep, KeepPolicy, Watch};
+use crate::cluster::client::{ClientError, Pace};
 use crate::config::{Config, ControllerConfig};
-use crate::controller::proving::Proving;
-use crate::controller::watches::{Keep, KeepPolicy, Watch};
 use crate::plugin::Runtime;
 use crate::plugin::registry::{Expected, Live, Slot};
 use crate::plugin::reload::{Files, Filled};
 use crate::plugin::versions::{Room, Versions};
+use crate::rollout::Proving;
 use crate::supervisor::{Hands, Shared, supervise};
 
 /// See the module.

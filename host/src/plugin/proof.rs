@@ -1,6 +1,6 @@
 //! What stands between a candidate that is loaded and its being live.
 //!
-//! This module knows no objects: who proves is [`crate::controller::proving`], and the [`super::registry::Slot`] does
+//! This module knows no objects: who proves is [`crate::rollout`], and the [`super::registry::Slot`] does
 //! as it is told.
 
 use tokio::sync::watch;

@@ -6,13 +6,13 @@ use std::sync::{Arc, LazyLock};
 
 use kube::core::DynamicObject;
 use operator_host::config::{Config, ControllerConfig, Removal};
-use operator_host::controller::children::{Plan, Policy, owns, plan, retains};
-use operator_host::controller::object::{
+use operator_host::desired::plan::{Plan, Policy, owns, plan, retains};
+use operator_host::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, PARENT_ANNOTATION, name_problem,
 };
-use operator_host::controller::provenance::Proof;
 use operator_host::plugin::Limits;
 use operator_host::plugin::contract::{CommandOutput, Kind, Response};
+use operator_host::reconcile::provenance::Proof;
 use operator_host_runtime::fuzzing;
 use serde_json::{Value, json};
 
@@ -256,7 +256,7 @@ fn existing(
             json!({PARENT_ANNOTATION: parent}),
         )
     };
-    let own = operator_host::controller::object::ObjectName::of(parent).to_string();
+    let own = operator_host::object::ObjectName::of(parent).to_string();
     let (owners, (labels, annotations)) = match cluster % 8 {
         0 | 1 => return None,
         2 => (owner("uid-a", "a", "Shop"), marked(&own)),

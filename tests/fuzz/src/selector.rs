@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use kube::core::{DynamicObject, SelectorExt as _};
 use operator_host::config::ControllerConfig;
-use operator_host::controller::needs::{self, Rights};
 use operator_host::plugin::contract::Need;
+use operator_host::reconcile::needs::{self, Rights};
 use serde_json::json;
 
 use crate::answer;
@@ -89,7 +89,7 @@ fn a_selector(config: &ControllerConfig, mut draw: Draw<'_>) {
     }))
     .expect("an object");
     let kind = answer::kind("v1", "ConfigMap");
-    let name = operator_host::controller::object::ObjectName::of(&parent);
+    let name = operator_host::object::ObjectName::of(&parent);
     assert_eq!(needs::selects(&need, &name, &kind, &object), picks, "{text:?}");
 }
 

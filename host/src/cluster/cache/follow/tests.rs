@@ -1,0 +1,380 @@
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use futures::stream::{self, StreamExt};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::{Request, Response};
+use kube::client::Body;
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::cache::{Form, Scope};
+use crate::metrics::Metrics;
+use crate::plugin::contract::Kind;
+
+/// What the API server does with a request.
+enum Reply {
+    Refuse(u16),
+    /// Names of what there is, and the token of the next page.
+    List(&'static [&'static str], Option<&'static str>),
+    /// Takes a watch and sends these events. It stays open.
+    Watch(Vec<Value>),
+    Silence,
+}
+
+const VERSION: &str = "10";
+
+fn object(name: &str, version: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": "n", "uid": name, "resourceVersion": version } })
+}
+
+fn added(name: &str, version: &str) -> Value {
+    json!({ "type": "ADDED", "object": object(name, version) })
+}
+
+fn body(text: String, stays_open: bool) -> UnsyncBoxBody<Bytes, Infallible> {
+    let text = stream::iter([Ok(Frame::data(Bytes::from(text)))]);
+    match stays_open {
+        true => StreamBody::new(text.chain(stream::pending())).boxed_unsync(),
+        false => StreamBody::new(text).boxed_unsync(),
+    }
+}
+
+async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
+    let response = Response::builder();
+    let response = match reply {
+        Reply::Silence => std::future::pending().await,
+        Reply::Refuse(code) => {
+            let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "not now.",
+                "reason": "", "code": code });
+            response.status(code).body(body(status.to_string(), false))
+        }
+        Reply::List(names, token) => {
+            let items: Vec<_> = names.iter().map(|name| object(name, "5")).collect();
+            let list = json!({ "apiVersion": "v1", "kind": "PodList", "items": items,
+                "metadata": { "resourceVersion": VERSION, "continue": token } });
+            response.body(body(list.to_string(), false))
+        }
+        Reply::Watch(events) => {
+            let lines = events.iter().map(|event| format!("{event}\n")).collect();
+            response.body(body(lines, true))
+        }
+    };
+    response.unwrap()
+}
+
+/// A watch whose API server answers the requests in turn, the last one for ever.
+struct Followed {
+    inner: Arc<Inner>,
+    requests: Arc<Mutex<Vec<String>>>,
+    task: tokio::task::JoinHandle<String>,
+}
+
+fn follow_these(script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
+    let limits = Limits {
+        page: Duration::from_millis(200),
+        start: Duration::from_millis(200),
+        watch: Duration::from_millis(300),
+        late: Duration::from_millis(100),
+        silent: Duration::from_secs(60),
+    };
+    follow_within(limits, script, grace)
+}
+
+fn follow_within(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
+    let requests = Arc::<Mutex<Vec<String>>>::default();
+    let seen = Arc::clone(&requests);
+    let script = Arc::new(script);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let index = {
+            let mut seen = seen.lock().unwrap();
+            seen.push(request.uri().to_string());
+            seen.len() - 1
+        };
+        let reply = script[index.min(script.len() - 1)]();
+        async move { Ok::<_, Infallible>(answer(reply).await) }
+    });
+    let kind = Kind {
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+    };
+    let scope = Scope {
+        kind,
+        namespace: None,
+        form: Form::Whole,
+    };
+    let keep = Keep {
+        all: true,
+        ..Keep::default()
+    };
+    let inner = Arc::new(Inner::new(scope, keep, Arc::new(Metrics::unread())));
+    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Pod"), "pods");
+    let source = Source {
+        api: Api::all_with(Client::new(service, "default"), &resource),
+        form: Form::Whole,
+        limits,
+    };
+    let followed = Arc::clone(&inner);
+    let task = tokio::spawn(async move {
+        let mut retry = Retry {
+            grace,
+            ..Retry::default()
+        };
+        follow(&followed, &source, &mut retry).await
+    });
+    Followed {
+        inner,
+        requests,
+        task,
+    }
+}
+
+impl Followed {
+    async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let waited = tokio::time::timeout(Duration::from_secs(30), async {
+            while !condition(self) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert!(waited.await.is_ok(), "never {what}: {:?}", self.requests());
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    fn lists(&self) -> usize {
+        self.requests()
+            .iter()
+            .filter(|uri| !uri.contains("watch=true"))
+            .count()
+    }
+
+    fn state(&self) -> WatchState {
+        self.inner.state.borrow().clone()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self
+            .inner
+            .read()
+            .objects
+            .keys()
+            .map(|name| name.name.clone())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// Regression: after six refusals in a row each watch failed, gave up its position and listed everything again.
+#[tokio::test]
+async fn a_server_that_has_no_time_is_asked_for_what_came_after_and_never_for_a_list() {
+    let refuse = || Reply::Refuse(429);
+    let mut script: Vec<fn() -> Reply> = vec![|| Reply::List(&["a"], None)];
+    script.extend([refuse as fn() -> Reply; 4]);
+    script.extend([
+        (|| Reply::Refuse(503)) as fn() -> Reply,
+        || Reply::Refuse(500),
+        || Reply::Watch(vec![added("b", "12")]),
+    ]);
+    let followed = follow_these(script, LONG);
+    followed
+        .until("synced", |it| it.state() == WatchState::Synced)
+        .await;
+    let mut states = followed.inner.state.subscribe();
+    states.mark_unchanged();
+    followed
+        .until("the change after it", |it| it.names() == ["a", "b"])
+        .await;
+    assert_eq!(followed.lists(), 1);
+    assert!(
+        followed.requests()[1..8]
+            .iter()
+            .all(|uri| uri.contains(&format!("resourceVersion={VERSION}"))),
+        "{:?}",
+        followed.requests()
+    );
+    assert!(
+        !states.has_changed().unwrap(),
+        "it was well for everybody: {:?}",
+        followed.state()
+    );
+}
+
+#[tokio::test]
+async fn a_trouble_that_lasts_is_a_failure_until_the_watch_goes_on_where_it_was() {
+    let followed = follow_these(
+        vec![
+            || Reply::List(&["a"], None),
+            || Reply::Refuse(503),
+            || Reply::Refuse(503),
+            || Reply::Refuse(503),
+            || Reply::Watch(Vec::new()),
+        ],
+        Duration::from_millis(150),
+    );
+    followed
+        .until("failing", |it| matches!(it.state(), WatchState::Failing(_)))
+        .await;
+    assert_eq!(
+        followed.state(),
+        WatchState::Failing("the API server answers 503: not now".into())
+    );
+    followed
+        .until("well again", |it| it.state() == WatchState::Synced)
+        .await;
+    assert_eq!(followed.lists(), 1);
+}
+
+#[tokio::test]
+async fn a_refusal_for_good_is_said_at_once() {
+    let followed = follow_these(vec![|| Reply::List(&[], None), || Reply::Refuse(403)], LONG);
+    let said = followed.task.await.unwrap();
+    assert_eq!(
+        said,
+        "not now; give the host's role the verbs list and watch on it"
+    );
+    let followed = follow_these(vec![|| Reply::Refuse(404)], LONG);
+    let said = followed.task.await.unwrap();
+    assert!(said.contains("does not serve the kind v1/Pod"), "{said}");
+}
+
+#[tokio::test]
+async fn a_position_that_the_server_has_forgotten_costs_a_list() {
+    let gone = || {
+        let status = json!({ "kind": "Status", "status": "Failure", "message": "too old", "reason": "Expired",
+            "code": 410 });
+        Reply::Watch(vec![json!({ "type": "ERROR", "object": status })])
+    };
+    let followed = follow_these(
+        vec![
+            || Reply::List(&["a", "b"], None),
+            gone,
+            || Reply::List(&["b"], None),
+            || Reply::Watch(Vec::new()),
+        ],
+        LONG,
+    );
+    followed.until("listed anew", |it| it.names() == ["b"]).await;
+    assert_eq!(followed.lists(), 2);
+}
+
+#[tokio::test]
+async fn a_list_goes_on_with_the_page_that_was_refused() {
+    let followed = follow_these(
+        vec![
+            || Reply::List(&["a"], Some("next")),
+            || Reply::Refuse(429),
+            || Reply::Silence,
+            || Reply::List(&["b"], None),
+            || Reply::Watch(Vec::new()),
+        ],
+        LONG,
+    );
+    followed
+        .until("synced", |it| it.state() == WatchState::Synced)
+        .await;
+    assert_eq!(followed.names(), ["a", "b"]);
+    let requests = followed.requests();
+    assert!(
+        requests[1..4].iter().all(|uri| uri.contains("continue=next")),
+        "{requests:?}"
+    );
+}
+
+/// Regression: a list, or a watch, on a connection that stayed open and silent was waited for without end.
+#[tokio::test]
+async fn what_hangs_is_asked_again() {
+    let followed = follow_these(
+        vec![
+            || Reply::Silence,
+            || Reply::List(&["a"], None),
+            // It does not begin; then it begins and neither brings anything nor ends.
+            || Reply::Silence,
+            || Reply::Watch(vec![added("b", "12")]),
+            || Reply::Watch(vec![added("c", "13")]),
+        ],
+        LONG,
+    );
+    followed
+        .until("everything", |it| it.names() == ["a", "b", "c"])
+        .await;
+    assert_eq!(followed.lists(), 2, "the first was never answered");
+    let last = &followed.requests()[4];
+    assert!(
+        last.contains("resourceVersion=12"),
+        "it goes on where it was: {last}"
+    );
+}
+
+/// Regression: a watch on a connection through which nothing came any more was believed until its time was over.
+#[tokio::test]
+async fn a_watch_that_brings_nothing_is_asked_for_anew_long_before_its_end() {
+    let limits = Limits {
+        watch: Duration::from_secs(300),
+        silent: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let followed = follow_within(
+        limits,
+        vec![
+            || Reply::List(&["a"], None),
+            || Reply::Watch(vec![added("b", "12")]),
+            || Reply::Watch(vec![added("c", "13")]),
+        ],
+        LONG,
+    );
+    followed
+        .until("everything", |it| it.names() == ["a", "b", "c"])
+        .await;
+    assert_eq!(followed.lists(), 1, "it goes on where it was");
+    let last = &followed.requests()[2];
+    assert!(last.contains("resourceVersion=12"), "{last}");
+}
+
+#[test]
+fn a_server_that_is_away_is_tried_every_second_however_long_it_takes() {
+    let mut retry = Retry::default();
+    for full in [100, 200, 400, 800, 1000, 1000] {
+        let delay = retry.delay(Instant::now(), LAST_DELAY_AWAY, None).as_millis();
+        assert!(delay <= full && delay >= full / 2, "{delay} of {full}");
+    }
+    for _ in 0..50 {
+        assert!(retry.delay(Instant::now(), LAST_DELAY_AWAY, None) <= LAST_DELAY_AWAY);
+    }
+}
+
+#[test]
+fn what_the_server_asks_for_is_the_least_and_not_all_come_back_together() {
+    let asked = Duration::from_secs(8);
+    let delays: HashSet<Duration> = (0..20)
+        .map(|_| Retry::default().delay(Instant::now(), LAST_DELAY_AWAY, Some(asked)))
+        .collect();
+    assert!(
+        delays
+            .iter()
+            .all(|delay| *delay >= asked && *delay <= asked.mul_f64(1.5)),
+        "{delays:?}"
+    );
+    assert!(delays.len() > 10);
+    let absurd = Retry::default().delay(Instant::now(), LAST_DELAY_AWAY, Some(LONG));
+    assert!(absurd <= LAST_RETRY_AFTER.mul_f64(1.5), "{absurd:?}");
+}
+
+#[tokio::test]
+async fn a_kind_that_can_be_listed_and_not_watched_is_never_well() {
+    let followed = follow_these(vec![|| Reply::List(&["a"], None), || Reply::Refuse(403)], LONG);
+    followed.inner.fail("refused before".into());
+    let mut states = followed.inner.state.subscribe();
+    states.mark_unchanged();
+    followed.until("refused", |it| it.task.is_finished()).await;
+    assert_eq!(followed.names(), ["a"]);
+    assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
+}

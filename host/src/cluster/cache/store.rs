@@ -1,0 +1,95 @@
+//! What a watch has seen: its objects by name, and by the parent that they refer to.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use tokio::time::Instant;
+
+use crate::object::{ObjectName, PARENT_ANNOTATION, annotation, controller_of, version};
+
+/// How an object refers to its parent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Reference {
+    Owner(String),
+    Annotation(String),
+}
+
+fn references(object: &DynamicObject) -> impl Iterator<Item = Reference> {
+    let owner = controller_of(object).map(|owner| Reference::Owner(owner.uid.clone()));
+    let annotation = annotation(object, PARENT_ANNOTATION).map(|name| Reference::Annotation(name.to_owned()));
+    owner.into_iter().chain(annotation)
+}
+
+/// How long a deletion is remembered: longer than any answer to a write may be under way.
+const MEMORY_OF_DELETIONS: Duration = Duration::from_secs(60);
+
+/// An object that went.
+struct Deletion {
+    /// It never comes back.
+    uid: String,
+    /// The version at which it went, or which it had before.
+    version: Option<u128>,
+    at: Instant,
+}
+
+#[derive(Default)]
+pub(super) struct Store {
+    pub(super) objects: HashMap<ObjectName, Arc<DynamicObject>>,
+    pub(super) index: HashMap<Reference, BTreeSet<ObjectName>>,
+    /// What went, and when: the answer to a write may come later than the word that its object is gone, and must not
+    /// bring it back.
+    deletions: HashMap<ObjectName, Deletion>,
+    /// When old deletions were last forgotten.
+    forgotten: Option<Instant>,
+}
+
+impl Store {
+    pub(super) fn put(&mut self, name: ObjectName, object: Arc<DynamicObject>) -> Option<Arc<DynamicObject>> {
+        let old = self.take(&name);
+        for reference in references(&object) {
+            self.index.entry(reference).or_default().insert(name.clone());
+        }
+        self.objects.insert(name, object);
+        old
+    }
+
+    pub(super) fn remember_deletion(&mut self, name: ObjectName, uid: String, version: Option<u128>) {
+        let now = Instant::now();
+        if self.forgotten.is_none_or(|at| now - at > MEMORY_OF_DELETIONS) {
+            self.deletions
+                .retain(|_, deletion| now - deletion.at <= MEMORY_OF_DELETIONS);
+            self.forgotten = Some(now);
+        }
+        self.deletions.insert(
+            name,
+            Deletion {
+                uid,
+                version,
+                at: now,
+            },
+        );
+    }
+
+    pub(super) fn is_deleted(&self, name: &ObjectName, object: &DynamicObject) -> bool {
+        self.deletions.get(name).is_some_and(|deletion| {
+            let is_older =
+                matches!((deletion.version, version(object)), (Some(gone), Some(version)) if version <= gone);
+            is_older || object.metadata.uid.as_ref() == Some(&deletion.uid)
+        })
+    }
+
+    pub(super) fn take(&mut self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
+        let old = self.objects.remove(name)?;
+        for reference in references(&old) {
+            if let Some(names) = self.index.get_mut(&reference) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.index.remove(&reference);
+                }
+            }
+        }
+        Some(old)
+    }
+}

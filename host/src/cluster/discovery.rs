@@ -1,0 +1,184 @@
+//! Kinds and the resources behind them, from the API server's discovery; plurals are never guessed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kube::core::GroupVersionKind;
+use kube::discovery::Scope;
+use kube::{Client, discovery};
+use thiserror::Error;
+use tokio::sync::watch;
+
+use super::client::chain;
+use super::resource_client::refusal;
+use crate::metrics::Metrics;
+use crate::plugin::contract::Kind;
+
+/// How to address the objects of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resource {
+    /// Group, version, kind and plural.
+    pub api: kube::core::ApiResource,
+    /// Whether its objects are in namespaces.
+    pub namespaced: bool,
+    /// Whether it has the `status` subresource.
+    pub has_status: bool,
+}
+
+/// How long the API server may take to say what it serves.
+const DISCOVERY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Why a kind has no resource.
+#[derive(Clone, Debug, Error)]
+pub enum KindError {
+    /// The API server does not serve it.
+    #[error("the cluster does not serve the kind {0}: install its CustomResourceDefinition")]
+    Unknown(Kind),
+    /// Discovery failed.
+    #[error("cannot look up the kind {kind} in the cluster: {message}")]
+    Discovery {
+        /// The kind.
+        kind: Kind,
+        /// What the API server or the connection said.
+        message: String,
+    },
+}
+
+/// Remembers what discovery said until [`Kinds::changed`] is called.
+pub struct Kinds {
+    client: Client,
+    metrics: Arc<Metrics>,
+    known: Mutex<HashMap<Kind, Arc<Resource>>>,
+    generation: watch::Sender<u64>,
+    /// How often the definitions of a group have changed.
+    groups: Mutex<HashMap<String, u64>>,
+}
+
+impl Kinds {
+    /// Nothing is asked yet.
+    #[must_use]
+    pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
+        Self {
+            client,
+            metrics,
+            known: Mutex::default(),
+            generation: watch::Sender::new(0),
+            groups: Mutex::default(),
+        }
+    }
+
+    /// The resource behind a kind.
+    ///
+    /// # Errors
+    /// When the API server does not serve the kind or does not answer.
+    pub async fn resolve(&self, kind: &Kind) -> Result<Arc<Resource>, KindError> {
+        if let Some(resource) = self.lock().get(kind) {
+            return Ok(Arc::clone(resource));
+        }
+        let gvk = gvk(kind);
+        let asked = tokio::time::timeout(DISCOVERY_TIMEOUT, discovery::pinned_kind(&self.client, &gvk)).await;
+        let Ok(asked) = asked else {
+            return Err(KindError::Discovery {
+                kind: kind.clone(),
+                message: format!("no answer within {DISCOVERY_TIMEOUT:?}"),
+            });
+        };
+        let found = match asked {
+            Ok((api, capabilities)) => Ok(Arc::new(Resource {
+                api,
+                namespaced: capabilities.scope == Scope::Namespaced,
+                has_status: capabilities
+                    .subresources
+                    .iter()
+                    .any(|(sub, _)| sub.plural == "status"),
+            })),
+            Err(error) if is_missing(&error) => Err(KindError::Unknown(kind.clone())),
+            Err(error) => Err(KindError::Discovery {
+                kind: kind.clone(),
+                message: in_words(&error),
+            }),
+        }?;
+        self.metrics
+            .know_kind(&found.api.group, &found.api.plural, &found.api.kind);
+        self.lock().insert(kind.clone(), Arc::clone(&found));
+        Ok(found)
+    }
+
+    /// A CustomResourceDefinition came, changed or went: forgets what discovery said of its group and wakes
+    /// whoever waits for a kind. Built-in kinds do not change while a server runs.
+    pub fn changed(&self, group: &str) {
+        self.lock().retain(|kind, _| gvk(kind).group != group);
+        *self.groups().entry(group.to_owned()).or_default() += 1;
+        self.generation.send_modify(|generation| *generation += 1);
+    }
+
+    /// Forgets what discovery said of one kind: it may have been behind.
+    pub fn forget(&self, kind: &Kind) {
+        self.lock().remove(kind);
+    }
+
+    /// How often the definitions of these kinds' groups have changed.
+    pub fn changes<'a>(&self, kinds: impl Iterator<Item = &'a Kind>) -> u64 {
+        let groups = self.groups();
+        kinds.filter_map(|kind| groups.get(&gvk(kind).group)).sum()
+    }
+
+    /// Changes whenever [`Kinds::changed`] was called.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+
+    fn groups(&self) -> std::sync::MutexGuard<'_, HashMap<String, u64>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Kind, Arc<Resource>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The kind in the form that kube wants it.
+#[must_use]
+pub fn gvk(kind: &Kind) -> GroupVersionKind {
+    let (group, version) = kind
+        .api_version
+        .split_once('/')
+        .unwrap_or(("", &kind.api_version));
+    GroupVersionKind::gvk(group, version, &kind.kind)
+}
+
+fn in_words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => refusal(status, None),
+        other => chain(other),
+    }
+}
+
+fn is_missing(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 404,
+        kube::Error::Discovery(_) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_refused_lookup_is_told_in_the_server_s_words_and_with_what_to_do() {
+        let refused = |code, said: &str| {
+            let status = Status::failure(said, "Forbidden").with_code(code);
+            in_words(&kube::Error::Api(Box::new(status)))
+        };
+        assert_eq!(
+            refused(403, "forbidden: User \"host\" cannot get path \"/apis/a/v1\""),
+            "forbidden: User \"host\" cannot get path \"/apis/a/v1\"; give the host's role that permission"
+        );
+        assert_eq!(refused(500, "no etcd"), "no etcd");
+    }
+}

@@ -1,0 +1,383 @@
+//! Events on parents: what `kubectl describe` shows.
+//!
+//! They are written off the path of a reconcile, at a bounded rate. Each controller has a line of its own, with a length
+//! and a pace of its own, and the lines take turns: a controller with too much to say drops its own Events, which are
+//! counted, and holds up no other. An Event that repeats is counted up as a series instead of written anew.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::Resource as _;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::{Event, EventSeries};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::DynamicObject;
+use kube::{Api, ResourceExt};
+use opentelemetry::trace::TraceId;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
+use tracing::{debug, warn};
+
+use super::client::Writer;
+use crate::metrics::Metrics;
+use crate::object::{DIGEST_ANNOTATION, shorten};
+use crate::plugin::Digest;
+use crate::plugin::contract::EventType;
+use crate::trace;
+
+/// How many Events of one controller may wait to be written.
+const CAPACITY: usize = 256;
+/// How many may be on their way to the lines, which only takes as long as to look at each.
+const ON_THE_WAY: usize = 1024;
+/// The shortest time between two writes: Events must not take the API server's time from the children they tell of.
+const PACE: Duration = Duration::from_millis(40);
+/// The shortest time between two writes of one controller.
+const PACE_OF_ONE: Duration = Duration::from_millis(80);
+/// How long an Event that repeats is counted up, as in Kubernetes' own recorder.
+const SERIES: Duration = Duration::from_secs(360);
+/// How long one write may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The API server refuses a longer note or reason.
+const MAX_NOTE: usize = 1024;
+const MAX_REASON: usize = 128;
+
+/// One Event to be written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Entry {
+    controller: String,
+    action: &'static str,
+    regarding: Reference,
+    type_: &'static str,
+    reason: String,
+    note: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Reference {
+    api_version: String,
+    kind: String,
+    namespace: Option<String>,
+    name: String,
+    uid: String,
+}
+
+type Annotations = BTreeMap<String, String>;
+
+enum Message {
+    /// The annotations are no part of what makes two Events the same.
+    Write(Box<(Entry, Option<Annotations>, Writer)>),
+    /// To be told when all before it are written.
+    Flush(oneshot::Sender<()>),
+}
+
+/// Takes Events; cheap to clone. The task ends when the last clone is dropped.
+#[derive(Clone)]
+pub struct Events {
+    sender: mpsc::Sender<Message>,
+    writer: Writer,
+    metrics: Arc<Metrics>,
+}
+
+impl Events {
+    /// Starts the task that writes them. `instance` tells replicas apart, such as the pod's name.
+    #[must_use]
+    pub fn start(writer: Writer, instance: String, metrics: Arc<Metrics>) -> (Self, JoinHandle<()>) {
+        let (sender, receiver) = mpsc::channel(ON_THE_WAY);
+        let task = tokio::spawn(sort(instance, receiver, Arc::clone(&metrics)));
+        let events = Self {
+            sender,
+            writer,
+            metrics,
+        };
+        (events, task)
+    }
+
+    /// The same line, for Events of another writer: those that its term does not live to see written are dropped.
+    #[must_use]
+    pub fn of(&self, writer: Writer) -> Self {
+        Self {
+            writer,
+            ..self.clone()
+        }
+    }
+
+    /// Waits until all that are in line are written.
+    pub async fn flush(&self) {
+        let (done, wait) = oneshot::channel();
+        if self.sender.send(Message::Flush(done)).await.is_ok() {
+            let _ = wait.await;
+        }
+    }
+
+    /// Puts an Event about an election in line, as client-go has it.
+    pub fn elected(&self, lease: &Lease, note: &str) {
+        let entry = Entry {
+            controller: "operator-host/leader-election".to_owned(),
+            action: "LeaderElection",
+            regarding: Reference {
+                api_version: Lease::API_VERSION.to_owned(),
+                kind: Lease::KIND.to_owned(),
+                namespace: lease.metadata.namespace.clone(),
+                name: lease.metadata.name.clone().unwrap_or_default(),
+                uid: lease.metadata.uid.clone().unwrap_or_default(),
+            },
+            type_: "Normal",
+            reason: "LeaderElection".to_owned(),
+            note: shorten(note, MAX_NOTE),
+        };
+        self.put(entry, None);
+    }
+
+    /// Puts an Event in line. Never waits. `plugin` is the version whose answer it comes from.
+    pub fn publish(
+        &self,
+        controller: &str,
+        plugin: Option<Digest>,
+        regarding: &DynamicObject,
+        type_: EventType,
+        reason: &str,
+        note: &str,
+    ) {
+        let types = regarding.types.clone().unwrap_or_default();
+        let entry = Entry {
+            controller: format!("operator-host/{controller}"),
+            action: "Reconcile",
+            regarding: Reference {
+                api_version: types.api_version,
+                kind: types.kind,
+                namespace: regarding.namespace(),
+                name: regarding.name_any(),
+                uid: regarding.uid().unwrap_or_default(),
+            },
+            type_: match type_ {
+                EventType::Normal => "Normal",
+                EventType::Warning => "Warning",
+            },
+            reason: shorten(reason, MAX_REASON),
+            note: shorten(note, MAX_NOTE),
+        };
+        self.put(entry, plugin);
+    }
+
+    fn put(&self, entry: Entry, plugin: Option<Digest>) {
+        let trace = trace::current().map(|span| span.trace_id());
+        let annotations = annotations(trace, plugin);
+        let controller = entry.controller.clone();
+        let message = Message::Write(Box::new((entry, annotations, self.writer.clone())));
+        if self.sender.try_send(message).is_err() {
+            dropped(&self.metrics, &controller);
+        }
+    }
+}
+
+fn dropped(metrics: &Metrics, controller: &str) {
+    if metrics.event_dropped() == 0 {
+        warn!(
+            controller,
+            "too many Events wait for the API server: some are dropped from now on"
+        );
+    }
+}
+
+/// The annotation of an Event that names the trace of the pass that it is from, when that is sampled.
+pub const TRACE_ANNOTATION: &str = "operator-host.dev/trace-id";
+
+fn annotations(trace: Option<TraceId>, plugin: Option<Digest>) -> Option<Annotations> {
+    let trace = trace.map(|trace| (TRACE_ANNOTATION.to_owned(), trace.to_string()));
+    let plugin = plugin.map(|digest| (DIGEST_ANNOTATION.to_owned(), digest.to_string()));
+    let all: Annotations = trace.into_iter().chain(plugin).collect();
+    (!all.is_empty()).then_some(all)
+}
+
+struct Written {
+    name: String,
+    count: i32,
+    last: Instant,
+}
+
+/// Puts each Event into the line of its controller, without ever waiting for one.
+async fn sort(instance: String, mut messages: mpsc::Receiver<Message>, metrics: Arc<Metrics>) {
+    let instance: Arc<str> = instance.into();
+    let pace = Arc::new(Mutex::new(paced(PACE)));
+    let mut lines: HashMap<String, mpsc::Sender<Message>> = HashMap::new();
+    let mut writers = JoinSet::new();
+    while let Some(message) = messages.recv().await {
+        let (entry, ..) = match &message {
+            Message::Write(message) => &**message,
+            Message::Flush(_) => {
+                flush(&lines, message);
+                continue;
+            }
+        };
+        let controller = entry.controller.clone();
+        let line = lines.entry(controller.clone()).or_insert_with(|| {
+            // One more, so that there is room for a flush.
+            let (line, messages) = mpsc::channel(CAPACITY + 1);
+            writers.spawn(write(Arc::clone(&instance), messages, Arc::clone(&pace)));
+            line
+        });
+        if line.capacity() <= 1 || line.try_send(message).is_err() {
+            dropped(&metrics, &controller);
+        }
+    }
+    drop(lines);
+    writers.join_all().await;
+}
+
+/// Tells that all are written when each line has come to its end.
+fn flush(lines: &HashMap<String, mpsc::Sender<Message>>, flush: Message) {
+    let Message::Flush(done) = flush else { return };
+    let waits: Vec<_> = lines
+        .values()
+        .filter_map(|line| {
+            let (done, wait) = oneshot::channel();
+            line.try_send(Message::Flush(done)).ok().map(|()| wait)
+        })
+        .collect();
+    tokio::spawn(async move {
+        futures::future::join_all(waits).await;
+        let _ = done.send(());
+    });
+}
+
+fn paced(pace: Duration) -> Interval {
+    let mut pace = interval(pace);
+    // A silence before is no reason for a burst.
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pace
+}
+
+/// Writes the Events of one controller. Whoever waits for `pace`, which all lines share, gets it in the order in which
+/// they came, and each line waits once.
+async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: Arc<Mutex<Interval>>) {
+    let mut written: HashMap<Entry, Written> = HashMap::new();
+    let mut own_pace = paced(PACE_OF_ONE);
+    while let Some(message) = messages.recv().await {
+        let (entry, annotations, writer) = match message {
+            Message::Write(message) => *message,
+            Message::Flush(done) => {
+                let _ = done.send(());
+                continue;
+            }
+        };
+        // Who leads now will say what there is to say.
+        let Some(limit) = writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT)) else {
+            continue;
+        };
+        own_pace.tick().await;
+        pace.lock().await.tick().await;
+        written.retain(|_, event| event.last.elapsed() < SERIES);
+        // Events of cluster-scoped objects are kept in `default`, as Kubernetes' own recorder does.
+        let namespace = entry.regarding.namespace.as_deref().unwrap_or("default");
+        let api: Api<Event> = Api::namespaced(writer.client.clone(), namespace);
+        let now = Timestamp::now();
+        if let Some(event) = written.get_mut(&entry) {
+            event.count += 1;
+            event.last = Instant::now();
+            let series = EventSeries {
+                count: event.count,
+                last_observed_time: MicroTime(now),
+            };
+            let metadata = serde_json::json!({ "annotations": annotations });
+            let patch = Patch::Merge(serde_json::json!({ "series": series, "metadata": metadata }));
+            let params = PatchParams::default();
+            if succeeded(&entry, limit, api.patch(&event.name, &params, &patch)).await {
+                continue;
+            }
+            // It may have expired on the server: written anew below.
+            written.remove(&entry);
+        }
+        let name = format!("{}.{:x}", entry.regarding.name, now.as_nanosecond());
+        let event = event(&entry, annotations, &instance, &name, now);
+        if succeeded(&entry, limit, api.create(&PostParams::default(), &event)).await {
+            written.insert(
+                entry,
+                Written {
+                    name,
+                    count: 1,
+                    last: Instant::now(),
+                },
+            );
+        }
+    }
+}
+
+async fn succeeded<T>(
+    entry: &Entry,
+    limit: Duration,
+    request: impl Future<Output = kube::Result<T>>,
+) -> bool {
+    match timeout(limit, request).await {
+        Ok(Ok(_)) => return true,
+        // The namespace is going, or the Event is gone: nothing to say.
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 || status.is_forbidden_by_termination() => {}
+        // The client has said that the API server is away.
+        Ok(Err(error @ (kube::Error::Service(_) | kube::Error::HyperError(_)))) => {
+            debug!(reason = entry.reason, %error, "cannot write an Event");
+        }
+        Ok(Err(kube::Error::Api(status))) => {
+            let error = super::resource_client::refusal(&status, None);
+            warn!(reason = entry.reason, error, "cannot write an Event");
+        }
+        Ok(Err(error)) => warn!(reason = entry.reason, %error, "cannot write an Event"),
+        Err(_elapsed) => warn!(
+            reason = entry.reason,
+            "cannot write an Event: no answer from the API server"
+        ),
+    }
+    false
+}
+
+trait ByTermination {
+    fn is_forbidden_by_termination(&self) -> bool;
+}
+
+impl ByTermination for kube::core::Status {
+    fn is_forbidden_by_termination(&self) -> bool {
+        self.code == 403 && self.message.contains("being terminated")
+    }
+}
+
+fn event(
+    entry: &Entry,
+    annotations: Option<Annotations>,
+    instance: &str,
+    name: &str,
+    now: Timestamp,
+) -> Event {
+    let regarding = entry.regarding.clone();
+    Event {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            annotations,
+            namespace: Some(
+                regarding
+                    .namespace
+                    .clone()
+                    .unwrap_or_else(|| "default".to_owned()),
+            ),
+            ..ObjectMeta::default()
+        },
+        action: Some(entry.action.to_owned()),
+        event_time: Some(MicroTime(now)),
+        note: Some(entry.note.clone()),
+        reason: Some(entry.reason.clone()),
+        regarding: Some(ObjectReference {
+            api_version: Some(regarding.api_version),
+            kind: Some(regarding.kind),
+            namespace: regarding.namespace,
+            name: Some(regarding.name),
+            uid: Some(regarding.uid),
+            ..ObjectReference::default()
+        }),
+        reporting_controller: Some(entry.controller.clone()),
+        reporting_instance: Some(instance.to_owned()),
+        type_: Some(entry.type_.to_owned()),
+        ..Event::default()
+    }
+}

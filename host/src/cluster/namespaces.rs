@@ -1,0 +1,177 @@
+//! Which namespaces are being deleted. Nothing is created in such a one: the API server would refuse it, and what it
+//! deletes there would be made again at once.
+//!
+//! A host that watches all namespaces watches their metadata, too. One that is limited to some may not, and learns it
+//! from the API server's refusal of the first object that it tries to create there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::cache::{Change, Subscriber, Subscription, Watch, Watches};
+use crate::object::{ObjectName, is_terminating};
+use crate::plugin::contract::Kind;
+
+/// How long a refusal is believed when no watch says more: a namespace may be deleted and made again.
+const BELIEVED: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Default)]
+pub struct Namespaces {
+    watched: Mutex<Option<Watched>>,
+    /// Those that a refusal named, and when.
+    refused: Arc<Refused>,
+}
+
+type Refused = Mutex<HashMap<String, Instant>>;
+
+struct Watched {
+    watch: Arc<Watch>,
+    _subscription: Subscription,
+}
+
+impl Namespaces {
+    /// Watches them from now on, or no longer.
+    pub fn watch(&self, watches: Option<&Watches>) {
+        let mut watched = lock(&self.watched);
+        match watches {
+            None => *watched = None,
+            Some(_) if watched.is_some() => {}
+            Some(watches) => {
+                let kind = Kind {
+                    api_version: "v1".into(),
+                    kind: "Namespace".into(),
+                };
+                let watch = watches.watch_metadata(&kind);
+                let refused = Arc::clone(&self.refused);
+                let forget: Subscriber = Arc::new(move |_, change: Change<'_>| {
+                    if let Some(name) = usable_again(change) {
+                        lock(&refused).remove(&name);
+                    }
+                });
+                *watched = Some(Watched {
+                    _subscription: watch.subscribe(forget),
+                    watch,
+                });
+            }
+        }
+    }
+
+    /// Whether a namespace is known to be going.
+    #[must_use]
+    pub fn is_terminating(&self, namespace: &str) -> bool {
+        let is_refused = lock(&self.refused)
+            .get(namespace)
+            .is_some_and(|at| at.elapsed() < BELIEVED);
+        is_refused
+            || lock(&self.watched).as_ref().is_some_and(|watched| {
+                let name = ObjectName {
+                    namespace: None,
+                    name: namespace.to_owned(),
+                };
+                watched
+                    .watch
+                    .get(&name)
+                    .is_some_and(|object| is_terminating(&object))
+            })
+    }
+
+    /// The API server has refused to create something in a namespace because it is going.
+    pub fn refused(&self, namespace: &str) {
+        let mut refused = lock(&self.refused);
+        refused.retain(|_, at| at.elapsed() < BELIEVED);
+        refused.insert(namespace.to_owned(), Instant::now());
+    }
+
+    /// An object that was not known before is in a namespace: something could be created in it since it was refused.
+    pub fn has_something_new(&self, namespace: &str) {
+        lock(&self.refused).remove(namespace);
+    }
+
+    /// Calls `told` with the name of each namespace that begins to go, and of each in which something can be created
+    /// again; `None` where they are not watched.
+    #[must_use]
+    pub fn on_change(&self, told: impl Fn(&str, News) + Send + Sync + 'static) -> Option<Subscription> {
+        let watch = lock(&self.watched)
+            .as_ref()
+            .map(|watched| Arc::clone(&watched.watch))?;
+        Some(watch.subscribe(Arc::new(move |_, change| {
+            if let Some(name) = usable_again(change) {
+                told(&name, News::Usable);
+            } else if let Some(name) = begins_to_go(change) {
+                told(&name, News::Going);
+            }
+        })))
+    }
+}
+
+/// What is new of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// It is being deleted.
+    Going,
+    /// Something can be created in it again.
+    Usable,
+}
+
+/// The name of a namespace that is new, or new under the name of one that was going.
+fn usable_again(change: Change<'_>) -> Option<String> {
+    let new = change.new.filter(|new| !is_terminating(new))?;
+    let was = change.old.is_some_and(|old| !is_terminating(old));
+    if was { None } else { new.metadata.name.clone() }
+}
+
+/// The name of a namespace whose deletion is news.
+fn begins_to_go(change: Change<'_>) -> Option<String> {
+    let new = change.new.filter(|new| is_terminating(new))?;
+    let was = change.old.is_some_and(|old| is_terminating(old));
+    if was { None } else { new.metadata.name.clone() }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_remembered_for_its_namespace_alone() {
+        let namespaces = Namespaces::default();
+        namespaces.refused("going");
+        assert!(namespaces.is_terminating("going"));
+        assert!(!namespaces.is_terminating("shop"));
+        namespaces.refused("shop");
+        namespaces.has_something_new("going");
+        assert!(!namespaces.is_terminating("going"));
+        assert!(namespaces.is_terminating("shop"));
+    }
+
+    #[test]
+    fn a_namespace_is_usable_again_when_it_is_new_and_begins_to_go_once() {
+        let namespace = |deleted: Option<&str>| {
+            let text = serde_json::json!({
+                "apiVersion": "v1", "kind": "Namespace",
+                "metadata": { "name": "a", "deletionTimestamp": deleted },
+            });
+            Arc::new(serde_json::from_value::<kube::core::DynamicObject>(text).unwrap())
+        };
+        let (there, going) = (namespace(None), namespace(Some("2026-01-01T00:00:00Z")));
+        let usable = |old, new| usable_again(Change { old, new }).is_some();
+        assert!(usable(None, Some(&there)));
+        assert!(usable(Some(&going), Some(&there)));
+        assert!(!usable(Some(&there), Some(&there)));
+        assert!(!usable(Some(&there), Some(&going)));
+        assert!(!usable(None, Some(&going)));
+        assert!(!usable(Some(&going), None));
+        let goes = |old, new| begins_to_go(Change { old, new }).is_some();
+        assert!(goes(None, Some(&going)));
+        assert!(goes(Some(&there), Some(&going)));
+        assert!(!goes(Some(&going), Some(&going)));
+        assert!(!goes(Some(&there), Some(&there)));
+        assert!(!goes(Some(&going), None));
+    }
+}

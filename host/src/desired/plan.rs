@@ -1,0 +1,675 @@
+//! From the children that a plugin asked for to the bodies that may be applied. Pure: what exists is handed
+//! in, nothing is read or written.
+//!
+//! Either the whole answer is allowed, or none of it is used: a plugin that asks for one thing it must not
+//! have is not trusted with the rest.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use crate::config::{Allow, ControllerConfig, Removal};
+use crate::object::{
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATED_LABEL,
+    GENERATION_ANNOTATION, Identity, ObjectName, PARENT_ANNOTATION, annotation, controller_of, fingerprint,
+    generation_mark, label, name_problem, shorten,
+};
+use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
+use crate::reconcile::provenance::{ACCEPT_ANNOTATION, Proof, is_accepted};
+
+/// Everything that a plan is made from, beside the plugin's answer.
+pub struct Policy<'a> {
+    /// The controller's configuration.
+    pub config: &'a ControllerConfig,
+    /// The custom resource, with its type.
+    pub parent: &'a DynamicObject,
+    /// The digest of the plugin version that answered.
+    pub digest: &'a str,
+    /// Whether the objects of a kind are in namespaces; `None` when the cluster does not serve the kind.
+    pub namespaced: &'a dyn Fn(&Kind) -> Option<bool>,
+    /// What exists, as far as it is known.
+    pub existing: &'a dyn Fn(&ChildKey) -> Option<Arc<DynamicObject>>,
+    /// How it is known which Secrets the host generated.
+    pub proof: Proof<'a>,
+}
+
+/// One child as it should be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desired {
+    /// Kind and name.
+    pub key: ChildKey,
+    /// The whole body to apply, with owner reference, labels and annotations.
+    pub body: Value,
+    /// Hash of the body but for the plugin's digest.
+    pub fingerprint: String,
+}
+
+/// A Secret whose values the host makes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DesiredSecret {
+    /// Kind and name.
+    pub key: ChildKey,
+    /// What it must hold.
+    pub secret: GeneratedSecret,
+    /// The Secret without its data.
+    pub body: Value,
+}
+
+/// What is to be done for one parent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// In the order in which they are applied.
+    pub desired: Vec<Desired>,
+    /// Children that stay as they are.
+    pub keep: HashSet<ChildKey>,
+    /// Secrets to generate.
+    pub secrets: Vec<DesiredSecret>,
+}
+
+impl Plan {
+    /// Every child that the plan names, as the plugin named it.
+    pub fn keys(&self) -> impl Iterator<Item = &ChildKey> {
+        let desired = self.desired.iter().map(|desired| &desired.key);
+        let secrets = self.secrets.iter().map(|secret| &secret.key);
+        desired.chain(secrets).chain(&self.keep)
+    }
+
+    /// Every child that the plan names, in any version. `existing` tells what stands under a name: it gives the UIDs,
+    /// since one object can be served in two groups, as Ingresses were.
+    #[must_use]
+    pub fn named(&self, existing: &dyn Fn(&ChildKey) -> Option<Arc<DynamicObject>>) -> Named {
+        let mut named = Named::default();
+        for key in self.keys() {
+            named.identities.insert(key.identity());
+            named
+                .uids
+                .extend(existing(key).and_then(|object| object.metadata.uid.clone()));
+        }
+        named
+    }
+}
+
+/// The children that a plan names, by what does not change from version to version.
+#[derive(Debug, Default)]
+pub struct Named {
+    identities: HashSet<Identity>,
+    uids: HashSet<String>,
+}
+
+impl Named {
+    /// Whether the plan names this object.
+    #[must_use]
+    pub fn contains(&self, object: &DynamicObject) -> bool {
+        self.identities.contains(&ChildKey::of(object).identity())
+            || object
+                .metadata
+                .uid
+                .as_ref()
+                .is_some_and(|uid| self.uids.contains(uid))
+    }
+}
+
+/// One thing that a plugin asked for and must not have. `which` says which child, as well as it can be said.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs)] // The messages say what the fields hold.
+pub enum Refusal {
+    #[error(
+        "{which}: a child must be a JSON object with `apiVersion`, `kind` and `metadata.name`; {missing} is missing"
+    )]
+    Incomplete { which: String, missing: &'static str },
+    #[error("{which}: the plugin asked for it twice; a child can be in its answer once, in one version")]
+    Twice { which: String },
+    #[error(
+        "{which}: the controller {controller:?} may not make the kind {kind}; list it under its `children` in the configuration"
+    )]
+    KindNotAllowed {
+        which: String,
+        controller: String,
+        kind: Kind,
+    },
+    #[error("{which}: the cluster does not serve the kind {kind}; install its CustomResourceDefinition")]
+    KindUnknown { which: String, kind: Kind },
+    #[error(
+        "{which}: children of {parent} may only be in its own namespace; owner references do not cross namespaces"
+    )]
+    OtherNamespace { which: String, parent: String },
+    #[error(
+        "{which}: the namespace {namespace:?} is not allowed; list it under `otherNamespaces` in the configuration"
+    )]
+    NamespaceNotAllowed { which: String, namespace: String },
+    #[error("{which}: the kind is namespaced and its parent is not; the plugin must name a namespace")]
+    NoNamespace { which: String },
+    #[error(
+        "{which}: the kind is cluster-scoped and its parent is in a namespace; owner references cannot say that"
+    )]
+    ClusterScoped { which: String },
+    #[error("{which}: `metadata.ownerReferences` is the host's to set; leave it out")]
+    OwnerGiven { which: String },
+    #[error(
+        "{which}: it has `metadata.finalizers`, so that it stays until somebody takes them off; leave them out, or list `finalizers` under `allow` of the controller {controller:?}"
+    )]
+    FinalizersGiven { which: String, controller: String },
+    #[error(
+        "{which}: it would hold the token of a ServiceAccount, and who reads it can do what that account may; leave out the type `{TOKEN_TYPE}` and the annotation `{TOKEN_ANNOTATION}`, or list `serviceAccountTokens` under `allow` of the controller {controller:?}"
+    )]
+    TokenGiven { which: String, controller: String },
+    #[error("{which}: {name:?} cannot be its {field}: {problem}")]
+    BadName {
+        which: String,
+        name: String,
+        field: &'static str,
+        problem: String,
+    },
+    #[error("{which} exists and belongs to {owner}; delete or rename one of the two")]
+    OwnedByOther { which: String, owner: String },
+    #[error(
+        "{which} belongs to an earlier {parent}, which was deleted; it is made again when that one is gone"
+    )]
+    OfPredecessor {
+        which: String,
+        parent: String,
+        child: Box<ChildKey>,
+    },
+    #[error(
+        "{which} exists and this host did not make it; delete or rename it, or set `adopt: true` for the controller {controller:?}"
+    )]
+    NotAdopted { which: String, controller: String },
+    #[error(
+        "{which} says that it is this parent's and has no owner reference, which children of its kind have: somebody else made it, or it was made while its kind was retained; delete it, or set `adopt: true` for the controller {controller:?} to take it over"
+    )]
+    NotProved { which: String, controller: String },
+    #[error("the generated Secret {which}: {problem}")]
+    BadSecret { which: String, problem: String },
+}
+
+/// Checks what the plugin asked for and completes it.
+///
+/// # Errors
+/// Every refusal there is, so that an author sees all of them at once.
+pub fn plan(
+    policy: &Policy<'_>,
+    children: &[Value],
+    keep: &[ObjectRef],
+    generate: &[GeneratedSecret],
+) -> Result<Plan, Vec<Refusal>> {
+    let mut plan = Plan::default();
+    let mut refusals = Vec::new();
+    let mut seen = HashSet::new();
+    for (index, child) in children.iter().enumerate() {
+        match policy.child(index, child) {
+            Ok(desired) if !seen.insert(desired.key.identity()) => {
+                refusals.push(Refusal::Twice {
+                    which: desired.key.to_string(),
+                });
+            }
+            Ok(desired) => plan.desired.push(desired),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    for secret in generate {
+        match policy.secret(secret) {
+            Ok(secret) if !seen.insert(secret.key.identity()) => {
+                refusals.push(Refusal::Twice {
+                    which: secret.key.to_string(),
+                });
+            }
+            Ok(secret) => plan.secrets.push(secret),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    let own = policy.parent.namespace();
+    plan.keep = keep
+        .iter()
+        .map(|reference| ChildKey {
+            kind: Kind {
+                api_version: reference.api_version.clone(),
+                kind: reference.kind.clone(),
+            },
+            name: ObjectName {
+                namespace: reference.namespace.clone().or_else(|| own.clone()),
+                name: reference.name.clone(),
+            },
+        })
+        .collect();
+    if !refusals.is_empty() {
+        return Err(refusals);
+    }
+    plan.desired
+        .sort_by(|a, b| (rank(&a.key.kind), &a.key).cmp(&(rank(&b.key.kind), &b.key)));
+    Ok(plan)
+}
+
+/// Whether a parent in `parent` may have children in `child`; `None` is no namespace. Whoever may write in any other
+/// namespace can put this host's marks on an object there, so what is out of reach is nothing, whatever it says.
+#[must_use]
+pub fn reaches(config: &ControllerConfig, parent: Option<&str>, child: Option<&str>) -> bool {
+    match (parent, child) {
+        (Some(parent), child) => child == Some(parent),
+        (None, Some(child)) => config.other_namespaces.contains(child),
+        (None, None) => true,
+    }
+}
+
+/// Whether a parent owns an object: its controller owner reference has the parent's UID, its label names the
+/// controller, and the parent may have children there. A label or an annotation alone proves nothing: people and
+/// templates copy them.
+#[must_use]
+pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
+    parent.metadata.uid.is_some()
+        && controller_of(object).map(|owner| &owner.uid) == parent.metadata.uid.as_ref()
+        && is_ours(config, object)
+        && is_within_reach(config, parent, object)
+}
+
+/// Whether an object's label names the controller, by the name that it has or one that it had.
+#[must_use]
+pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
+    label(object, CONTROLLER_LABEL).is_some_and(|name| config.is_or_was(name))
+}
+
+/// Whether an object is a retained child: of a kind that is retained, nobody controls it, label and annotation name
+/// this parent, and the parent may have children there. Enough to take it up again, never enough to delete it.
+#[must_use]
+pub fn retains(
+    config: &ControllerConfig,
+    proof: Proof<'_>,
+    parent: &DynamicObject,
+    object: &DynamicObject,
+) -> bool {
+    let generated = proof.holds(&config.parent, parent, object);
+    removal(config, generated, object) == Some(Removal::Retain)
+        && controller_of(object).is_none()
+        && is_ours(config, object)
+        && annotation(object, PARENT_ANNOTATION) == Some(&ObjectName::of(parent).to_string())
+        && is_within_reach(config, parent, object)
+}
+
+/// What the configuration says of an object that is no longer wanted; `None` of a kind that the controller does not
+/// make. `generated` is whether it is proved that the host generated it.
+#[must_use]
+pub fn removal(config: &ControllerConfig, generated: bool, object: &DynamicObject) -> Option<Removal> {
+    let removal = *config.children.get(&ChildKey::of(object).kind)?;
+    Some(if generated { config.generated } else { removal })
+}
+
+fn is_within_reach(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
+    reaches(
+        config,
+        parent.metadata.namespace.as_deref(),
+        object.metadata.namespace.as_deref(),
+    )
+}
+
+/// Whether an owner reference is to an object of a kind, in any of its versions.
+pub(crate) fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    owner.kind == kind.kind && group == kind.group()
+}
+
+/// A Secret of this type is filled with a token by Kubernetes. Source: Kubernetes, "Secrets", service account tokens.
+const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
+/// It names the ServiceAccount.
+const TOKEN_ANNOTATION: &str = "kubernetes.io/service-account.name";
+
+/// Bytes of a kind or a name that a refusal shows before it was checked: the rule stands behind it.
+const SHOWN: usize = 100;
+
+fn secret_kind() -> Kind {
+    Kind {
+        api_version: "v1".into(),
+        kind: "Secret".into(),
+    }
+}
+
+/// What others rely on goes first: a pod that mounts a claim comes after the claim.
+fn rank(kind: &Kind) -> u8 {
+    match kind.kind.as_str() {
+        "Namespace" | "CustomResourceDefinition" => 0,
+        "ServiceAccount" | "Role" | "ClusterRole" | "RoleBinding" | "ClusterRoleBinding" => 1,
+        "ConfigMap" | "Secret" | "PersistentVolume" | "PersistentVolumeClaim" => 2,
+        "Service" | "NetworkPolicy" | "PodDisruptionBudget" => 3,
+        _ => 4,
+    }
+}
+
+impl Policy<'_> {
+    fn child(&self, index: usize, child: &Value) -> Result<Desired, Refusal> {
+        let key = self.key(index, child)?;
+        let which = key.to_string();
+        let Some(removal) = self.config.children.get(&key.kind) else {
+            return Err(self.kind_not_allowed(which, &key.kind));
+        };
+        self.check_existing(&key)?;
+        let mut body = child.clone();
+        // `key` has seen that both are objects.
+        if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
+            if metadata.contains_key("ownerReferences") {
+                return Err(Refusal::OwnerGiven { which });
+            }
+            let given = |allow, is_given: bool| is_given && !self.config.allow.contains(&allow);
+            let controller = self.config.name.clone();
+            let finalizers = metadata.get("finalizers");
+            let has_finalizers =
+                finalizers.is_some_and(|finalizers| !finalizers.is_null() && *finalizers != json!([]));
+            if given(Allow::Finalizers, has_finalizers) {
+                return Err(Refusal::FinalizersGiven { which, controller });
+            }
+            let holds_token = key.kind == secret_kind()
+                && (child["type"] == TOKEN_TYPE
+                    || !child["metadata"]["annotations"][TOKEN_ANNOTATION].is_null());
+            if given(Allow::ServiceAccountTokens, holds_token) {
+                return Err(Refusal::TokenGiven { which, controller });
+            }
+            self.complete(metadata, &key, *removal);
+            // It marks what the host generated, and nothing else.
+            if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+                labels.remove(GENERATED_LABEL);
+            }
+        }
+        if let Some(body) = body.as_object_mut() {
+            body.remove("status");
+        }
+        let fingerprint = fingerprint(&body);
+        let annotations = &mut body["metadata"]["annotations"];
+        annotations[APPLIED_ANNOTATION] = fingerprint.as_str().into();
+        self.mark(annotations);
+        Ok(Desired {
+            key,
+            body,
+            fingerprint,
+        })
+    }
+
+    fn secret(&self, secret: &GeneratedSecret) -> Result<DesiredSecret, Refusal> {
+        self.check_name("generate", "name", &secret.name)?;
+        let name = ObjectName {
+            namespace: self.parent.namespace(),
+            name: secret.name.clone(),
+        };
+        let key = ChildKey {
+            kind: secret_kind(),
+            name,
+        };
+        let which = key.name.to_string();
+        if !self.config.children.contains_key(&key.kind) {
+            return Err(self.kind_not_allowed(which, &key.kind));
+        }
+        if key.name.namespace.is_none() {
+            let problem =
+                "it would be in its parent's namespace, and a cluster-scoped parent has none".into();
+            return Err(Refusal::BadSecret { which, problem });
+        }
+        if let Some(problem) = secret_problem(secret) {
+            return Err(Refusal::BadSecret { which, problem });
+        }
+        if let Some(existing) = (self.existing)(&key) {
+            self.check_generated(&key, &existing)?;
+        }
+        let mut metadata = Map::new();
+        metadata.insert("labels".into(), json!({ GENERATED_LABEL: "true" }));
+        self.complete(&mut metadata, &key, self.config.generated);
+        self.mark(&mut metadata["annotations"]);
+        metadata.insert("name".into(), secret.name.clone().into());
+        let body = json!({ "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata });
+        Ok(DesiredSecret {
+            key,
+            secret: secret.clone(),
+            body,
+        })
+    }
+
+    /// Whether a Secret that is there is one that the host generated for this parent. Values that somebody else chose are
+    /// never drawn over and never taken for the host's own, adoption or not.
+    fn check_generated(&self, key: &ChildKey, existing: &DynamicObject) -> Result<(), Refusal> {
+        let which = key.name.to_string();
+        if label(existing, GENERATED_LABEL).is_none() {
+            self.check_existing(key)?;
+            let problem =
+                "it exists and the host did not generate it; delete or rename it, or let the plugin use it \
+                           as it is"
+                    .into();
+            return Err(Refusal::BadSecret { which, problem });
+        }
+        let kind = &self.config.parent.kind;
+        if !self.proof.holds(&self.config.parent, self.parent, existing)
+            && !is_accepted(self.parent, existing)
+        {
+            let problem = format!(
+                "it carries the label of a Secret that the host generated for this parent, and no proof of it: somebody \
+                 else made it, or a host with another key. Delete it, and new values are drawn; or, when you know its \
+                 values and want them, kubectl annotate {} {} {ACCEPT_ANNOTATION}={}",
+                kind.to_lowercase(),
+                self.parent.name_any(),
+                existing.metadata.uid.as_deref().unwrap_or_default(),
+            );
+            return Err(Refusal::BadSecret { which, problem });
+        }
+        match controller_of(existing) {
+            // One that was retained, whatever is configured now.
+            None => Ok(()),
+            Some(_) => self.check_existing(key),
+        }
+    }
+
+    fn check_name(&self, which: &str, field: &'static str, name: &str) -> Result<(), Refusal> {
+        name_problem(name).map_or(Ok(()), |problem| {
+            Err(Refusal::BadName {
+                which: which.to_owned(),
+                name: shorten(name, SHOWN),
+                field,
+                problem,
+            })
+        })
+    }
+
+    fn key(&self, index: usize, child: &Value) -> Result<ChildKey, Refusal> {
+        let text = |pointer: &str| {
+            child
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+        };
+        let missing = |missing| {
+            let mut which = format!("children[{index}]");
+            if let Some(name) = text("/metadata/name").or(text("/kind")) {
+                let _ = write!(which, " ({})", shorten(name, SHOWN));
+            }
+            Refusal::Incomplete { which, missing }
+        };
+        let api_version = text("/apiVersion").ok_or_else(|| missing("`apiVersion`"))?;
+        let kind = text("/kind").ok_or_else(|| missing("`kind`"))?;
+        let name = text("/metadata/name").ok_or_else(|| missing("`metadata.name`"))?;
+        let place = format!("children[{index}]");
+        self.check_name(&place, "`metadata.name`", name)?;
+        if let Some(namespace) = text("/metadata/namespace") {
+            self.check_name(&place, "`metadata.namespace`", namespace)?;
+        }
+        let kind = Kind {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+        };
+        let namespace = self.namespace(&kind, name, text("/metadata/namespace"))?;
+        Ok(ChildKey {
+            kind,
+            name: ObjectName {
+                namespace,
+                name: name.to_owned(),
+            },
+        })
+    }
+
+    fn namespace(&self, kind: &Kind, name: &str, given: Option<&str>) -> Result<Option<String>, Refusal> {
+        let which = || format!("{} {name}", shorten(&kind.kind, SHOWN));
+        if !self.config.children.contains_key(kind) {
+            return Err(self.kind_not_allowed(which(), kind));
+        }
+        let namespaced = (self.namespaced)(kind).ok_or_else(|| Refusal::KindUnknown {
+            which: which(),
+            kind: kind.clone(),
+        })?;
+        match (self.parent.namespace(), given) {
+            (Some(_), _) if !namespaced => Err(Refusal::ClusterScoped { which: which() }),
+            (None, _) if !namespaced => Ok(None),
+            (Some(own), None) => Ok(Some(own)),
+            (Some(own), Some(given)) if own == given => Ok(Some(own)),
+            (Some(_), Some(given)) => Err(Refusal::OtherNamespace {
+                which: format!("{} {given}/{name}", kind.kind),
+                parent: ObjectName::of(self.parent).to_string(),
+            }),
+            (None, None) => Err(Refusal::NoNamespace { which: which() }),
+            (None, Some(given)) if self.config.other_namespaces.contains(given) => Ok(Some(given.to_owned())),
+            (None, Some(given)) => Err(Refusal::NamespaceNotAllowed {
+                which: format!("{} {given}/{name}", kind.kind),
+                namespace: given.to_owned(),
+            }),
+        }
+    }
+
+    fn check_existing(&self, key: &ChildKey) -> Result<(), Refusal> {
+        let Some(existing) = (self.existing)(key) else {
+            return Ok(());
+        };
+        let which = key.to_string();
+        if let Some(owner) = controller_of(&existing) {
+            if Some(&owner.uid) == self.parent.metadata.uid.as_ref() {
+                return Ok(());
+            }
+            let parent = &self.config.parent;
+            if is_reference_to(parent, owner) && owner.name == self.parent.name_any() {
+                return Err(Refusal::OfPredecessor {
+                    which,
+                    parent: format!("{} {}", parent.kind, self.name()),
+                    child: Box::new(key.clone()),
+                });
+            }
+            return Err(Refusal::OwnedByOther {
+                which,
+                owner: format!("{} {}", owner.kind, owner.name),
+            });
+        }
+        if retains(self.config, self.proof, self.parent, &existing) {
+            return Ok(());
+        }
+        let controller = self.config.name.clone();
+        let marked = label(&existing, CONTROLLER_LABEL);
+        match annotation(&existing, PARENT_ANNOTATION).filter(|_| marked.is_some()) {
+            // What another parent retains is not free to be adopted.
+            Some(owner) if *owner != *self.name() => Err(Refusal::OwnedByOther {
+                which,
+                owner: owner.to_owned(),
+            }),
+            _ if self.config.adopt => Ok(()),
+            Some(_) if marked == Some(&controller) => Err(Refusal::NotProved { which, controller }),
+            _ => Err(Refusal::NotAdopted { which, controller }),
+        }
+    }
+
+    fn complete(&self, metadata: &mut Map<String, Value>, key: &ChildKey, removal: Removal) {
+        // What the API server sets is not ours to apply, and generators of objects write nulls for it.
+        for field in [
+            "managedFields",
+            "resourceVersion",
+            "uid",
+            "creationTimestamp",
+            "generation",
+            "selfLink",
+        ] {
+            metadata.remove(field);
+        }
+        if let Some(namespace) = &key.name.namespace {
+            metadata.insert("namespace".into(), namespace.as_str().into());
+        }
+        if removal == Removal::Delete {
+            let owner = json!([{
+                "apiVersion": self.config.parent.api_version,
+                "kind": self.config.parent.kind,
+                "name": self.parent.name_any(),
+                "uid": self.parent.metadata.uid,
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }]);
+            metadata.insert("ownerReferences".into(), owner);
+        }
+        let own: [(&str, BTreeMap<&str, String>); 2] = [
+            (
+                "labels",
+                BTreeMap::from([(CONTROLLER_LABEL, self.config.name.clone())]),
+            ),
+            ("annotations", BTreeMap::from([(PARENT_ANNOTATION, self.name())])),
+        ];
+        for (field, entries) in own {
+            let map = metadata.entry(field).or_insert_with(|| json!({}));
+            if !map.is_object() {
+                *map = json!({});
+            }
+            for (key, value) in entries {
+                map[key] = value.into();
+            }
+        }
+    }
+
+    /// Says of which version and generation a change is: another one alone is no reason to write.
+    fn mark(&self, annotations: &mut Value) {
+        annotations[DIGEST_ANNOTATION] = self.digest.into();
+        if let Some(mark) = generation_mark(self.parent) {
+            annotations[GENERATION_ANNOTATION] = mark.into();
+        }
+    }
+
+    fn kind_not_allowed(&self, which: String, kind: &Kind) -> Refusal {
+        Refusal::KindNotAllowed {
+            which,
+            controller: self.config.name.clone(),
+            kind: Kind {
+                api_version: shorten(&kind.api_version, SHOWN),
+                kind: shorten(&kind.kind, SHOWN),
+            },
+        }
+    }
+
+    fn name(&self) -> String {
+        ObjectName::of(self.parent).to_string()
+    }
+}
+
+/// How many keys a generated Secret may have.
+const MAX_ENTRIES: usize = 64;
+
+fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
+    if !(1..=MAX_ENTRIES).contains(&secret.entries.len()) {
+        return Some(format!("it must have from 1 to {MAX_ENTRIES} entries"));
+    }
+    let mut keys = HashSet::new();
+    secret.entries.iter().find_map(|entry| {
+        let key = &entry.key;
+        let alphabet = entry
+            .alphabet
+            .as_deref()
+            .map(|text| text.chars().collect::<HashSet<_>>());
+        if !keys.insert(key) {
+            Some(format!("the key {key:?} is there twice"))
+        } else if !(8..=1024).contains(&entry.length) {
+            Some(format!(
+                "the key {key:?} has the length {}; it must be from 8 to 1024",
+                entry.length
+            ))
+        } else if alphabet.is_some_and(|alphabet| alphabet.len() < 2) {
+            Some(format!(
+                "the alphabet of the key {key:?} must have at least 2 different characters"
+            ))
+        } else {
+            None
+        }
+    })
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+pub(crate) mod tests;

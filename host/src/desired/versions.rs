@@ -1,0 +1,134 @@
+//! One object that is watched in several versions of its kind, or in several groups: which one a plugin is shown.
+//! Pure.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+
+use crate::object::{ChildKey, is_terminating};
+use crate::plugin::contract::Kind;
+
+/// The version that a plugin's answer last named each object in, by the object's UID.
+pub type Used = HashMap<String, Kind>;
+
+/// Whether two of these kinds can show the same object. Kinds of other names never do.
+pub fn overlap<'a>(kinds: impl IntoIterator<Item = &'a Kind>) -> bool {
+    let mut names = HashSet::new();
+    kinds.into_iter().any(|kind| !names.insert(kind.kind.as_str()))
+}
+
+/// Each object once, in the order given: in the version that the plugin last named it in, else in the first of those
+/// that it says it makes, else in the first there is. A version in which the object is known to be going comes before
+/// all others: the other caches have not heard of it yet.
+#[must_use]
+pub fn once_each(objects: Vec<Arc<DynamicObject>>, used: &Used, makes: &[Kind]) -> Vec<Arc<DynamicObject>> {
+    let rank = |object: &DynamicObject, uid: &str| {
+        let kind = ChildKey::of(object).kind;
+        let made = makes.iter().position(|made| *made == kind);
+        (
+            !is_terminating(object),
+            used.get(uid) != Some(&kind),
+            made.unwrap_or(usize::MAX),
+        )
+    };
+    let mut best: HashMap<String, usize> = HashMap::new();
+    for (index, object) in objects.iter().enumerate() {
+        let uid = object.metadata.uid.clone().unwrap_or_default();
+        match best.get(&uid) {
+            Some(other) if rank(&objects[*other], &uid) <= rank(object, &uid) => {}
+            _ => {
+                best.insert(uid, index);
+            }
+        }
+    }
+    let shown: HashSet<usize> = best.into_values().collect();
+    let mut index = 0..;
+    let mut objects = objects;
+    objects.retain(|_| index.next().is_some_and(|index| shown.contains(&index)));
+    objects
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn kind(version: &str) -> Kind {
+        Kind {
+            api_version: format!("autoscaling/{version}"),
+            kind: "HorizontalPodAutoscaler".into(),
+        }
+    }
+
+    fn scaler(version: &str, uid: &str, going: bool) -> Arc<DynamicObject> {
+        let object = json!({
+            "apiVersion": format!("autoscaling/{version}"), "kind": "HorizontalPodAutoscaler",
+            "metadata": {
+                "name": uid, "uid": uid,
+                "deletionTimestamp": going.then_some("2026-01-01T00:00:00Z"),
+            },
+        });
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    #[track_caller]
+    fn shown(objects: &[Arc<DynamicObject>], used: Option<&str>, makes: &[&str], expected: &[(&str, &str)]) {
+        let used: Used = used
+            .map(|version| ("a".to_owned(), kind(version)))
+            .into_iter()
+            .collect();
+        let makes: Vec<Kind> = makes.iter().map(|version| kind(version)).collect();
+        let shown: Vec<_> = once_each(objects.to_vec(), &used, &makes)
+            .iter()
+            .map(|object| {
+                (
+                    ChildKey::of(object).kind.api_version,
+                    object.metadata.uid.clone().unwrap(),
+                )
+            })
+            .collect();
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(version, uid)| (format!("autoscaling/{version}"), (*uid).to_owned()))
+            .collect();
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn an_object_is_shown_once_in_the_version_that_the_plugin_uses() {
+        let all = [
+            scaler("v1", "a", false),
+            scaler("v1", "b", false),
+            scaler("v2", "a", false),
+            scaler("v2", "b", false),
+        ];
+        shown(&all, None, &[], &[("v1", "a"), ("v1", "b")]);
+        shown(&all, None, &["v2"], &[("v2", "a"), ("v2", "b")]);
+        shown(&all, None, &["v2", "v1"], &[("v2", "a"), ("v2", "b")]);
+        shown(&all, Some("v1"), &["v2"], &[("v1", "a"), ("v2", "b")]);
+        // What one cache has not seen yet is shown as the other has it.
+        shown(&all[..3], Some("v1"), &["v2"], &[("v1", "a"), ("v1", "b")]);
+    }
+
+    #[test]
+    fn an_object_that_one_version_knows_to_be_going_is_shown_going() {
+        let all = [scaler("v1", "a", false), scaler("v2", "a", true)];
+        shown(&all, Some("v1"), &["v1"], &[("v2", "a")]);
+    }
+
+    #[test]
+    fn kinds_of_one_name_overlap_whatever_their_group() {
+        let ingress = |group: &str| Kind {
+            api_version: group.into(),
+            kind: "Ingress".into(),
+        };
+        assert!(overlap(&[kind("v1"), kind("v2")]));
+        assert!(overlap(&[
+            ingress("extensions/v1beta1"),
+            ingress("networking.k8s.io/v1")
+        ]));
+        assert!(!overlap(&[kind("v1"), ingress("networking.k8s.io/v1")]));
+    }
+}

@@ -1,0 +1,6 @@
+//! What a reconcile would do: offline, on files (`render`), and on the objects of a cluster (`diff`).
+
+pub mod documents;
+
+pub mod offline;
+pub mod server_side;

@@ -1,0 +1,357 @@
+//! One pass over one parent without a cluster: the plugin is asked by the same [`evaluate`] as in
+//! `reconcile`, on objects at hand, and its answer is checked by the same [`plan`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::config::{
+    Allow, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC,
+    DEFAULT_WRITES, Removal,
+};
+use crate::crd::definition;
+use crate::desired::plan::{Policy, Refusal, plan};
+use crate::object::{
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATION_ANNOTATION, ObjectName,
+    PARENT_ANNOTATION, is_terminating,
+};
+use crate::plugin::contract::{
+    CleanupResponse, Description, Event, GeneratedSecret, Kind, Request, Response,
+};
+use crate::plugin::trust::Trust;
+use crate::plugin::{Call, Limits, Plugin};
+use crate::reconcile::evaluate::{EvaluateError, Question, Subject, evaluate};
+use crate::reconcile::needs::{self, NeedError, Rights, Source, Wanted};
+use crate::reconcile::provenance::Proof;
+use crate::reconcile::status::{self, Verdict};
+
+/// Why a pass gave no rendering.
+#[derive(Debug, Error)]
+pub enum PassError {
+    /// There is no answer.
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+    /// The plugin asked for children that it must not have; one line each.
+    #[error("the plugin's answer is refused:\n  {}", .0.join("\n  "))]
+    Refused(Vec<String>),
+}
+
+/// What exists, as far as one parent is concerned.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    /// The custom resource, as [`admit`] gives it.
+    pub parent: Arc<DynamicObject>,
+    /// The children that are there, as [`own`] gives them.
+    pub children: Vec<Arc<DynamicObject>>,
+    /// All that a need may find.
+    pub related: Vec<Arc<DynamicObject>>,
+    /// The host's clock.
+    pub now: Timestamp,
+}
+
+/// What would be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rendering {
+    /// The children in the order in which they would be applied: as the plugin asks for them, with their namespace,
+    /// without the marks by which the host knows its own.
+    pub children: Vec<Value>,
+    /// The children that would stay as they are.
+    pub keep: Vec<ChildKey>,
+    /// Secrets whose values the host would make.
+    pub generate: Vec<GeneratedSecret>,
+    /// The parent's whole status.
+    pub status: Map<String, Value>,
+    /// Events on the parent.
+    pub events: Vec<Event>,
+    /// When the parent would be reconciled again.
+    pub requeue_after_ms: Option<u64>,
+    /// Of a parent that is being deleted and has a cleanup: whether it may go.
+    pub cleaned_up: Option<bool>,
+}
+
+/// Gives a new parent what the API server would give it: a namespace, a UID, a generation and a time.
+#[must_use]
+pub fn admit(mut parent: DynamicObject, crd: Option<&Value>, now: Timestamp) -> DynamicObject {
+    if definition::is_namespaced(crd) {
+        parent
+            .metadata
+            .namespace
+            .get_or_insert_with(|| "default".to_owned());
+    } else {
+        parent.metadata.namespace = None;
+    }
+    let name = ObjectName::of(&parent).to_string();
+    let hash = crate::object::fingerprint(&name);
+    let meta = &mut parent.metadata;
+    meta.uid
+        .get_or_insert_with(|| format!("00000000-0000-4000-{}-{}", &hash[..4], &hash[4..]));
+    meta.generation.get_or_insert(1);
+    meta.creation_timestamp
+        .get_or_insert(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+    meta.managed_fields = None;
+    parent
+}
+
+/// The children of one parent among objects that are there, each marked as its own and sorted as the host does.
+/// An object without a controlling owner is taken for the parent's, if it is of a kind that the plugin makes and in
+/// the parent's namespace.
+#[must_use]
+pub fn own(
+    objects: &[Arc<DynamicObject>],
+    parent: &DynamicObject,
+    description: &Description,
+) -> Vec<Arc<DynamicObject>> {
+    let own_namespace = parent.namespace();
+    let mut children: Vec<DynamicObject> = Vec::new();
+    for object in objects {
+        let mut child = DynamicObject::clone(object);
+        let kind = kind(&child);
+        if !description.makes.contains(&kind) {
+            continue;
+        }
+        if child.metadata.namespace.is_none() && is_namespaced(&kind) {
+            child.metadata.namespace.clone_from(&own_namespace);
+        }
+        let mut owner = crate::object::controller_of(&child).cloned();
+        if owner.as_ref().is_some_and(|owner| {
+            owner.kind != description.parent.kind || Some(&owner.name) != parent.metadata.name.as_ref()
+        }) || (own_namespace.is_some() && child.metadata.namespace != own_namespace)
+        {
+            continue;
+        }
+        // A rendering says no owner, and a manifest may have another UID than the parent in the file.
+        let owner = owner.get_or_insert_default();
+        owner.api_version.clone_from(&description.parent.api_version);
+        owner.kind.clone_from(&description.parent.kind);
+        owner.name = parent.name_any();
+        owner.uid = parent.metadata.uid.clone().unwrap_or_default();
+        owner.controller = Some(true);
+        child.metadata.owner_references = Some(vec![owner.clone()]);
+        let labels = child.metadata.labels.get_or_insert_default();
+        labels.insert(CONTROLLER_LABEL.into(), description.name.clone());
+        crate::object::slim(&mut child);
+        children.push(child);
+    }
+    children.sort_by_cached_key(|child| (kind(child), ObjectName::of(child)));
+    children.into_iter().map(Arc::new).collect()
+}
+
+/// Asks the plugin once, and again while it needs other objects.
+///
+/// # Errors
+/// When the call fails, a need makes no sense, or the answer is refused.
+pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError> {
+    let description = plugin.description();
+    let subject = Subject {
+        parent: &scene.parent,
+        children: &scene.children,
+        now: scene.now,
+        namespace_terminating: false,
+    };
+    let (response, cleaned_up) = ask(plugin, &subject, &Files { description, scene }).await?;
+    let config = controller(description);
+    let parent = &*scene.parent;
+    let existing = |key: &ChildKey| {
+        scene
+            .children
+            .iter()
+            .find(|child| kind(child) == key.kind && ObjectName::of(child) == key.name)
+            .cloned()
+    };
+    let policy = Policy {
+        config: &config,
+        parent,
+        digest: &plugin.digest().to_string(),
+        namespaced: &|kind: &Kind| Some(is_namespaced(kind)),
+        existing: &existing,
+        proof: Proof::Label,
+    };
+    let plan = plan(&policy, &response.children, &response.keep, &response.generate)
+        .map_err(|refusals| PassError::Refused(refusals.iter().map(refusal).collect()))?;
+    let mut keep: Vec<ChildKey> = plan.keep.into_iter().collect();
+    keep.sort();
+    let (fields, conditions) = (response.status.as_ref(), Some(response.conditions.as_slice()));
+    Ok(Rendering {
+        children: plan
+            .desired
+            .into_iter()
+            .map(|child| without_marks(child.body))
+            .collect(),
+        keep,
+        generate: plan.secrets.into_iter().map(|secret| secret.secret).collect(),
+        status: status::desired(parent, fields, conditions, &Verdict::Reconciled, scene.now),
+        events: response.events,
+        requeue_after_ms: response.requeue_after_ms,
+        cleaned_up,
+    })
+}
+
+/// Asks the plugin for what it would do of a parent. Of a parent that is being deleted and has a cleanup, also whether
+/// it may go.
+///
+/// # Errors
+/// As of [`evaluate`].
+pub async fn ask(
+    plugin: &Plugin,
+    subject: &Subject<'_>,
+    source: &impl Source,
+) -> Result<(Response, Option<bool>), EvaluateError> {
+    if plugin.description().finalizer && is_terminating(subject.parent) {
+        question::<CleanupResponse>(plugin, subject, source).await
+    } else {
+        question::<Response>(plugin, subject, source).await
+    }
+}
+
+/// As a host that has just started asks: no needs are known yet.
+async fn question<T: Question>(
+    plugin: &Plugin,
+    subject: &Subject<'_>,
+    source: &impl Source,
+) -> Result<(Response, Option<bool>), EvaluateError> {
+    let call = |request: Request| async move {
+        let Call { outcome, share, .. } = T::ask(plugin, &request).await;
+        (outcome, share)
+    };
+    let (answer, _) = evaluate::<T, _>(subject, source, Vec::new(), call, |_| {}).await?;
+    Ok(answer.into_response())
+}
+
+/// The objects at hand. Without a configuration it is not known which namespaces beside the parent's may be read, nor
+/// another limit of a request than the default; and nothing at hand is unreadable.
+struct Files<'a> {
+    description: &'a Description,
+    scene: &'a Scene,
+}
+
+impl Source for Files<'_> {
+    fn rights(&self) -> Rights<'_> {
+        Rights::Announced(self.description)
+    }
+
+    fn is_namespaced(&self, kind: &Kind) -> bool {
+        is_namespaced(kind)
+    }
+
+    async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
+        let parent = ObjectName::of(&self.scene.parent);
+        let mut objects: Vec<Arc<DynamicObject>> = Vec::new();
+        for object in &self.scene.related {
+            let mut object = DynamicObject::clone(object);
+            if is_namespaced(&wanted.kind) && object.metadata.namespace.is_none() {
+                object.metadata.namespace.clone_from(&parent.namespace);
+            }
+            if needs::selects(wanted.need, &parent, &kind(&object), &object) {
+                crate::object::slim(&mut object);
+                objects.push(Arc::new(object));
+            }
+        }
+        objects.sort_by_cached_key(|object| ObjectName::of(object));
+        Ok(objects)
+    }
+}
+
+/// The controller that allows all that the plugin announces.
+fn controller(description: &Description) -> ControllerConfig {
+    let children = description.makes.iter();
+    ControllerConfig {
+        name: description.name.clone(),
+        formerly: Vec::new(),
+        parent: description.parent.clone(),
+        plugin: std::path::PathBuf::new(),
+        children: children
+            .map(|kind| (kind.clone(), Removal::Delete))
+            .collect::<BTreeMap<_, _>>(),
+        generated: Removal::Retain,
+        reads: description.reads.iter().cloned().collect(),
+        other_namespaces: BTreeSet::new(),
+        adopt: false,
+        concurrency: DEFAULT_CONCURRENCY,
+        resync: DEFAULT_RESYNC,
+        backoff: DEFAULT_BACKOFF,
+        writes: DEFAULT_WRITES,
+        release_after: None,
+        limits: Limits::DEFAULT,
+        trust: Trust::default(),
+        service_account: None,
+        proving: DEFAULT_PROVING,
+        // It is the configuration's to say; an author shall see what the plugin makes.
+        allow: BTreeSet::from([Allow::Finalizers, Allow::ServiceAccountTokens]),
+    }
+}
+
+/// In the words of an author, who has no configuration.
+fn refusal(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::KindNotAllowed { which, kind, .. } => {
+            format!("{which}: `describe` does not list the kind {kind} under `makes`")
+        }
+        other => other.to_string(),
+    }
+}
+
+pub(crate) fn without_marks(mut child: Value) -> Value {
+    let Some(metadata) = child.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return child;
+    };
+    metadata.remove("ownerReferences");
+    let marks = [
+        CONTROLLER_LABEL,
+        PARENT_ANNOTATION,
+        APPLIED_ANNOTATION,
+        DIGEST_ANNOTATION,
+        GENERATION_ANNOTATION,
+    ];
+    for name in ["labels", "annotations"] {
+        let Some(map) = metadata.get_mut(name).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        map.retain(|key, _| !marks.contains(&key.as_str()));
+        if map.is_empty() {
+            metadata.remove(name);
+        }
+    }
+    child
+}
+
+fn kind(object: &DynamicObject) -> Kind {
+    let types = object.types.as_ref();
+    Kind {
+        api_version: types.map(|types| types.api_version.clone()).unwrap_or_default(),
+        kind: types.map(|types| types.kind.clone()).unwrap_or_default(),
+    }
+}
+
+/// Whether the objects of a kind are in namespaces. Without a cluster to ask, every kind is but the cluster-scoped
+/// ones of Kubernetes itself.
+fn is_namespaced(kind: &Kind) -> bool {
+    const CLUSTER_SCOPED: [&str; 19] = [
+        "APIService",
+        "CSIDriver",
+        "CSINode",
+        "CertificateSigningRequest",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "CustomResourceDefinition",
+        "FlowSchema",
+        "IngressClass",
+        "MutatingWebhookConfiguration",
+        "Namespace",
+        "Node",
+        "PersistentVolume",
+        "PriorityClass",
+        "PriorityLevelConfiguration",
+        "RuntimeClass",
+        "StorageClass",
+        "ValidatingWebhookConfiguration",
+        "VolumeAttachment",
+    ];
+    let group = kind.group();
+    let built_in = !group.contains('.') || group.ends_with(".k8s.io");
+    !(built_in && CLUSTER_SCOPED.contains(&kind.kind.as_str()))
+}

@@ -1,0 +1,351 @@
+//! What a plugin would change in the cluster as it is: `operator-host diff`. The plugin is asked as in
+//! `reconcile`, its answer is checked by the same plan, and the API server says by dry-run what would come
+//! of each child. Nothing is written.
+//!
+//! One round: what the plugin would want next, once it sees what came of this, does not show.
+
+mod sides;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{Timestamp, Unit};
+use kube::core::{DynamicObject, SelectorExt};
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+use thiserror::Error;
+use tracing::debug;
+
+pub use sides::Difference;
+
+use crate::cluster::client::Writer;
+use crate::cluster::discovery::{KindError, Kinds, Resource};
+use crate::cluster::resource_client::{ApiError, Objects};
+use crate::config::ControllerConfig;
+use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, owns, plan, retains};
+use crate::desired::versions;
+use crate::dry_run::offline;
+use crate::object::{ChildKey, GENERATED_LABEL, ObjectName, is_terminating, label, slim};
+use crate::plugin::Plugin;
+use crate::plugin::contract::Kind;
+use crate::reconcile::evaluate::{EvaluateError, Subject};
+use crate::reconcile::needs::{NeedError, Rights, Source, Wanted};
+use crate::reconcile::provenance::{Proof, Provenance};
+use crate::reconcile::prune::unwanted;
+
+/// Why it cannot be said what a plugin would change.
+#[derive(Debug, Error)]
+pub enum PreviewError {
+    /// A kind is not served, or discovery failed.
+    #[error(transparent)]
+    Kind(#[from] KindError),
+    /// The API server refused something, if only by dry-run.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The plugin gives no answer.
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+    /// The plugin asked for what it must not have; one line each.
+    #[error("the plugin's answer is refused:\n  {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "))]
+    Refused(Vec<Refusal>),
+    /// There is no such parent.
+    #[error("there is no {kind} {name}")]
+    NoParent {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: ObjectName,
+    },
+}
+
+/// One controller of a configuration against the cluster.
+pub struct Preview<'a> {
+    writer: Writer,
+    config: &'a ControllerConfig,
+    plugin: &'a Plugin,
+    parent: Arc<Resource>,
+    others: BTreeMap<Kind, Arc<Resource>>,
+    provenance: Provenance,
+}
+
+impl<'a> Preview<'a> {
+    /// Looks its kinds up. `host` is the namespace of the host, which has the key that proves what it generated.
+    ///
+    /// # Errors
+    /// When the parent's kind is not served, or the API server does not answer.
+    pub async fn new(
+        client: &'a Client,
+        kinds: &Kinds,
+        config: &'a ControllerConfig,
+        plugin: &'a Plugin,
+        host: &str,
+    ) -> Result<Self, PreviewError> {
+        let parent = kinds.resolve(&config.parent).await?;
+        let mut others = BTreeMap::new();
+        for kind in config.children.keys().chain(&config.reads) {
+            match kinds.resolve(kind).await {
+                Ok(resource) => {
+                    others.insert(kind.clone(), resource);
+                }
+                // As in a controller: what concerns that kind fails and says so.
+                Err(KindError::Unknown(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Self {
+            writer: Writer::from(client.clone()),
+            config,
+            plugin,
+            parent,
+            others,
+            provenance: Provenance::new(client.clone(), host),
+        })
+    }
+
+    /// How it is known what was generated. Without a right to the key, which few people have, or when it is not there, by
+    /// the label: nothing is written here.
+    async fn proof(&self) -> Proof<'_> {
+        match self.provenance.load(None).await {
+            Ok(_) => self.provenance.proof(),
+            Err(error) => {
+                debug!("what carries the label of a generated Secret is taken for one: {error}");
+                Proof::Label
+            }
+        }
+    }
+
+    /// Whether the parents are in namespaces.
+    #[must_use]
+    pub fn is_namespaced(&self) -> bool {
+        self.parent.namespaced
+    }
+
+    /// A parent that is there.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub async fn parent(&self, name: ObjectName) -> Result<DynamicObject, PreviewError> {
+        let found = Objects::new(&self.writer, &self.parent).get(&name).await?;
+        found.ok_or_else(|| PreviewError::NoParent {
+            kind: self.config.parent.kind.clone(),
+            name,
+        })
+    }
+
+    /// All parents of a namespace, or all there are.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn parents(&self, namespace: Option<&str>) -> Result<Vec<DynamicObject>, PreviewError> {
+        let objects = Objects::new(&self.writer, &self.parent);
+        Ok(objects.list(&everything_in(namespace), None).await?)
+    }
+
+    /// A parent as it would be if this manifest were applied, by its user's rights.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub async fn applied(&self, manifest: &Value, name: &ObjectName) -> Result<DynamicObject, PreviewError> {
+        let objects = Objects::new(&self.writer, &self.parent);
+        Ok(objects
+            .try_apply(name, manifest, "operator-host-diff", true)
+            .await?)
+    }
+
+    /// What would become of a parent's children.
+    ///
+    /// # Errors
+    /// When the plugin fails or is refused, or the API server refuses a child.
+    pub async fn differences(&self, parent: DynamicObject) -> Result<Vec<Difference>, PreviewError> {
+        let mut parent = parent;
+        slim(&mut parent);
+        let parent = Arc::new(parent);
+        let there = self.there(&parent).await?;
+        let generates = there
+            .values()
+            .any(|child| label(child, GENERATED_LABEL).is_some());
+        let proof = if generates {
+            self.proof().await
+        } else {
+            Proof::Key(None)
+        };
+        let mut observed: Vec<Arc<DynamicObject>> = there
+            .values()
+            .filter(|child| owns(self.config, &parent, child) || retains(self.config, proof, &parent, child))
+            .map(|child| {
+                let mut child = child.clone();
+                slim(&mut child);
+                Arc::new(child)
+            })
+            .collect();
+        observed.sort_by_cached_key(|child| ChildKey::of(child));
+        let makes = &self.plugin.description().makes;
+        let observed = versions::once_each(observed, &versions::Used::default(), makes);
+        let now = Timestamp::now().round(Unit::Second).unwrap_or_default();
+        let subject = Subject {
+            parent: &parent,
+            children: &observed,
+            now,
+            // Not looked up: the API server says it of each child that cannot be made.
+            namespace_terminating: false,
+        };
+        let (response, cleaned_up) = offline::ask(self.plugin, &subject, self).await?;
+        let digest = self.plugin.digest().to_string();
+        let policy = Policy {
+            config: self.config,
+            parent: &parent,
+            digest: &digest,
+            namespaced: &|kind: &Kind| self.others.get(kind).map(|resource| resource.namespaced),
+            existing: &|key: &ChildKey| there.get(key).cloned().map(Arc::new),
+            proof,
+        };
+        let plan = plan(&policy, &response.children, &response.keep, &response.generate)
+            .map_err(PreviewError::Refused)?;
+        let mut differences = Vec::new();
+        for secret in &plan.secrets {
+            differences.extend(generated(secret, there.get(&secret.key)));
+        }
+        for desired in &plan.desired {
+            let live = there.get(&desired.key);
+            differences.extend(self.change(&parent, proof, desired, live).await?);
+        }
+        // A parent that is being deleted keeps its children until it is gone.
+        if cleaned_up.is_none() {
+            differences.extend(self.deletions(&parent, proof, &plan, &there, &observed));
+        }
+        Ok(differences)
+    }
+
+    /// Every object of the kinds that the plugin may make, where it may make them.
+    async fn there(&self, parent: &DynamicObject) -> Result<BTreeMap<ChildKey, DynamicObject>, PreviewError> {
+        let mut there = BTreeMap::new();
+        for kind in self.config.children.keys() {
+            let Some(resource) = self.others.get(kind) else {
+                continue;
+            };
+            let objects = Objects::new(&self.writer, resource);
+            let mut places: Vec<ObjectName> = Vec::new();
+            match parent.namespace() {
+                Some(namespace) => places.push(everything_in(Some(&namespace))),
+                None if resource.namespaced => {
+                    places.extend(
+                        self.config
+                            .other_namespaces
+                            .iter()
+                            .map(|it| everything_in(Some(it))),
+                    );
+                }
+                None => places.push(everything_in(None)),
+            }
+            for place in places {
+                let found = objects.list(&place, None).await?;
+                there.extend(found.into_iter().map(|object| (ChildKey::of(&object), object)));
+            }
+        }
+        Ok(there)
+    }
+
+    async fn change(
+        &self,
+        parent: &DynamicObject,
+        proof: Proof<'_>,
+        desired: &Desired,
+        live: Option<&DynamicObject>,
+    ) -> Result<Option<Difference>, PreviewError> {
+        if live.is_some_and(is_terminating) {
+            // It is made anew when it is gone.
+            return Ok(None);
+        }
+        // `plan` has refused kinds that the cluster does not serve.
+        let Some(resource) = self.others.get(&desired.key.kind) else {
+            return Ok(None);
+        };
+        // As in `reconcile::apply`.
+        let force = live
+            .is_some_and(|live| owns(self.config, parent, live) || retains(self.config, proof, parent, live));
+        let manager = self.config.field_manager();
+        let after = Objects::new(&self.writer, resource)
+            .try_apply(&desired.key.name, &desired.body, &manager, force)
+            .await?;
+        Ok(Difference::between(&desired.key, live, Some(&after)))
+    }
+
+    fn deletions(
+        &self,
+        parent: &DynamicObject,
+        proof: Proof<'_>,
+        plan: &Plan,
+        there: &BTreeMap<ChildKey, DynamicObject>,
+        observed: &[Arc<DynamicObject>],
+    ) -> Vec<Difference> {
+        let named = plan.named(&|key| there.get(key).cloned().map(Arc::new));
+        observed
+            .iter()
+            .filter_map(|child| {
+                let key = unwanted(self.config, proof, parent, child, &named)?;
+                Difference::between(&key, Some(child), None)
+            })
+            .collect()
+    }
+}
+
+/// The API server, by the rights of whoever asks. What it refuses is told with the verb of the request that was made,
+/// which for the host is that of a watch.
+impl Source for Preview<'_> {
+    fn rights(&self) -> Rights<'_> {
+        Rights::Configured(self.config)
+    }
+
+    fn is_namespaced(&self, kind: &Kind) -> bool {
+        self.others.get(kind).is_none_or(|resource| resource.namespaced)
+    }
+
+    async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
+        let Wanted {
+            need, kind, selector, ..
+        } = wanted;
+        let resource = self.others.get(kind);
+        let resource =
+            resource.ok_or_else(|| wanted.unreadable(KindError::Unknown(kind.clone()).to_string()))?;
+        let objects = Objects::new(&self.writer, resource);
+        let mut place = everything_in(wanted.namespace.as_deref());
+        let found = match &need.name {
+            Some(name) => {
+                place.name.clone_from(name);
+                let found = objects.get(&place).await;
+                found.map(|found| {
+                    found
+                        .into_iter()
+                        .filter(|it| selector.matches(it.labels()))
+                        .collect()
+                })
+            }
+            None => objects.list(&place, need.label_selector.as_deref()).await,
+        };
+        let mut found: Vec<DynamicObject> = found.map_err(|error| wanted.unreadable(error.message.into()))?;
+        found.iter_mut().for_each(slim);
+        found.sort_by_cached_key(ObjectName::of);
+        Ok(found.into_iter().map(Arc::new).collect())
+    }
+}
+
+/// A Secret whose values the host would make: those that are not there yet.
+fn generated(secret: &DesiredSecret, live: Option<&DynamicObject>) -> Option<Difference> {
+    let has = |key: &str| live.is_some_and(|live| live.data["data"].get(key).is_some());
+    let mut after: DynamicObject = match live {
+        Some(live) => live.clone(),
+        None => serde_json::from_value(secret.body.clone()).ok()?,
+    };
+    for entry in secret.secret.entries.iter().filter(|entry| !has(&entry.key)) {
+        after.data["data"][&entry.key] = "made by the host".into();
+    }
+    Difference::between(&secret.key, live, Some(&after))
+}
+
+/// For a list: a place has no name.
+fn everything_in(namespace: Option<&str>) -> ObjectName {
+    ObjectName {
+        namespace: namespace.map(str::to_owned),
+        name: String::new(),
+    }
+}

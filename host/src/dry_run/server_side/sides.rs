@@ -1,0 +1,153 @@
+//! A child as it is and as it would be, as far as that matters to people; the values of Secrets are masked.
+
+use kube::core::DynamicObject;
+use serde_json::{Map, Value};
+
+use crate::object::{APPLIED_ANNOTATION, ChildKey, DIGEST_ANNOTATION, GENERATION_ANNOTATION};
+
+/// One child that would change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// Which.
+    pub key: ChildKey,
+    /// As it is; `None` when it would be created.
+    pub before: Option<Value>,
+    /// As it would be; `None` when it would be deleted.
+    pub after: Option<Value>,
+}
+
+impl Difference {
+    /// `None` when the two say the same.
+    #[must_use]
+    pub fn between(
+        key: &ChildKey,
+        before: Option<&DynamicObject>,
+        after: Option<&DynamicObject>,
+    ) -> Option<Self> {
+        let (mut before, mut after) = (before.map(plain), after.map(plain));
+        if before == after {
+            return None;
+        }
+        if key.kind.api_version == "v1" && key.kind.kind == "Secret" {
+            mask(before.as_mut(), after.as_mut());
+        }
+        Some(Self {
+            key: key.clone(),
+            before,
+            after,
+        })
+    }
+}
+
+/// Without what the API server counts and what the host remembers by.
+fn plain(object: &DynamicObject) -> Value {
+    // An object that came as JSON goes as JSON.
+    let mut value = serde_json::to_value(object).unwrap_or_default();
+    if let Some(map) = value.as_object_mut() {
+        map.remove("status");
+    }
+    if let Some(metadata) = value["metadata"].as_object_mut() {
+        for field in [
+            "managedFields",
+            "resourceVersion",
+            "generation",
+            "uid",
+            "creationTimestamp",
+            "selfLink",
+        ] {
+            metadata.remove(field);
+        }
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            let marks = [APPLIED_ANNOTATION, DIGEST_ANNOTATION, GENERATION_ANNOTATION];
+            annotations.retain(|name, _| !marks.contains(&name.as_str()));
+        }
+    }
+    value
+}
+
+/// As `kubectl diff`: that a value changes shows, and not what it is.
+fn mask(before: Option<&mut Value>, after: Option<&mut Value>) {
+    let mut none = (Value::Null, Value::Null);
+    let (before, after) = (before.unwrap_or(&mut none.0), after.unwrap_or(&mut none.1));
+    for field in ["data", "stringData"] {
+        let known = |side: &Value| side[field].as_object().cloned().unwrap_or_default();
+        let (old, new) = (known(before), known(after));
+        let cover = |side: &mut Value, other: &Map<String, Value>, changed: &str| {
+            if let Some(values) = side.get_mut(field).and_then(Value::as_object_mut) {
+                for (key, value) in values {
+                    let differs = other.get(key).is_some_and(|other| other != value);
+                    *value = if differs { changed } else { "***" }.into();
+                }
+            }
+        };
+        cover(before, &new, "*** (before)");
+        cover(after, &old, "*** (after)");
+    }
+    for side in [before, after] {
+        if let Some(annotations) = side["metadata"]["annotations"].as_object_mut() {
+            // `kubectl apply` leaves a copy of the whole object there.
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::ObjectName;
+    use crate::plugin::contract::Kind;
+
+    fn secret(data: &Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {
+                "name": "s", "uid": "u", "resourceVersion": "7", "generation": 3,
+                "annotations": {APPLIED_ANNOTATION: "x", DIGEST_ANNOTATION: "y", "a": "b"},
+            },
+            "data": data,
+        }))
+        .unwrap()
+    }
+
+    fn key() -> ChildKey {
+        ChildKey {
+            kind: Kind {
+                api_version: "v1".into(),
+                kind: "Secret".into(),
+            },
+            name: ObjectName::parse("n/s"),
+        }
+    }
+
+    #[test]
+    fn a_secret_shows_which_values_change_and_none_of_them() {
+        let (old, new) = (
+            json!({"a": "QQ==", "b": "Qg==", "c": "Qw=="}),
+            json!({"a": "QQ==", "b": "WA==", "d": "RA=="}),
+        );
+        let difference = Difference::between(&key(), Some(&secret(&old)), Some(&secret(&new))).unwrap();
+        assert_eq!(
+            difference.before.unwrap()["data"],
+            json!({"a": "***", "b": "*** (before)", "c": "***"})
+        );
+        let after = difference.after.unwrap();
+        assert_eq!(after["data"], json!({"a": "***", "b": "*** (after)", "d": "***"}));
+        assert_eq!(after["metadata"], json!({"name": "s", "annotations": {"a": "b"}}));
+    }
+
+    #[test]
+    fn counters_and_the_marks_of_the_host_are_no_difference() {
+        let one = secret(&json!({}));
+        let mut other = one.clone();
+        other.metadata.resource_version = Some("8".into());
+        other
+            .metadata
+            .annotations
+            .as_mut()
+            .unwrap()
+            .insert(DIGEST_ANNOTATION.into(), "z".into());
+        assert_eq!(Difference::between(&key(), Some(&one), Some(&other)), None);
+    }
+}

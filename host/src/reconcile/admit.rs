@@ -1,0 +1,98 @@
+//! The plugin's verdict on a resource before it is written.
+
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+
+use super::ask::ask_ahead;
+use super::context::Context;
+use super::failure::PassError;
+use crate::object::ObjectName;
+use crate::plugin::CallError;
+use crate::plugin::registry::Live;
+
+/// What a plugin says of a resource that is about to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It would reconcile it, now or later.
+    Fine,
+    /// It calls it invalid, for this reason.
+    Invalid(String),
+}
+
+/// Why there is no verdict.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    /// There is no version yet.
+    #[error("the plugin is being loaded")]
+    Loading,
+    /// There is no version that could be asked.
+    #[error("{0}")]
+    Failed(String),
+    /// What the plugin needs to know is not known yet.
+    #[error("the first lists are under way")]
+    Starting,
+    /// What the plugin needs to know is not known any more.
+    #[error("{0}")]
+    Watch(String),
+    /// The resource is in the host's own namespace.
+    #[error("{0}")]
+    Namespace(String),
+    /// It cannot be told which Secrets the host generated.
+    #[error("{0}")]
+    Provenance(String),
+    /// The call failed.
+    #[error("{0}")]
+    Call(String),
+}
+
+impl NoAnswer {
+    /// For those who may not know what a plugin says besides its verdict.
+    #[must_use]
+    pub const fn without_the_plugins_words(&self) -> &'static str {
+        match self {
+            Self::Loading => "the plugin is being loaded",
+            Self::Failed(_) => "no version of the plugin can be used: the host's log says why",
+            Self::Starting => "the first lists are under way",
+            Self::Watch(_) => "a watch that the controller needs does not work: the host's log says why",
+            Self::Namespace(_) => "resources in the host's own namespace are not reconciled",
+            Self::Provenance(_) => "the key of generated Secrets cannot be read: the host's log says why",
+            Self::Call(_) => "the plugin gave no answer: the host's log says why",
+        }
+    }
+}
+
+/// Asks the live version, with the children and the needs that the caches hold; nothing is written or remembered.
+///
+/// # Errors
+/// When there is no verdict, and why.
+pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admission, NoAnswer> {
+    let plugin = match &*context.plugin.borrow() {
+        Live::Plugin(plugin) => plugin.clone(),
+        Live::Loading => return Err(NoAnswer::Loading),
+        Live::Failed(why) => return Err(NoAnswer::Failed(why.to_string())),
+    };
+    if context.is_starting(&ObjectName::of(&object)) {
+        return Err(NoAnswer::Starting);
+    }
+    if let Some(failure) = context.watch_failure(&object) {
+        return Err(NoAnswer::Watch(failure));
+    }
+    if context.is_beside_the_host(&object) {
+        return Err(NoAnswer::Namespace(context.says_beside_the_host()));
+    }
+    let known = context.know_generated(&object, None).await;
+    known.map_err(|error| NoAnswer::Provenance(error.to_string()))?;
+    crate::object::slim(&mut object);
+    match ask_ahead(context, &plugin, &Arc::new(object)).await {
+        // Something that it waits for may come.
+        Ok(_) | Err(PassError::Call(CallError::Retry { .. })) => Ok(Admission::Fine),
+        Err(PassError::Call(CallError::Invalid { reason, message })) => {
+            Ok(Admission::Invalid(match reason {
+                Some(reason) => format!("{reason}: {message}"),
+                None => message,
+            }))
+        }
+        Err(error) => Err(NoAnswer::Call(error.to_string())),
+    }
+}

@@ -1,0 +1,104 @@
+//! What a pass says and did, for the Events on its parent.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use tracing::info;
+
+use super::context::Context;
+use crate::object::ChildKey;
+use crate::plugin::Share;
+use crate::plugin::contract::{Condition, Event, EventType};
+
+/// What the last answer of the plugin says, once its children are in place.
+#[derive(Default)]
+pub(super) struct Answer {
+    pub(super) status: Option<serde_json::Map<String, serde_json::Value>>,
+    pub(super) conditions: Vec<Condition>,
+    pub(super) events: Vec<Event>,
+    pub(super) requeue: Option<Duration>,
+    /// Only of a cleanup: whether the parent may go.
+    pub(super) done: bool,
+    /// What it takes of the memory of all calls.
+    pub(super) _share: Option<Share>,
+}
+
+impl Answer {
+    pub(super) fn done() -> Self {
+        Self {
+            done: true,
+            ..Self::default()
+        }
+    }
+
+    /// The plugin's Events.
+    pub(super) fn publish(&self, context: &Context, parent: &DynamicObject) {
+        for event in &self.events {
+            let Event {
+                type_,
+                reason,
+                message,
+            } = event;
+            context.publish(parent, *type_, reason, message);
+        }
+    }
+}
+
+/// What a pass did to the children, for one Event.
+#[derive(Default)]
+pub(super) struct Changes {
+    pub(super) created: Vec<ChildKey>,
+    pub(super) updated: Vec<ChildKey>,
+    pub(super) deleted: Vec<ChildKey>,
+}
+
+impl Changes {
+    /// How many different children were changed.
+    pub(super) fn touched(&self) -> usize {
+        let all = self.created.iter().chain(&self.updated).chain(&self.deleted);
+        all.collect::<HashSet<_>>().len()
+    }
+
+    /// Counts them in the metrics.
+    pub(super) fn count(&self, context: &Context) {
+        let metrics = &context.observer.metrics;
+        self.created.iter().for_each(|child| metrics.created(&child.kind));
+        self.updated.iter().for_each(|child| metrics.updated(&child.kind));
+        self.deleted.iter().for_each(|child| metrics.deleted(&child.kind));
+    }
+
+    /// Counts them, and says them in one Event.
+    pub(super) fn publish(&self, context: &Context, parent: &DynamicObject) {
+        self.count(context);
+        let parts: Vec<String> = [
+            ("created", &self.created),
+            ("updated", &self.updated),
+            ("deleted", &self.deleted),
+        ]
+        .into_iter()
+        .filter(|(_, children)| !children.is_empty())
+        .map(|(verb, children)| format!("{verb} {}", list(children)))
+        .collect();
+        if parts.is_empty() {
+            return;
+        }
+        let note = parts.join("; ");
+        info!("{note}");
+        context.publish(parent, EventType::Normal, "ChildrenChanged", &note);
+    }
+}
+
+/// The first few by name, the others by number.
+fn list(children: &[ChildKey]) -> String {
+    const SHOWN: usize = 5;
+    let mut names: Vec<String> = children
+        .iter()
+        .take(SHOWN)
+        .map(|c| format!("{} {}", c.kind.kind, c.name.name))
+        .collect();
+    if children.len() > SHOWN {
+        names.push(format!("{} more", children.len() - SHOWN));
+    }
+    names.join(", ")
+}

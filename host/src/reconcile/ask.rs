@@ -1,0 +1,70 @@
+//! One question to the plugin, with all that it needs to answer: an evaluation on the caches, with spans and records.
+
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+
+use super::context::Context;
+use super::evaluate::{Question, Subject, evaluate};
+use super::failure::PassError;
+use super::now;
+use crate::object::ObjectName;
+use crate::plugin::contract::{Need, Request, Response};
+use crate::plugin::{Plugin, Share};
+use crate::trace::Span;
+
+/// Asks as a pass does. The share is what the answer takes of the memory of all calls, to be kept as long as the answer.
+pub(super) async fn ask<T: Question>(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    observed: &[Arc<DynamicObject>],
+) -> Result<(T, Option<Share>), PassError> {
+    let name = ObjectName::of(parent);
+    let known = context.memory_of(&name, |memory| {
+        if memory.asked.replace(*plugin.digest()) != Some(*plugin.digest()) {
+            memory.versions.clear();
+        }
+        memory.needs.clone()
+    });
+    let remember = |needs: &[Need]| context.memory_of(&name, |memory| memory.needs = needs.to_vec());
+    question(context, plugin, parent, observed, known, remember).await
+}
+
+/// What the plugin says of an object that is not there yet, or not so: nothing is remembered of it.
+pub(super) async fn ask_ahead(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+) -> Result<(Response, Option<Share>), PassError> {
+    let observed = context.observed(parent, plugin);
+    question(context, plugin, parent, &observed, Vec::new(), |_| {}).await
+}
+
+async fn question<T: Question>(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    observed: &[Arc<DynamicObject>],
+    known: Vec<Need>,
+    remember: impl Fn(&[Need]),
+) -> Result<(T, Option<Share>), PassError> {
+    let subject = Subject {
+        parent,
+        children: observed,
+        now: now(),
+        namespace_terminating: context.is_namespace_going(parent),
+    };
+    let call = |mut request: Request| async move {
+        let span = Span::child("plugin");
+        request.traceparent = span.traceparent();
+        let call = T::ask(plugin, &request);
+        let (outcome, share) = context
+            .observer
+            .call(plugin, T::EXPORT.as_str(), &span, call, T::children)
+            .await;
+        context.observer.record(plugin, T::EXPORT, request, &outcome);
+        (outcome, share)
+    };
+    Ok(evaluate(&subject, context, known, call, remember).await?)
+}

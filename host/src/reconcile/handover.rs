@@ -1,0 +1,151 @@
+//! What a controller did under a name that it had before is handed over to the name that it has: the finalizer, the
+//! label of the children, and the ownership of fields, without which no field could be taken back again.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+use tracing::info;
+
+use super::context::Context;
+use crate::cluster::resource_client::{ApiError, Objects};
+use crate::config::ControllerConfig;
+use crate::object::{CONTROLLER_LABEL, ChildKey, ObjectName, is_terminating, label};
+
+/// Hands over a parent and its children, each in one write that is refused when the object has changed. The parent as it
+/// is then; `None` when it is gone or another one has its name.
+///
+/// The managers of fields are not in the caches, so each parent is read once after every start for as long as former
+/// names are configured.
+///
+/// # Errors
+/// With the parent as it is known, what the API server refuses.
+pub(super) async fn take_over(
+    context: &Context,
+    parent: Arc<DynamicObject>,
+) -> Result<Option<Arc<DynamicObject>>, (Arc<DynamicObject>, ApiError)> {
+    if context.config.formerly.is_empty() {
+        return Ok(Some(parent));
+    }
+    let name = ObjectName::of(&parent);
+    let mut parent = parent;
+    if context.memory_of(&name, |memory| !memory.handed_over) {
+        match own_parent(context, &parent).await {
+            Ok(Some(now)) => parent = now,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err((parent, error)),
+        }
+        context.memory_of(&name, |memory| memory.handed_over = true);
+    }
+    let mut seen = HashSet::new();
+    for child in context.owned(&parent) {
+        let current = label(&child, CONTROLLER_LABEL) == Some(&context.config.name);
+        if current || is_terminating(&child) || !seen.insert(child.metadata.uid.clone()) {
+            continue;
+        }
+        if let Err(error) = own_child(context, &name, &child).await {
+            return Err((parent, error));
+        }
+    }
+    Ok(Some(parent))
+}
+
+async fn own_parent(
+    context: &Context,
+    parent: &DynamicObject,
+) -> Result<Option<Arc<DynamicObject>>, ApiError> {
+    let name = ObjectName::of(parent);
+    let objects = Objects::new(&context.writer, &context.resource);
+    let fresh = objects.read(&name).await?;
+    // The watch tells of what came instead.
+    let Some(fresh) = fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid) else {
+        return Ok(None);
+    };
+    let Some(patch) = renamed(&context.config, &fresh.metadata) else {
+        return Ok(context.record_parent(fresh));
+    };
+    let answer = objects
+        .merge(&name, &patch, &context.config.field_manager())
+        .await?;
+    info!(
+        "handed over to the controller {:?} from one of its former names",
+        context.config.name
+    );
+    Ok(context.record_parent(answer))
+}
+
+async fn own_child(context: &Context, parent: &ObjectName, child: &DynamicObject) -> Result<(), ApiError> {
+    let key = ChildKey::of(child);
+    let Some(resource) = context.resources.get(&key.kind) else {
+        return Ok(());
+    };
+    let objects = Objects::new(&context.children_writer, resource);
+    let fresh = objects.read(&key.name).await?;
+    let fresh = fresh.filter(|fresh| fresh.metadata.uid == child.metadata.uid);
+    // Gone by now, or handed over.
+    let Some(patch) = fresh.and_then(|fresh| renamed(&context.config, &fresh.metadata)) else {
+        return Ok(());
+    };
+    let answer = objects
+        .merge(&key.name, &patch, &context.config.field_manager())
+        .await?;
+    context.record_child(parent, &key, answer);
+    Ok(())
+}
+
+/// The merge patch that puts the present name in place of the former ones; `None` when there is none of those.
+fn renamed(config: &ControllerConfig, metadata: &ObjectMeta) -> Option<Value> {
+    let mut patch = Map::new();
+    let former: Vec<String> = config.former_field_managers().collect();
+    let managed = metadata.managed_fields.as_deref().unwrap_or_default();
+    let is_former = |entry: &ManagedFieldsEntry| {
+        let manager = entry.manager.as_ref();
+        manager.is_some_and(|manager| former.contains(manager))
+    };
+    if managed.iter().any(is_former) {
+        let present = config.field_manager();
+        let mut entries: Vec<ManagedFieldsEntry> = Vec::new();
+        // Those of the present name first: of two for the same kind of write one can stay.
+        let (before, now): (Vec<_>, Vec<_>) = managed.iter().cloned().partition(is_former);
+        for mut entry in now.into_iter().chain(before) {
+            if is_former(&entry) {
+                entry.manager = Some(present.clone());
+            }
+            let same = |other: &ManagedFieldsEntry| {
+                other.manager == entry.manager
+                    && other.operation == entry.operation
+                    && other.subresource == entry.subresource
+                    && (other.api_version == entry.api_version || entry.operation.as_deref() == Some("Apply"))
+            };
+            if !entries.iter().any(same) {
+                entries.push(entry);
+            }
+        }
+        patch.insert("managedFields".into(), json!(entries));
+    }
+    let finalizers = metadata.finalizers.as_deref().unwrap_or_default();
+    let former: Vec<String> = config.former_finalizers().collect();
+    if finalizers.iter().any(|finalizer| former.contains(finalizer)) {
+        let others = finalizers.iter().filter(|other| !former.contains(other)).cloned();
+        let mut all: Vec<String> = others.collect();
+        if !all.contains(&config.finalizer()) {
+            all.push(config.finalizer());
+        }
+        patch.insert("finalizers".into(), json!(all));
+    }
+    let marked = metadata
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(CONTROLLER_LABEL));
+    if marked.is_some_and(|name| config.formerly.contains(name)) {
+        patch.insert("labels".into(), json!({ CONTROLLER_LABEL: config.name }));
+    }
+    if patch.is_empty() {
+        return None;
+    }
+    patch.insert("uid".into(), json!(metadata.uid));
+    patch.insert("resourceVersion".into(), json!(metadata.resource_version));
+    Some(json!({ "metadata": patch }))
+}

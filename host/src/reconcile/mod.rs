@@ -1,0 +1,535 @@
+//! One pass over one parent: the straight line that everything else in this crate serves.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{Timestamp, Unit};
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::json;
+use tracing::{debug, warn};
+
+pub use self::admit::{Admission, admit};
+use self::answer::{Answer, Changes};
+use self::apply::apply;
+use self::ask::ask;
+use self::context::Context;
+use self::failure::{PassError, count_failure, fail, is_passing, say};
+use self::freshness::up_to_date;
+use self::prune::prune;
+use self::release::release;
+use self::secrets::{Generated, generate};
+use self::status::{Said, Verdict};
+use crate::cluster::resource_client::{ApiError, Objects};
+use crate::desired::plan::{Plan, Policy, owns, plan};
+use crate::object::{ChildKey, ObjectName, PAUSED_ANNOTATION, annotation, is_terminating};
+use crate::plugin::Plugin;
+use crate::plugin::contract::{CleanupResponse, Kind, Response};
+use crate::plugin::registry::Live;
+use crate::trace::Span;
+
+pub mod context;
+pub mod observer;
+
+pub mod evaluate;
+pub mod needs;
+
+mod freshness;
+mod handover;
+mod predecessor;
+pub mod release;
+
+mod answer;
+mod ask;
+
+pub mod provenance;
+pub mod secrets;
+
+pub mod apply;
+pub mod prune;
+
+mod failure;
+mod leaving;
+pub mod status;
+
+mod admit;
+
+/// How often a plugin may change, in one pass, what it has changed in that pass before.
+const MAX_ROUNDS: usize = 4;
+/// How often it is asked in one pass although each time it changes a child that it had not changed before.
+const MAX_STEPS: usize = 64;
+/// How many Events of a plugin a pass publishes; more are dropped.
+const MAX_EVENTS: usize = 32;
+/// The shortest time that a plugin can ask for, so that none can keep a worker busy by itself.
+const MIN_DELAY: Duration = Duration::from_millis(100);
+
+/// When to look at the parent again, though nothing changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// When something changes.
+    OnChange,
+    /// After this time.
+    After(Duration),
+    /// After the back-off of a parent that has failed so many times in a row.
+    Backoff,
+    /// The same, and not before the API server wants to be asked again.
+    BackoffAtLeast(Duration),
+}
+
+/// Reconciles one parent. Never fails: what goes wrong ends in the parent's conditions, an Event and the log.
+///
+/// `trace` is the span around the pass.
+pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Next {
+    let Some(parent) = context.parent(name) else {
+        return without_parent(context, name).await;
+    };
+    let parent = match up_to_date(context, parent).await {
+        Ok(Some(parent)) => parent,
+        Ok(None) => return Next::OnChange,
+        Err((parent, error)) => return fail(context, &parent, &error.into()).await,
+    };
+    if trace.is_recording() {
+        trace.set("k8s.object.uid", parent.metadata.uid.clone().unwrap_or_default());
+        trace.set(
+            "k8s.object.generation",
+            parent.metadata.generation.unwrap_or_default(),
+        );
+    }
+    if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
+        return finish(context, &parent, None, Verdict::Paused, Next::OnChange).await;
+    }
+    let parent = match handover::take_over(context, parent).await {
+        Ok(Some(parent)) => parent,
+        Ok(None) => return Next::OnChange,
+        Err((parent, error)) => return fail(context, &parent, &error.into()).await,
+    };
+    let mut changes = Changes::default();
+    let result = pass(context, &parent, &mut changes).await;
+    changes.publish(context, &parent);
+    if leaving::is_overdue(context, &parent, &result) {
+        return leaving::abandon(context, &parent, &result).await;
+    }
+    match result {
+        Ok(None) => Next::OnChange,
+        Ok(Some(answer)) => {
+            answer.publish(context, &parent);
+            let next = answer.requeue.map_or(Next::OnChange, Next::After);
+            let Some(parent) = as_seen(context, &parent) else {
+                return Next::OnChange;
+            };
+            let verdict = if is_terminating(&parent) {
+                leaving::waits_for_the_plugin(context, &parent)
+            } else {
+                Verdict::Reconciled
+            };
+            finish(context, &parent, Some(&answer), verdict, next).await
+        }
+        Err(error) => {
+            let class = error.class();
+            context.observer.metrics.failed(class);
+            if trace.is_recording() {
+                trace.fail(class, &error.to_string(), "");
+            }
+            fail(context, &parent, &error).await
+        }
+    }
+}
+
+/// The parent as it is now, which the pass may have written itself, but with the generation that the pass saw:
+/// that is the one its status speaks of. `None` when it is gone or another one has its name.
+fn as_seen(context: &Context, seen: &DynamicObject) -> Option<Arc<DynamicObject>> {
+    let now = context.parent(&ObjectName::of(seen))?;
+    if now.metadata.uid != seen.metadata.uid {
+        return None;
+    }
+    if now.metadata.generation == seen.metadata.generation {
+        return Some(now);
+    }
+    let mut now = DynamicObject::clone(&now);
+    now.metadata.generation = seen.metadata.generation;
+    Some(Arc::new(now))
+}
+
+/// The pass itself; `None` when there is nothing to say about the parent any more.
+async fn pass(
+    context: &Context,
+    parent: &Arc<DynamicObject>,
+    changes: &mut Changes,
+) -> Result<Option<Answer>, PassError> {
+    let plugin = match &*context.plugin.borrow() {
+        Live::Plugin(plugin) => plugin.clone(),
+        // Workers start only when loading has ended.
+        Live::Loading => return Ok(None),
+        Live::Failed(why) => return Err(PassError::NoPlugin(Arc::clone(why))),
+    };
+    check_watches(context, parent)?;
+    context.know_generated(parent, Some(&context.writer)).await?;
+    changes.updated.extend(release(context, parent).await?);
+    let finalizer = context.config.finalizer();
+    let has_finalizer = parent.finalizers().contains(&finalizer);
+    if is_terminating(parent) {
+        if !has_finalizer {
+            // The garbage collector deletes what it owns.
+            return Ok(None);
+        }
+        let answer = if plugin.description().finalizer {
+            cleanup(context, &plugin, parent, changes).await?
+        } else {
+            Answer::done()
+        };
+        if answer.done {
+            let_go(context, parent).await?;
+            // There is no status to come, but the last word of the cleanup is to be seen.
+            answer.publish(context, parent);
+            return Ok(None);
+        }
+        return Ok(Some(answer));
+    }
+    if context.is_namespace_going(parent) {
+        // It is deleted in a moment itself.
+        return Err(PassError::NamespaceGoing);
+    }
+    if context.is_beside_the_host(parent) {
+        return Err(PassError::Namespace(context.says_beside_the_host()));
+    }
+    let mut parent = Arc::clone(parent);
+    if plugin.description().finalizer && !has_finalizer {
+        // Before the first child, so that none is left behind uncleaned.
+        let all = parent.finalizers().iter().cloned().chain([finalizer]).collect();
+        match set_finalizers(context, &parent, all).await? {
+            Some(with_finalizer) => parent = with_finalizer,
+            None => return Ok(None),
+        }
+    }
+    let mut answer = rounds(context, &plugin, &parent, changes).await?;
+    let left = predecessor::sweep(context, &ObjectName::of(&parent), Some(&parent), changes).await?;
+    answer.requeue = answer.requeue.into_iter().chain(left).min();
+    Ok(Some(answer))
+}
+
+/// What there is to do for a parent that is gone: its children, should the garbage collector leave them.
+async fn without_parent(context: &Context, name: &ObjectName) -> Next {
+    let mut changes = Changes::default();
+    let left = predecessor::sweep(context, name, None, &mut changes).await;
+    changes.count(context);
+    match left {
+        Ok(left) => left.map_or(Next::OnChange, Next::After),
+        Err(error) => {
+            warn!(
+                "cannot delete what the {} {name}, which is gone, has left: {error}",
+                context.config.parent.kind
+            );
+            Next::After(predecessor::PATIENCE)
+        }
+    }
+}
+
+/// Whether the caches show this parent and its children as they are.
+fn check_watches(context: &Context, parent: &DynamicObject) -> Result<(), PassError> {
+    context
+        .watch_failure(parent)
+        .map_or(Ok(()), |failure| Err(PassError::Watch(failure)))
+}
+
+/// Asks the plugin and makes it so, until what it sees is what it asked for: its last answer, and so the status,
+/// knows the children as this very pass left them.
+async fn rounds(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    changes: &mut Changes,
+) -> Result<Answer, PassError> {
+    let mut events = Vec::new();
+    let mut rounds = Rounds::default();
+    while rounds.may_go_on(changes) {
+        let observed = context.observed(parent, plugin);
+        let (response, share): (Response, _) = ask(context, plugin, parent, &observed).await?;
+        let plan = match make_plan(context, plugin, parent, &response) {
+            Ok(plan) => plan,
+            Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
+                debug!("{error}: it is gone now");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let mut changed = false;
+        for secret in &plan.secrets {
+            match generate(context, parent, secret).await? {
+                Generated::Created => changes.created.push(secret.key.clone()),
+                Generated::Updated => changes.updated.push(secret.key.clone()),
+                Generated::Unchanged => continue,
+            }
+            changed = true;
+        }
+        let applied = apply(context, parent, &plan.desired).await;
+        changed |= applied.changed();
+        changes.created.extend(applied.created);
+        changes.updated.extend(applied.updated);
+        if !applied.failed.is_empty() {
+            return Err(PassError::Api(applied.failed));
+        }
+        let (deleted, failed) = prune(context, parent, &observed, &plan).await;
+        changed |= !deleted.is_empty();
+        changes.deleted.extend(deleted);
+        if !failed.is_empty() {
+            return Err(PassError::Api(failed));
+        }
+        changed |= context.remember_versions(&ObjectName::of(parent), &plan);
+        let Response {
+            status,
+            conditions,
+            events: new,
+            requeue_after_ms,
+            ..
+        } = response;
+        // Each round may have its say, but not the same twice, and not without end.
+        for event in new {
+            if events.len() < MAX_EVENTS && !events.contains(&event) {
+                events.push(event);
+            }
+        }
+        if !changed {
+            return Ok(Answer {
+                status,
+                conditions,
+                events,
+                requeue: requeue_after_ms.map(after),
+                done: false,
+                _share: share,
+            });
+        }
+    }
+    Err(PassError::Unsettled)
+}
+
+/// The plugin's last words for a parent that is being deleted. Children that it does not name stay.
+async fn cleanup(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    changes: &mut Changes,
+) -> Result<Answer, PassError> {
+    let mut rounds = Rounds::default();
+    while rounds.may_go_on(changes) {
+        let observed = context.observed(parent, plugin);
+        let (response, share) = ask(context, plugin, parent, &observed).await?;
+        let CleanupResponse {
+            done,
+            children,
+            status,
+            conditions,
+            mut events,
+            requeue_after_ms,
+            ..
+        } = response;
+        let response = Response {
+            children,
+            ..Response::default()
+        };
+        let plan = make_plan(context, plugin, parent, &response)?;
+        let applied = apply(context, parent, &plan.desired).await;
+        let changed = applied.changed();
+        changes.created.extend(applied.created);
+        changes.updated.extend(applied.updated);
+        if !applied.failed.is_empty() {
+            return Err(PassError::Api(applied.failed));
+        }
+        if done || !changed {
+            events.truncate(MAX_EVENTS);
+            return Ok(Answer {
+                status,
+                conditions,
+                events,
+                requeue: requeue_after_ms.map(after),
+                done,
+                _share: share,
+            });
+        }
+    }
+    Err(PassError::Unsettled)
+}
+
+/// Tells a plugin that gets on, one child after the other, from one that wants something else each time.
+#[derive(Default)]
+struct Rounds {
+    all: usize,
+    repeats: usize,
+    touched: usize,
+}
+
+impl Rounds {
+    /// Whether there may be another round; `changes` is what the pass has changed so far.
+    fn may_go_on(&mut self, changes: &Changes) -> bool {
+        let touched = changes.touched();
+        if self.all > 0 && touched == self.touched {
+            self.repeats += 1;
+        }
+        self.touched = touched;
+        self.all += 1;
+        self.all <= MAX_STEPS && self.repeats < MAX_ROUNDS
+    }
+}
+
+/// What a plugin asked for, but not less than the shortest.
+fn after(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds).max(MIN_DELAY)
+}
+
+fn make_plan(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &DynamicObject,
+    response: &Response,
+) -> Result<Plan, PassError> {
+    // What has a wanted name and is not the parent's.
+    let in_the_way = RefCell::new(Vec::new());
+    let existing = |key: &ChildKey| {
+        let existing = context.existing(key)?;
+        if !owns(&context.config, parent, &existing) {
+            in_the_way.borrow_mut().push(key.clone());
+        }
+        Some(existing)
+    };
+    let policy = Policy {
+        config: &context.config,
+        parent,
+        digest: &plugin.digest().to_string(),
+        namespaced: &|kind: &Kind| context.resources.get(kind).map(|resource| resource.namespaced),
+        existing: &existing,
+        proof: context.provenance.proof(),
+    };
+    let plan = plan(&policy, &response.children, &response.keep, &response.generate);
+    // When it goes, or becomes another's, the parent is looked at again.
+    let in_the_way = match &plan {
+        Ok(_) => Vec::new(),
+        Err(_) => in_the_way.take(),
+    };
+    context.set_in_the_way(&ObjectName::of(parent), in_the_way);
+    let plan = plan.map_err(PassError::Refused)?;
+    let desired = plan.desired.iter().map(|desired| &desired.key);
+    let keys = desired
+        .chain(plan.secrets.iter().map(|secret| &secret.key))
+        .chain(&plan.keep);
+    match context.watch_failure_of(keys) {
+        Some(failure) => Err(PassError::Watch(failure)),
+        None => Ok(plan),
+    }
+}
+
+/// Takes the host's finalizer off the parent.
+async fn let_go(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
+    let finalizer = context.config.finalizer();
+    let rest = parent.finalizers().iter().filter(|other| **other != finalizer);
+    set_finalizers(context, parent, rest.cloned().collect()).await?;
+    Ok(())
+}
+
+/// Replaces the parent's finalizers unless it has changed; `None` when it is gone.
+async fn set_finalizers(
+    context: &Context,
+    parent: &DynamicObject,
+    finalizers: Vec<String>,
+) -> Result<Option<Arc<DynamicObject>>, ApiError> {
+    let name = ObjectName::of(parent);
+    let body = json!({
+        "metadata": { "resourceVersion": parent.metadata.resource_version, "finalizers": finalizers },
+    });
+    let objects = Objects::new(&context.writer, &context.resource);
+    match objects.merge(&name, &body, &context.config.field_manager()).await {
+        Ok(answer) => Ok(context.record_parent(answer)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes the status and says when to come back.
+async fn finish(
+    context: &Context,
+    parent: &DynamicObject,
+    answer: Option<&Answer>,
+    verdict: Verdict,
+    next: Next,
+) -> Next {
+    let said = Said {
+        fields: answer.and_then(|answer| answer.status.as_ref()),
+        conditions: answer.map(|answer| answer.conditions.as_slice()),
+        verdict: &verdict,
+    };
+    let name = ObjectName::of(parent);
+    match status::write(context, parent, &said).await {
+        Ok(_) => {
+            context.memory_of(&name, |memory| {
+                memory.failures = 0;
+                memory.said = None;
+                memory.bad_weather = None;
+            });
+            next
+        }
+        // The plugin's own part of it is at fault: the host's part goes without it.
+        Err(error) if answer.is_some() && error.is_invalid() => {
+            context.observer.metrics.failed("status");
+            fail(context, parent, &PassError::Status(error)).await
+        }
+        Err(error) => {
+            context.observer.metrics.failed("status");
+            let error = PassError::from(error);
+            if is_passing(context, parent, &error) {
+                debug!("{error}");
+            } else {
+                say(context, &name, &error);
+            }
+            count_failure(context, &name);
+            error.backoff()
+        }
+    }
+}
+
+/// The host's clock in whole seconds: a finer one would make equal requests differ.
+pub(crate) fn now() -> Timestamp {
+    let now = Timestamp::now();
+    now.round(Unit::Second).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(mut change: impl FnMut(usize, &mut Changes)) -> usize {
+        let (mut rounds, mut changes, mut count) = (Rounds::default(), Changes::default(), 0);
+        while rounds.may_go_on(&changes) {
+            change(count, &mut changes);
+            count += 1;
+        }
+        count
+    }
+
+    fn child(name: &str) -> ChildKey {
+        ChildKey {
+            kind: Kind {
+                api_version: "v1".into(),
+                kind: "Pod".into(),
+            },
+            name: ObjectName::parse(name),
+        }
+    }
+
+    #[test]
+    fn each_new_child_is_progress_and_the_same_ones_again_are_not() {
+        assert_eq!(
+            rounds(|_, changes| changes.updated.push(child("a"))),
+            MAX_ROUNDS + 1
+        );
+        assert_eq!(rounds(|_, _| ()), MAX_ROUNDS);
+        let ten = |round: usize, changes: &mut Changes| {
+            changes.created.push(child(&format!("n{}", round.min(9))));
+        };
+        assert_eq!(rounds(ten), 10 + MAX_ROUNDS);
+    }
+
+    #[test]
+    fn a_plugin_that_makes_something_new_each_time_is_stopped_in_the_end() {
+        let endless = |round: usize, changes: &mut Changes| changes.created.push(child(&round.to_string()));
+        assert_eq!(rounds(endless), MAX_STEPS);
+    }
+}

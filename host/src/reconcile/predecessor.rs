@@ -1,0 +1,200 @@
+//! Children of an earlier parent of the same name: those that stand in the way of this one's, and those that are left.
+//!
+//! The garbage collector deletes them as a rule, but it may be away, or take a dead owner for alive. What it knows can be
+//! known here: an owner reference to this kind and name with another UID than the one that the API server serves is to
+//! an owner that is gone.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use serde_json::json;
+use tokio::time::Instant;
+use tracing::{debug, info};
+
+use super::answer::Changes;
+use super::context::Context;
+use super::failure::{PassError, is_waiting_for_deletion};
+use crate::cluster::resource_client::{ApiError, Objects};
+use crate::config::Removal;
+use crate::desired::plan::{Refusal, is_ours, is_reference_to, reaches, removal};
+use crate::object::{ChildKey, GENERATED_LABEL, ObjectName, controller_of, is_terminating, label};
+
+/// How long the garbage collector has for what is left and in nobody's way.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Deletes what stands in the way, and frees what is retained from its dead owner. Whether the plan may come out
+/// otherwise now.
+///
+/// # Errors
+/// What the API server refuses.
+pub(super) async fn clear(
+    context: &Context,
+    parent: &DynamicObject,
+    error: &PassError,
+    changes: &mut Changes,
+) -> Result<bool, PassError> {
+    let PassError::Refused(refusals) = error else {
+        return Ok(false);
+    };
+    if !is_waiting_for_deletion(error) {
+        return Ok(false);
+    }
+    let in_the_way: Vec<_> = refusals
+        .iter()
+        .filter_map(|refusal| match refusal {
+            Refusal::OfPredecessor { child, .. } => Some(((**child).clone(), context.existing(child)?)),
+            _ => None,
+        })
+        .filter(|(_, child)| !is_terminating(child) && is_ours(&context.config, child))
+        .collect();
+    clear_all(
+        context,
+        &ObjectName::of(parent),
+        Some(parent),
+        in_the_way,
+        changes,
+    )
+    .await
+}
+
+/// Looks for children of an earlier parent that nobody wants and the garbage collector leaves, whether there is a parent
+/// of that name now or not, and deletes them. When to look again; `None` when none is left.
+///
+/// # Errors
+/// What the API server refuses.
+pub(super) async fn sweep(
+    context: &Context,
+    name: &ObjectName,
+    parent: Option<&DynamicObject>,
+    changes: &mut Changes,
+) -> Result<Option<Duration>, PassError> {
+    let left = left_over(context, name, parent);
+    if left.is_empty() {
+        if parent.is_some() {
+            context.memory_of(name, |memory| memory.left_since = None);
+        } else {
+            context.forget(name);
+        }
+        return Ok(None);
+    }
+    let now = Instant::now();
+    let since = context.memory_of(name, |memory| *memory.left_since.get_or_insert(now));
+    let wait = (since + PATIENCE).saturating_duration_since(now);
+    if !wait.is_zero() {
+        return Ok(Some(wait));
+    }
+    clear_all(context, name, parent, left, changes).await?;
+    Ok(Some(PATIENCE))
+}
+
+/// Each object once, though it is seen in several versions.
+fn left_over(
+    context: &Context,
+    name: &ObjectName,
+    parent: Option<&DynamicObject>,
+) -> Vec<(ChildKey, Arc<DynamicObject>)> {
+    let config = &context.config;
+    let uid = parent.and_then(|parent| parent.metadata.uid.as_ref());
+    let is_left = |child: &DynamicObject| {
+        controller_of(child).is_some_and(|owner| {
+            is_reference_to(&config.parent, owner) && owner.name == name.name && Some(&owner.uid) != uid
+        }) && is_ours(config, child)
+            && reaches(config, name.namespace.as_deref(), child.metadata.namespace.as_deref())
+            && !is_terminating(child)
+            // Without its parent it cannot be told whether it was generated, and what it holds exists nowhere else.
+            && (parent.is_some() || label(child, GENERATED_LABEL).is_none())
+    };
+    let mut seen = HashSet::new();
+    context
+        .referring_to("", name)
+        .into_iter()
+        .filter(|child| is_left(child) && seen.insert(child.metadata.uid.clone()))
+        .map(|child| (ChildKey::of(&child), child))
+        .collect()
+}
+
+/// Whether one of them is gone or changed.
+async fn clear_all(
+    context: &Context,
+    name: &ObjectName,
+    parent: Option<&DynamicObject>,
+    mut children: Vec<(ChildKey, Arc<DynamicObject>)>,
+    changes: &mut Changes,
+) -> Result<bool, PassError> {
+    if children.is_empty() {
+        return Ok(false);
+    }
+    // The cache may be behind, and the owner be the one that is there now.
+    let served = Objects::new(&context.writer, &context.resource)
+        .read(name)
+        .await?;
+    let served = served.and_then(|served| served.metadata.uid);
+    if parent.is_some_and(|parent| served.is_none() || served != parent.metadata.uid) {
+        debug!("the parent is another one by now: its children are left alone");
+        return Ok(false);
+    }
+    children.retain(|(_, child)| controller_of(child).map(|owner| &owner.uid) != served.as_ref());
+    let (mut cleared, mut failed) = (false, Vec::new());
+    for (key, child) in children {
+        match clear_one(context, name, parent, &key, &child, changes).await {
+            Ok(done) => cleared |= done,
+            // It changed meanwhile: the next pass looks at it again.
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            Err(error) => failed.push(error),
+        }
+    }
+    if failed.is_empty() {
+        Ok(cleared)
+    } else {
+        Err(PassError::Api(failed))
+    }
+}
+
+async fn clear_one(
+    context: &Context,
+    name: &ObjectName,
+    parent: Option<&DynamicObject>,
+    key: &ChildKey,
+    child: &DynamicObject,
+    changes: &mut Changes,
+) -> Result<bool, ApiError> {
+    let config = &context.config;
+    let proof = context.provenance.proof();
+    let generated = parent.is_some_and(|parent| proof.holds(&config.parent, parent, child));
+    let removal = removal(config, generated, child).unwrap_or(Removal::Retain);
+    let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
+    else {
+        return Ok(false);
+    };
+    let objects = Objects::new(&context.children_writer, resource);
+    let version = child.metadata.resource_version.as_deref();
+    if removal == Removal::Retain {
+        // With its reference it would go with its dead owner.
+        let dead = controller_of(child).map(|owner| owner.uid.clone());
+        let owners = child.metadata.owner_references.iter().flatten();
+        let owners: Vec<_> = owners.filter(|owner| Some(&owner.uid) != dead.as_ref()).collect();
+        let body = json!({
+            "metadata": { "uid": uid, "resourceVersion": version, "ownerReferences": owners },
+        });
+        let answer = objects.merge(&key.name, &body, &config.field_manager()).await?;
+        info!("{key} is retained: it no longer refers to an earlier parent, which is gone");
+        context.record_child(name, key, answer);
+        changes.updated.push(key.clone());
+        return Ok(true);
+    }
+    let left = objects.delete(&key.name, uid, version).await?;
+    info!("deleted {key}: it belonged to an earlier parent of this name, which is gone");
+    changes.deleted.push(key.clone());
+    match left {
+        Some(terminating) => {
+            context.record_child(name, key, terminating);
+            Ok(false)
+        }
+        None => {
+            context.forget_child(key, uid);
+            Ok(true)
+        }
+    }
+}

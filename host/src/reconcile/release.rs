@@ -1,0 +1,58 @@
+//! Children of kinds that are retained lose the owner reference that they were made with, when their kind was deleted:
+//! the garbage collector would take them with their parent.
+
+use std::collections::HashSet;
+
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use super::context::Context;
+use crate::cluster::resource_client::{ApiError, Objects};
+use crate::config::Removal;
+use crate::desired::plan::{owns, removal};
+use crate::object::{ChildKey, ObjectName, is_terminating};
+
+/// Takes the owner reference off every child that is retained now and has it, whether the plugin names it or not, and
+/// says which they were. A pass begins with it: a plugin that fails must not keep what was ordered from coming true.
+///
+/// # Errors
+/// The first that the API server refuses.
+pub async fn release(context: &Context, parent: &DynamicObject) -> Result<Vec<ChildKey>, ApiError> {
+    let mut released = Vec::new();
+    // An object that is watched in two versions is one.
+    let mut seen = HashSet::new();
+    for child in context.owned(parent) {
+        let generated = context
+            .provenance
+            .proof()
+            .holds(&context.config.parent, parent, &child);
+        if removal(&context.config, generated, &child) != Some(Removal::Retain)
+            || !owns(&context.config, parent, &child)
+            || is_terminating(&child)
+            || !seen.insert(child.metadata.uid.clone())
+        {
+            continue;
+        }
+        let key = ChildKey::of(&child);
+        // What is in the cache was listed, so its kind is served.
+        let Some(resource) = context.resources.get(&key.kind) else {
+            continue;
+        };
+        let others = child.metadata.owner_references.iter().flatten();
+        let others: Vec<_> = others
+            .filter(|owner| Some(&owner.uid) != parent.metadata.uid.as_ref())
+            .collect();
+        let body = json!({"metadata": {
+            // Refused when somebody was faster, whose owners these would not be.
+            "resourceVersion": child.metadata.resource_version,
+            "ownerReferences": others,
+        }});
+        let manager = context.config.field_manager();
+        let answer = Objects::new(&context.children_writer, resource)
+            .merge(&key.name, &body, &manager)
+            .await?;
+        context.record_child(&ObjectName::of(parent), &key, answer);
+        released.push(key);
+    }
+    Ok(released)
+}

@@ -1,0 +1,160 @@
+//! Secrets whose values the host makes: from the operating system's randomness, once, and never changed after.
+//!
+//! A value lives in this process only between the draw and the request; caches, logs and requests to plugins
+//! hold it blank.
+
+use std::collections::BTreeSet;
+
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+
+use super::context::Context;
+use super::freshness::may_create;
+use super::provenance::PROVENANCE_ANNOTATION;
+use crate::cluster::resource_client::{ApiError, Fault, Objects};
+use crate::config::Removal;
+use crate::desired::plan::{DesiredSecret, owns};
+use crate::object::{ObjectName, is_terminating};
+use crate::plugin::contract::GeneratedValue;
+
+const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generated {
+    /// The Secret was not there.
+    Created,
+    /// It lacked a value, an owner reference, or the proof.
+    Updated,
+    /// It is as it should be.
+    Unchanged,
+}
+
+/// Makes what is missing.
+///
+/// # Errors
+/// What the API server refuses.
+pub async fn generate(
+    context: &Context,
+    parent: &DynamicObject,
+    desired: &DesiredSecret,
+) -> Result<Generated, ApiError> {
+    let key = &desired.key;
+    let failed = |message: String| ApiError {
+        verb: "generate",
+        kind: "Secret".into(),
+        name: key.name.clone(),
+        fault: Fault::Host,
+        message: message.into(),
+        retry_after: None,
+    };
+    let live = context.existing(key);
+    let provenance = &context.provenance;
+    // Before anything is drawn: what cannot be proved later is not made.
+    let proving = provenance.load(Some(&context.writer)).await;
+    let proving = proving.map_err(|error| failed(error.to_string()))?;
+    let missing: Vec<&GeneratedValue> = desired
+        .secret
+        .entries
+        .iter()
+        .filter(|entry| {
+            live.as_ref()
+                .is_none_or(|live| live.data["data"].get(&entry.key).is_none())
+        })
+        .collect();
+    // One that was retained has none, and needs it when it is to go with its parent.
+    let lacks_owner = live.as_ref().is_some_and(|live| {
+        context.config.generated == Removal::Delete
+            && !owns(&context.config, parent, live)
+            && !is_terminating(live)
+    });
+    // One that the parent accepts; `children::plan` has refused every other.
+    let lacks_proof = live
+        .as_ref()
+        .is_some_and(|live| !provenance.proof().holds(&context.config.parent, parent, live));
+    if live.is_some() && missing.is_empty() && !lacks_owner && !lacks_proof {
+        return Ok(Generated::Unchanged);
+    }
+    let mut values = Map::new();
+    for entry in missing {
+        let value = draw(entry).map_err(|error| failed(format!("no randomness from the system: {error}")))?;
+        values.insert(entry.key.clone(), Value::String(value));
+    }
+    let mut body = desired.body.clone();
+    body["stringData"] = Value::Object(values);
+    body["metadata"]["annotations"][PROVENANCE_ANNOTATION] =
+        proving.prove(&context.config.parent, parent, &key.name).into();
+    let manager = context.config.field_manager();
+    // `children::plan` has refused kinds that the cluster does not serve.
+    let Some(resource) = context.resources.get(&key.kind) else {
+        return Ok(Generated::Unchanged);
+    };
+    if live.is_none() && !may_create(context, parent, key).await? {
+        return Ok(Generated::Unchanged);
+    }
+    let objects = Objects::new(&context.children_writer, resource);
+    let (answer, outcome) = if let Some(live) = live {
+        // Refused when somebody was faster: what is there must not be drawn twice.
+        body["metadata"]["resourceVersion"] = live.metadata.resource_version.clone().into();
+        if let Some(owners) = body["metadata"]["ownerReferences"].as_array_mut() {
+            let others = live.metadata.owner_references.iter().flatten();
+            let others = others.filter(|owner| Some(&owner.uid) != parent.metadata.uid.as_ref());
+            owners.extend(others.map(|owner| json!(owner)));
+        }
+        let answer = objects.merge(&key.name, &body, &manager).await?;
+        (answer, Generated::Updated)
+    } else {
+        let body: DynamicObject = serde_json::from_value(body).map_err(|error| failed(error.to_string()))?;
+        let created = objects.create(&key.name, body, &manager).await;
+        let answer = created.inspect_err(|error| context.heard(error))?;
+        (answer, Generated::Created)
+    };
+    context.record_child(&ObjectName::of(parent), key, answer);
+    Ok(outcome)
+}
+
+fn draw(entry: &GeneratedValue) -> Result<String, getrandom::Error> {
+    let alphabet: Vec<char> = entry
+        .alphabet
+        .as_deref()
+        .unwrap_or(LETTERS_AND_DIGITS)
+        .chars()
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    // `children::plan` has seen to at least two characters.
+    let size = u32::try_from(alphabet.len()).unwrap_or(u32::MAX);
+    // Numbers from here on are drawn again: a plain remainder would favour the first characters.
+    let limit = u32::MAX - u32::MAX % size;
+    let mut text = String::with_capacity(entry.length as usize);
+    let mut drawn = 0;
+    while drawn < entry.length {
+        let number = getrandom::u32()?;
+        if number < limit {
+            text.push(alphabet[(number % size) as usize]);
+            drawn += 1;
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_has_the_length_and_the_alphabet_asked_for_and_is_drawn_anew_each_time() {
+        let entry = |alphabet: Option<&str>| GeneratedValue {
+            key: "password".into(),
+            length: 40,
+            alphabet: alphabet.map(str::to_owned),
+        };
+        let one = draw(&entry(None)).unwrap();
+        assert_eq!(one.len(), 40);
+        assert!(one.chars().all(|c| LETTERS_AND_DIGITS.contains(c)));
+        assert_ne!(one, draw(&entry(None)).unwrap());
+        let from_few = draw(&entry(Some("äö€"))).unwrap();
+        assert_eq!(from_few.chars().count(), 40);
+        assert!(from_few.chars().all(|c| "äö€".contains(c)));
+    }
+}

@@ -1,0 +1,339 @@
+//! Two versions side by side, and the decision that follows. Pure.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+use similar::{ChangeTag, TextDiff};
+
+use super::shadow::Effect;
+use crate::object::{ObjectName, shorten};
+use crate::plugin::proof::{Blamed, HeldBack, Verdict};
+
+/// So many objects are named when a version is held back.
+pub(super) const MAX_BLAMED: usize = 10;
+/// So many differences are shown.
+const MAX_DIFFS: usize = 3;
+/// So many lines of each.
+const MAX_LINES: usize = 40;
+/// So much of each, in bytes: a line may be long.
+const MAX_BYTES: usize = 3000;
+/// So many children are named for each object.
+const MAX_NAMED: usize = 5;
+
+/// What was seen on one object.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Finding {
+    /// The same answer, or both versions fail.
+    Unchanged,
+    /// Another answer; the effects say what it would delete.
+    Changed { live: Option<Effect>, candidate: Effect },
+    /// The candidate fails, and the live version does not.
+    Fails(String),
+    /// The candidate answers the same request in two ways.
+    NotDeterministic(String),
+}
+
+/// Puts what was seen on one object into one word. Each version was asked about the same; the candidate twice.
+pub(super) fn find(
+    live: Result<Effect, String>,
+    first: Result<Effect, String>,
+    second: Option<Result<Effect, String>>,
+) -> Finding {
+    let candidate = match (first, second) {
+        (Ok(first), Some(Ok(second))) if first != second => {
+            return Finding::NotDeterministic(first_difference(&first.answer, &second.answer));
+        }
+        (Ok(_), Some(Err(error))) => {
+            return Finding::NotDeterministic(format!("the second time it failed: {error}"));
+        }
+        (Ok(first), _) => first,
+        (Err(error), _) if live.is_ok() => return Finding::Fails(shorten(&error, MAX_BYTES)),
+        (Err(_), _) => return Finding::Unchanged,
+    };
+    match live {
+        Ok(live) if live == candidate => Finding::Unchanged,
+        live => Finding::Changed {
+            live: live.ok(),
+            candidate,
+        },
+    }
+}
+
+/// All that was seen.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// Objects that there are.
+    objects: usize,
+    examined: usize,
+    unchanged: usize,
+    changed: usize,
+    children: usize,
+    deleted: usize,
+    left: usize,
+    failing: Vec<Blamed>,
+    deleting: Vec<Blamed>,
+    undetermined: Option<Blamed>,
+    diffs: Vec<String>,
+    /// Of objects that would lose children: worth more than any other difference.
+    losses: Vec<String>,
+}
+
+impl Findings {
+    /// Nothing was seen yet of so many objects.
+    pub(super) fn of(objects: usize) -> Self {
+        Self {
+            objects,
+            ..Self::default()
+        }
+    }
+
+    /// `children` is how many of the object's could be deleted at all.
+    pub(super) fn add(&mut self, object: &ObjectName, children: usize, finding: Finding) {
+        self.examined += 1;
+        self.children += children;
+        let blame = |message: String, diff: String| Blamed {
+            object: object.to_string(),
+            message,
+            diff,
+        };
+        match finding {
+            Finding::Unchanged => self.unchanged += 1,
+            Finding::Fails(error) => self.failing.push(blame(error, String::new())),
+            Finding::NotDeterministic(difference) => {
+                self.undetermined.get_or_insert_with(|| {
+                    let message = "it answers the same request in two ways, so every pass would write; make its \
+                                   answer not depend on the order of a hash map or on chance";
+                    blame(message.to_owned(), difference)
+                });
+            }
+            Finding::Changed { live, candidate } => {
+                self.changed += 1;
+                let (gone, left) = match &live {
+                    Some(live) => (&live.deleted, &live.left),
+                    None => (&Default::default(), &Default::default()),
+                };
+                let deleted: Vec<_> = candidate
+                    .deleted
+                    .difference(gone)
+                    .map(ToString::to_string)
+                    .collect();
+                let left: Vec<_> = candidate.left.difference(left).map(ToString::to_string).collect();
+                self.deleted += deleted.len();
+                self.left += left.len();
+                let loses = !deleted.is_empty() || !left.is_empty();
+                let is_blamed = loses && self.deleting.len() < MAX_BLAMED;
+                let diffs = if loses { &mut self.losses } else { &mut self.diffs };
+                let is_shown = diffs.len() < MAX_DIFFS;
+                let mut diff = String::new();
+                if is_shown || is_blamed {
+                    let before = live.as_ref().map_or(&Value::Null, |live| &live.answer);
+                    diff = difference(object, before, &candidate.answer);
+                }
+                if is_shown {
+                    diffs.push(diff.clone());
+                }
+                if is_blamed {
+                    let mut parts = Vec::new();
+                    if !deleted.is_empty() {
+                        parts.push(format!("it would delete {}", named(&deleted)));
+                    }
+                    if !left.is_empty() {
+                        parts.push(format!("it would no longer look after {}", named(&left)));
+                    }
+                    self.deleting.push(blame(parts.join("; "), diff));
+                }
+            }
+        }
+    }
+
+    /// Whether more objects could not change the decision.
+    pub(super) fn is_settled(&self) -> bool {
+        self.undetermined.is_some() || self.failing.len() >= MAX_BLAMED
+    }
+
+    /// What was seen, in one line.
+    fn summary(&self) -> String {
+        let sample = if self.examined < self.objects {
+            format!("{} of {} objects", self.examined, self.objects)
+        } else {
+            count(self.examined, "object")
+        };
+        let mut text = format!("{sample}: {} unchanged, {} changed", self.unchanged, self.changed);
+        if self.deleted > 0 {
+            let _ = write!(
+                text,
+                ", {} of {} deleted",
+                self.deleted,
+                count(self.children, "child")
+            );
+        }
+        text
+    }
+
+    /// Whether the candidate may take over. `max_deletions` in percent of the children.
+    pub(super) fn decide(mut self, max_deletions: u8) -> Verdict {
+        let held = |reason, message, diffs: Vec<String>, objects| {
+            Verdict::HeldBack(Box::new(HeldBack {
+                reason,
+                message,
+                advice: String::new(),
+                diff: diffs.join("\n"),
+                objects,
+            }))
+        };
+        if let Some(blamed) = self.undetermined {
+            let message = format!(
+                "on {}, when it was asked again with other random numbers: {}",
+                blamed.object, blamed.message
+            );
+            let diff = blamed.diff.clone();
+            return held("NotDeterministic", message, vec![diff], vec![blamed]);
+        }
+        if let Some(first) = self.failing.first() {
+            let more = if self.is_settled() { "at least " } else { "" };
+            let message = format!(
+                "it fails on {more}{} where the live version does not: {}: {}",
+                count(self.failing.len(), "object"),
+                first.object,
+                first.message
+            );
+            return held("Fails", message, self.losses, self.failing);
+        }
+        let allowed = self.children * usize::from(max_deletions) / 100;
+        if self.left > 0 || self.deleted > allowed {
+            let mut parts = Vec::new();
+            if self.left > 0 {
+                parts.push(format!(
+                    "it would no longer look after {} of a kind that is retained",
+                    count(self.left, "child")
+                ));
+            }
+            if self.deleted > allowed {
+                parts.push(format!(
+                    "it would delete {} of {}, more than {max_deletions} %",
+                    self.deleted,
+                    count(self.children, "child")
+                ));
+            }
+            let first = self.deleting.first();
+            let first = first.map_or_else(String::new, |first| {
+                format!(": {}: {}", first.object, first.message)
+            });
+            let message = format!("{}{first}", parts.join(" and "));
+            return held("WouldDelete", message, self.losses, self.deleting);
+        }
+        let on = self.summary();
+        self.losses.append(&mut self.diffs);
+        self.losses.truncate(MAX_DIFFS);
+        Verdict::Proved {
+            on,
+            diff: self.losses.join("\n"),
+        }
+    }
+}
+
+fn count(number: usize, noun: &str) -> String {
+    match (number, noun) {
+        (1, noun) => format!("1 {noun}"),
+        (number, "child") => format!("{number} children"),
+        (number, noun) => format!("{number} {noun}s"),
+    }
+}
+
+/// The first few by name, the others by number.
+fn named(children: &[String]) -> String {
+    let mut names: Vec<String> = children.iter().take(MAX_NAMED).cloned().collect();
+    if children.len() > MAX_NAMED {
+        names.push(format!("{} more", children.len() - MAX_NAMED));
+    }
+    names.join(", ")
+}
+
+/// What two answers about one object differ in, without the values of Secrets.
+fn difference(object: &ObjectName, live: &Value, candidate: &Value) -> String {
+    let (live, candidate) = without_secrets(live, candidate);
+    let (live, candidate) = (yaml(&live), yaml(&candidate));
+    let diff = TextDiff::from_lines(&live, &candidate);
+    let mut unified = diff.unified_diff();
+    let text = unified
+        .context_radius(2)
+        .header(&format!("{object}, live"), &format!("{object}, candidate"))
+        .to_string();
+    bounded(&text)
+}
+
+/// The first lines in which two answers of one version differ.
+fn first_difference(first: &Value, second: &Value) -> String {
+    let (first, second) = without_secrets(first, second);
+    let (first, second) = (yaml(&first), yaml(&second));
+    let diff = TextDiff::from_lines(&first, &second);
+    let mut text = String::new();
+    for change in diff
+        .iter_all_changes()
+        .skip_while(|change| change.tag() == ChangeTag::Equal)
+    {
+        let sign = match change.tag() {
+            ChangeTag::Delete => '-',
+            ChangeTag::Insert => '+',
+            ChangeTag::Equal => break,
+        };
+        let _ = write!(text, "{sign}{change}");
+    }
+    if text.is_empty() {
+        text.push_str("only in what it would delete\n");
+    }
+    bounded(&text)
+}
+
+fn yaml(value: &Value) -> String {
+    // A JSON value can always be said in YAML.
+    serde_saphyr::to_string(value).unwrap_or_default()
+}
+
+fn bounded(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut shown = lines[..lines.len().min(MAX_LINES)].join("\n");
+    if lines.len() > MAX_LINES {
+        let _ = write!(shown, "\n… {} more lines", lines.len() - MAX_LINES);
+    }
+    shorten(&shown, MAX_BYTES)
+}
+
+const HIDDEN: &str = "(hidden)";
+const HIDDEN_OTHER: &str = "(hidden, another)";
+
+/// Both answers with the values of Secrets taken out: what differs still differs.
+fn without_secrets(live: &Value, candidate: &Value) -> (Value, Value) {
+    let mut before = live.clone();
+    let mut after = candidate.clone();
+    for child in secrets(&mut after) {
+        let name = child["metadata"]["name"].clone();
+        let twin = secrets(&mut before).find(|other| other["metadata"]["name"] == name);
+        let twin = twin.map(|twin| twin.clone()).unwrap_or_default();
+        for field in ["data", "stringData"] {
+            for (key, value) in child[field].as_object_mut().into_iter().flatten() {
+                let same = twin[field].get(key).is_none_or(|other| other == value);
+                *value = if same { HIDDEN } else { HIDDEN_OTHER }.into();
+            }
+        }
+    }
+    for child in secrets(&mut before) {
+        for field in ["data", "stringData"] {
+            for (_, value) in child[field].as_object_mut().into_iter().flatten() {
+                *value = HIDDEN.into();
+            }
+        }
+    }
+    (before, after)
+}
+
+fn secrets(answer: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let children = answer.get_mut("children").and_then(Value::as_array_mut);
+    children
+        .into_iter()
+        .flatten()
+        .filter(|child| child["kind"] == "Secret" && child["apiVersion"] == "v1")
+}
+
+#[cfg(test)]
+mod tests;

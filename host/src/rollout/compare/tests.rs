@@ -1,0 +1,193 @@
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::*;
+use crate::object::Identity;
+
+fn key(name: &str) -> Identity {
+    Identity {
+        group: String::new(),
+        kind: "Pod".into(),
+        name: ObjectName::parse(name),
+    }
+}
+
+fn effect(answer: Value, deleted: &[&str], left: &[&str]) -> Effect {
+    let keys = |names: &[&str]| names.iter().map(|name| key(name)).collect::<BTreeSet<_>>();
+    Effect {
+        answer,
+        deleted: keys(deleted),
+        left: keys(left),
+    }
+}
+
+fn says(text: &str) -> Result<Effect, String> {
+    Ok(effect(json!({"status": {"text": text}}), &[], &[]))
+}
+
+fn object(name: &str) -> ObjectName {
+    ObjectName::parse(name)
+}
+
+/// The verdict on findings about objects with ten children each.
+fn verdict(findings: impl IntoIterator<Item = Finding>) -> Verdict {
+    let mut all = Findings::default();
+    for (index, finding) in findings.into_iter().enumerate() {
+        all.objects += 1;
+        all.add(&object(&format!("n/o{index}")), 10, finding);
+    }
+    all.decide(20)
+}
+
+fn held(verdict: Verdict) -> HeldBack {
+    match verdict {
+        Verdict::HeldBack(held) => *held,
+        Verdict::Proved { on, .. } => panic!("proved: {on}"),
+    }
+}
+
+fn deletes(names: &[&str]) -> Finding {
+    let live = effect(json!({"children": [{"name": "a"}]}), &[], &[]);
+    let candidate = effect(json!({"children": []}), names, &[]);
+    find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)))
+}
+
+#[test]
+fn the_same_answer_is_unchanged_and_another_one_is_changed() {
+    assert_eq!(find(says("a"), says("a"), Some(says("a"))), Finding::Unchanged);
+    let changed = find(says("a"), says("b"), Some(says("b")));
+    assert!(matches!(changed, Finding::Changed { .. }));
+    let Verdict::Proved { on, diff } = verdict([Finding::Unchanged, changed]) else {
+        panic!("a change of the status deletes nothing");
+    };
+    assert_eq!(on, "2 objects: 1 unchanged, 1 changed");
+    assert!(diff.contains("-  text: a\n+  text: b"), "{diff}");
+}
+
+#[test]
+fn what_failed_before_may_fail_again_or_work() {
+    let fails = || Err("no".to_owned());
+    assert_eq!(find(fails(), fails(), None), Finding::Unchanged);
+    let works = find(fails(), says("a"), Some(says("a")));
+    assert!(matches!(verdict([works]), Verdict::Proved { .. }));
+}
+
+#[test]
+fn a_version_that_fails_where_the_live_one_works_is_held_back_with_the_object() {
+    let finding = find(says("a"), Err("it trapped".into()), None);
+    let held = held(verdict([Finding::Unchanged, finding]));
+    assert_eq!(held.reason, "Fails");
+    assert_eq!(
+        held.message,
+        "it fails on 1 object where the live version does not: n/o1: it trapped"
+    );
+    assert_eq!(held.objects.len(), 1);
+}
+
+#[test]
+fn after_enough_failures_no_more_objects_are_asked_about() {
+    let mut all = Findings::default();
+    for index in 0..MAX_BLAMED {
+        assert!(!all.is_settled());
+        all.add(&object(&format!("o{index}")), 0, Finding::Fails("no".into()));
+    }
+    assert!(all.is_settled());
+}
+
+#[test]
+fn two_answers_to_one_request_are_held_back_with_the_first_difference() {
+    let finding = find(says("a"), says("b"), Some(says("c")));
+    let held = held(verdict([finding]));
+    assert_eq!(held.reason, "NotDeterministic");
+    assert_eq!(held.diff, "-  text: b\n+  text: c");
+    let sometimes = find(says("a"), says("a"), Some(Err("it trapped".into())));
+    assert_eq!(self::held(verdict([sometimes])).reason, "NotDeterministic");
+}
+
+#[test]
+fn a_fifth_of_the_children_may_go_and_no_more() {
+    // Of 20 children each time.
+    let four = verdict([deletes(&["a", "b", "c", "d"]), Finding::Unchanged]);
+    let Verdict::Proved { on, .. } = four else {
+        panic!("{four:?}")
+    };
+    assert_eq!(on, "2 objects: 1 unchanged, 1 changed, 4 of 20 children deleted");
+    let five = held(verdict([deletes(&["a", "b", "c", "d", "e"]), Finding::Unchanged]));
+    assert_eq!(five.reason, "WouldDelete");
+    assert!(
+        five.message.contains("5 of 20 children, more than 20 %") && five.message.contains("Pod a, Pod b"),
+        "{}",
+        five.message
+    );
+    assert!(five.diff.contains("n/o0, candidate"), "{}", five.diff);
+}
+
+#[test]
+fn what_the_live_version_deletes_too_does_not_count() {
+    let names = ["a", "b", "c"];
+    let live = effect(json!({"children": ["x"]}), &names, &[]);
+    let candidate = effect(json!({"children": ["y"]}), &names, &[]);
+    let finding = find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)));
+    assert!(matches!(verdict([finding]), Verdict::Proved { .. }));
+}
+
+#[test]
+fn deletions_count_also_where_the_live_version_fails() {
+    let candidate = effect(json!({}), &["a", "b", "c"], &[]);
+    let finding = find(Err("no".into()), Ok(candidate.clone()), Some(Ok(candidate)));
+    assert_eq!(held(verdict([finding])).reason, "WouldDelete");
+}
+
+#[test]
+fn not_one_retained_child_may_be_left() {
+    let live = effect(json!({"children": ["claim"]}), &[], &[]);
+    let candidate = effect(json!({}), &[], &["claim"]);
+    let finding = find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)));
+    let held = held(verdict([finding]));
+    assert_eq!(held.reason, "WouldDelete");
+    assert!(
+        held.message.contains("no longer look after 1 child"),
+        "{}",
+        held.message
+    );
+}
+
+#[test]
+fn a_diff_has_its_bounds_and_no_secret_in_it() {
+    let secret = |value: &str, other: &str| {
+        json!({"children": [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"},
+            "stringData": {"password": value, "other": other}}]})
+    };
+    let diff = difference(&object("a"), &secret("swordfish", "b"), &secret("trustno1", "b"));
+    assert!(
+        !diff.contains("swordfish") && !diff.contains("trustno1"),
+        "{diff}"
+    );
+    assert!(diff.contains("+    password: (hidden, another)"), "{diff}");
+    assert!(!diff.contains("+    other"), "{diff}");
+
+    let many = |prefix: &str| json!((0..500).map(|i| format!("{prefix}{i}")).collect::<Vec<_>>());
+    let diff = difference(&object("a"), &many("a"), &many("b"));
+    assert!(diff.lines().count() <= MAX_LINES + 1 && diff.len() <= MAX_BYTES);
+    assert!(diff.ends_with("more lines"), "{diff}");
+}
+
+/// Regression: what was said of each parent held the differences of all.
+#[test]
+fn each_object_is_blamed_with_its_own_difference_and_no_other() {
+    let deletes = |image: &str| {
+        let live = effect(json!({"children": [{"name": "a", "image": image}]}), &[], &[]);
+        let candidate = effect(json!({}), &["a", "b", "c", "d", "e"], &[]);
+        find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)))
+    };
+    let held = held(verdict([deletes("one"), deletes("two")]));
+    let [first, second] = held.objects.as_slice() else {
+        panic!("{held:?}")
+    };
+    for (blamed, own, other) in [(first, "one", "two"), (second, "two", "one")] {
+        assert!(blamed.diff.contains(own), "{}", blamed.diff);
+        assert!(!format!("{blamed:?}").contains(other), "{blamed:?}");
+    }
+    assert!(held.diff.contains("one") && held.diff.contains("two"));
+}

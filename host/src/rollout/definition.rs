@@ -1,0 +1,154 @@
+//! Whether the definition that a new version carries is one that the objects there can live with. Pure.
+//!
+//! The host installs no definition: what is compared is what the new version was made for with what is there. Checked:
+//! that the scope is the same, that the version of the kind is still served, that the versions that objects are stored
+//! in are still there, and that every object that fits the installed schema fits the new one too: no field that it uses
+//! is gone, has another type, or breaks a new rule. Rules in CEL are not run.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+use serde_json::Value;
+
+use super::compare::MAX_BLAMED;
+use crate::crd::{definition, schema};
+use crate::object::ObjectName;
+use crate::plugin::contract::Kind;
+use crate::plugin::proof::Blamed;
+
+/// What contradicts.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Contradictions {
+    /// In the definition itself.
+    pub(super) definition: Vec<String>,
+    /// In objects, the first few.
+    pub(super) objects: Vec<Blamed>,
+}
+
+/// Compares the definition in the cluster with the one that a version carries.
+pub(super) fn contradictions(
+    installed: &Value,
+    carried: &Value,
+    parent: &Kind,
+    objects: &[Arc<DynamicObject>],
+) -> Contradictions {
+    let mut found = Contradictions::default();
+    let scope = |crd: &Value| crd["spec"]["scope"].as_str().unwrap_or_default().to_owned();
+    if scope(installed) != scope(carried) {
+        found.definition.push(format!(
+            "`spec.scope` is {} and the cluster's is {}",
+            scope(carried),
+            scope(installed)
+        ));
+    }
+    let wanted = parent.api_version.rsplit('/').next().unwrap_or_default();
+    if !versions(carried).any(|version| version["name"] == wanted && version["served"] == true) {
+        found.definition.push(format!(
+            "it does not serve the version {wanted}, which this controller reconciles"
+        ));
+    }
+    let stored = installed["status"]["storedVersions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    for stored in stored.filter(|stored| !versions(carried).any(|version| version["name"] == **stored)) {
+        found.definition.push(format!(
+            "the version {stored} is gone, and objects are stored in it"
+        ));
+    }
+    let (Some(before), Some(after)) = (
+        definition::schema(installed, parent),
+        definition::schema(carried, parent),
+    ) else {
+        return found;
+    };
+    for object in objects {
+        if found.objects.len() >= MAX_BLAMED {
+            break;
+        }
+        // A resource always serializes.
+        let value = serde_json::to_value(&**object).unwrap_or_default();
+        let problems = |schema: &Value| -> BTreeSet<String> {
+            let problems = schema::validate_resource(&value, schema);
+            problems.iter().map(ToString::to_string).collect()
+        };
+        let news: Vec<String> = problems(after).difference(&problems(before)).cloned().collect();
+        if let Some(first) = news.first() {
+            found.objects.push(Blamed {
+                object: ObjectName::of(object).to_string(),
+                message: format!("it does not fit the definition that this version carries: {first}"),
+                diff: String::new(),
+            });
+        }
+    }
+    found
+}
+
+fn versions(crd: &Value) -> impl Iterator<Item = &Value> {
+    crd["spec"]["versions"].as_array().into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn crd(type_: &str) -> Value {
+        json!({
+            "spec": {
+                "scope": "Namespaced",
+                "versions": [{
+                    "name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {
+                        "type": "object", "properties": {"replicas": {"type": type_}, "old": {"type": "string"}},
+                    }}}},
+                }],
+            },
+            "status": {"storedVersions": ["v1"]},
+        })
+    }
+
+    fn found(carried: &Value, spec: &Value) -> Contradictions {
+        let kind = Kind {
+            api_version: "example.com/v1".into(),
+            kind: "Shop".into(),
+        };
+        let object =
+            json!({"apiVersion": "example.com/v1", "kind": "Shop", "metadata": {"name": "a"}, "spec": spec});
+        let object = Arc::new(serde_json::from_value(object).unwrap());
+        contradictions(&crd("integer"), carried, &kind, &[object])
+    }
+
+    #[test]
+    fn what_no_object_uses_may_change() {
+        let other = found(&crd("boolean"), &json!({"old": "x"}));
+        assert_eq!(other, Contradictions::default());
+        let mut less = crd("integer");
+        let version = &mut less["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        version["properties"].as_object_mut().unwrap().remove("old");
+        assert_eq!(found(&less, &json!({"replicas": 1})), Contradictions::default());
+        assert_eq!(
+            found(&less, &json!({"old": "x"})).objects.len(),
+            1,
+            "the field is used"
+        );
+    }
+
+    #[test]
+    fn another_type_of_a_field_that_is_used_is_told_with_the_object() {
+        let found = found(&crd("boolean"), &json!({"replicas": 1}));
+        assert_eq!(found.objects[0].object, "a");
+        assert!(found.objects[0].message.contains("replicas"), "{found:?}");
+    }
+
+    #[test]
+    fn scope_and_versions_must_stay() {
+        let mut other = crd("integer");
+        other["spec"]["scope"] = "Cluster".into();
+        other["spec"]["versions"][0]["name"] = "v2".into();
+        let found = found(&other, &json!({}));
+        assert_eq!(found.definition.len(), 3, "{found:?}");
+    }
+}

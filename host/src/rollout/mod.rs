@@ -1,0 +1,459 @@
+//! Proves a new version of a plugin before it takes over: it is asked about the live objects with their real requests,
+//! and what it would do is compared with what the live version does. Nothing is written.
+//!
+//! One [`Proving`] a controller, for as long as the controller is configured. The supervisor tells it whether the
+//! controller runs, the plugin's slot asks it for a proof, and the passes ask it whether their parent holds something
+//! back.
+
+mod compare;
+mod definition;
+mod shadow;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use kube::Api;
+use kube::api::ListParams;
+use kube::core::DynamicObject;
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use self::compare::{Findings, MAX_BLAMED, find};
+use self::shadow::Scene;
+use crate::cluster::cache::{Watch, WatchState};
+use crate::cluster::discovery::Resource;
+use crate::config::{ControllerConfig, Mode};
+use crate::object::{ObjectName, annotation, fingerprint};
+use crate::plugin::contract::{EventType, Kind};
+use crate::plugin::proof::{Blamed, HeldBack, Orders, Prefix, Proof, Verdict};
+use crate::plugin::{Draw, Plugin};
+use crate::reconcile::context::Context;
+use crate::reconcile::status::Reason;
+use crate::work_queue::Trigger;
+
+/// Annotation of a parent kind's CustomResourceDefinition: the version with this digest takes over whatever it shows.
+pub const PROMOTE_ANNOTATION: &str = "operator-host.dev/promote";
+/// Annotation of a parent kind's CustomResourceDefinition: no version but the one with this digest may be live.
+pub const PIN_ANNOTATION: &str = "operator-host.dev/pin";
+
+/// Whether an annotation of a definition says what people want of a plugin.
+#[must_use]
+pub fn is_order(annotation: &str) -> bool {
+    matches!(annotation, PROMOTE_ANNOTATION | PIN_ANNOTATION)
+}
+
+/// How long a proof may take. What was not examined by then is not.
+const BUDGET: Duration = Duration::from_secs(30);
+/// How long the API server may take to give the definition.
+const DEFINITION_TIMEOUT: Duration = Duration::from_secs(5);
+/// The reason of the Events.
+const EVENT: &str = "PluginHeldBack";
+
+/// Whether there is something to prove on.
+#[derive(Clone, Default)]
+enum Stage {
+    /// The controller is not running yet.
+    #[default]
+    Starting,
+    /// The kind is not in the cluster, so there are no objects.
+    Nothing,
+    /// It runs.
+    Running(Weak<Context>),
+}
+
+/// See the module.
+pub struct Proving {
+    config: watch::Sender<Arc<ControllerConfig>>,
+    stage: watch::Sender<Stage>,
+    /// The name of the kind's definition; `Some(None)`: there is none.
+    definition: watch::Sender<Option<Option<String>>>,
+    orders: watch::Sender<Option<Orders>>,
+    held: Mutex<BTreeMap<ObjectName, Reason>>,
+}
+
+impl Proving {
+    /// Of a controller that does not run yet.
+    #[must_use]
+    pub fn new(config: Arc<ControllerConfig>) -> Self {
+        Self {
+            config: watch::Sender::new(config),
+            stage: watch::Sender::default(),
+            definition: watch::Sender::default(),
+            orders: watch::Sender::default(),
+            held: Mutex::default(),
+        }
+    }
+
+    /// The controller is configured otherwise. What is held back is proved again.
+    pub fn configure(&self, config: Arc<ControllerConfig>) {
+        self.config.send_replace(config);
+    }
+
+    fn config(&self) -> Arc<ControllerConfig> {
+        Arc::clone(&self.config.borrow())
+    }
+
+    /// The controller is about to run.
+    pub fn starting(&self, parent: &Resource) {
+        let definition = definition_name(parent);
+        self.stage.send_replace(Stage::Starting);
+        self.definition.send_if_modified(|known| {
+            let definition = Some(Some(definition));
+            let news = *known != definition;
+            *known = definition;
+            news
+        });
+    }
+
+    /// The kind is not in the cluster.
+    pub fn without_definition(&self) {
+        self.stage.send_replace(Stage::Nothing);
+        self.definition.send_replace(Some(None));
+    }
+
+    /// The controller runs.
+    pub fn running(&self, context: &Arc<Context>) {
+        self.stage.send_replace(Stage::Running(Arc::downgrade(context)));
+    }
+
+    /// Why an object holds a version back, for its conditions.
+    #[must_use]
+    pub fn held_back_by(&self, parent: &ObjectName) -> Option<Reason> {
+        self.held().get(parent).cloned()
+    }
+
+    /// Reads what people want from the annotations of the definition, until told to stop.
+    pub async fn listen(&self, definitions: Arc<Watch>, stop: CancellationToken) {
+        let changed = Arc::new(Notify::new());
+        let hint = Arc::clone(&changed);
+        let _subscription = definitions.subscribe(Arc::new(move |_, _| hint.notify_one()));
+        let mut state = definitions.state();
+        let mut name = self.definition.subscribe();
+        let mut config = self.config.subscribe();
+        let mut said = None;
+        loop {
+            let configured = config.has_changed().unwrap_or(false);
+            config.mark_unchanged();
+            let known = match (&*name.borrow_and_update(), &*state.borrow_and_update()) {
+                (None, _) | (Some(Some(_)), WatchState::Starting) => None,
+                (Some(None), _) => Some(self.ordered(None, &mut said)),
+                // Whoever may not look at definitions cannot be given orders by them.
+                (Some(Some(name)), WatchState::Synced | WatchState::Failing(_)) => {
+                    let definition = definitions.get(&ObjectName::parse(name));
+                    Some(self.ordered(definition.as_deref(), &mut said))
+                }
+            };
+            self.orders.send_if_modified(|orders| {
+                // What was known stays true while the watch begins anew.
+                let news = known.is_some() && (configured || *orders != known);
+                if news {
+                    orders.clone_from(&known);
+                }
+                news
+            });
+            tokio::select! {
+                () = changed.notified() => {}
+                Ok(()) = state.changed() => {}
+                Ok(()) = name.changed() => {}
+                Ok(()) = config.changed() => config.mark_changed(),
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    fn ordered(&self, definition: Option<&DynamicObject>, said: &mut Option<String>) -> Orders {
+        let mut wrong = None;
+        let mut read = |name: &str| {
+            let text = definition.and_then(|definition| annotation(definition, name))?;
+            Prefix::parse(text)
+                .inspect_err(|error| wrong = Some(format!("the annotation {name} is ignored: {error}")))
+                .ok()
+        };
+        let (promote, pin) = (read(PROMOTE_ANNOTATION), read(PIN_ANNOTATION));
+        if let Some(wrong) = &wrong
+            && said.as_ref() != Some(wrong)
+        {
+            warn!(controller = self.config().name, "{wrong}");
+        }
+        *said = wrong;
+        Orders {
+            promote: promote
+                .into_iter()
+                .chain(self.config().proving.promote.clone())
+                .collect(),
+            pin,
+        }
+    }
+
+    /// The running controller; `None` when there is none and never was an object for it.
+    async fn context(&self) -> Option<Arc<Context>> {
+        let mut stage = self.stage.subscribe();
+        loop {
+            match &*stage.borrow_and_update() {
+                Stage::Nothing => return None,
+                Stage::Running(context) => {
+                    if let Some(context) = context.upgrade() {
+                        return Some(context);
+                    }
+                }
+                Stage::Starting => {}
+            }
+            stage.changed().await.ok()?;
+        }
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectName, Reason>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What to do about a version that is held back.
+    fn advice(&self, candidate: &Plugin) -> String {
+        let promote = match &*self.definition.borrow() {
+            Some(Some(definition)) => format!(
+                "kubectl annotate crd {definition} {PROMOTE_ANNOTATION}={}",
+                candidate.digest().short()
+            ),
+            _ => format!(
+                "`proving.promote: {}` in the configuration",
+                candidate.digest().short()
+            ),
+        };
+        format!("correct it, or promote it by force: {promote}")
+    }
+}
+
+#[async_trait::async_trait]
+impl Proof for Proving {
+    fn orders(&self) -> watch::Receiver<Option<Orders>> {
+        self.orders.subscribe()
+    }
+
+    async fn prove(&self, live: &Plugin, candidate: &Plugin) -> Verdict {
+        if self.config().proving.mode == Mode::Off {
+            return Verdict::unneeded("proving is switched off");
+        }
+        let Some(context) = self.context().await else {
+            return Verdict::unneeded("there is no object of its kind");
+        };
+        let start = Instant::now();
+        let verdict = compare(&context, live, candidate).await;
+        debug!(
+            controller = self.config().name,
+            took_us = start.elapsed().as_micros(),
+            ?verdict,
+            "proof done"
+        );
+        match verdict {
+            Verdict::HeldBack(mut held) => {
+                let version = &candidate.description().version;
+                let (digest, advice) = (candidate.digest().short(), self.advice(candidate));
+                held.message = format!(
+                    "version {version} ({digest}) is held back: {}; {advice}",
+                    held.message
+                );
+                held.advice = format!("version {version} ({digest}) is held back; {advice}");
+                Verdict::HeldBack(held)
+            }
+            proved => proved,
+        }
+    }
+
+    fn announce(&self, held: Option<&HeldBack>) {
+        let now: BTreeMap<ObjectName, Reason> = held
+            .into_iter()
+            .flat_map(|held| {
+                held.objects
+                    .iter()
+                    .take(MAX_BLAMED)
+                    .map(move |blamed| (held, blamed))
+            })
+            .map(|(held, blamed)| {
+                // Who may read one parent is told of that parent and of no other.
+                let text = format!("{}: {}\n{}", blamed.message, held.advice, blamed.diff);
+                (
+                    ObjectName::parse(&blamed.object),
+                    Reason::new(held.reason, text.trim_end()),
+                )
+            })
+            .collect();
+        let before = std::mem::replace(&mut *self.held(), now.clone());
+        let context = match &*self.stage.borrow() {
+            Stage::Running(context) => context.upgrade(),
+            Stage::Starting | Stage::Nothing => None,
+        };
+        // The next pass over each is the first otherwise, and says it then.
+        let Some(context) = context else { return };
+        for name in before.keys().chain(now.keys()) {
+            context.queue.mark(name, Trigger::Resync);
+        }
+        for (name, reason) in &now {
+            if let Some(parent) = context.parent(name) {
+                context.publish(&parent, EventType::Warning, EVENT, &reason.message);
+            }
+        }
+    }
+}
+
+async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdict {
+    let config = &context.config;
+    let held = |reason, message: String, objects| {
+        Verdict::HeldBack(Box::new(HeldBack {
+            reason,
+            message,
+            advice: String::new(),
+            diff: String::new(),
+            objects,
+        }))
+    };
+    let mut names = sample(context);
+    let mut failure = None;
+    // Where a watch does not work no pass runs either.
+    names.retain(|name| {
+        let found = context
+            .parent(name)
+            .and_then(|parent| context.watch_failure(&parent));
+        let is_shown = found.is_none();
+        failure = failure.take().or(found);
+        is_shown
+    });
+    if let Some(failure) = failure.filter(|_| names.is_empty()) {
+        return held(
+            "NotProved",
+            format!("it cannot be tried now: {failure}"),
+            Vec::new(),
+        );
+    }
+    let parents: Vec<_> = names.iter().take(config.proving.objects).collect();
+    // Of a fault that is no object's the first ones speak.
+    let all = |message: &str| -> Vec<Blamed> {
+        let first = parents.iter().take(MAX_BLAMED);
+        first
+            .map(|name| Blamed {
+                object: name.to_string(),
+                message: message.to_owned(),
+                diff: String::new(),
+            })
+            .collect()
+    };
+    let beyond = beyond(config, live, candidate);
+    if !beyond.is_empty() {
+        let message = format!(
+            "the configuration of the controller {:?} does not allow it {}",
+            config.name,
+            beyond.join(" or ")
+        );
+        return held("NotAllowed", message.clone(), all(&message));
+    }
+    if let Some(carried) = &candidate.description().crd
+        && live.description().crd.as_ref() != Some(carried)
+    {
+        let objects: Vec<_> = parents.iter().filter_map(|name| context.parent(name)).collect();
+        match installed(context).await {
+            Ok(None) => {}
+            Ok(Some(installed)) => {
+                let found = definition::contradictions(&installed, carried, &config.parent, &objects);
+                if let Some(first) = found.definition.first() {
+                    let message =
+                        format!("the definition that it carries contradicts the cluster's: {first}");
+                    return held("Incompatible", message.clone(), all(&message));
+                }
+                if let Some(first) = found.objects.first() {
+                    let message = format!("{}: {}", first.object, first.message);
+                    return held("Incompatible", message, found.objects);
+                }
+            }
+            Err(error) => {
+                let message = format!("its definition cannot be compared with the cluster's now: {error}");
+                return held("NotProved", message, Vec::new());
+            }
+        }
+    }
+    let mut findings = Findings::of(names.len());
+    let start = Instant::now();
+    for name in parents {
+        if findings.is_settled() || start.elapsed() > BUDGET {
+            break;
+        }
+        if let Some(parent) = context.parent(name)
+            && let Err(error) = context.know_generated(&parent, None).await
+        {
+            return held(
+                "NotProved",
+                format!("it cannot be tried now: {error}"),
+                Vec::new(),
+            );
+        }
+        let Some(scene) = Scene::of(context, name, crate::reconcile::now()) else {
+            continue;
+        };
+        let was = scene.play(context, live, Draw::First).await;
+        let first = scene.play(context, candidate, Draw::First).await;
+        let second = match &first {
+            Ok(_) => Some(scene.play(context, candidate, Draw::Second).await),
+            Err(_) => None,
+        };
+        findings.add(name, scene.deletable(context), find(was, first, second));
+    }
+    findings.decide(config.proving.max_deletions)
+}
+
+/// All parents in an order that is always the same and has nothing to do with their names, so that the first of them are
+/// a fair sample.
+fn sample(context: &Context) -> Vec<ObjectName> {
+    let mut names: Vec<ObjectName> = context
+        .parents
+        .all()
+        .iter()
+        .flat_map(|watch| watch.names())
+        .collect();
+    names.sort_by_cached_key(|name| fingerprint(&name.to_string()));
+    names
+}
+
+/// Kinds that a candidate names, the live version does not, and the configuration does not allow.
+fn beyond(config: &ControllerConfig, live: &Plugin, candidate: &Plugin) -> Vec<String> {
+    let (before, after) = (live.description(), candidate.description());
+    let makes = after.makes.iter();
+    let makes =
+        makes.filter(|kind: &&Kind| !config.children.contains_key(kind) && !before.makes.contains(kind));
+    let reads = after.reads.iter();
+    let reads = reads.filter(|kind: &&Kind| !config.reads.contains(kind) && !before.reads.contains(kind));
+    let makes = makes.map(|kind| format!("to make {kind}"));
+    makes.chain(reads.map(|kind| format!("to read {kind}"))).collect()
+}
+
+/// The kind's definition as it is in the cluster; `None` when this host may not read it.
+async fn installed(context: &Context) -> Result<Option<Value>, String> {
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+    let api: Api<CustomResourceDefinition> = Api::all(context.client.clone());
+    let name = definition_name(&context.resource);
+    // A list of one: the host has the right to list definitions, since it watches them.
+    let one = ListParams::default().fields(&format!("metadata.name={name}"));
+    match tokio::time::timeout(DEFINITION_TIMEOUT, api.list(&one)).await {
+        Ok(Ok(list)) => list
+            .items
+            .into_iter()
+            .next()
+            .map(serde_json::to_value)
+            .transpose()
+            .map_err(|error| error.to_string()),
+        Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+            warn!(
+                controller = context.config.name,
+                "the definition {name} may not be read, so the new version's is not compared with it: give the host's \
+                 role the verb list on customresourcedefinitions"
+            );
+            Ok(None)
+        }
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {DEFINITION_TIMEOUT:?}")),
+    }
+}
+
+/// As the API server names it.
+fn definition_name(resource: &Resource) -> String {
+    format!("{}.{}", resource.api.plural, resource.api.group)
+}

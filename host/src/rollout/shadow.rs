@@ -1,0 +1,192 @@
+//! What a version of the plugin would answer, and what would come of it: asked as in a pass, and nothing is done.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+
+use crate::config::Removal;
+use crate::desired::plan::{Plan, Policy, plan};
+use crate::desired::versions::{self, Used};
+use crate::dry_run::offline::without_marks;
+use crate::object::{ChildKey, Identity, ObjectName, is_terminating};
+use crate::plugin::contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
+use crate::plugin::{Call, Draw, Plugin, Share};
+use crate::reconcile::context::Context;
+use crate::reconcile::evaluate::{Question, Subject, evaluate};
+use crate::reconcile::prune::removable;
+
+/// One object as it is now, and the question that a pass would ask about it.
+pub(super) struct Scene {
+    pub(super) parent: Arc<DynamicObject>,
+    /// In every version in which they are watched: each plugin is shown its own.
+    children: Vec<Arc<DynamicObject>>,
+    /// What the plugin asked to read in its last pass.
+    needs: Vec<Need>,
+    now: Timestamp,
+}
+
+/// What would come of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Effect {
+    /// The answer in one order, whichever the plugin gave it in.
+    pub(super) answer: Value,
+    /// Observed children that would be deleted.
+    pub(super) deleted: BTreeSet<Identity>,
+    /// Observed children that are retained and would not be looked after any more.
+    pub(super) left: BTreeSet<Identity>,
+}
+
+impl Scene {
+    /// `None` when a pass would not ask the plugin: the object is gone, waits for the garbage collector, or is where the
+    /// host is.
+    pub(super) fn of(context: &Context, name: &ObjectName, now: Timestamp) -> Option<Self> {
+        let parent = context.parent(name)?;
+        let config = &context.config;
+        let mut own = config.former_finalizers().chain([config.finalizer()]);
+        let finalizers = parent.metadata.finalizers.as_deref().unwrap_or_default();
+        if is_terminating(&parent) {
+            if !own.any(|finalizer| finalizers.contains(&finalizer)) {
+                return None;
+            }
+        } else if context.is_beside_the_host(&parent) {
+            return None;
+        }
+        Some(Self {
+            children: context.owned(&parent),
+            needs: context.memory_of(name, |memory| memory.needs.clone()),
+            parent,
+            now,
+        })
+    }
+
+    fn seen_by(&self, context: &Context, plugin: &Plugin) -> Vec<Arc<DynamicObject>> {
+        context.as_seen_by(plugin, &ObjectName::of(&self.parent), self.children.clone())
+    }
+
+    /// How many of the observed children could be deleted.
+    pub(super) fn deletable(&self, context: &Context) -> usize {
+        let is_deletable = |child: &&Arc<DynamicObject>| {
+            removable(&context.config, context.provenance.proof(), &self.parent, child)
+                .is_some_and(|(_, removal)| removal == Removal::Delete)
+        };
+        let once = versions::once_each(self.children.clone(), &Used::default(), &[]);
+        once.iter().filter(is_deletable).count()
+    }
+
+    /// What a version would do here.
+    ///
+    /// # Errors
+    /// Why a pass would fail.
+    pub(super) async fn play(
+        &self,
+        context: &Context,
+        plugin: &Plugin,
+        draw: Draw,
+    ) -> Result<Effect, String> {
+        let (response, done, _share) = if !is_terminating(&self.parent) {
+            self.ask::<Response>(context, plugin, draw).await?
+        } else if plugin.description().finalizer {
+            self.ask::<CleanupResponse>(context, plugin, draw).await?
+        } else {
+            (Response::default(), Some(true), None)
+        };
+        let plan = self.plan(context, plugin, &response)?;
+        Ok(self.effect(context, &response, &plan, done))
+    }
+
+    /// The answer, of a cleanup whether it is done, and what the answer takes of the memory of all calls. What it asks to
+    /// read is not remembered.
+    async fn ask<T: Question>(
+        &self,
+        context: &Context,
+        plugin: &Plugin,
+        draw: Draw,
+    ) -> Result<(Response, Option<bool>, Option<Share>), String> {
+        let subject = Subject {
+            parent: &self.parent,
+            children: &self.seen_by(context, plugin),
+            now: self.now,
+            namespace_terminating: context.is_namespace_going(&self.parent),
+        };
+        let call = |request: Request| async move {
+            let Call { outcome, share, .. } = T::try_ask(plugin, &request, draw).await;
+            (outcome, share)
+        };
+        let known = self.needs.clone();
+        let evaluated = evaluate::<T, _>(&subject, context, known, call, |_| {}).await;
+        let (answer, share) = evaluated.map_err(|error| error.to_string())?;
+        let (response, done) = answer.into_response();
+        Ok((response, done, share))
+    }
+
+    fn plan(&self, context: &Context, plugin: &Plugin, response: &Response) -> Result<Plan, String> {
+        let policy = Policy {
+            config: &context.config,
+            parent: &self.parent,
+            digest: &plugin.digest().to_string(),
+            namespaced: &|kind: &Kind| context.resources.get(kind).map(|resource| resource.namespaced),
+            existing: &|key: &ChildKey| context.existing(key),
+            proof: context.provenance.proof(),
+        };
+        plan(&policy, &response.children, &response.keep, &response.generate).map_err(|refusals| {
+            let texts: Vec<String> = refusals.iter().take(10).map(ToString::to_string).collect();
+            texts.join("; ")
+        })
+    }
+
+    fn effect(&self, context: &Context, response: &Response, plan: &Plan, done: Option<bool>) -> Effect {
+        let (mut deleted, mut left) = (BTreeSet::new(), BTreeSet::new());
+        // While a parent is being deleted the children that are not named stay.
+        let named = plan.named(&|key| context.existing(key));
+        for child in self.children.iter().filter(|_| done.is_none()) {
+            match removable(&context.config, context.provenance.proof(), &self.parent, child) {
+                Some(_) if named.contains(child) => {}
+                Some((key, Removal::Delete)) => {
+                    deleted.insert(key.identity());
+                }
+                Some((key, Removal::Retain)) => {
+                    left.insert(key.identity());
+                }
+                None => {}
+            }
+        }
+        Effect {
+            answer: shown(response, plan, done),
+            deleted,
+            left,
+        }
+    }
+}
+
+/// An answer as it is compared and shown, without what is empty.
+fn shown(response: &Response, plan: &Plan, done: Option<bool>) -> Value {
+    let mut keep: Vec<String> = plan.keep.iter().map(ToString::to_string).collect();
+    keep.sort();
+    let mut generate: Vec<_> = plan.secrets.iter().map(|secret| json!(secret.secret)).collect();
+    generate.sort_by_key(|secret| secret["name"].to_string());
+    let children: Vec<Value> = plan
+        .desired
+        .iter()
+        .map(|child| without_marks(child.body.clone()))
+        .collect();
+    let list = |list: Vec<Value>| (!list.is_empty()).then_some(Value::Array(list));
+    let conditions = response.conditions.iter().map(|c: &Condition| json!(c)).collect();
+    let events = response.events.iter().map(|event: &Event| json!(event)).collect();
+    let fields = [
+        ("children", list(children)),
+        ("keep", list(keep.into_iter().map(Value::from).collect())),
+        ("generate", list(generate)),
+        ("status", response.status.clone().map(Value::Object)),
+        ("conditions", list(conditions)),
+        ("events", list(events)),
+        ("requeueAfterMs", response.requeue_after_ms.map(Value::from)),
+        ("done", done.map(Value::from)),
+    ];
+    let fields = fields
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    Value::Object(fields.collect::<Map<_, _>>())
+}

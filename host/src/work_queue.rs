@@ -1,0 +1,522 @@
+//! The work queue of one controller: which parents to reconcile, when, and why.
+//!
+//! Invariants: a parent is handed out to one worker at a time; a parent that is marked while it is being
+//! worked on is handed out again afterwards; marks of one parent are merged; nothing marked is forgotten; what
+//! somebody waits for goes before what concerns all parents, and does not keep it from its turn.
+
+pub mod backoff;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::object::{ChildKey, ObjectName};
+
+/// Why a parent is reconciled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// The parent itself is new or changed.
+    Parent {
+        /// Its resource version.
+        version: Option<u128>,
+    },
+    /// A child changed, came or went.
+    Child {
+        /// Which one.
+        child: ChildKey,
+        /// Its resource version; `None` when it went.
+        version: Option<u128>,
+    },
+    /// An object that the plugin needs changed.
+    Related,
+    /// The plugin asked for it, or a failed pass is tried again.
+    Timer,
+    /// Every object is looked at again from time to time.
+    Resync,
+    /// The plugin has a new version.
+    Reload,
+}
+
+impl Trigger {
+    /// Whether it concerns all parents alike, so that nobody waits for this one.
+    const fn is_general(&self) -> bool {
+        matches!(self, Self::Resync | Self::Reload)
+    }
+
+    /// One word for logs and spans.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Parent { .. } => "parent",
+            Self::Child { .. } => "child",
+            Self::Related => "related",
+            Self::Timer => "timer",
+            Self::Resync => "resync",
+            Self::Reload => "reload",
+        }
+    }
+}
+
+/// A parent handed out to a worker, who owes a call of [`Queue::done`].
+#[derive(Debug)]
+pub struct Work {
+    /// The parent.
+    pub parent: ObjectName,
+    /// All that happened since it was last handed out, at least one.
+    pub triggers: Vec<Trigger>,
+    /// When the first of them was put in.
+    pub since: Instant,
+}
+
+/// How many triggers of one parent are kept apart; more are as good as a resync.
+const MAX_TRIGGERS: usize = 32;
+
+/// After so many parents that somebody waits for comes one of the others.
+const TURNS: u32 = 4;
+
+#[derive(Debug)]
+struct Marks {
+    triggers: Vec<Trigger>,
+    since: Instant,
+    /// Where it stands in line while it may be handed out.
+    place: Option<Place>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    general: bool,
+    number: u64,
+}
+
+/// A line, first come first served, from which one can be taken out anywhere.
+type Line = BTreeMap<u64, ObjectName>;
+
+#[derive(Default)]
+struct State {
+    /// Parents that may be handed out; each is in `marks`, with its place, and not in `running`. Here those for which
+    /// somebody waits.
+    waited_for: Line,
+    /// Those marked only because all were.
+    general: Line,
+    /// The next place in either line.
+    next_number: u64,
+    /// How many of `waited_for` were handed out in a row while others stood in `general`.
+    in_a_row: u32,
+    marks: HashMap<ObjectName, Marks>,
+    running: BTreeSet<ObjectName>,
+    /// One timer a parent, the earliest asked for since it last ran.
+    timers: HashMap<ObjectName, Instant>,
+    by_time: BTreeSet<(Instant, ObjectName)>,
+    closed: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Queue {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+impl Queue {
+    /// Marks a parent; it is handed out as soon as a worker is free. A closed queue takes no marks.
+    pub fn mark(&self, parent: &ObjectName, trigger: Trigger) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        state.mark(parent, trigger);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Marks a parent at a later time, unless an earlier timer is set for it. A pass in between takes the
+    /// timer away: it will set its own.
+    pub fn mark_at(&self, parent: &ObjectName, at: Instant) {
+        let mut state = self.lock();
+        match state.timers.get(parent) {
+            Some(earlier) if *earlier <= at => return,
+            Some(later) => {
+                let stale = (*later, parent.clone());
+                state.by_time.remove(&stale);
+            }
+            None => {}
+        }
+        state.timers.insert(parent.clone(), at);
+        state.by_time.insert((at, parent.clone()));
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Waits for the next parent; `None` once the queue is closed.
+    pub async fn next(&self) -> Option<Work> {
+        loop {
+            // Enabled before the look, so that a mark in between is not missed.
+            let changed = self.changed.notified();
+            let wake = {
+                let mut state = self.lock();
+                if state.closed {
+                    // The other workers wait too, and `notify_one` woke only this one.
+                    self.changed.notify_one();
+                    return None;
+                }
+                state.fire_timers(Instant::now());
+                if let Some(work) = state.take() {
+                    if !state.is_empty() {
+                        self.changed.notify_one();
+                    }
+                    return Some(work);
+                }
+                state.by_time.first().map(|(at, _)| *at)
+            };
+            match wake {
+                Some(at) => tokio::select! { () = changed => {}, () = sleep_until(at) => {} },
+                None => changed.await,
+            }
+        }
+    }
+
+    /// A worker is through with a parent. Marks that `is_own` recognises, the echo of what the pass itself
+    /// wrote, are dropped; when others are left it is handed out again.
+    pub fn done(&self, parent: &ObjectName, is_own: impl Fn(&Trigger) -> bool) {
+        let mut state = self.lock();
+        state.running.remove(parent);
+        if let Some(marks) = state.marks.get_mut(parent) {
+            marks.triggers.retain(|trigger| !is_own(trigger));
+            if marks.triggers.is_empty() {
+                state.marks.remove(parent);
+            } else {
+                state.line_up(parent);
+            }
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// No more work is handed out.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Begins anew, with nothing marked. All work that was handed out has been done.
+    pub fn open(&self) {
+        *self.lock() = State::default();
+    }
+
+    /// How many parents wait for a worker, and for how long the first of them has.
+    #[must_use]
+    pub fn backlog(&self) -> (usize, Duration) {
+        let state = self.lock();
+        let firsts = [&state.waited_for, &state.general].map(|line| line.values().next());
+        let firsts = firsts
+            .into_iter()
+            .flatten()
+            .filter_map(|parent| state.marks.get(parent));
+        (
+            state.waited_for.len() + state.general.len(),
+            firsts
+                .map(|marks| marks.since.elapsed())
+                .max()
+                .unwrap_or_default(),
+        )
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn mark(&mut self, parent: &ObjectName, trigger: Trigger) {
+        if let Some(marks) = self.marks.get_mut(parent) {
+            let promotes = !trigger.is_general() && marks.place.is_some_and(|place| place.general);
+            if marks.triggers.len() < MAX_TRIGGERS {
+                marks.triggers.push(trigger);
+            } else if let Some(last) = marks.triggers.last_mut() {
+                *last = Trigger::Resync;
+            }
+            if promotes {
+                self.line_up(parent);
+            }
+            return;
+        }
+        self.marks.insert(
+            parent.clone(),
+            Marks {
+                triggers: vec![trigger],
+                since: Instant::now(),
+                place: None,
+            },
+        );
+        if !self.running.contains(parent) {
+            self.line_up(parent);
+        }
+    }
+
+    /// Puts a parent that is marked at the end of the line that its triggers are for.
+    fn line_up(&mut self, parent: &ObjectName) {
+        let Some(marks) = self.marks.get_mut(parent) else {
+            return;
+        };
+        if let Some(place) = marks.place.take() {
+            let line = match place.general {
+                true => &mut self.general,
+                false => &mut self.waited_for,
+            };
+            line.remove(&place.number);
+        }
+        let general = marks.triggers.iter().all(Trigger::is_general);
+        let number = self.next_number;
+        self.next_number += 1;
+        marks.place = Some(Place { general, number });
+        let line = match general {
+            true => &mut self.general,
+            false => &mut self.waited_for,
+        };
+        line.insert(number, parent.clone());
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waited_for.is_empty() && self.general.is_empty()
+    }
+
+    fn fire_timers(&mut self, now: Instant) {
+        while self.by_time.first().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, parent)) = self.by_time.pop_first() {
+                self.timers.remove(&parent);
+                self.mark(&parent, Trigger::Timer);
+            }
+        }
+    }
+
+    fn take(&mut self) -> Option<Work> {
+        let general = self.waited_for.is_empty() || (self.in_a_row >= TURNS && !self.general.is_empty());
+        self.in_a_row = match general || self.general.is_empty() {
+            true => 0,
+            false => self.in_a_row + 1,
+        };
+        let line = match general {
+            true => &mut self.general,
+            false => &mut self.waited_for,
+        };
+        let (_, parent) = line.pop_first()?;
+        let marks = self.marks.remove(&parent)?;
+        if let Some(at) = self.timers.remove(&parent) {
+            self.by_time.remove(&(at, parent.clone()));
+        }
+        self.running.insert(parent.clone());
+        Some(Work {
+            parent,
+            triggers: marks.triggers,
+            since: marks.since,
+        })
+    }
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn name(name: &str) -> ObjectName {
+        ObjectName {
+            namespace: Some("default".into()),
+            name: name.into(),
+        }
+    }
+
+    fn child(version: u128) -> Trigger {
+        let kind = crate::plugin::contract::Kind {
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+        };
+        Trigger::Child {
+            child: ChildKey {
+                kind,
+                name: name("pod"),
+            },
+            version: Some(version),
+        }
+    }
+
+    async fn is_idle(queue: &Queue) -> bool {
+        tokio::time::timeout(Duration::from_millis(1), queue.next())
+            .await
+            .is_err()
+    }
+
+    #[tokio::test]
+    async fn marks_of_one_parent_are_merged_and_a_running_parent_is_not_handed_out_twice() {
+        let queue = Queue::default();
+        queue.mark(&name("a"), Trigger::Resync);
+        queue.mark(&name("a"), Trigger::Reload);
+        let work = queue.next().await.unwrap();
+        assert_eq!(work.triggers, [Trigger::Resync, Trigger::Reload]);
+        queue.mark(&name("a"), Trigger::Related);
+        assert!(is_idle(&queue).await);
+        queue.done(&name("a"), |_| false);
+        assert_eq!(queue.next().await.unwrap().triggers, [Trigger::Related]);
+    }
+
+    #[tokio::test]
+    async fn the_echo_of_own_writes_does_not_run_the_parent_again_but_a_foreign_change_does() {
+        let queue = Queue::default();
+        queue.mark(&name("a"), Trigger::Resync);
+        queue.next().await.unwrap();
+        queue.mark(&name("a"), child(7));
+        queue.done(&name("a"), |trigger| *trigger == child(7));
+        assert!(is_idle(&queue).await);
+
+        queue.mark(&name("a"), Trigger::Resync);
+        queue.next().await.unwrap();
+        queue.mark(&name("a"), child(8));
+        queue.mark(&name("a"), child(9));
+        queue.done(&name("a"), |trigger| *trigger == child(8));
+        assert_eq!(queue.next().await.unwrap().triggers, [child(9)]);
+    }
+
+    #[tokio::test]
+    async fn a_timer_fires_once_at_its_earliest_time_and_a_pass_in_between_takes_it_away() {
+        let queue = Queue::default();
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        queue.mark_at(&name("a"), start + ms(900));
+        queue.mark_at(&name("a"), start + ms(50));
+        queue.mark_at(&name("a"), start + ms(700));
+        assert_eq!(queue.next().await.unwrap().triggers, [Trigger::Timer]);
+        assert!(start.elapsed() >= ms(50) && start.elapsed() < ms(700));
+        queue.done(&name("a"), |_| false);
+        assert!(is_idle(&queue).await);
+
+        queue.mark_at(&name("a"), Instant::now() + ms(20));
+        queue.mark(&name("a"), Trigger::Resync);
+        queue.next().await.unwrap();
+        queue.done(&name("a"), |_| false);
+        let wait = tokio::time::timeout(ms(100), queue.next()).await;
+        assert!(wait.is_err(), "the timer should be gone");
+    }
+
+    #[tokio::test]
+    async fn closing_wakes_every_worker() {
+        let queue = std::sync::Arc::new(Queue::default());
+        let workers: Vec<_> = (0..8)
+            .map(|_| {
+                let queue = std::sync::Arc::clone(&queue);
+                tokio::spawn(async move { queue.next().await.is_none() })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        queue.close();
+        for worker in workers {
+            assert!(
+                tokio::time::timeout(Duration::from_secs(5), worker)
+                    .await
+                    .unwrap()
+                    .unwrap()
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_was_closed_begins_anew_with_nothing_from_before() {
+        let queue = Queue::default();
+        queue.mark(&name("a"), Trigger::Resync);
+        queue.mark_at(&name("a"), Instant::now());
+        queue.close();
+        queue.mark(&name("b"), Trigger::Resync);
+        assert!(queue.next().await.is_none());
+        queue.open();
+        assert!(is_idle(&queue).await);
+        queue.mark(&name("c"), Trigger::Resync);
+        assert_eq!(queue.next().await.unwrap().parent, name("c"));
+    }
+
+    fn edit(name: &str) -> (ObjectName, Trigger) {
+        (self::name(name), Trigger::Parent { version: Some(1) })
+    }
+
+    /// Regression: a change that a user made waited until all parents were resynced.
+    #[tokio::test]
+    async fn what_somebody_waits_for_goes_before_a_resync_of_all() {
+        let queue = Queue::default();
+        for i in 0..100 {
+            queue.mark(&name(&i.to_string()), Trigger::Resync);
+        }
+        for (parent, trigger) in [edit("new"), edit("99")] {
+            queue.mark(&parent, trigger);
+        }
+        assert_eq!(queue.backlog().0, 101, "each stands in one line");
+        let work = queue.next().await.unwrap();
+        assert_eq!(work.parent, name("new"));
+        let work = queue.next().await.unwrap();
+        assert_eq!(work.parent, name("99"), "it is moved to the front");
+        assert_eq!(work.triggers.len(), 2, "with all that happened to it");
+        assert_eq!(queue.next().await.unwrap().parent, name("0"));
+        assert_eq!(queue.backlog().0, 98);
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_edits_does_not_starve_a_reload() {
+        let queue = Queue::default();
+        for i in 0..3 {
+            queue.mark(&name(&format!("all-{i}")), Trigger::Reload);
+        }
+        let mut general = 0;
+        for i in 0..20 {
+            // There is always one more.
+            let (parent, trigger) = edit(&format!("edit-{i}"));
+            queue.mark(&parent, trigger);
+            let work = queue.next().await.unwrap();
+            general += usize::from(work.parent.name.starts_with("all-"));
+            queue.done(&work.parent, |_| false);
+        }
+        assert_eq!(general, 3, "one in five is the reload's");
+    }
+
+    #[tokio::test]
+    async fn a_parent_that_is_edited_while_a_resync_of_it_runs_comes_first_after_it() {
+        let queue = Queue::default();
+        queue.mark(&name("a"), Trigger::Resync);
+        queue.next().await.unwrap();
+        queue.mark(&name("b"), Trigger::Resync);
+        let (parent, trigger) = edit("a");
+        queue.mark(&parent, Trigger::Resync);
+        queue.mark(&parent, trigger);
+        queue.done(&parent, |_| false);
+        assert_eq!(queue.next().await.unwrap().parent, name("a"));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_lost_between_many_markers_and_many_workers() {
+        let queue = std::sync::Arc::new(Queue::default());
+        for i in 0..1000 {
+            queue.mark(&name(&i.to_string()), Trigger::Resync);
+        }
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                let queue = std::sync::Arc::clone(&queue);
+                tokio::spawn(async move {
+                    let mut seen = 0;
+                    while let Some(work) = queue.next().await {
+                        queue.done(&work.parent, |_| false);
+                        seen += 1;
+                        if queue.backlog().0 == 0 {
+                            queue.close();
+                        }
+                    }
+                    seen
+                })
+            })
+            .collect();
+        let mut total = 0;
+        for worker in workers {
+            total += worker.await.unwrap();
+        }
+        assert_eq!(total, 1000);
+    }
+}
