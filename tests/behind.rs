@@ -1,13 +1,15 @@
 //! A host that acts on what it knows while the cluster is ahead of it.
 
-use control_plane::proxy::{Mode, Proxy};
+use std::time::Duration;
+
+use control_plane::proxy::{Mode, Proxy, Seen};
 use control_plane::{ControlPlane, Options, manifests};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::leaders::shared;
 use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller};
-use crate::support::{Host, Scenario, cluster, root};
+use crate::support::{Host, LIMIT, Scenario, cluster, root};
 
 /// From now on the watches of a resource, by its plural, say nothing.
 fn hold(proxy: &Proxy, resource: &str) {
@@ -170,10 +172,22 @@ async fn children_that_go_with_a_parent_are_not_made_again_by_a_host_that_has_no
         .await;
 }
 
-/// Regression: the same, when they went while the plugin was asked.
+/// Regression: the same, when they went while the plugin was called.
 #[tokio::test]
 async fn children_that_go_during_a_call_are_not_made_again_for_a_parent_that_went_too() {
-    let scenario = Scenario::new("late-call").await;
+    deleted_during_a_call("late-call", false).await;
+}
+
+/// Regression: the host had heard that the parent went, and no longer asked for it when it heard of the children.
+#[tokio::test]
+async fn children_that_go_during_a_call_are_not_recreated_for_a_parent_that_is_known_to_be_gone() {
+    deleted_during_a_call("heard-call", true).await;
+}
+
+/// Deletes a parent and its child while the plugin is called, and expects that the child is not recreated. `heard`: the
+/// host hears of both, not only of the child.
+async fn deleted_during_a_call(namespace: &str, heard: bool) {
+    let scenario = Scenario::new(namespace).await;
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
     let config = scenario.config(&controller("puppet.wasm", "limits: {deadline: 20s}"));
     let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
@@ -183,7 +197,9 @@ async fn children_that_go_during_a_call_are_not_made_again_for_a_parent_that_wen
     let busy = json!({"busy": 400, "response": children});
     scenario.puppet("p", busy).await;
     host.until_log(&["busy"]).await;
-    hold(&proxy, "puppets");
+    if !heard {
+        hold(&proxy, "puppets");
+    }
     let before = host.log().matches("pass done").count();
     delete_with_its_child(&scenario).await;
     assert_eq!(
@@ -191,7 +207,7 @@ async fn children_that_go_during_a_call_are_not_made_again_for_a_parent_that_wen
         before,
         "the call is under way"
     );
-    host.until_passes("late-call/p", before + 1).await;
+    host.until_passes(&format!("{namespace}/p"), before + 1).await;
     // Once for each generation of the parent.
     assert!(applied(&scenario).await <= 2);
     let maps = scenario.api(CONFIG_MAP);
@@ -338,9 +354,22 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
     let folder = scenario.folder.path().join("second");
     std::fs::create_dir_all(&folder).unwrap();
+    // It lists the parents before, and their children after: it never hears that a child was deleted.
+    proxy.set_mode_of("/configmaps?", Mode::Stall);
     let second = Host::through(&config, &proxy.kubeconfig(), "second", &folder);
-    second.until_log(&["controller started"]).await;
-    hold(&proxy, "puppets");
+    let watches_parents = |seen: &[Seen]| {
+        let mut seen = seen.iter();
+        seen.any(|seen| seen.is_watch() && seen.uri.contains("/puppets?"))
+    };
+    tokio::time::timeout(LIMIT, async {
+        while !watches_parents(&proxy.take_seen()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("the second host watches the parents");
+    let all_lists_and_watches = "s?";
+    proxy.set_mode_of(all_lists_and_watches, Mode::Stall);
     scenario.delete(PUPPET, "p").await;
     scenario.until_gone(PUPPET, "p").await;
     let successor = scenario.puppet("p", spec).await;
@@ -350,6 +379,8 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     };
     let child = scenario.until(CONFIG_MAP, "a", "the successor's", is_its).await;
     scenario.until_ready("p").await;
+    hold(&proxy, "puppets");
+    second.until_log(&["controller started"]).await;
     first.kill();
     second.until_log(&["the parent is another one by now"]).await;
     second.until_passes("successor/p", 2).await;

@@ -667,9 +667,16 @@ impl Context {
         });
     }
 
-    /// Nothing is known of what happened to any parent since.
+    /// Nothing is known of what happened to any parent since, but that some are in doubt.
     pub fn forget_all(&self) {
-        self.memory().clear();
+        let mut memory = self.memory();
+        memory.retain(|_, memory| memory.parent_in_doubt);
+        for memory in memory.values_mut() {
+            *memory = Memory {
+                parent_in_doubt: true,
+                ..Memory::default()
+            };
+        }
     }
 
     /// Whether a trigger is only the echo of an own write.

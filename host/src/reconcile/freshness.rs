@@ -7,8 +7,8 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 use tracing::info;
 
-use crate::cluster::resource_client::{ApiError, Objects};
 use super::context::Context;
+use crate::cluster::resource_client::{ApiError, Objects};
 use crate::object::{ChildKey, ObjectName, is_terminating, made_at};
 
 /// The parent as it is known, or as the API server has it when one of its children was made of a newer generation or
@@ -52,8 +52,9 @@ pub(super) async fn up_to_date(
     Ok(Some(context.record_parent(fresh).unwrap_or(parent)))
 }
 
-/// Whether a child that is missing may be created: its namespace stays, and its parent is as it is known. The API server is
-/// asked when something puts the parent in doubt, which may come while the plugin is called.
+/// Whether a child that is missing may be created: its namespace stays, and its parent is still the one that the
+/// reconcile began with. Both the parent's deletion and what puts the parent in doubt may come while the plugin is called;
+/// in doubt, the API server is asked.
 ///
 /// # Errors
 /// When the namespace is being deleted, or the API server does not say whether the parent is there.
@@ -64,15 +65,21 @@ pub(super) async fn may_create(
 ) -> Result<bool, ApiError> {
     context.check_namespace(child)?;
     let name = ObjectName::of(parent);
+    let is_the_same = |other: &DynamicObject| {
+        other.metadata.uid == parent.metadata.uid && is_terminating(other) == is_terminating(parent)
+    };
+    if !context.parent(&name).is_some_and(|known| is_the_same(&known)) {
+        return Ok(false);
+    }
     if !context.memory_of(&name, |memory| memory.parent_in_doubt) {
         return Ok(true);
     }
     let fresh = read(context, parent).await?;
-    let is_as_known = fresh.is_some_and(|fresh| is_terminating(&fresh) == is_terminating(parent));
-    if is_as_known {
+    let is_the_same = fresh.is_some_and(|fresh| is_the_same(&fresh));
+    if is_the_same {
         context.memory_of(&name, |memory| memory.parent_in_doubt = false);
     }
-    Ok(is_as_known)
+    Ok(is_the_same)
 }
 
 /// The parent as the API server has it. `None` when it is gone or another one has its name: the watch brings that one.
