@@ -11,10 +11,10 @@ target := $(or $(CARGO_TARGET_DIR),target)
 chaos = --host $(target)/debug/operator-host --plugins plugins/target/plugins --keep $(target)/chaos \
     --crds manifests/crds --crds tests/fixtures/puppet/crds.yaml
 
-help: ## This list
+help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  PLUGIN=folder make run         runs that plugin, as \`operator-host new\` writes it, in place of the samples"
+	@echo "  PLUGIN=folder make run         runs that plugin, as \`operator-host new\` writes it, instead of the samples"
 	@echo "  CLUSTER=current make run       uses the cluster of the current kubeconfig"
 	@echo "  HOST_LOG=all make run          shows the host's whole log (all, warn, none)"
 	@echo "  KUBEBUILDER_ASSETS=folder ...  uses the etcd and kube-apiserver in that folder"
@@ -26,12 +26,12 @@ run: prerequisites ## Start a local cluster with the host in it and show what ha
 	    --crds $(if $(PLUGIN),$(PLUGIN)/crd.json,manifests/crds) \
 	    --samples $(if $(PLUGIN),$(PLUGIN)/sample.yaml,manifests/samples)
 
-run-deploy: prerequisites ## The same as it is deployed: manifests/deploy, the host with its ServiceAccount's rights
+run-deploy: prerequisites ## Run the deployment in manifests/deploy, with the rights of its ServiceAccount
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; manifests/deploy/plugins.sh; \
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
 	    --deploy manifests/deploy/base --crds manifests/crds --samples manifests/samples
 
-check: prerequisites ## Check format, spelling, lints and documentation, run the unit tests: no cluster, for before a commit
+check: prerequisites ## Check format, spelling, lints and documentation, run the unit tests; starts no cluster
 	@cargo fmt --all --check
 	@cd plugins && cargo fmt --all --check
 	@$(MAKE) --no-print-directory lint doc
@@ -60,7 +60,7 @@ fmt: ## Format the sources
 	cargo fmt --all
 	cd plugins && cargo fmt --all
 
-lint: prerequisites ## Clippy, shellcheck, spelling, links; no dependency that is unused or that deny.toml refuses
+lint: prerequisites ## Run Clippy, shellcheck, and the checks of spelling, links and dependencies
 	tests/deny.sh
 	tests/unused.sh
 	tests/msrv.sh
@@ -70,13 +70,13 @@ lint: prerequisites ## Clippy, shellcheck, spelling, links; no dependency that i
 	cd plugins && cargo clippy --workspace --all-targets -- -D warnings
 	shellcheck -x .ci/run $$(git ls-files '*.sh')
 
-doc: ## The documentation of the host's code, without a warning
+doc: ## Build the documentation of the host's code; fails on a warning
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 
 docs: ## Build the documentation as a site, target/book/index.html
 	host/docs/book.sh $(target)/book
 
-crds: ## Write manifests/crds anew, as the sample plugins print them
+crds: ## Regenerate manifests/crds from the sample plugins
 	cargo build --workspace --quiet
 	plugins/build.sh
 	$(target)/debug/operator-host crd plugins/target/plugins/echo.wasm > manifests/crds/echoes.my-operator.dev.yaml
@@ -85,16 +85,16 @@ crds: ## Write manifests/crds anew, as the sample plugins print them
 	$(target)/debug/operator-host crd plugins/target/plugins/mysql.wasm \
 	    > manifests/crds/mysqlclusters.database.example.com.yaml
 
-schemas: ## Write the JSON Schemas of the contract anew
+schemas: ## Regenerate the JSON Schemas of the contract
 	cargo build --workspace --quiet
 	$(target)/debug/operator-host schema request > wit/request.schema.json
 	$(target)/debug/operator-host schema response > wit/response.schema.json
 
-image-test: prerequisites ## Build the Dockerfile's image without pulling any, and run it as a pod would (slow; PROFILE=dev is less so)
+image-test: prerequisites ## Build the Dockerfile's image without pulling any, and run it as a pod would (slow; PROFILE=dev is faster)
 	plugins/build.sh >/dev/null
 	tests/image.sh $(or $(PROFILE),release)
 
-manifests: ## Write what follows from the configuration of manifests/deploy anew: the roles, the overlay's webhooks
+manifests: ## Regenerate the roles and webhooks of manifests/deploy from its configuration
 	cargo build --workspace --quiet
 	plugins/build.sh
 	manifests/deploy/generate.sh $(target)/debug/operator-host
