@@ -25,6 +25,16 @@ pub const APPLIED_ANNOTATION: &str = "operator-host.dev/applied";
 pub const GENERATION_ANNOTATION: &str = "operator-host.dev/parent-generation";
 /// Annotation of a parent: with the value `true` the host leaves it and its children alone.
 pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";
+/// Annotation of a parent kind's CustomResourceDefinition: the version with this digest takes over whatever it shows.
+pub const PROMOTE_ANNOTATION: &str = "operator-host.dev/promote";
+/// Annotation of a parent kind's CustomResourceDefinition: no version but the one with this digest may be live.
+pub const PIN_ANNOTATION: &str = "operator-host.dev/pin";
+
+/// Whether an annotation of a definition says what people want of a plugin.
+#[must_use]
+pub fn is_order(annotation: &str) -> bool {
+    matches!(annotation, PROMOTE_ANNOTATION | PIN_ANNOTATION)
+}
 
 /// Namespace and name; the kind stands beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -240,6 +250,31 @@ pub fn fingerprint(value: &impl Serialize) -> String {
             let _ = write!(hex, "{byte:02x}");
             hex
         })
+}
+
+/// A child's manifest without what the host adds to it.
+pub(crate) fn without_host_metadata(mut child: Value) -> Value {
+    let Some(metadata) = child.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return child;
+    };
+    metadata.remove("ownerReferences");
+    let marks = [
+        CONTROLLER_LABEL,
+        PARENT_ANNOTATION,
+        APPLIED_ANNOTATION,
+        DIGEST_ANNOTATION,
+        GENERATION_ANNOTATION,
+    ];
+    for name in ["labels", "annotations"] {
+        let Some(map) = metadata.get_mut(name).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        map.retain(|key, _| !marks.contains(&key.as_str()));
+        if map.is_empty() {
+            metadata.remove(name);
+        }
+    }
+    child
 }
 
 #[cfg(test)]

@@ -21,12 +21,14 @@ use crate::health::Readiness;
 use crate::leader::Leadership;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
-use crate::reconcile::context::{Context, KindWatches, Parts};
+use crate::reconcile::blocking_parents::BlockingParents;
+use crate::reconcile::context::{Context, KindWatches, State};
 use crate::reconcile::observer::Observer;
 use crate::reconcile::provenance::Provenance;
 use crate::rollout::Proving;
 use crate::telemetry::Instruments;
 use crate::webhook::Door;
+use crate::work_queue::Queue;
 
 /// The longest wait before discovery is asked again. A CustomResourceDefinition that comes wakes the wait; this
 /// is for hosts that may not watch those.
@@ -68,7 +70,7 @@ pub struct Shared {
 
 /// What a controller writes with.
 #[derive(Clone)]
-pub struct Hands {
+pub struct Writers {
     /// In the host's own name: status, finalizers, Events.
     pub own: Writer,
     /// In the name of the controller's ServiceAccount, or the host's own: children.
@@ -87,7 +89,7 @@ pub async fn supervise(
     shared: Shared,
     config: Arc<ControllerConfig>,
     plugin: watch::Receiver<Live>,
-    hands: Hands,
+    writers: Writers,
     proving: Arc<Proving>,
     stop: CancellationToken,
 ) {
@@ -110,7 +112,6 @@ pub async fn supervise(
                 }
                 let stop_one = stop.child_token();
                 proving.starting(&resolved.parent);
-                let (hands, proving) = (hands.clone(), Arc::clone(&proving));
                 let mut watched = shared.watched.clone();
                 let namespaces = Arc::clone(&watched.borrow_and_update());
                 let context = context(
@@ -119,12 +120,19 @@ pub async fn supervise(
                     &resolved,
                     &namespaces,
                     plugin.clone(),
-                    hands,
-                    proving,
+                    writers.clone(),
+                    proving.blocking_parents(),
                 );
                 let context = Arc::new(context);
                 shared.door.open(&context);
-                let running = tokio::spawn(controller::run(Arc::clone(&context), stop_one.clone()));
+                let running = {
+                    let (proving, started) = (Arc::clone(&proving), Arc::clone(&context));
+                    tokio::spawn(controller::run(
+                        Arc::clone(&context),
+                        move || proving.running(&started),
+                        stop_one.clone(),
+                    ))
+                };
                 let follow_namespaces = async {
                     while watched.changed().await.is_ok() {
                         let namespaces = Arc::clone(&watched.borrow_and_update());
@@ -249,8 +257,8 @@ fn context(
     resolved: &Resolved,
     namespaces: &[String],
     plugin: watch::Receiver<Live>,
-    hands: Hands,
-    proving: Arc<Proving>,
+    writers: Writers,
+    blocking_parents: Arc<BlockingParents>,
 ) -> Context {
     let watches = |kind: &Kind, namespaced: bool, others: bool| {
         if namespaces.is_empty() || !namespaced {
@@ -269,24 +277,32 @@ fn context(
             .is_none_or(|resource| resource.namespaced);
         (kind.clone(), watches(kind, namespaced, true))
     };
-    Context::new(Parts {
-        events: shared.events.of(hands.own.clone()),
+    let observer = Observer::new(config, &shared.instruments);
+    let queue = Arc::<Queue>::default();
+    let gauge = Arc::downgrade(&queue);
+    observer
+        .metrics
+        .queue(move || gauge.upgrade().map(|queue| queue.backlog()));
+    Context {
+        events: shared.events.of(writers.own.clone()),
         client: shared.client.clone(),
-        writer: hands.own,
-        children_writer: hands.children,
+        writer: writers.own,
+        children_writer: writers.children,
         resource: Arc::clone(&resolved.parent),
         resources: resolved.others.clone(),
         parents: watches(&config.parent, resolved.parent.namespaced, false),
         children: config.children.keys().map(others).collect(),
         reads: config.reads.iter().map(others).collect(),
         plugin,
-        observer: Observer::new(config, &shared.instruments),
-        proving,
+        observer,
+        blocking_parents,
         namespaces: Arc::clone(&shared.namespaces),
         provenance: Arc::clone(&shared.provenance),
         host_namespace: shared.host_namespace.clone(),
         config: Arc::clone(config),
-    })
+        queue,
+        state: State::default(),
+    }
 }
 
 /// Watches the CustomResourceDefinitions for as long as what it returns is held.

@@ -366,7 +366,7 @@ impl Inner {
             object.data = serde_json::Value::Null;
             // What people want of a plugin stands on the definition of its kind.
             if let Some(annotations) = &mut object.metadata.annotations {
-                annotations.retain(|key, _| is_definition && crate::rollout::is_order(key));
+                annotations.retain(|key, _| is_definition && crate::object::is_order(key));
             }
         }
         // Lists leave the type out of their items.

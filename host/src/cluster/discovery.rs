@@ -10,7 +10,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::client::chain;
-use super::resource_client::refusal;
+use super::refusal::refusal;
 use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
 

@@ -321,7 +321,7 @@ async fn succeeded<T>(
             debug!(reason = entry.reason, %error, "cannot write an Event");
         }
         Ok(Err(kube::Error::Api(status))) => {
-            let error = super::resource_client::refusal(&status, None);
+            let error = super::refusal::refusal(&status, None);
             warn!(reason = entry.reason, error, "cannot write an Event");
         }
         Ok(Err(error)) => warn!(reason = entry.reason, %error, "cannot write an Event"),

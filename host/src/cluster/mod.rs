@@ -8,4 +8,5 @@ pub mod cache;
 pub mod namespaces;
 
 pub mod event_recorder;
+pub(crate) mod refusal;
 pub mod resource_client;

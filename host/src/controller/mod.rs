@@ -25,13 +25,15 @@ use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::reconcile::context::{Context, KindWatches};
 use crate::reconcile::observer::Observer;
-use crate::reconcile::{Next, reconcile};
+use crate::reconcile::{Action, reconcile};
 use crate::trace::Span;
 use crate::work_queue::{Trigger, Work, backoff};
 
 /// Runs one controller until it is told to stop, then waits for the passes under way. While another replica leads, it
 /// keeps its caches full and does nothing else.
-pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+///
+/// `started` is called once the first lists are there and the plugin is loaded.
+pub async fn run(context: Arc<Context>, started: impl FnOnce(), stop: CancellationToken) {
     // What happens before the first pass is in the caches by then.
     context.queue.close();
     subscribe(&context);
@@ -48,7 +50,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     }
     context.observer.started();
     let term = &context.writer.term;
-    context.proving.running(&context);
+    started();
     info!(controller = context.config.name, parent = %context.config.parent, "controller started");
     let work = async {
         while !stop.is_cancelled() {
@@ -66,7 +68,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         () = keep_warm(&context, plugin.clone()) => {}
     }
     term.set_warm(Warmth::Cold);
-    context.subscriptions.send_replace(Vec::new());
+    context.state.subscriptions.send_replace(Vec::new());
     info!(controller = context.config.name, "controller stopped");
 }
 
@@ -170,7 +172,7 @@ async fn keep_marking(context: &Context, mut plugin: tokio::sync::watch::Receive
     let mut beat = interval(pulse.period());
     let period = context.config.resync;
     let mut resync = interval_at(Instant::now() + period, period);
-    let mut subscribed = context.subscriptions.subscribe();
+    let mut subscribed = context.state.subscriptions.subscribe();
     let mut states = states(context);
     loop {
         let state_changed = async {
@@ -256,7 +258,7 @@ async fn work(context: Arc<Context>) {
                 context.memory_of(&parent, |memory| {
                     memory.failures = memory.failures.saturating_add(1);
                 });
-                Next::Backoff
+                Action::Backoff
             }
         };
         observer.metrics.reconciled(first, waited, started.elapsed());
@@ -265,10 +267,10 @@ async fn work(context: Arc<Context>) {
             backoff::delay(&context.config.backoff, failures)
         };
         let delay = match next {
-            Next::OnChange => None,
-            Next::After(delay) => Some(delay),
-            Next::Backoff => Some(after_failures()),
-            Next::BackoffAtLeast(least) => Some(after_failures().max(least)),
+            Action::OnChange => None,
+            Action::After(delay) => Some(delay),
+            Action::Backoff => Some(after_failures()),
+            Action::BackoffAtLeast(least) => Some(after_failures().max(least)),
         };
         debug!(controller = context.config.name, %parent, ?delay, "pass done");
         if let Some(delay) = delay {
@@ -352,7 +354,7 @@ fn subscribe(context: &Arc<Context>) {
         }
     }));
     // Those before go only now, so that none is without.
-    context.subscriptions.send_replace(subscriptions);
+    context.state.subscriptions.send_replace(subscriptions);
 }
 
 fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {

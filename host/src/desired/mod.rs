@@ -2,5 +2,7 @@
 
 pub mod plan;
 
+pub mod conditions;
 pub mod drift;
+pub mod selectors;
 pub mod versions;

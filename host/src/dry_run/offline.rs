@@ -15,20 +15,18 @@ use crate::config::{
     DEFAULT_WRITES, Removal,
 };
 use crate::crd::definition;
+use crate::desired::conditions::{self, Verdict};
 use crate::desired::plan::{Policy, Refusal, plan};
-use crate::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATION_ANNOTATION, ObjectName,
-    PARENT_ANNOTATION, is_terminating,
-};
+use crate::desired::selectors::selects;
+use crate::object::{CONTROLLER_LABEL, ChildKey, ObjectName, is_terminating, without_host_metadata};
 use crate::plugin::contract::{
     CleanupResponse, Description, Event, GeneratedSecret, Kind, Request, Response,
 };
 use crate::plugin::trust::Trust;
 use crate::plugin::{Call, Limits, Plugin};
 use crate::reconcile::evaluate::{EvaluateError, Question, Subject, evaluate};
-use crate::reconcile::needs::{self, NeedError, Rights, Source, Wanted};
+use crate::reconcile::needs::{NeedError, Rights, Source, Wanted};
 use crate::reconcile::provenance::Proof;
-use crate::reconcile::status::{self, Verdict};
 
 /// Why a pass gave no rendering.
 #[derive(Debug, Error)]
@@ -180,11 +178,11 @@ pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError
         children: plan
             .desired
             .into_iter()
-            .map(|child| without_marks(child.body))
+            .map(|child| without_host_metadata(child.body))
             .collect(),
         keep,
         generate: plan.secrets.into_iter().map(|secret| secret.secret).collect(),
-        status: status::desired(parent, fields, conditions, &Verdict::Reconciled, scene.now),
+        status: conditions::desired(parent, fields, conditions, &Verdict::Reconciled, scene.now),
         events: response.events,
         requeue_after_ms: response.requeue_after_ms,
         cleaned_up,
@@ -246,7 +244,7 @@ impl Source for Files<'_> {
             if is_namespaced(&wanted.kind) && object.metadata.namespace.is_none() {
                 object.metadata.namespace.clone_from(&parent.namespace);
             }
-            if needs::selects(wanted.need, &parent, &kind(&object), &object) {
+            if selects(wanted.need, &parent, &kind(&object), &object) {
                 crate::object::slim(&mut object);
                 objects.push(Arc::new(object));
             }
@@ -293,30 +291,6 @@ fn refusal(refusal: &Refusal) -> String {
         }
         other => other.to_string(),
     }
-}
-
-pub(crate) fn without_marks(mut child: Value) -> Value {
-    let Some(metadata) = child.get_mut("metadata").and_then(Value::as_object_mut) else {
-        return child;
-    };
-    metadata.remove("ownerReferences");
-    let marks = [
-        CONTROLLER_LABEL,
-        PARENT_ANNOTATION,
-        APPLIED_ANNOTATION,
-        DIGEST_ANNOTATION,
-        GENERATION_ANNOTATION,
-    ];
-    for name in ["labels", "annotations"] {
-        let Some(map) = metadata.get_mut(name).and_then(Value::as_object_mut) else {
-            continue;
-        };
-        map.retain(|key, _| !marks.contains(&key.as_str()));
-        if map.is_empty() {
-            metadata.remove(name);
-        }
-    }
-    child
 }
 
 fn kind(object: &DynamicObject) -> Kind {

@@ -18,7 +18,7 @@ use crate::plugin::registry::{Expected, Live, Slot};
 use crate::plugin::reload::{Files, Filled};
 use crate::plugin::versions::{Room, Versions};
 use crate::rollout::Proving;
-use crate::supervisor::{Hands, Shared, supervise};
+use crate::supervisor::{Shared, Writers, supervise};
 
 /// See the module.
 pub(super) struct Controllers {
@@ -185,7 +185,7 @@ impl Controllers {
         let stop = self.stop.child_token();
         let writers = self.shared.leadership.join(&config.name, config.lease_name())?;
         let pace = Arc::new(Pace::new(config.writes.qps, config.writes.burst));
-        let hands = Hands {
+        let writers = Writers {
             own: writers.writer(None)?.paced(&pace),
             children: writers.writer(config.service_account.as_ref())?.paced(&pace),
         };
@@ -193,7 +193,7 @@ impl Controllers {
             self.shared.clone(),
             Arc::clone(&config),
             live,
-            hands,
+            writers,
             proving,
             stop.clone(),
         );

@@ -6,7 +6,7 @@ use kube::core::DynamicObject;
 
 use super::ask::ask_ahead;
 use super::context::Context;
-use super::failure::PassError;
+use super::error::PassError;
 use crate::object::ObjectName;
 use crate::plugin::CallError;
 use crate::plugin::registry::Live;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use kube::core::DynamicObject;
 
+use super::clock::now;
 use super::context::Context;
+use super::error::PassError;
 use super::evaluate::{Question, Subject, evaluate};
-use super::failure::PassError;
-use super::now;
 use crate::object::ObjectName;
 use crate::plugin::contract::{Need, Request, Response};
 use crate::plugin::{Plugin, Share};

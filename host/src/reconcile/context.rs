@@ -9,6 +9,7 @@ use opentelemetry::trace::SpanContext;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::blocking_parents::BlockingParents;
 use super::observer::Observer;
 use super::provenance::{Provenance, ProvenanceError};
 use crate::cluster::cache::{Subscription, Watch, WatchState};
@@ -24,7 +25,6 @@ use crate::object::{ChildKey, GENERATED_LABEL, Identity, ObjectName, label};
 use crate::plugin::contract::{EventType, Kind, Need};
 use crate::plugin::registry::Live;
 use crate::plugin::{Digest, Plugin};
-use crate::rollout::Proving;
 use crate::work_queue::{Queue, Trigger};
 
 /// The watches of one kind: one for all namespaces, or one for each that the configuration names.
@@ -207,8 +207,8 @@ pub struct Context {
     pub events: Events,
     /// Where it is said what this controller does.
     pub observer: Observer,
-    /// What proves new versions of the plugin.
-    pub proving: Arc<Proving>,
+    /// Which parents hold a new version of the plugin back.
+    pub blocking_parents: Arc<BlockingParents>,
     /// Which namespaces are being deleted.
     pub namespaces: Arc<Namespaces>,
     /// What proves which Secrets the host generated.
@@ -217,6 +217,13 @@ pub struct Context {
     pub host_namespace: Option<Arc<str>>,
     /// Which parents to reconcile.
     pub queue: Arc<Queue>,
+    /// What the controller remembers between reconciles.
+    pub state: State,
+}
+
+/// What one controller remembers between reconciles. It begins empty.
+#[derive(Default)]
+pub struct State {
     /// What tells this controller of changes. It changes with the namespaces.
     pub(crate) subscriptions: watch::Sender<Vec<Subscription>>,
     memory: Mutex<HashMap<ObjectName, Memory>>,
@@ -224,93 +231,7 @@ pub struct Context {
     in_the_way: Mutex<HashMap<ChildKey, BTreeSet<ObjectName>>>,
 }
 
-/// The parts of a [`Context`] that come from outside.
-pub struct Parts {
-    /// See [`Context::config`].
-    pub config: Arc<ControllerConfig>,
-    /// See [`Context::client`].
-    pub client: Client,
-    /// See [`Context::writer`].
-    pub writer: Writer,
-    /// See [`Context::children_writer`].
-    pub children_writer: Writer,
-    /// See [`Context::resource`].
-    pub resource: Arc<Resource>,
-    /// See [`Context::resources`].
-    pub resources: BTreeMap<Kind, Arc<Resource>>,
-    /// See [`Context::parents`].
-    pub parents: KindWatches,
-    /// See [`Context::children`].
-    pub children: BTreeMap<Kind, KindWatches>,
-    /// See [`Context::reads`].
-    pub reads: BTreeMap<Kind, KindWatches>,
-    /// See [`Context::plugin`].
-    pub plugin: watch::Receiver<Live>,
-    /// See [`Context::events`].
-    pub events: Events,
-    /// See [`Context::observer`].
-    pub observer: Observer,
-    /// See [`Context::proving`].
-    pub proving: Arc<Proving>,
-    /// See [`Context::namespaces`].
-    pub namespaces: Arc<Namespaces>,
-    /// See [`Context::provenance`].
-    pub provenance: Arc<Provenance>,
-    /// See [`Context::host_namespace`].
-    pub host_namespace: Option<Arc<str>>,
-}
-
 impl Context {
-    /// Nothing is remembered and nothing is queued yet.
-    #[must_use]
-    pub fn new(parts: Parts) -> Self {
-        let Parts {
-            config,
-            client,
-            writer,
-            children_writer,
-            resource,
-            resources,
-            parents,
-            children,
-            reads,
-            plugin,
-            events,
-            observer,
-            proving,
-            namespaces,
-            provenance,
-            host_namespace,
-        } = parts;
-        let queue = Arc::<Queue>::default();
-        let gauge = Arc::downgrade(&queue);
-        observer
-            .metrics
-            .queue(move || gauge.upgrade().map(|queue| queue.backlog()));
-        Self {
-            config,
-            client,
-            writer,
-            children_writer,
-            resource,
-            resources,
-            parents,
-            children,
-            reads,
-            plugin,
-            events,
-            observer,
-            proving,
-            namespaces,
-            provenance,
-            host_namespace,
-            queue,
-            subscriptions: watch::Sender::default(),
-            memory: Mutex::default(),
-            in_the_way: Mutex::default(),
-        }
-    }
-
     /// Puts an Event about a parent in line, with the version of the plugin that was last asked about it.
     pub fn publish(&self, parent: &DynamicObject, type_: EventType, reason: &str, note: &str) {
         let plugin = self.memory_of(&ObjectName::of(parent), |memory| memory.asked);
@@ -322,6 +243,21 @@ impl Context {
     #[must_use]
     pub fn parent(&self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
         self.parents.get(name)
+    }
+
+    /// The parent as it is now, which the pass may have written itself, but with the generation that the pass saw:
+    /// that is the one its status speaks of. `None` when it is gone or another one has its name.
+    pub(super) fn as_seen(&self, seen: &DynamicObject) -> Option<Arc<DynamicObject>> {
+        let now = self.parent(&ObjectName::of(seen))?;
+        if now.metadata.uid != seen.metadata.uid {
+            return None;
+        }
+        if now.metadata.generation == seen.metadata.generation {
+            return Some(now);
+        }
+        let mut now = DynamicObject::clone(&now);
+        now.metadata.generation = seen.metadata.generation;
+        Some(Arc::new(now))
     }
 
     /// What this parent owns or retains, sorted by API version, kind, namespace and name; each object once, in the
@@ -622,7 +558,11 @@ impl Context {
 
     /// Remembers what stands in the way of a parent, in place of what did before.
     pub fn set_in_the_way(&self, parent: &ObjectName, keys: Vec<ChildKey>) {
-        let mut in_the_way = self.in_the_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_the_way = self
+            .state
+            .in_the_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if keys.is_empty() && in_the_way.is_empty() {
             return;
         }
@@ -638,7 +578,11 @@ impl Context {
     /// The parents in whose way an object stands.
     #[must_use]
     pub fn waiting_for(&self, key: &ChildKey) -> Vec<ObjectName> {
-        let in_the_way = self.in_the_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_the_way = self
+            .state
+            .in_the_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         in_the_way.get(key).into_iter().flatten().cloned().collect()
     }
 
@@ -695,7 +639,7 @@ impl Context {
             memory
                 .needs
                 .iter()
-                .any(|need| super::needs::selects(need, parent, kind, object))
+                .any(|need| crate::desired::selectors::selects(need, parent, kind, object))
         };
         memory
             .iter()
@@ -705,7 +649,7 @@ impl Context {
     }
 
     fn memory(&self) -> MutexGuard<'_, HashMap<ObjectName, Memory>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

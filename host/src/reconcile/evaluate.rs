@@ -28,13 +28,10 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use thiserror::Error;
 
-use super::needs::{self, NeedError, Source};
+use super::needs::{self, MAX_ITERATIONS, NeedError, Source};
 use crate::plugin::contract::{CleanupResponse, Export, Need, Request, Response};
 use crate::plugin::{Call, CallError, Draw, Plugin, Share};
 use crate::record::Answer;
-
-/// How often a plugin may ask for other objects in one evaluation.
-pub const MAX_ITERATIONS: usize = 4;
 
 /// Why an evaluation has no answer.
 #[derive(Debug, Error)]

@@ -1,126 +1,34 @@
-//! Why a pass did not come to its end, and what that means for the parent.
+//! What it means for the parent that a reconcile did not come to its end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use kube::ResourceExt;
 use kube::core::DynamicObject;
-use thiserror::Error;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::action::{Action, MIN_DELAY};
+use super::clock::now;
 use super::context::Context;
-use super::evaluate::EvaluateError;
+use super::error::{PassError, is_waiting_for_deletion};
 use super::needs::NeedError;
-use super::provenance::ProvenanceError;
-use super::status::{self, Reason, Said, Verdict};
-use super::{MAX_ROUNDS, MIN_DELAY, Next, as_seen, leaving, now};
+use super::status;
 use crate::cluster::resource_client::{ApiError, Fault};
-use crate::desired::plan::Refusal;
+use crate::desired::conditions::{self, Reason, Said, Verdict};
 use crate::object::{ObjectName, is_terminating, shorten};
 use crate::plugin::contract::EventType;
 use crate::plugin::{CallError, Class};
-use crate::work_queue::backoff::jittered;
 
-/// Why a pass did not come to its end.
-#[derive(Debug, Error)]
-pub(super) enum PassError {
-    #[error("{0}")]
-    NoPlugin(Arc<str>),
-    #[error("{0}")]
-    Watch(String),
-    #[error("its namespace is being deleted")]
-    NamespaceGoing,
-    #[error(transparent)]
-    Call(CallError),
-    #[error(transparent)]
-    Need(NeedError),
-    #[error("{0}")]
-    Namespace(String),
-    #[error(transparent)]
-    Provenance(#[from] ProvenanceError),
-    #[error("{}", join(.0))]
-    Refused(Vec<Refusal>),
-    #[error("{}", join(.0))]
-    Api(Vec<ApiError>),
-    #[error("the API server does not take the status that the plugin gave: {0}")]
-    Status(ApiError),
-    #[error(
-        "the plugin wanted something else {MAX_ROUNDS} times in a row, each time after it was done; what it asks for must \
-         not change by being done, such as one child that copies the resource version of another"
-    )]
-    Unsettled,
-}
-
-/// The first few in full, the others by number: a condition's message has its limit.
-fn join<E: std::fmt::Display>(errors: &[E]) -> String {
-    const SHOWN: usize = 10;
-    let mut texts: Vec<_> = errors.iter().take(SHOWN).map(ToString::to_string).collect();
-    if errors.len() > SHOWN {
-        texts.push(format!("and {} more", errors.len() - SHOWN));
-    }
-    texts.join("; ")
-}
-
-impl PassError {
-    /// One word, for a label.
-    pub(super) const fn class(&self) -> &'static str {
-        match self {
-            Self::NoPlugin(_) => "no_plugin",
-            Self::Watch(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
-            Self::NamespaceGoing => "namespace_going",
-            Self::Call(error) => error.class().as_str(),
-            Self::Need(_) => "need",
-            Self::Namespace(_) => "namespace",
-            Self::Provenance(_) => "provenance",
-            Self::Refused(_) => "refused",
-            Self::Api(_) => "api",
-            Self::Status(_) => "status",
-            Self::Unsettled => "unsettled",
-        }
-    }
-}
-
-impl PassError {
-    /// When to try again: as the back-off says, but when the API server wants to be asked again.
-    pub(super) fn backoff(&self) -> Next {
-        let errors = match self {
-            Self::Api(errors) => errors.as_slice(),
-            Self::Status(error) => std::slice::from_ref(error),
-            _ => &[],
-        };
-        let asked = errors.iter().filter_map(|error| error.retry_after).max();
-        asked.map_or(Next::Backoff, |asked| {
-            let asked = asked.min(LAST_RETRY_AFTER);
-            Next::BackoffAtLeast(asked + jittered(asked / 2, 1.0))
-        })
-    }
-}
-
-impl From<EvaluateError> for PassError {
-    fn from(error: EvaluateError) -> Self {
-        match error {
-            EvaluateError::Need(error) => Self::Need(error),
-            EvaluateError::Call(error) => Self::Call(error),
-        }
-    }
-}
-
-impl From<ApiError> for PassError {
-    fn from(error: ApiError) -> Self {
-        Self::Api(vec![error])
-    }
-}
-
-pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &PassError) -> Next {
+pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &PassError) -> Action {
     let name = &ObjectName::of(parent);
     if is_passing(context, parent, error) {
         debug!("{error}");
         count_failure(context, name);
         return error.backoff();
     }
-    let Some(parent) = as_seen(context, parent) else {
+    let Some(parent) = context.as_seen(parent) else {
         // The parent that has its name now, if any, has a mark of its own in the queue.
-        return Next::OnChange;
+        return Action::OnChange;
     };
     let (verdict, next) = judge(context, &parent, error);
     if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict {
@@ -134,7 +42,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
             shorten(backtrace, MAX_LINE)
         );
     }
-    let desired = status::desired(&parent, None, None, &verdict, now());
+    let desired = conditions::desired(&parent, None, None, &verdict, now());
     let news = match &verdict {
         Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
         Verdict::Reconciled | Verdict::CleaningUp(_) | Verdict::Paused => None,
@@ -146,7 +54,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
     {
         context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
     }
-    if !matches!(next, Next::OnChange) {
+    if !matches!(next, Action::OnChange) {
         count_failure(context, name);
     }
     let said = Said {
@@ -159,16 +67,13 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
         Err(error) => {
             context.observer.metrics.failed("status");
             debug!("{error}");
-            Next::Backoff
+            Action::Backoff
         }
     }
 }
 
 /// For how long a parent is tried again in silence while the API server has no time for it.
 const GRACE: Duration = Duration::from_secs(60);
-/// The longest that the API server is left alone because it asks for it.
-const LAST_RETRY_AFTER: Duration = Duration::from_secs(60);
-
 /// Whether a failure says nothing about the parent, so that its status shall not speak of it.
 pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &PassError) -> bool {
     let name = &ObjectName::of(parent);
@@ -219,10 +124,25 @@ pub(super) fn count_failure(context: &Context, name: &ObjectName) {
     context.memory_of(name, |memory| memory.failures = memory.failures.saturating_add(1));
 }
 
+/// Why a parent that is being deleted stays, and what can be done about it.
+fn blocked(context: &Context, parent: &DynamicObject, error: &PassError) -> String {
+    let finalizer = context.config.finalizer();
+    let going = matches!(error, PassError::Api(errors) if errors.iter().any(ApiError::is_namespace_going));
+    if going {
+        let namespace = parent.namespace().unwrap_or_default();
+        return format!(
+            "its deletion waits for the cleanup, which wants something made in the namespace {namespace:?}, and that is \
+             being deleted: {error}; let the plugin do without (its request says `namespaceTerminating`), set \
+             `finalizer.releaseAfter`, or take the finalizer {finalizer} off"
+        );
+    }
+    format!("its deletion waits for the cleanup, for which it keeps the finalizer {finalizer}: {error}")
+}
+
 /// What a failure means for the parent: the condition, and when to try again.
-fn judge(context: &Context, parent: &DynamicObject, error: &PassError) -> (Verdict, Next) {
+fn judge(context: &Context, parent: &DynamicObject, error: &PassError) -> (Verdict, Action) {
     let message = match error {
-        _ if is_terminating(parent) => leaving::blocked(context, parent, error),
+        _ if is_terminating(parent) => blocked(context, parent, error),
         // The plugin's own words.
         PassError::Call(CallError::Invalid { message, .. } | CallError::Retry { message, .. }) => {
             message.clone()
@@ -234,36 +154,30 @@ fn judge(context: &Context, parent: &DynamicObject, error: &PassError) -> (Verdi
     match error {
         PassError::Call(CallError::Invalid { reason, .. }) => (
             stalled(reason.as_deref().unwrap_or("InvalidSpec")),
-            Next::OnChange,
+            Action::OnChange,
         ),
         PassError::Call(CallError::Retry { after, .. }) => {
             let verdict = reconciling("Retrying");
-            let next = after.map_or(Next::Backoff, |delay| Next::After(delay.max(MIN_DELAY)));
+            let next = after.map_or(Action::Backoff, |delay| Action::After(delay.max(MIN_DELAY)));
             (verdict, next)
         }
-        PassError::Call(CallError::Busy { .. }) => (reconciling("HostBusy"), Next::Backoff),
-        PassError::Call(error) => (stalled(fault(error.class())), Next::Backoff),
-        PassError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Next::Backoff),
-        PassError::Need(_) => (stalled("NeedRefused"), Next::Backoff),
-        PassError::Namespace(_) => (stalled("NamespaceRefused"), Next::OnChange),
-        PassError::Provenance(_) => (reconciling("ProvenanceUnknown"), Next::Backoff),
+        PassError::Call(CallError::Busy { .. }) => (reconciling("HostBusy"), Action::Backoff),
+        PassError::Call(error) => (stalled(fault(error.class())), Action::Backoff),
+        PassError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Action::Backoff),
+        PassError::Need(_) => (stalled("NeedRefused"), Action::Backoff),
+        PassError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
+        PassError::Provenance(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
         PassError::Refused(_) if is_waiting_for_deletion(error) => {
-            (reconciling("WaitingForDeletion"), Next::Backoff)
+            (reconciling("WaitingForDeletion"), Action::Backoff)
         }
-        PassError::Refused(_) => (stalled("ChildRefused"), Next::Backoff),
-        PassError::NoPlugin(_) => (stalled("PluginNotLoaded"), Next::OnChange),
-        PassError::Watch(_) => (reconciling("WatchFailed"), Next::Backoff),
-        PassError::NamespaceGoing => (reconciling("NamespaceGoing"), Next::Backoff),
+        PassError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
+        PassError::NoPlugin(_) => (stalled("PluginNotLoaded"), Action::OnChange),
+        PassError::Watch(_) => (reconciling("WatchFailed"), Action::Backoff),
+        PassError::NamespaceGoing => (reconciling("NamespaceGoing"), Action::Backoff),
         PassError::Api(_) => (reconciling("ApplyFailed"), error.backoff()),
-        PassError::Status(_) => (stalled("StatusRefused"), Next::Backoff),
-        PassError::Unsettled => (stalled("PluginUnsettled"), Next::Backoff),
+        PassError::Status(_) => (stalled("StatusRefused"), Action::Backoff),
+        PassError::Unsettled => (stalled("PluginUnsettled"), Action::Backoff),
     }
-}
-
-/// Whether nothing stands in the way but children of a parent that had this name before.
-pub(super) fn is_waiting_for_deletion(error: &PassError) -> bool {
-    matches!(error, PassError::Refused(refusals)
-        if refusals.iter().all(|refusal| matches!(refusal, Refusal::OfPredecessor { .. })))
 }
 
 /// The condition's reason for a fault of the plugin.

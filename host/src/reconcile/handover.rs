@@ -14,7 +14,7 @@ use crate::cluster::resource_client::{ApiError, Objects};
 use crate::config::ControllerConfig;
 use crate::object::{CONTROLLER_LABEL, ChildKey, ObjectName, is_terminating, label};
 
-/// Hands over a parent and its children, each in one write that is refused when the object has changed. The parent as it
+/// Writers over a parent and its children, each in one write that is refused when the object has changed. The parent as it
 /// is then; `None` when it is gone or another one has its name.
 ///
 /// The managers of fields are not in the caches, so each parent is read once after every start for as long as former

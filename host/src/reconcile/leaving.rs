@@ -8,12 +8,13 @@ use kube::core::DynamicObject;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::action::Action;
 use super::answer::Answer;
 use super::context::Context;
-use super::failure::{PassError, fail, is_passing};
-use super::status::{Reason, Verdict};
-use super::{Next, let_go};
-use crate::cluster::resource_client::ApiError;
+use super::error::PassError;
+use super::failure::{fail, is_passing};
+use super::finalizer::let_go;
+use crate::desired::conditions::{Reason, Verdict};
 use crate::object::{ObjectName, is_terminating};
 use crate::plugin::contract::EventType;
 
@@ -29,21 +30,6 @@ pub(super) fn waits_for_the_plugin(context: &Context, parent: &DynamicObject) ->
         context.publish(parent, EventType::Normal, "CleaningUp", &message);
     }
     Verdict::CleaningUp(Reason::new("CleaningUp", message))
-}
-
-/// Why a parent that is being deleted stays, and what can be done about it.
-pub(super) fn blocked(context: &Context, parent: &DynamicObject, error: &PassError) -> String {
-    let finalizer = context.config.finalizer();
-    let going = matches!(error, PassError::Api(errors) if errors.iter().any(ApiError::is_namespace_going));
-    if going {
-        let namespace = parent.namespace().unwrap_or_default();
-        return format!(
-            "its deletion waits for the cleanup, which wants something made in the namespace {namespace:?}, and that is \
-             being deleted: {error}; let the plugin do without (its request says `namespaceTerminating`), set \
-             `finalizer.releaseAfter`, or take the finalizer {finalizer} off"
-        );
-    }
-    format!("its deletion waits for the cleanup, for which it keeps the finalizer {finalizer}: {error}")
 }
 
 /// Whether the cleanup of a parent has had its time and is still not done. Tried once at least, however late.
@@ -82,7 +68,7 @@ pub(super) async fn abandon(
     context: &Context,
     parent: &DynamicObject,
     result: &Result<Option<Answer>, PassError>,
-) -> Next {
+) -> Action {
     let why = match result {
         Ok(_) => "the plugin did not say that it is done".to_owned(),
         Err(error) => error.to_string(),
@@ -97,5 +83,5 @@ pub(super) async fn abandon(
     }
     warn!("{message}");
     context.publish(parent, EventType::Warning, "CleanupAbandoned", &message);
-    Next::OnChange
+    Action::OnChange
 }

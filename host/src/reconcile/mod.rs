@@ -2,26 +2,28 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::Duration;
 
-use jiff::{Timestamp, Unit};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use serde_json::json;
 use tracing::{debug, warn};
 
+pub use self::action::Action;
+use self::action::after;
 pub use self::admit::{Admission, admit};
 use self::answer::{Answer, Changes};
 use self::apply::apply;
 use self::ask::ask;
 use self::context::Context;
-use self::failure::{PassError, count_failure, fail, is_passing, say};
+use self::error::PassError;
+use self::failure::{count_failure, fail, is_passing, say};
+use self::finalizer::{let_go, set_finalizers};
+use self::iterations::Iterations;
+
 use self::freshness::up_to_date;
 use self::prune::prune;
 use self::release::release;
 use self::secrets::{Generated, generate};
-use self::status::{Said, Verdict};
-use crate::cluster::resource_client::{ApiError, Objects};
+use crate::desired::conditions::{Said, Verdict};
 use crate::desired::plan::{Plan, Policy, owns, plan};
 use crate::object::{ChildKey, ObjectName, PAUSED_ANNOTATION, annotation, is_terminating};
 use crate::plugin::Plugin;
@@ -29,6 +31,7 @@ use crate::plugin::contract::{CleanupResponse, Kind, Response};
 use crate::plugin::registry::Live;
 use crate::trace::Span;
 
+pub mod blocking_parents;
 pub mod context;
 pub mod observer;
 
@@ -40,8 +43,12 @@ mod handover;
 mod predecessor;
 pub mod release;
 
+mod action;
 mod answer;
 mod ask;
+pub(crate) mod clock;
+mod iterations;
+mod related;
 
 pub mod provenance;
 pub mod secrets;
@@ -49,44 +56,26 @@ pub mod secrets;
 pub mod apply;
 pub mod prune;
 
+mod error;
 mod failure;
+mod finalizer;
 mod leaving;
 pub mod status;
 
 mod admit;
 
-/// How often a plugin may change, in one pass, what it has changed in that pass before.
-const MAX_ROUNDS: usize = 4;
-/// How often it is asked in one pass although each time it changes a child that it had not changed before.
-const MAX_STEPS: usize = 64;
 /// How many Events of a plugin a pass publishes; more are dropped.
 const MAX_EVENTS: usize = 32;
-/// The shortest time that a plugin can ask for, so that none can keep a worker busy by itself.
-const MIN_DELAY: Duration = Duration::from_millis(100);
-
-/// When to look at the parent again, though nothing changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// When something changes.
-    OnChange,
-    /// After this time.
-    After(Duration),
-    /// After the back-off of a parent that has failed so many times in a row.
-    Backoff,
-    /// The same, and not before the API server wants to be asked again.
-    BackoffAtLeast(Duration),
-}
-
 /// Reconciles one parent. Never fails: what goes wrong ends in the parent's conditions, an Event and the log.
 ///
 /// `trace` is the span around the pass.
-pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Next {
+pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Action {
     let Some(parent) = context.parent(name) else {
         return without_parent(context, name).await;
     };
     let parent = match up_to_date(context, parent).await {
         Ok(Some(parent)) => parent,
-        Ok(None) => return Next::OnChange,
+        Ok(None) => return Action::OnChange,
         Err((parent, error)) => return fail(context, &parent, &error.into()).await,
     };
     if trace.is_recording() {
@@ -97,11 +86,11 @@ pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Ne
         );
     }
     if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
-        return finish(context, &parent, None, Verdict::Paused, Next::OnChange).await;
+        return finish(context, &parent, None, Verdict::Paused, Action::OnChange).await;
     }
     let parent = match handover::take_over(context, parent).await {
         Ok(Some(parent)) => parent,
-        Ok(None) => return Next::OnChange,
+        Ok(None) => return Action::OnChange,
         Err((parent, error)) => return fail(context, &parent, &error.into()).await,
     };
     let mut changes = Changes::default();
@@ -111,12 +100,12 @@ pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Ne
         return leaving::abandon(context, &parent, &result).await;
     }
     match result {
-        Ok(None) => Next::OnChange,
+        Ok(None) => Action::OnChange,
         Ok(Some(answer)) => {
             answer.publish(context, &parent);
-            let next = answer.requeue.map_or(Next::OnChange, Next::After);
-            let Some(parent) = as_seen(context, &parent) else {
-                return Next::OnChange;
+            let next = answer.requeue.map_or(Action::OnChange, Action::After);
+            let Some(parent) = context.as_seen(&parent) else {
+                return Action::OnChange;
             };
             let verdict = if is_terminating(&parent) {
                 leaving::waits_for_the_plugin(context, &parent)
@@ -134,21 +123,6 @@ pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Ne
             fail(context, &parent, &error).await
         }
     }
-}
-
-/// The parent as it is now, which the pass may have written itself, but with the generation that the pass saw:
-/// that is the one its status speaks of. `None` when it is gone or another one has its name.
-fn as_seen(context: &Context, seen: &DynamicObject) -> Option<Arc<DynamicObject>> {
-    let now = context.parent(&ObjectName::of(seen))?;
-    if now.metadata.uid != seen.metadata.uid {
-        return None;
-    }
-    if now.metadata.generation == seen.metadata.generation {
-        return Some(now);
-    }
-    let mut now = DynamicObject::clone(&now);
-    now.metadata.generation = seen.metadata.generation;
-    Some(Arc::new(now))
 }
 
 /// The pass itself; `None` when there is nothing to say about the parent any more.
@@ -209,18 +183,18 @@ async fn pass(
 }
 
 /// What there is to do for a parent that is gone: its children, should the garbage collector leave them.
-async fn without_parent(context: &Context, name: &ObjectName) -> Next {
+async fn without_parent(context: &Context, name: &ObjectName) -> Action {
     let mut changes = Changes::default();
     let left = predecessor::sweep(context, name, None, &mut changes).await;
     changes.count(context);
     match left {
-        Ok(left) => left.map_or(Next::OnChange, Next::After),
+        Ok(left) => left.map_or(Action::OnChange, Action::After),
         Err(error) => {
             warn!(
                 "cannot delete what the {} {name}, which is gone, has left: {error}",
                 context.config.parent.kind
             );
-            Next::After(predecessor::PATIENCE)
+            Action::After(predecessor::PATIENCE)
         }
     }
 }
@@ -241,7 +215,7 @@ async fn rounds(
     changes: &mut Changes,
 ) -> Result<Answer, PassError> {
     let mut events = Vec::new();
-    let mut rounds = Rounds::default();
+    let mut rounds = Iterations::default();
     while rounds.may_go_on(changes) {
         let observed = context.observed(parent, plugin);
         let (response, share): (Response, _) = ask(context, plugin, parent, &observed).await?;
@@ -310,7 +284,7 @@ async fn cleanup(
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<Answer, PassError> {
-    let mut rounds = Rounds::default();
+    let mut rounds = Iterations::default();
     while rounds.may_go_on(changes) {
         let observed = context.observed(parent, plugin);
         let (response, share) = ask(context, plugin, parent, &observed).await?;
@@ -348,32 +322,6 @@ async fn cleanup(
         }
     }
     Err(PassError::Unsettled)
-}
-
-/// Tells a plugin that gets on, one child after the other, from one that wants something else each time.
-#[derive(Default)]
-struct Rounds {
-    all: usize,
-    repeats: usize,
-    touched: usize,
-}
-
-impl Rounds {
-    /// Whether there may be another round; `changes` is what the pass has changed so far.
-    fn may_go_on(&mut self, changes: &Changes) -> bool {
-        let touched = changes.touched();
-        if self.all > 0 && touched == self.touched {
-            self.repeats += 1;
-        }
-        self.touched = touched;
-        self.all += 1;
-        self.all <= MAX_STEPS && self.repeats < MAX_ROUNDS
-    }
-}
-
-/// What a plugin asked for, but not less than the shortest.
-fn after(milliseconds: u64) -> Duration {
-    Duration::from_millis(milliseconds).max(MIN_DELAY)
 }
 
 fn make_plan(
@@ -417,40 +365,14 @@ fn make_plan(
     }
 }
 
-/// Takes the host's finalizer off the parent.
-async fn let_go(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
-    let finalizer = context.config.finalizer();
-    let rest = parent.finalizers().iter().filter(|other| **other != finalizer);
-    set_finalizers(context, parent, rest.cloned().collect()).await?;
-    Ok(())
-}
-
-/// Replaces the parent's finalizers unless it has changed; `None` when it is gone.
-async fn set_finalizers(
-    context: &Context,
-    parent: &DynamicObject,
-    finalizers: Vec<String>,
-) -> Result<Option<Arc<DynamicObject>>, ApiError> {
-    let name = ObjectName::of(parent);
-    let body = json!({
-        "metadata": { "resourceVersion": parent.metadata.resource_version, "finalizers": finalizers },
-    });
-    let objects = Objects::new(&context.writer, &context.resource);
-    match objects.merge(&name, &body, &context.config.field_manager()).await {
-        Ok(answer) => Ok(context.record_parent(answer)),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// Writes the status and says when to come back.
 async fn finish(
     context: &Context,
     parent: &DynamicObject,
     answer: Option<&Answer>,
     verdict: Verdict,
-    next: Next,
-) -> Next {
+    next: Action,
+) -> Action {
     let said = Said {
         fields: answer.and_then(|answer| answer.status.as_ref()),
         conditions: answer.map(|answer| answer.conditions.as_slice()),
@@ -482,54 +404,5 @@ async fn finish(
             count_failure(context, &name);
             error.backoff()
         }
-    }
-}
-
-/// The host's clock in whole seconds: a finer one would make equal requests differ.
-pub(crate) fn now() -> Timestamp {
-    let now = Timestamp::now();
-    now.round(Unit::Second).unwrap_or(now)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rounds(mut change: impl FnMut(usize, &mut Changes)) -> usize {
-        let (mut rounds, mut changes, mut count) = (Rounds::default(), Changes::default(), 0);
-        while rounds.may_go_on(&changes) {
-            change(count, &mut changes);
-            count += 1;
-        }
-        count
-    }
-
-    fn child(name: &str) -> ChildKey {
-        ChildKey {
-            kind: Kind {
-                api_version: "v1".into(),
-                kind: "Pod".into(),
-            },
-            name: ObjectName::parse(name),
-        }
-    }
-
-    #[test]
-    fn each_new_child_is_progress_and_the_same_ones_again_are_not() {
-        assert_eq!(
-            rounds(|_, changes| changes.updated.push(child("a"))),
-            MAX_ROUNDS + 1
-        );
-        assert_eq!(rounds(|_, _| ()), MAX_ROUNDS);
-        let ten = |round: usize, changes: &mut Changes| {
-            changes.created.push(child(&format!("n{}", round.min(9))));
-        };
-        assert_eq!(rounds(ten), 10 + MAX_ROUNDS);
-    }
-
-    #[test]
-    fn a_plugin_that_makes_something_new_each_time_is_stopped_in_the_end() {
-        let endless = |round: usize, changes: &mut Changes| changes.created.push(child(&round.to_string()));
-        assert_eq!(rounds(endless), MAX_STEPS);
     }
 }

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use kube::ResourceExt;
-use kube::core::{DynamicObject, Expression, Selector, SelectorExt};
+use kube::core::{DynamicObject, Selector};
 use thiserror::Error;
 
-use super::context::Context;
-use super::evaluate::MAX_ITERATIONS;
 use crate::config::ControllerConfig;
-use crate::object::{ObjectName, name_problem, shorten};
+use crate::desired::selectors::selector;
+use crate::object::{name_problem, shorten};
 use crate::plugin::contract::{Description, Kind, Need, Related};
 
 /// Why a need cannot be answered.
@@ -69,6 +68,8 @@ pub enum NeedError {
     },
 }
 
+/// How often a plugin may ask for other objects in one evaluation.
+pub const MAX_ITERATIONS: usize = 4;
 /// How many needs a response may have: each may bring all objects of a kind into the request.
 const MAX_NEEDS: usize = 32;
 /// Bytes of a need's id, namespace and name, which are remembered with the parent.
@@ -241,153 +242,9 @@ pub fn check<'a>(
     })
 }
 
-/// The caches, as they are now. A watch that fails is told in its own words; that the watches work which a pass needs
-/// anyway (`Context::watch_failure`), the caller has seen before.
-impl Source for Context {
-    fn rights(&self) -> Rights<'_> {
-        Rights::Configured(&self.config)
-    }
-
-    fn is_namespaced(&self, kind: &Kind) -> bool {
-        self.resources
-            .get(kind)
-            .is_none_or(|resource| resource.namespaced)
-    }
-
-    async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
-        let Wanted {
-            need, kind, selector, ..
-        } = wanted;
-        let namespace = wanted.namespace.as_deref();
-        if let Some(problem) = self.watch_failure_of_read(kind, namespace) {
-            return Err(wanted.unreadable(problem));
-        }
-        let objects = self.related(kind, namespace, need.name.as_deref(), selector);
-        objects.ok_or_else(|| NeedError::NamespaceNotWatched {
-            id: need.id.clone(),
-            namespace: namespace.unwrap_or_default().to_owned(),
-        })
-    }
-}
-
-/// Whether an object is one that a parent's need selects.
-#[must_use]
-pub fn selects(need: &Need, parent: &ObjectName, kind: &Kind, object: &DynamicObject) -> bool {
-    let namespace = need.namespace.as_ref().or(parent.namespace.as_ref());
-    let empty = std::collections::BTreeMap::new();
-    need.kind == kind.kind
-        && need.api_version == kind.api_version
-        && need
-            .name
-            .as_ref()
-            .is_none_or(|name| object.metadata.name.as_ref() == Some(name))
-        && (object.metadata.namespace.is_none() || object.metadata.namespace.as_ref() == namespace)
-        && selector(need)
-            .is_ok_and(|selector| selector.matches(object.metadata.labels.as_ref().unwrap_or(&empty)))
-}
-
 fn kind_of(need: &Need) -> Kind {
     Kind {
         api_version: need.api_version.clone(),
         kind: need.kind.clone(),
-    }
-}
-
-/// The label selector of a need, or what is wrong with it.
-fn selector(need: &Need) -> Result<Selector, String> {
-    need.label_selector
-        .as_deref()
-        .map_or_else(|| Ok(Selector::default()), parse_selector)
-}
-
-/// Reads what `kubectl get -l` takes: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
-fn parse_selector(text: &str) -> Result<Selector, String> {
-    let mut expressions = Vec::new();
-    let mut rest = text.trim();
-    while !rest.is_empty() {
-        // A comma within parentheses belongs to the set.
-        let mut depth = 0;
-        let end = rest.find(|c: char| {
-            match c {
-                '(' => depth += 1,
-                ')' => depth -= 1,
-                _ => {}
-            }
-            c == ',' && depth <= 0
-        });
-        let (one, after) = end.map_or((rest, ""), |end| (&rest[..end], &rest[end + 1..]));
-        expressions.push(parse_expression(one.trim())?);
-        rest = after.trim_start();
-    }
-    Ok(expressions.into_iter().collect())
-}
-
-fn parse_expression(text: &str) -> Result<Expression, String> {
-    let key = |key: &str| {
-        let key = key.trim();
-        let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
-        if key.is_empty() || !key.chars().all(is_key) {
-            return Err(format!("{key:?} is not a label's key"));
-        }
-        Ok(key.to_owned())
-    };
-    if let Some((left, right)) = text.split_once("!=") {
-        return Ok(Expression::NotEqual(key(left)?, right.trim().to_owned()));
-    }
-    if let Some((left, right)) = text.split_once("==").or_else(|| text.split_once('=')) {
-        return Ok(Expression::Equal(key(left)?, right.trim().to_owned()));
-    }
-    if let Some((left, set)) = text.split_once('(') {
-        let set = set
-            .trim_end()
-            .strip_suffix(')')
-            .ok_or("a set must end with ')'")?;
-        let values = set.split(',').map(|value| value.trim().to_owned()).collect();
-        let (left, operator) = left
-            .trim_end()
-            .rsplit_once(char::is_whitespace)
-            .ok_or("a set needs `in` or `notin`")?;
-        return match operator {
-            "in" => Ok(Expression::In(key(left)?, values)),
-            "notin" => Ok(Expression::NotIn(key(left)?, values)),
-            other => Err(format!("{other:?} is neither `in` nor `notin`")),
-        };
-    }
-    match text.strip_prefix('!') {
-        Some(absent) => Ok(Expression::DoesNotExist(key(absent)?)),
-        None => Ok(Expression::Exists(key(text)?)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn selectors_are_read_as_kubectl_reads_them() {
-        let labels = |text: &str| {
-            text.split(',')
-                .filter_map(|pair| pair.split_once('='))
-                .map(|(k, v)| (k.into(), v.into()))
-                .collect()
-        };
-        let cases = [
-            ("", "a=1", true),
-            ("a=1", "a=1", true),
-            ("a==1,b!=2", "a=1,b=3", true),
-            ("a=1,b!=2", "a=1,b=2", false),
-            ("a in (1, 2),b", "a=2,b=", true),
-            ("a notin (1,2)", "a=2", false),
-            ("!a", "a=1", false),
-            ("!a", "b=1", true),
-            ("app.kubernetes.io/name", "b=1", false),
-        ];
-        for (selector, on, expected) in cases {
-            let parsed = parse_selector(selector).unwrap();
-            assert_eq!(parsed.matches(&labels(on)), expected, "{selector} on {on}");
-        }
-        for bad in ["=1", "a b", "a of (1)", "a in (1", "in (1)"] {
-            assert!(parse_selector(bad).is_err(), "{bad}");
-        }
     }
 }

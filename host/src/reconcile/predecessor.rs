@@ -15,7 +15,7 @@ use tracing::{debug, info};
 
 use super::answer::Changes;
 use super::context::Context;
-use super::failure::{PassError, is_waiting_for_deletion};
+use super::error::{PassError, is_waiting_for_deletion};
 use crate::cluster::resource_client::{ApiError, Objects};
 use crate::config::Removal;
 use crate::desired::plan::{Refusal, is_ours, is_reference_to, reaches, removal};

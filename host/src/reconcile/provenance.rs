@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use tracing::info;
 
 use crate::cluster::client::{Writer, chain};
-use crate::cluster::resource_client::refusal;
+use crate::cluster::refusal::refusal;
 use crate::object::{GENERATED_LABEL, ObjectName, PARENT_ANNOTATION, annotation, label};
 use crate::plugin::contract::Kind;
 

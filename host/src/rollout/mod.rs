@@ -10,7 +10,7 @@ mod definition;
 mod shadow;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use kube::Api;
@@ -26,24 +26,15 @@ use self::shadow::Scene;
 use crate::cluster::cache::{Watch, WatchState};
 use crate::cluster::discovery::Resource;
 use crate::config::{ControllerConfig, Mode};
-use crate::object::{ObjectName, annotation, fingerprint};
+use crate::desired::conditions::Reason;
+use crate::object::{ObjectName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint};
 use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::proof::{Blamed, HeldBack, Orders, Prefix, Proof, Verdict};
 use crate::plugin::{Draw, Plugin};
+use crate::reconcile::blocking_parents::BlockingParents;
+use crate::reconcile::clock;
 use crate::reconcile::context::Context;
-use crate::reconcile::status::Reason;
 use crate::work_queue::Trigger;
-
-/// Annotation of a parent kind's CustomResourceDefinition: the version with this digest takes over whatever it shows.
-pub const PROMOTE_ANNOTATION: &str = "operator-host.dev/promote";
-/// Annotation of a parent kind's CustomResourceDefinition: no version but the one with this digest may be live.
-pub const PIN_ANNOTATION: &str = "operator-host.dev/pin";
-
-/// Whether an annotation of a definition says what people want of a plugin.
-#[must_use]
-pub fn is_order(annotation: &str) -> bool {
-    matches!(annotation, PROMOTE_ANNOTATION | PIN_ANNOTATION)
-}
 
 /// How long a proof may take. What was not examined by then is not.
 const BUDGET: Duration = Duration::from_secs(30);
@@ -71,7 +62,7 @@ pub struct Proving {
     /// The name of the kind's definition; `Some(None)`: there is none.
     definition: watch::Sender<Option<Option<String>>>,
     orders: watch::Sender<Option<Orders>>,
-    held: Mutex<BTreeMap<ObjectName, Reason>>,
+    blocking_parents: Arc<BlockingParents>,
 }
 
 impl Proving {
@@ -83,7 +74,7 @@ impl Proving {
             stage: watch::Sender::default(),
             definition: watch::Sender::default(),
             orders: watch::Sender::default(),
-            held: Mutex::default(),
+            blocking_parents: Arc::default(),
         }
     }
 
@@ -119,10 +110,10 @@ impl Proving {
         self.stage.send_replace(Stage::Running(Arc::downgrade(context)));
     }
 
-    /// Why an object holds a version back, for its conditions.
+    /// The objects that hold a version back, for their conditions.
     #[must_use]
-    pub fn held_back_by(&self, parent: &ObjectName) -> Option<Reason> {
-        self.held().get(parent).cloned()
+    pub fn blocking_parents(&self) -> Arc<BlockingParents> {
+        Arc::clone(&self.blocking_parents)
     }
 
     /// Reads what people want from the annotations of the definition, until told to stop.
@@ -205,10 +196,6 @@ impl Proving {
         }
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectName, Reason>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What to do about a version that is held back.
     fn advice(&self, candidate: &Plugin) -> String {
         let promote = match &*self.definition.borrow() {
@@ -279,7 +266,7 @@ impl Proof for Proving {
                 )
             })
             .collect();
-        let before = std::mem::replace(&mut *self.held(), now.clone());
+        let before = self.blocking_parents.replace(now.clone());
         let context = match &*self.stage.borrow() {
             Stage::Running(context) => context.upgrade(),
             Stage::Starting | Stage::Nothing => None,
@@ -386,7 +373,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
                 Vec::new(),
             );
         }
-        let Some(scene) = Scene::of(context, name, crate::reconcile::now()) else {
+        let Some(scene) = Scene::of(context, name, clock::now()) else {
             continue;
         };
         let was = scene.play(context, live, Draw::First).await;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::config::Removal;
 use crate::desired::plan::{Plan, Policy, plan};
 use crate::desired::versions::{self, Used};
-use crate::dry_run::offline::without_marks;
+use crate::object::without_host_metadata;
 use crate::object::{ChildKey, Identity, ObjectName, is_terminating};
 use crate::plugin::contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
 use crate::plugin::{Call, Draw, Plugin, Share};
@@ -170,7 +170,7 @@ fn shown(response: &Response, plan: &Plan, done: Option<bool>) -> Value {
     let children: Vec<Value> = plan
         .desired
         .iter()
-        .map(|child| without_marks(child.body.clone()))
+        .map(|child| without_host_metadata(child.body.clone()))
         .collect();
     let list = |list: Vec<Value>| (!list.is_empty()).then_some(Value::Array(list));
     let conditions = response.conditions.iter().map(|c: &Condition| json!(c)).collect();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use kube::core::{DynamicObject, SelectorExt as _};
 use operator_host::config::ControllerConfig;
+use operator_host::desired::selectors;
 use operator_host::plugin::contract::Need;
 use operator_host::reconcile::needs::{self, Rights};
 use serde_json::json;
@@ -90,7 +91,11 @@ fn a_selector(config: &ControllerConfig, mut draw: Draw<'_>) {
     .expect("an object");
     let kind = answer::kind("v1", "ConfigMap");
     let name = operator_host::object::ObjectName::of(&parent);
-    assert_eq!(needs::selects(&need, &name, &kind, &object), picks, "{text:?}");
+    assert_eq!(
+        selectors::selects(&need, &name, &kind, &object),
+        picks,
+        "{text:?}"
+    );
 }
 
 fn need(selector: &str) -> Need {

@@ -12,7 +12,7 @@ use kube::core::{DynamicObject, ObjectList, Status, WatchEvent};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::cluster::client::chain;
-use crate::cluster::resource_client::{asked_delay, unknown_to_the_server};
+use crate::cluster::refusal::{asked_delay, unknown_to_the_server};
 use crate::work_queue::backoff::jittered;
 
 /// How many objects are asked for at a time.

@@ -1,0 +1,389 @@
+//! The parent's status as it should be: the plugin's fields, the conditions and `observedGeneration`.
+//!
+//! Conditions follow kstatus: `Ready` always; `Reconciling` and `Stalled` only while they are true.
+
+use std::sync::LazyLock;
+
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+
+use crate::object::shorten;
+use crate::plugin::contract::{Condition, ConditionStatus};
+
+/// The condition that tells whether the resource is as the user wants it.
+pub const READY: &str = "Ready";
+/// Present and true while the host works towards what the user wants.
+pub const RECONCILING: &str = "Reconciling";
+/// Present and true when nothing more happens until somebody acts.
+pub const STALLED: &str = "Stalled";
+/// Present and true while the parent is paused.
+pub const PAUSED: &str = "Paused";
+
+/// Present and true while a new version of the plugin is held back because of this parent.
+pub const PLUGIN_HELD_BACK: &str = "PluginHeldBack";
+
+/// How a pass ended, for the conditions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every child is applied; the plugin's own `Ready`, when it gave one, says the rest.
+    Reconciled,
+    /// Not yet, or not just now; it is tried again.
+    Reconciling(Reason),
+    /// Somebody must act.
+    Stalled(Reason),
+    /// It is being deleted, and the plugin's cleanup is not done.
+    CleaningUp(Reason),
+    /// Left alone because of the annotation.
+    Paused,
+}
+
+/// The reason and the message of a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// CamelCase.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// Longer ones are cut, since the API server refuses them whole. Source: `metav1.Condition`; the message is cut well
+/// before its limit, as it is for people.
+const MAX_REASON: usize = 1024;
+const MAX_MESSAGE: usize = 4096;
+
+impl Reason {
+    /// Puts the two together; overlong ones are cut.
+    #[must_use]
+    pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            reason: shorten(&reason.into(), MAX_REASON),
+            message: shorten(&message.into(), MAX_MESSAGE),
+        }
+    }
+}
+
+/// The status as it should be.
+///
+/// `fields` are the plugin's, `None` when it gave none or could not be asked: then what is there stays.
+/// `conditions` are the plugin's, `None` under the same rule.
+#[must_use]
+pub fn desired(
+    parent: &DynamicObject,
+    fields: Option<&Map<String, Value>>,
+    conditions: Option<&[Condition]>,
+    verdict: &Verdict,
+    now: Timestamp,
+) -> Map<String, Value> {
+    let said = Said {
+        fields,
+        conditions,
+        verdict,
+    };
+    compose(parent, current(parent), &said, now)
+}
+
+/// What a pass says of its parent.
+#[derive(Clone, Copy, Debug)]
+pub struct Said<'a> {
+    /// The plugin's fields, `None` when it gave none or could not be asked.
+    pub fields: Option<&'a Map<String, Value>>,
+    /// The plugin's conditions, under the same rule.
+    pub conditions: Option<&'a [Condition]>,
+    /// How the pass ended.
+    pub verdict: &'a Verdict,
+}
+
+impl Said<'_> {
+    /// Whether the status is to keep something that this pass did not say.
+    pub(crate) fn repeats(&self, status: &Map<String, Value>) -> bool {
+        let is_host = |name: &str| matches!(name, "conditions" | "observedGeneration");
+        let fields = self.fields.is_none() && status.keys().any(|name| !is_host(name));
+        let conditions = self.conditions.is_none()
+            && existing(status).any(|c| !is_host_type(&c.type_) && c.type_ != READY);
+        fields || conditions || *self.verdict == Verdict::Paused
+    }
+}
+
+/// `before` is what of the status is repeated where the pass says nothing.
+pub(crate) fn compose(
+    parent: &DynamicObject,
+    before: &Map<String, Value>,
+    said: &Said<'_>,
+    now: Timestamp,
+) -> Map<String, Value> {
+    let Said {
+        fields,
+        conditions,
+        verdict,
+    } = *said;
+    let current = current(parent);
+    if *verdict == Verdict::Paused {
+        return paused(parent, before, now);
+    }
+    let mut status = fields.unwrap_or(before).clone();
+    let mut wanted: Vec<Condition> = match conditions {
+        Some(conditions) => conditions
+            .iter()
+            .filter(|c| !is_host_type(&c.type_))
+            .cloned()
+            .collect(),
+        None => existing(before)
+            .filter(|c| !is_host_type(&c.type_) && c.type_ != READY)
+            .collect(),
+    };
+    let host = |type_: &str, status, reason: &Reason| Condition {
+        type_: type_.to_owned(),
+        status,
+        reason: reason.reason.clone(),
+        message: reason.message.clone(),
+    };
+    match verdict {
+        Verdict::Reconciled => {
+            if !wanted.iter().any(|c| c.type_ == READY) {
+                let reason = Reason::new("Reconciled", "every child is applied");
+                wanted.insert(0, host(READY, ConditionStatus::True, &reason));
+            }
+        }
+        Verdict::Reconciling(reason) | Verdict::Stalled(reason) => {
+            wanted.retain(|c| c.type_ != READY);
+            wanted.insert(0, host(READY, ConditionStatus::False, reason));
+            let type_ = if matches!(verdict, Verdict::Stalled(_)) {
+                STALLED
+            } else {
+                RECONCILING
+            };
+            wanted.push(host(type_, ConditionStatus::True, reason));
+        }
+        Verdict::CleaningUp(reason) => {
+            if !wanted.iter().any(|c| c.type_ == READY) {
+                wanted.insert(0, host(READY, ConditionStatus::False, reason));
+            }
+            wanted.push(host(RECONCILING, ConditionStatus::True, reason));
+        }
+        // Said above.
+        Verdict::Paused => {}
+    }
+    let generation = parent.metadata.generation;
+    let rendered = wanted
+        .iter()
+        .map(|condition| render(condition, current, generation, now))
+        .collect();
+    status.insert("conditions".into(), Value::Array(rendered));
+    if let Some(generation) = generation {
+        status.insert("observedGeneration".into(), generation.into());
+    }
+    status
+}
+
+/// The status as it is, with the word that nothing is done: what was observed of an earlier generation stays said of
+/// that one.
+fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -> Map<String, Value> {
+    let current = current(parent);
+    let message = format!(
+        "nothing is done while the annotation {} is true",
+        crate::object::PAUSED_ANNOTATION
+    );
+    let condition = Condition {
+        type_: PAUSED.to_owned(),
+        status: ConditionStatus::True,
+        reason: "Annotated".to_owned(),
+        message,
+    };
+    let others = raw_conditions(before).filter(|condition| condition["type"] != PAUSED);
+    let said = render(&condition, current, parent.metadata.generation, now);
+    let conditions = others.cloned().chain([said]).collect();
+    let mut status = before.clone();
+    status.insert("conditions".into(), Value::Array(conditions));
+    status
+}
+
+fn is_host_type(type_: &str) -> bool {
+    matches!(type_, RECONCILING | STALLED | PAUSED | PLUGIN_HELD_BACK)
+}
+
+pub(crate) fn current(parent: &DynamicObject) -> &Map<String, Value> {
+    static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+    parent
+        .data
+        .get("status")
+        .and_then(Value::as_object)
+        .unwrap_or(&EMPTY)
+}
+
+fn raw_conditions(status: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    status
+        .get("conditions")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+}
+
+fn existing(status: &Map<String, Value>) -> impl Iterator<Item = Condition> {
+    raw_conditions(status).filter_map(|condition| {
+        let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+        let status = serde_json::from_value(condition["status"].clone()).ok()?;
+        Some(Condition {
+            type_: text("type"),
+            status,
+            reason: text("reason"),
+            message: text("message"),
+        })
+    })
+}
+
+fn render(
+    condition: &Condition,
+    current: &Map<String, Value>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Value {
+    let before = raw_conditions(current).find(|before| before["type"] == condition.type_);
+    let status = json!(condition.status);
+    // The time says when the status last changed, not when it was last looked at.
+    let since = before
+        .filter(|before| before["status"] == status)
+        .and_then(|b| b["lastTransitionTime"].as_str());
+    let mut rendered = json!({
+        "type": condition.type_,
+        "status": status,
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": since.map_or_else(|| now.to_string(), str::to_owned),
+    });
+    if let Some(generation) = generation {
+        rendered["observedGeneration"] = generation.into();
+    }
+    rendered
+}
+
+/// Puts the condition that speaks of another version of the plugin in its place, or takes it away.
+pub(crate) fn say_held_back(
+    parent: &DynamicObject,
+    held_back: Option<&Reason>,
+    status: &mut Map<String, Value>,
+    now: Timestamp,
+) {
+    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
+    let Some(conditions) = conditions.as_array_mut() else {
+        return;
+    };
+    conditions.retain(|condition| condition["type"] != PLUGIN_HELD_BACK);
+    if let Some(Reason { reason, message }) = held_back {
+        let condition = Condition {
+            type_: PLUGIN_HELD_BACK.to_owned(),
+            status: ConditionStatus::True,
+            reason: reason.clone(),
+            message: message.clone(),
+        };
+        let said = render(&condition, current(parent), parent.metadata.generation, now);
+        conditions.push(said);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parent(status: &Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "my-operator.dev/v1", "kind": "Echo",
+            "metadata": { "name": "a", "generation": 2 },
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn stalled() -> Verdict {
+        Verdict::Stalled(Reason::new("InvalidSpec", "replicas: greater than 20"))
+    }
+
+    #[test]
+    fn the_same_verdict_again_changes_nothing_whatever_the_clock_says() {
+        let fields = json!({"currentReplicas": 3}).as_object().cloned().unwrap();
+        let first = desired(
+            &parent(&json!({})),
+            Some(&fields),
+            Some(&[]),
+            &Verdict::Reconciled,
+            at(1),
+        );
+        assert_eq!(first["conditions"][0]["type"], "Ready");
+        assert_eq!(
+            first["conditions"][0]["lastTransitionTime"],
+            "1970-01-01T00:00:01Z"
+        );
+        let parent = parent(&first.clone().into());
+        let again = desired(&parent, Some(&fields), Some(&[]), &Verdict::Reconciled, at(99));
+        assert_eq!(again, first);
+    }
+
+    #[test]
+    fn a_failure_keeps_the_fields_and_the_plugins_conditions_and_takes_ready_away() {
+        let before = json!({
+            "phase": "Running",
+            "conditions": [
+                {"type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "t0"},
+                {"type": "Backed", "status": "True", "reason": "B", "message": "m", "lastTransitionTime": "t1"},
+            ],
+        });
+        let status = desired(&parent(&before), None, None, &stalled(), at(5));
+        assert_eq!(status["phase"], "Running");
+        let types: Vec<_> = raw_conditions(&status)
+            .map(|c| (c["type"].clone(), c["status"].clone()))
+            .collect();
+        assert_eq!(
+            types,
+            [("Ready", "False"), ("Backed", "True"), ("Stalled", "True")].map(|(a, b)| (json!(a), json!(b)))
+        );
+        assert_eq!(
+            status["conditions"][0]["lastTransitionTime"],
+            "1970-01-01T00:00:05Z"
+        );
+        assert_eq!(status["conditions"][1]["lastTransitionTime"], "t1");
+        assert_eq!(status["conditions"][2]["message"], "replicas: greater than 20");
+        assert_eq!(status["observedGeneration"], 2);
+    }
+
+    #[test]
+    fn a_good_pass_takes_stalled_away_and_the_plugins_ready_counts() {
+        let stalled = desired(&parent(&json!({})), None, None, &stalled(), at(1));
+        let rolling = Condition {
+            type_: READY.into(),
+            status: ConditionStatus::False,
+            reason: "RollingOut".into(),
+            message: "1/3".into(),
+        };
+        let status = desired(
+            &parent(&stalled.into()),
+            None,
+            Some(&[rolling]),
+            &Verdict::Reconciled,
+            at(2),
+        );
+        assert_eq!(status["conditions"].as_array().unwrap().len(), 1);
+        assert_eq!(status["conditions"][0]["reason"], "RollingOut");
+    }
+
+    #[test]
+    fn a_plugin_cannot_speak_for_the_host() {
+        let forged = Condition {
+            type_: STALLED.into(),
+            status: ConditionStatus::True,
+            reason: "X".into(),
+            message: String::new(),
+        };
+        let status = desired(
+            &parent(&json!({})),
+            None,
+            Some(&[forged]),
+            &Verdict::Reconciled,
+            at(2),
+        );
+        assert!(raw_conditions(&status).all(|c| c["type"] != STALLED));
+    }
+}

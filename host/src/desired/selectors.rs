@@ -1,0 +1,121 @@
+//! Which objects a need selects: by name, namespace and label selector.
+
+use kube::core::{DynamicObject, Expression, Selector, SelectorExt};
+
+use crate::object::ObjectName;
+use crate::plugin::contract::{Kind, Need};
+
+/// Whether an object is one that a parent's need selects.
+#[must_use]
+pub fn selects(need: &Need, parent: &ObjectName, kind: &Kind, object: &DynamicObject) -> bool {
+    let namespace = need.namespace.as_ref().or(parent.namespace.as_ref());
+    let empty = std::collections::BTreeMap::new();
+    need.kind == kind.kind
+        && need.api_version == kind.api_version
+        && need
+            .name
+            .as_ref()
+            .is_none_or(|name| object.metadata.name.as_ref() == Some(name))
+        && (object.metadata.namespace.is_none() || object.metadata.namespace.as_ref() == namespace)
+        && selector(need)
+            .is_ok_and(|selector| selector.matches(object.metadata.labels.as_ref().unwrap_or(&empty)))
+}
+
+/// The label selector of a need, or what is wrong with it.
+pub(crate) fn selector(need: &Need) -> Result<Selector, String> {
+    need.label_selector
+        .as_deref()
+        .map_or_else(|| Ok(Selector::default()), parse_selector)
+}
+
+/// Reads what `kubectl get -l` takes: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
+fn parse_selector(text: &str) -> Result<Selector, String> {
+    let mut expressions = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        // A comma within parentheses belongs to the set.
+        let mut depth = 0;
+        let end = rest.find(|c: char| {
+            match c {
+                '(' => depth += 1,
+                ')' => depth -= 1,
+                _ => {}
+            }
+            c == ',' && depth <= 0
+        });
+        let (one, after) = end.map_or((rest, ""), |end| (&rest[..end], &rest[end + 1..]));
+        expressions.push(parse_expression(one.trim())?);
+        rest = after.trim_start();
+    }
+    Ok(expressions.into_iter().collect())
+}
+
+fn parse_expression(text: &str) -> Result<Expression, String> {
+    let key = |key: &str| {
+        let key = key.trim();
+        let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+        if key.is_empty() || !key.chars().all(is_key) {
+            return Err(format!("{key:?} is not a label's key"));
+        }
+        Ok(key.to_owned())
+    };
+    if let Some((left, right)) = text.split_once("!=") {
+        return Ok(Expression::NotEqual(key(left)?, right.trim().to_owned()));
+    }
+    if let Some((left, right)) = text.split_once("==").or_else(|| text.split_once('=')) {
+        return Ok(Expression::Equal(key(left)?, right.trim().to_owned()));
+    }
+    if let Some((left, set)) = text.split_once('(') {
+        let set = set
+            .trim_end()
+            .strip_suffix(')')
+            .ok_or("a set must end with ')'")?;
+        let values = set.split(',').map(|value| value.trim().to_owned()).collect();
+        let (left, operator) = left
+            .trim_end()
+            .rsplit_once(char::is_whitespace)
+            .ok_or("a set needs `in` or `notin`")?;
+        return match operator {
+            "in" => Ok(Expression::In(key(left)?, values)),
+            "notin" => Ok(Expression::NotIn(key(left)?, values)),
+            other => Err(format!("{other:?} is neither `in` nor `notin`")),
+        };
+    }
+    match text.strip_prefix('!') {
+        Some(absent) => Ok(Expression::DoesNotExist(key(absent)?)),
+        None => Ok(Expression::Exists(key(text)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_are_read_as_kubectl_reads_them() {
+        let labels = |text: &str| {
+            text.split(',')
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(k, v)| (k.into(), v.into()))
+                .collect()
+        };
+        let cases = [
+            ("", "a=1", true),
+            ("a=1", "a=1", true),
+            ("a==1,b!=2", "a=1,b=3", true),
+            ("a=1,b!=2", "a=1,b=2", false),
+            ("a in (1, 2),b", "a=2,b=", true),
+            ("a notin (1,2)", "a=2", false),
+            ("!a", "a=1", false),
+            ("!a", "b=1", true),
+            ("app.kubernetes.io/name", "b=1", false),
+        ];
+        for (selector, on, expected) in cases {
+            let parsed = parse_selector(selector).unwrap();
+            assert_eq!(parsed.matches(&labels(on)), expected, "{selector} on {on}");
+        }
+        for bad in ["=1", "a b", "a of (1)", "a in (1", "in (1)"] {
+            assert!(parse_selector(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Why a reconcile did not come to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::action::Action;
+use super::evaluate::EvaluateError;
+use super::iterations::MAX_REPEATS;
+use super::needs::NeedError;
+use super::provenance::ProvenanceError;
+use crate::cluster::resource_client::ApiError;
+use crate::desired::plan::Refusal;
+use crate::plugin::CallError;
+use crate::work_queue::backoff::jittered;
+
+/// The longest that the API server is left alone because it asks for it.
+const LAST_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// Why a pass did not come to its end.
+#[derive(Debug, Error)]
+pub(super) enum PassError {
+    #[error("{0}")]
+    NoPlugin(Arc<str>),
+    #[error("{0}")]
+    Watch(String),
+    #[error("its namespace is being deleted")]
+    NamespaceGoing,
+    #[error(transparent)]
+    Call(CallError),
+    #[error(transparent)]
+    Need(NeedError),
+    #[error("{0}")]
+    Namespace(String),
+    #[error(transparent)]
+    Provenance(#[from] ProvenanceError),
+    #[error("{}", join(.0))]
+    Refused(Vec<Refusal>),
+    #[error("{}", join(.0))]
+    Api(Vec<ApiError>),
+    #[error("the API server does not take the status that the plugin gave: {0}")]
+    Status(ApiError),
+    #[error(
+        "the plugin wanted something else {MAX_REPEATS} times in a row, each time after it was done; what it asks for must \
+         not change by being done, such as one child that copies the resource version of another"
+    )]
+    Unsettled,
+}
+
+/// The first few in full, the others by number: a condition's message has its limit.
+fn join<E: std::fmt::Display>(errors: &[E]) -> String {
+    const SHOWN: usize = 10;
+    let mut texts: Vec<_> = errors.iter().take(SHOWN).map(ToString::to_string).collect();
+    if errors.len() > SHOWN {
+        texts.push(format!("and {} more", errors.len() - SHOWN));
+    }
+    texts.join("; ")
+}
+
+impl PassError {
+    /// One word, for a label.
+    pub(super) const fn class(&self) -> &'static str {
+        match self {
+            Self::NoPlugin(_) => "no_plugin",
+            Self::Watch(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
+            Self::NamespaceGoing => "namespace_going",
+            Self::Call(error) => error.class().as_str(),
+            Self::Need(_) => "need",
+            Self::Namespace(_) => "namespace",
+            Self::Provenance(_) => "provenance",
+            Self::Refused(_) => "refused",
+            Self::Api(_) => "api",
+            Self::Status(_) => "status",
+            Self::Unsettled => "unsettled",
+        }
+    }
+}
+
+impl PassError {
+    /// When to try again: as the back-off says, but when the API server wants to be asked again.
+    pub(super) fn backoff(&self) -> Action {
+        let errors = match self {
+            Self::Api(errors) => errors.as_slice(),
+            Self::Status(error) => std::slice::from_ref(error),
+            _ => &[],
+        };
+        let asked = errors.iter().filter_map(|error| error.retry_after).max();
+        asked.map_or(Action::Backoff, |asked| {
+            let asked = asked.min(LAST_RETRY_AFTER);
+            Action::BackoffAtLeast(asked + jittered(asked / 2, 1.0))
+        })
+    }
+}
+
+impl From<EvaluateError> for PassError {
+    fn from(error: EvaluateError) -> Self {
+        match error {
+            EvaluateError::Need(error) => Self::Need(error),
+            EvaluateError::Call(error) => Self::Call(error),
+        }
+    }
+}
+
+impl From<ApiError> for PassError {
+    fn from(error: ApiError) -> Self {
+        Self::Api(vec![error])
+    }
+}
+
+/// Whether nothing stands in the way but children of a parent that had this name before.
+pub(super) fn is_waiting_for_deletion(error: &PassError) -> bool {
+    matches!(error, PassError::Refused(refusals)
+        if refusals.iter().all(|refusal| matches!(refusal, Refusal::OfPredecessor { .. })))
+}

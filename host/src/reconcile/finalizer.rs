@@ -1,0 +1,37 @@
+//! The host's finalizer on the parent.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use super::context::Context;
+use crate::cluster::resource_client::{ApiError, Objects};
+use crate::object::ObjectName;
+
+/// Takes the host's finalizer off the parent.
+pub(super) async fn let_go(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
+    let finalizer = context.config.finalizer();
+    let rest = parent.finalizers().iter().filter(|other| **other != finalizer);
+    set_finalizers(context, parent, rest.cloned().collect()).await?;
+    Ok(())
+}
+
+/// Replaces the parent's finalizers unless it has changed; `None` when it is gone.
+pub(super) async fn set_finalizers(
+    context: &Context,
+    parent: &DynamicObject,
+    finalizers: Vec<String>,
+) -> Result<Option<Arc<DynamicObject>>, ApiError> {
+    let name = ObjectName::of(parent);
+    let body = json!({
+        "metadata": { "resourceVersion": parent.metadata.resource_version, "finalizers": finalizers },
+    });
+    let objects = Objects::new(&context.writer, &context.resource);
+    match objects.merge(&name, &body, &context.config.field_manager()).await {
+        Ok(answer) => Ok(context.record_parent(answer)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}

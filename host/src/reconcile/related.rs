@@ -1,0 +1,38 @@
+//! Needs answered from the caches.
+
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+
+use super::context::Context;
+use super::needs::{NeedError, Rights, Source, Wanted};
+use crate::plugin::contract::Kind;
+
+/// The caches, as they are now. A watch that fails is told in its own words; that the watches work which a pass needs
+/// anyway (`Context::watch_failure`), the caller has seen before.
+impl Source for Context {
+    fn rights(&self) -> Rights<'_> {
+        Rights::Configured(&self.config)
+    }
+
+    fn is_namespaced(&self, kind: &Kind) -> bool {
+        self.resources
+            .get(kind)
+            .is_none_or(|resource| resource.namespaced)
+    }
+
+    async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
+        let Wanted {
+            need, kind, selector, ..
+        } = wanted;
+        let namespace = wanted.namespace.as_deref();
+        if let Some(problem) = self.watch_failure_of_read(kind, namespace) {
+            return Err(wanted.unreadable(problem));
+        }
+        let objects = self.related(kind, namespace, need.name.as_deref(), selector);
+        objects.ok_or_else(|| NeedError::NamespaceNotWatched {
+            id: need.id.clone(),
+            namespace: namespace.unwrap_or_default().to_owned(),
+        })
+    }
+}
