@@ -32,17 +32,20 @@ pub(super) async fn up_to_date(
             newest, "a child was made of a newer generation than is known of its parent: reading the parent"
         );
     }
+    // Whatever comes while it is read puts it in doubt again.
     let in_doubt = context.memory_of(&name, |memory| std::mem::take(&mut memory.parent_in_doubt));
     if !is_behind && !in_doubt {
         return Ok(Some(parent));
     }
-    let fresh = match read(context, &parent).await {
+    let fresh = read(context, &parent).await;
+    if !matches!(fresh, Ok(Some(_))) {
+        // As long as the cache shows it, no reconcile may believe that.
+        context.memory_of(&name, |memory| memory.parent_in_doubt = true);
+    }
+    let fresh = match fresh {
         Ok(Some(fresh)) => fresh,
         Ok(None) => return Ok(None),
-        Err(error) => {
-            context.memory_of(&name, |memory| memory.parent_in_doubt = in_doubt);
-            return Err((parent, error));
-        }
+        Err(error) => return Err((parent, error)),
     };
     if newest > fresh.metadata.generation {
         // Somebody wrote that annotation, or the cluster was restored from a backup: it is put right when the child is

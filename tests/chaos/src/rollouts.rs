@@ -1,9 +1,10 @@
 //! Deployments that Kubernetes itself never finishes.
 //!
-//! Whoever scales a Deployment in the middle of a roll-out, and then changes its template, can leave it like this: its
-//! active ReplicaSet has the wanted size already, and says in an annotation that another size was wanted when it was
-//! made. The controller then takes every look for one after a scaling, finds nothing to scale, and stops before it makes
-//! the ReplicaSet of the new template. Only a writer of that annotation gets it on again, so that is what this is.
+//! Two ways are known. On 1.20, a Deployment that is scaled in the middle of a rollout, and whose template changes after
+//! that, has an active ReplicaSet of the wanted size with an annotation that says another one: the controller takes every
+//! sync for a scaling, finds nothing to scale, and never creates the ReplicaSet of the new template. On 1.36, a ReplicaSet
+//! controller whose API server was restarted can miss that a pod became ready. A write of the annotation, or of the
+//! ReplicaSet, makes both go on.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use kube::api::{Api, ListParams, Patch, PatchParams};
@@ -11,6 +12,8 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 
 const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
+/// Holds the resource version of the Deployment for which the ReplicaSet was last written here.
+const NUDGED: &str = "operator-host.dev/chaos-nudged";
 
 /// Gets the stuck Deployments of a namespace on. What fails is tried again with the next look.
 pub(crate) async fn unstick(client: &Client, namespace: &str) {
@@ -23,14 +26,22 @@ pub(crate) async fn unstick(client: &Client, namespace: &str) {
     for set in listed {
         let owner = set.owner_references().first().map(|owner| owner.uid.as_str());
         let deployment = deployments.iter().find(|it| it.metadata.uid.as_deref() == owner);
-        let wanted = deployment.and_then(|it| it.spec.replicas);
-        let has = set.spec.replicas;
-        let (Some(wanted), true) = (wanted, wanted == has && wanted != Some(0)) else {
+        let Some((deployment, wanted)) = deployment.and_then(|it| Some((it, it.spec.replicas?))) else {
             continue;
         };
         let desired = wanted.to_string();
-        if set.annotations().get(DESIRED) != Some(&desired) {
-            let patch = json!({ "metadata": { "uid": set.uid(), "annotations": { DESIRED: desired } } });
+        let is_mislabeled = wanted != 0
+            && set.spec.replicas == Some(wanted)
+            && set.annotations().get(DESIRED) != Some(&desired);
+        let version = deployment.resource_version().unwrap_or_default();
+        let is_missed = !is_rolled_out(deployment) && set.annotations().get(NUDGED) != Some(&version);
+        if is_mislabeled || is_missed {
+            let annotations = if is_mislabeled {
+                json!({ DESIRED: desired, NUDGED: version })
+            } else {
+                json!({ NUDGED: version })
+            };
+            let patch = json!({ "metadata": { "uid": set.uid(), "annotations": annotations } });
             let done = sets
                 .patch(&set.name_any(), &PatchParams::default(), &Patch::Merge(patch))
                 .await;
@@ -41,4 +52,17 @@ pub(crate) async fn unstick(client: &Client, namespace: &str) {
             );
         }
     }
+}
+
+/// Whether all replicas are of the present template and available.
+fn is_rolled_out(deployment: &Deployment) -> bool {
+    let wanted = deployment
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.replicas)
+        .unwrap_or(1);
+    deployment.status.as_ref().is_some_and(|status| {
+        let of = |count: Option<i32>| count.unwrap_or_default() == wanted;
+        of(status.replicas) && of(status.updated_replicas) && of(status.available_replicas)
+    })
 }
