@@ -11,7 +11,7 @@ use rustix::process::{
 
 use crate::compile;
 use crate::engine;
-use crate::load::LoadError;
+use crate::error::LoadError;
 
 /// The subcommand.
 pub(crate) const COMMAND: &str = "compile-plugin";

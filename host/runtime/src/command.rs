@@ -10,14 +10,14 @@ use wasmtime_wasi::p1::{self, WasiP1Ctx};
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wiggle::GuestMemory;
 
-use crate::call::{self, Call, CallError, Setting};
+use crate::call::{self, Call, Setting};
 use crate::contract::{
     CleanupResponse, CommandInput, CommandOutput, ContractVersion, Description, Export, Request, Response,
 };
 use crate::convert::{Lists, Text, not_an_object};
+use crate::error::{CallError, LoadError};
 use crate::lane::Owned;
 use crate::limits::Limits;
-use crate::load::LoadError;
 use crate::sandbox::{self, MAX_RESOURCES, Output, Sandbox};
 use crate::share::Room;
 use crate::weigh::weigh;

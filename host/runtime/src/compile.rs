@@ -3,8 +3,8 @@
 use wasmtime::Engine;
 
 use crate::component;
+use crate::error::LoadError;
 use crate::inspect::{Shape, inspect};
-use crate::load::LoadError;
 
 /// Compiles for as long as it takes, in as much memory as it takes.
 ///

@@ -10,15 +10,16 @@ use wasmtime::{Engine, Store, StoreContextMut};
 use wasmtime_wasi::p2;
 
 use crate::bindings::operator_host::plugin::{logging, types};
-use crate::call::{self, Call, CallError, CallStats, Setting};
+use crate::call::{self, Call, Setting};
 use crate::contract::{CleanupResponse, ContractVersion, Description, Export, Request, Response};
 use crate::convert;
+use crate::error::{CallError, LoadError};
 use crate::lane::Owned;
 use crate::limits::Limits;
-use crate::load::LoadError;
 use crate::log::Level;
 use crate::sandbox::{self, Preview2, Sandbox};
 use crate::share::Room;
+use crate::stats::CallStats;
 use crate::versions;
 
 type State = Sandbox<Preview2>;
@@ -143,8 +144,13 @@ impl ComponentForm {
             call(&linked, &setting, 0, async |instance, store| {
                 // Now, and not when the first parent is there.
                 let contract = linked.contract;
-                contract.check::<_, Answer<types::Response>>(store, instance, &linked.reconcile)?;
-                contract.check::<_, Answer<types::CleanupResponse>>(store, instance, &linked.cleanup)?;
+                versions::check::<_, Answer<types::Response>>(contract, store, instance, &linked.reconcile)?;
+                versions::check::<_, Answer<types::CleanupResponse>>(
+                    contract,
+                    store,
+                    instance,
+                    &linked.cleanup,
+                )?;
                 versions::call(store, instance, &linked.describe, ())
                     .await
                     .map(Ok)
@@ -183,7 +189,7 @@ impl ComponentForm {
             };
             call(&linked, &setting, size, async |instance, store| {
                 let contract = linked.contract;
-                contract.ask(store, instance, export(&linked), record).await
+                versions::ask(contract, store, instance, export(&linked), record).await
             })
             .await
             .convert(|record| read(record, &setting.limits, &setting.room))

@@ -13,8 +13,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use crate::versions::ContractVersion;
-
 /// A kind as it stands in a manifest, such as `apps/v1` and `Deployment`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -349,4 +347,57 @@ pub fn is_dns_label(name: &str) -> bool {
         && name.bytes().all(inner)
         && !name.starts_with('-')
         && !name.ends_with('-')
+}
+
+/// A version of the contract: that of the WIT package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum ContractVersion {
+    /// The first.
+    #[serde(rename = "0.1.0")]
+    V0_1,
+    /// The request says `namespaceTerminating`, and the description of a command says `contract`.
+    #[serde(rename = "0.2.0")]
+    V0_2,
+}
+
+impl ContractVersion {
+    /// All that a plugin may be made for.
+    pub const ALL: [Self; 2] = [Self::FIRST, Self::PRESENT];
+    /// The one in which every command is asked to describe itself, and that it is made for unless it says otherwise.
+    pub const FIRST: Self = Self::V0_1;
+    /// The one in `wit/`.
+    pub const PRESENT: Self = Self::V0_2;
+
+    /// As it stands in the WIT package.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::V0_1 => "0.1.0",
+            Self::V0_2 => "0.2.0",
+        }
+    }
+
+    /// The version of that text; `None` when this host does not speak it.
+    #[must_use]
+    pub fn of(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|version| version.as_str() == text)
+    }
+
+    /// The request as a command of this version reads it.
+    pub(crate) fn request(self, request: Request) -> Request {
+        match self {
+            // What is false is not written.
+            Self::V0_1 => Request {
+                namespace_terminating: false,
+                ..request
+            },
+            Self::V0_2 => request,
+        }
+    }
+}
+
+impl fmt::Display for ContractVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }

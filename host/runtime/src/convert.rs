@@ -6,14 +6,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::bindings::operator_host::plugin::types as wit;
-use crate::call::CallError;
+use crate::contract::ContractVersion;
 use crate::contract::{
     CleanupResponse, Condition, ConditionStatus, Description, Event, EventType, Failure, GeneratedSecret,
     GeneratedValue, Kind, Need, ObjectRef, Request, Response,
 };
+use crate::error::CallError;
 use crate::limits::{self, Limits};
 use crate::share::Room;
-use crate::versions::ContractVersion;
 use crate::weigh::weigh;
 
 /// The request as a record, and the bytes of JSON in it.

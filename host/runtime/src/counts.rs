@@ -5,40 +5,9 @@
 //! segments). They keep out what is made to be hard; how long compiling may take in the end, and in how much memory, is the
 //! compiling process's limit.
 
-use std::fmt;
-
 use wasmparser::Payload;
 
-use crate::load::LoadError;
-
-/// What is counted, over all modules in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
-    /// Core modules, and components in components.
-    Modules,
-    /// Types, of core modules and of components.
-    Types,
-    /// Imports.
-    Imports,
-    /// Functions that are defined.
-    Functions,
-    /// Tables and memories.
-    Memories,
-    /// Globals and tags.
-    Globals,
-    /// Exports.
-    Exports,
-    /// Segments of elements.
-    Elements,
-    /// Segments of data.
-    Data,
-    /// Instances, aliases and canonical functions of components.
-    Instances,
-    /// Bytes of one function's body.
-    Body,
-    /// Local variables of one function.
-    Locals,
-}
+use crate::error::{Count, LoadError};
 
 impl Count {
     const ALL: usize = Self::Locals as usize + 1;
@@ -53,25 +22,6 @@ impl Count {
             Self::Body => 2 << 20,
             Self::Locals => 10_000,
         }
-    }
-}
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Modules => "modules",
-            Self::Types => "types",
-            Self::Imports => "imports",
-            Self::Functions => "functions",
-            Self::Memories => "tables and memories",
-            Self::Globals => "globals",
-            Self::Exports => "exports",
-            Self::Elements => "element segments",
-            Self::Data => "data segments",
-            Self::Instances => "instances, aliases and canonical functions",
-            Self::Body => "bytes in one function",
-            Self::Locals => "local variables in one function",
-        })
     }
 }
 

@@ -1,12 +1,12 @@
-//! Why a file is not a plugin of this host.
+//! Why a file is not a plugin of this host, and why a call gave no response.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
-use crate::call::{CallError, Class, mebibytes};
-use crate::contract::{ContractVersion, Description, Kind, is_dns_label};
-use crate::counts::Count;
-use crate::limits::{self, MIB};
+use crate::contract::{ContractVersion, Description, Failure, Kind, is_dns_label};
+use crate::limits::{self, Limits, MIB};
+use crate::share;
 
 /// Why a file is not a plugin of this host. The messages are for people: what is wrong, and what to do next.
 #[derive(Debug, thiserror::Error)]
@@ -288,6 +288,292 @@ fn is_kind(kind: &Kind) -> bool {
         && group.len() <= 253
         && (group.is_empty() != kind.api_version.contains('/'))
         && (group.is_empty() || group.split('.').all(is_dns_label))
+}
+
+/// What is counted, over all modules in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// Core modules, and components in components.
+    Modules,
+    /// Types, of core modules and of components.
+    Types,
+    /// Imports.
+    Imports,
+    /// Functions that are defined.
+    Functions,
+    /// Tables and memories.
+    Memories,
+    /// Globals and tags.
+    Globals,
+    /// Exports.
+    Exports,
+    /// Segments of elements.
+    Elements,
+    /// Segments of data.
+    Data,
+    /// Instances, aliases and canonical functions of components.
+    Instances,
+    /// Bytes of one function's body.
+    Body,
+    /// Local variables of one function.
+    Locals,
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Modules => "modules",
+            Self::Types => "types",
+            Self::Imports => "imports",
+            Self::Functions => "functions",
+            Self::Memories => "tables and memories",
+            Self::Globals => "globals",
+            Self::Exports => "exports",
+            Self::Elements => "element segments",
+            Self::Data => "data segments",
+            Self::Instances => "instances, aliases and canonical functions",
+            Self::Body => "bytes in one function",
+            Self::Locals => "local variables in one function",
+        })
+    }
+}
+
+/// How a call ended, in one word: a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// The plugin says that the user must change the resource.
+    Invalid,
+    /// The plugin says to try again.
+    Retry,
+    /// The guest trapped or exited.
+    Trap,
+    /// Over the deadline.
+    Timeout,
+    /// Over the memory limit.
+    Memory,
+    /// The request would be over its limit.
+    Request,
+    /// Over a limit of the response.
+    Output,
+    /// The response does not follow the contract.
+    Protocol,
+    /// Other calls had all the memory or all the turns.
+    Busy,
+    /// The host could not make the call: no fault of the plugin.
+    Host,
+}
+
+impl Class {
+    /// The class in lower case.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::Retry => "retry",
+            Self::Trap => "trap",
+            Self::Timeout => "timeout",
+            Self::Memory => "memory",
+            Self::Request => "request",
+            Self::Output => "output",
+            Self::Protocol => "protocol",
+            Self::Busy => "busy",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// Why a call gave no response. The messages are for people: what happened, and what to do next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The plugin says that the user must change the resource.
+    #[error("{message}")]
+    Invalid {
+        /// CamelCase.
+        reason: Option<String>,
+        /// In the plugin's words.
+        message: String,
+    },
+    /// The plugin says that something is not there yet.
+    #[error("{message}")]
+    Retry {
+        /// In the plugin's words.
+        message: String,
+        /// When to try again; absent: the host's back-off.
+        after: Option<Duration>,
+    },
+    /// The guest trapped, panicked or exited with an error.
+    #[error("the plugin stopped: {message}")]
+    Trap {
+        /// The guest's last words on standard error and the trap.
+        message: String,
+        /// Guest functions, innermost first, one on each line; empty when there is none.
+        backtrace: String,
+    },
+    /// The call took longer than its deadline.
+    #[error(
+        "the plugin did not answer within {limit:?}: make it do less in one call (a plugin cannot wait \
+         or sleep), or raise `limits.deadline` of this controller"
+    )]
+    Timeout {
+        /// The deadline.
+        limit: Duration,
+    },
+    /// The guest asked for more memory than it may have.
+    #[error(
+        "the plugin asked for {} of memory; the limit is {}: make it need less, or raise `limits.memory` \
+         of this controller", mebibytes(*wanted), mebibytes(*limit)
+    )]
+    Memory {
+        /// Bytes that the call may have.
+        limit: usize,
+        /// Bytes that it would have had.
+        wanted: usize,
+    },
+    /// The guest answered with more than it may.
+    #[error(
+        "the plugin answered with more than {}: make it answer with less, or raise `limits.response` of \
+         this controller", mebibytes(*limit)
+    )]
+    Output {
+        /// Bytes that a response may have.
+        limit: usize,
+    },
+    /// The answer is a small text that would be a large tree.
+    #[error(
+        "the plugin answered with more than {limit} JSON values: make it answer with less, or raise `limits.values` of \
+         this controller"
+    )]
+    Values {
+        /// JSON values that a response may have.
+        limit: usize,
+    },
+    /// The answer is a small text that would be a large tree, of not too many values.
+    #[error(
+        "the plugin's answer would take more than {} in the host: make it answer with less, or raise `limits.memory` of this \
+         controller, which bounds that together with `limits.request` and `limits.response`", mebibytes(*limit)
+    )]
+    Heavy {
+        /// Bytes that it may take.
+        limit: usize,
+    },
+    /// A list in the answer is too long.
+    #[error(
+        "the plugin answered with {count} {what}; it may answer with {limit}: make it answer with fewer{}",
+        raise(*key)
+    )]
+    TooMany {
+        /// What the list holds.
+        what: &'static str,
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        limit: usize,
+        /// Where the configuration sets the limit, when it can.
+        key: Option<&'static str>,
+    },
+    /// What the plugin would be given is too much; it was not called.
+    #[error(
+        "the request to the plugin would be larger than {}: {children} children and {related} objects that it asked to read \
+         are too much for one call; make it need less (a label selector, a name), or raise `limits.request` of this \
+         controller", mebibytes(*limit)
+    )]
+    Request {
+        /// Bytes that a request may have.
+        limit: usize,
+        /// How many children it would show.
+        children: usize,
+        /// How many objects it would show beside them.
+        related: usize,
+    },
+    /// The response does not follow the contract.
+    #[error("the plugin's answer does not follow the contract: {message}")]
+    Protocol {
+        /// What is wrong, and where in the response.
+        message: String,
+    },
+    /// Other calls had all the memory or all the turns, for as long as the call itself may take.
+    #[error(
+        "the plugin was not called: for {waited:?} other calls had all the memory that plugin calls may hold; it is tried \
+         again. Give the host more memory (or a larger `--memory`), or lower `limits.memory`, `limits.deadline` or \
+         `concurrency` of controllers whose plugins take much"
+    )]
+    Busy {
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// The host could not make the call.
+    #[error("the host could not call the plugin: {message}")]
+    Host {
+        /// What went wrong.
+        message: String,
+    },
+}
+
+impl CallError {
+    /// The class of this error.
+    #[must_use]
+    pub const fn class(&self) -> Class {
+        match self {
+            Self::Invalid { .. } => Class::Invalid,
+            Self::Retry { .. } => Class::Retry,
+            Self::Trap { .. } => Class::Trap,
+            Self::Timeout { .. } => Class::Timeout,
+            Self::Memory { .. } => Class::Memory,
+            Self::Request { .. } => Class::Request,
+            Self::Output { .. } | Self::Values { .. } | Self::Heavy { .. } | Self::TooMany { .. } => {
+                Class::Output
+            }
+            Self::Protocol { .. } => Class::Protocol,
+            Self::Busy { .. } => Class::Busy,
+            Self::Host { .. } => Class::Host,
+        }
+    }
+
+    pub(crate) fn protocol(message: impl Into<String>) -> Self {
+        Self::Protocol {
+            message: message.into(),
+        }
+    }
+
+    /// Seen only when the call had all that it may have.
+    pub(crate) const fn heavy(limits: &Limits) -> Self {
+        Self::Heavy {
+            limit: share::most(limits),
+        }
+    }
+
+    pub(crate) fn host(error: impl std::fmt::Display) -> Self {
+        Self::Host {
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<Failure> for CallError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Invalid { reason, message } => Self::Invalid { reason, message },
+            Failure::Retry { message, after_ms } => Self::Retry {
+                message,
+                after: after_ms.map(Duration::from_millis),
+            },
+        }
+    }
+}
+
+fn raise(key: Option<&str>) -> String {
+    key.map_or_else(String::new, |key| {
+        format!(", or raise `{key}` of this controller")
+    })
+}
+
+pub(crate) fn mebibytes(bytes: usize) -> String {
+    // Rounded up, so that a little over a limit does not read as the limit.
+    let tenths = (bytes * 10).div_ceil(MIB);
+    match (tenths / 10, tenths % 10) {
+        (whole, 0) => format!("{whole} MiB"),
+        (whole, tenth) => format!("{whole}.{tenth} MiB"),
+    }
 }
 
 #[cfg(test)]

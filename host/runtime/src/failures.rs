@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::LoadError;
+use crate::error::LoadError;
 
 /// For so long. Whether it fails can depend on the machine, so none is final.
 const REMEMBERED: Duration = Duration::from_secs(60 * 60);

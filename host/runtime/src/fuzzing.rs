@@ -1,10 +1,9 @@
 //! Parts of this crate that fuzz targets call by themselves. No interface for anybody else.
 
 use crate::bindings::operator_host::plugin::types as wit;
-use crate::call::CallError;
 use crate::contract::{CommandOutput, Response};
+use crate::error::{CallError, LoadError};
 use crate::limits::Limits;
-use crate::load::LoadError;
 use crate::share::Room;
 use crate::{command, convert, inspect};
 

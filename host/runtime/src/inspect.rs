@@ -4,7 +4,7 @@ use wasmparser::{Parser, Payload};
 
 use crate::component;
 use crate::counts::Counts;
-use crate::load::LoadError;
+use crate::error::LoadError;
 
 /// The module name of WASI preview 1.
 const PREVIEW_1: &str = "wasi_snapshot_preview1";

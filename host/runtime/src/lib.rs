@@ -20,8 +20,8 @@ mod ticker;
 
 mod cache;
 mod code;
+mod error;
 mod failures;
-mod load;
 mod maker;
 
 mod child;
@@ -42,6 +42,7 @@ pub mod weigh;
 mod deterministic;
 mod log;
 mod sandbox;
+mod stats;
 
 mod bindings;
 mod digest;
@@ -50,19 +51,20 @@ mod digest;
 pub mod fuzzing;
 
 pub use cache::{Cache, CacheError};
-pub use call::{Call, CallError, CallStats, Class};
+pub use call::Call;
 pub use child::{Limited, compile_plugin};
-pub use counts::Count;
+
+pub use contract::ContractVersion;
 pub use digest::Digest;
 pub use engine::EngineError;
+pub use error::{CallError, Class, Count, LoadError};
 pub use limits::{EngineOptions, Limits};
-pub use load::LoadError;
 pub use log::TARGET as LOG_TARGET;
 pub use maker::Made;
 pub use outside::{Compiler, Outside, compile_memory};
 pub use runtime::{Draw, Form, Plugin, Runtime};
 pub use share::{Share, most, room_for_one};
-pub use versions::ContractVersion;
+pub use stats::CallStats;
 
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,8 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 use crate::digest::Digest;
 use crate::limits::Limits;
 
+/// Bytes that a guest may write to a stream in one step. A stream may be asked for as many zeroes at once.
+pub(crate) const WRITE_CHUNK: usize = 64 << 10;
 /// The `target` of the tracing events that carry what plugins say.
 pub const TARGET: &str = "plugin";
 
@@ -251,7 +253,7 @@ impl OutputStream for CallLog {
     }
 
     fn check_write(&mut self) -> StreamResult<usize> {
-        Ok(crate::sandbox::WRITE_CHUNK)
+        Ok(WRITE_CHUNK)
     }
 }
 

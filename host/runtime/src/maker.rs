@@ -15,9 +15,9 @@ use crate::command::CommandForm;
 use crate::compile;
 use crate::component::ComponentForm;
 use crate::digest::Digest;
+use crate::error::LoadError;
 use crate::failures::{Failure, Within};
 use crate::limits::Limits;
-use crate::load::LoadError;
 use crate::outside::{Compiler, Failed, Outside};
 
 /// So many compile at a time: one that takes as long as it may holds up no other, and two fit into memory.

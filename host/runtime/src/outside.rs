@@ -18,8 +18,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 use crate::child::{COMMAND, Limited, REFUSED, UNLIMITED};
+use crate::error::LoadError;
 use crate::limits::MIB;
-use crate::load::LoadError;
 
 /// By the clock, compiling may take so many times its processor time: it has the lowest priority, and no file can make it
 /// wait.

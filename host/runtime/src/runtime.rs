@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::cache::Cache;
-use crate::call::{Call, CallError, Setting};
+use crate::call::{Call, Setting};
 use crate::contract::{CleanupResponse, Description, Request, Response};
 use crate::deterministic::Origin;
 use crate::digest::Digest;
 use crate::engine::{Engine, EngineError, Seat};
+use crate::error::{self, CallError, LoadError};
 use crate::lane::Owned;
 use crate::limits::{EngineOptions, Limits};
-use crate::load::{self, LoadError};
 use crate::log::{Rate, Speaker};
 use crate::maker::{Made, Maker, Prepared, Product};
 use crate::outside::Compiler;
@@ -100,7 +100,7 @@ impl Runtime {
         let described = seat.slow.run(deadline, describe).await;
         drop((turn, share));
         let description = described.outcome.map_err(LoadError::describe)?;
-        load::check(&description)?;
+        error::check(&description)?;
         let prepared = match prepared {
             Prepared::Command(form) => Prepared::Command(form.made_for(description.contract)),
             component @ Prepared::Component(_) => component,

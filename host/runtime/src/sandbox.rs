@@ -12,14 +12,11 @@ use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
-use crate::call::CallStats;
 use crate::deterministic::{MonotonicClock, Origin};
 use crate::limits::Limits;
-use crate::log::CallLog;
+use crate::log::{CallLog, WRITE_CHUNK};
 use crate::share::Room;
-
-/// Bytes that a guest may write to a stream in one step. A stream may be asked for as many zeroes at once.
-pub(crate) const WRITE_CHUNK: usize = 64 << 10;
+use crate::stats::CallStats;
 
 /// Random bytes that a guest may ask for in one step.
 const MAX_RANDOM: u64 = 64 << 10;

@@ -6,9 +6,9 @@ use anyhow::{Context, anyhow};
 
 use super::{Failure, plugin_file};
 use crate::files;
+use crate::plugin::keys::SigningKey;
 use crate::plugin::pack::SIGNATURE_SUFFIX;
 use crate::plugin::statement::{Envelope, SIGNATURE_LIMIT, Statement};
-use crate::plugin::trust::SigningKey;
 use crate::plugin::{Digest, Plugin};
 
 /// Bytes that a key's file may have.

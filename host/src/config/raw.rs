@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_saphyr::{Location, Spanned};
+use serde_saphyr::Spanned;
 
 use super::leadership::{self, RawLease};
 use super::proving::RawProving;
 use super::trust;
-use super::values::{bytes, count, dns_label, duration, invalid, is_version, service_account};
+use super::values::{bytes, count, dns_label, duration, invalid, is_version, service_account, yaml};
 use super::webhook::RawWebhook;
 use super::{
     Allow, BackoffConfig, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY,
@@ -23,26 +23,7 @@ use crate::telemetry::log;
 
 /// Checks the shape.
 pub(super) fn parse(file: &Path, text: &str) -> Result<RawConfig, ConfigError> {
-    shape(file, text)
-}
-
-/// Reads YAML of any shape; what does not fit it is said with its place.
-pub(super) fn shape<T: serde::de::DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError> {
-    serde_saphyr::from_str(text).map_err(|error| {
-        let message = error.without_snippet().to_string();
-        invalid(
-            file,
-            error.location().unwrap_or(Location::UNKNOWN),
-            in_plain_words(&message),
-        )
-    })
-}
-
-/// serde-saphyr ends its messages with the location, which [`ConfigError`] puts first, and names Rust's types.
-fn in_plain_words(message: &str) -> String {
-    let end = message.find(" at line ").unwrap_or(message.len());
-    let message = message[..end].replace("invalid u64", "expected a whole number");
-    message.replace("invalid u32", "expected a whole number")
+    yaml(file, text)
 }
 
 #[derive(Deserialize)]

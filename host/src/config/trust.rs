@@ -6,11 +6,12 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 
-use super::values::{dns_label, invalid};
-use super::{Config, ConfigError, raw};
+use super::values::{dns_label, invalid, yaml};
+use super::{Config, ConfigError};
 use crate::files;
 use crate::plugin::Digest;
-use crate::plugin::trust::{Key, PublicKey};
+use crate::plugin::keys::PublicKey;
+use crate::plugin::trust::Key;
 
 /// Bytes that the file of the keys may have.
 pub(crate) const KEYS_LIMIT: usize = 256 << 10;
@@ -58,7 +59,7 @@ impl Keys {
                 controllers: None,
             }]));
         }
-        let raw: RawKeys = raw::shape(file, text)?;
+        let raw: RawKeys = yaml(file, text)?;
         if raw.keys.value.is_empty() {
             let message = "`keys` must name at least one key: without one nothing could be signed";
             return Err(invalid(file, raw.keys.referenced, message));

@@ -120,3 +120,22 @@ pub fn parse_size(text: &str) -> Option<usize> {
     let size = number.parse::<usize>().ok()?.checked_mul(unit)?;
     (size > 0).then_some(size)
 }
+
+/// Reads YAML of any shape; what does not fit it is said with its place.
+pub(super) fn yaml<T: serde::de::DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError> {
+    serde_saphyr::from_str(text).map_err(|error| {
+        let message = error.without_snippet().to_string();
+        invalid(
+            file,
+            error.location().unwrap_or(Location::UNKNOWN),
+            in_plain_words(&message),
+        )
+    })
+}
+
+/// serde-saphyr ends its messages with the location, which [`ConfigError`] puts first, and names Rust's types.
+fn in_plain_words(message: &str) -> String {
+    let end = message.find(" at line ").unwrap_or(message.len());
+    let message = message[..end].replace("invalid u64", "expected a whole number");
+    message.replace("invalid u32", "expected a whole number")
+}

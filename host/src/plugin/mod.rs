@@ -1,6 +1,7 @@
 //! Plugins as files that come, go and change: from a folder to the version that is live. What compiles and calls them is
 //! the [runtime](operator_host_runtime).
 
+pub mod keys;
 pub mod pack;
 pub mod proof;
 pub mod registry;

@@ -62,6 +62,16 @@ pub struct Candidate {
     pub noticed: Instant,
 }
 
+impl Candidate {
+    /// What is kept of it.
+    fn kept(&self) -> Kept {
+        Kept {
+            bytes: self.bytes.clone(),
+            signature: self.signature.clone(),
+        }
+    }
+}
+
 /// The place of one controller's plugin. Only what is loaded, is the controller's and is proved gets in, and nothing
 /// takes out what is live but the next version. Clones share it.
 #[derive(Clone)]
@@ -232,7 +242,7 @@ impl Slot {
             self.fail(&older.to_string(), Some(candidate.digest));
             return None;
         }
-        let (kept, noticed) = (Some(Kept::of(candidate)), Some(candidate.noticed));
+        let (kept, noticed) = (Some(candidate.kept()), Some(candidate.noticed));
         let because = match (&self.proof, self.live_version()) {
             (_, None) => Because::First,
             (_, Some(live)) if live.digest() == plugin.digest() => Because::Reconfigured,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::Digest;
 use super::contract::{Description, Kind};
-use super::trust::{PublicKey, SigningKey};
+use super::keys::{PublicKey, SigningKey, base64};
 
 /// The type of what is in the envelope.
 pub const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
@@ -188,15 +188,6 @@ fn encoding(payload: &[u8]) -> Vec<u8> {
     let mut bytes = format!("DSSEv1 {} {PAYLOAD_TYPE} {} ", PAYLOAD_TYPE.len(), payload.len()).into_bytes();
     bytes.extend_from_slice(payload);
     bytes
-}
-
-/// In the standard or in the URL's alphabet, as DSSE has it. Line breaks are let pass.
-pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
-    let text: String = text.split_whitespace().collect();
-    let text = text.replace('-', "+").replace('_', "/");
-    serde_json::from_value::<ByteString>(text.into())
-        .ok()
-        .map(|bytes| bytes.0)
 }
 
 #[derive(Deserialize)]

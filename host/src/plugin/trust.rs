@@ -3,30 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 use semver::Version;
 
 use super::Digest;
 use super::contract::{Description, Kind};
-use super::statement::{Envelope, Statement, StatementError, base64};
-
-/// What stands before the 32 bytes of an ed25519 key in its usual envelope (RFC 8410).
-const ENVELOPE: [u8; 12] = [
-    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
-];
-const KEY_BYTES: usize = 32;
-
-/// The public half of an ed25519 key.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PublicKey([u8; KEY_BYTES]);
-
-impl fmt::Debug for PublicKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PublicKey({})", Digest::of(&self.0).short())
-    }
-}
+use super::keys::PublicKey;
+use super::statement::{Envelope, Statement, StatementError};
 
 /// A key whose signatures count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -221,59 +203,11 @@ impl From<StatementError> for Untrusted {
     }
 }
 
-impl PublicKey {
-    /// From PEM as `openssl pkey -pubout` writes it, or from the base64 of the key, with or without its envelope.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let bytes = if text.contains("-----BEGIN") {
-            let der = SubjectPublicKeyInfoDer::from_pem_slice(text.as_bytes()).ok()?;
-            der.as_ref().to_vec()
-        } else {
-            base64(text)?
-        };
-        let key = bytes.strip_prefix(&ENVELOPE).unwrap_or(&bytes);
-        key.try_into().ok().map(Self)
-    }
-
-    /// Whether this key signed these bytes.
-    #[must_use]
-    pub fn verifies(&self, bytes: &[u8], signature: &[u8]) -> bool {
-        UnparsedPublicKey::new(&ED25519, self.0)
-            .verify(bytes, signature)
-            .is_ok()
-    }
-}
-
-/// Signs plugins.
-pub struct SigningKey(Ed25519KeyPair);
-
-impl SigningKey {
-    /// From PEM as `openssl genpkey -algorithm ed25519` writes it.
-    #[must_use]
-    pub fn parse(pem: &[u8]) -> Option<Self> {
-        let der = PrivatePkcs8KeyDer::from_pem_slice(pem).ok()?;
-        Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der())
-            .ok()
-            .map(Self)
-    }
-
-    /// The signature of these bytes.
-    #[must_use]
-    pub fn sign(&self, bytes: &[u8]) -> Vec<u8> {
-        self.0.sign(bytes).as_ref().to_vec()
-    }
-
-    /// What tells people which key it is; nothing is decided by it.
-    #[must_use]
-    pub fn id(&self) -> String {
-        Digest::of(self.0.public_key().as_ref()).to_string()
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::plugin::contract::ContractVersion;
+    use crate::plugin::keys::SigningKey;
     use crate::plugin::statement::version;
 
     /// Made with `openssl genpkey -algorithm ed25519`, for these tests only.
@@ -324,18 +258,6 @@ pub(crate) mod tests {
     fn check(trust: &Trust, bytes: &[u8], signature: Option<&[u8]>) -> Result<Option<Signed>, String> {
         let checked = trust.check(Digest::of(bytes), &echo(), signature);
         checked.map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_key_is_read_in_every_usual_form() {
-        let pem = PublicKey::parse(PUBLIC).unwrap();
-        let body = PUBLIC.lines().nth(1).unwrap();
-        assert_eq!(PublicKey::parse(body), Some(pem));
-        let raw = serde_json::to_value(k8s_openapi::ByteString(pem.0.to_vec())).unwrap();
-        assert_eq!(PublicKey::parse(raw.as_str().unwrap()), Some(pem));
-        for wrong in ["", "AAAA", "not base64!", &body[..40], PRIVATE] {
-            assert_eq!(PublicKey::parse(wrong), None, "{wrong}");
-        }
     }
 
     #[test]

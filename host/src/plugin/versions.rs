@@ -17,7 +17,6 @@ use tracing::warn;
 
 use super::Digest;
 use super::proof::Prefix;
-use super::registry::Candidate;
 use super::report::KeptVersion;
 use super::statement::SIGNATURE_LIMIT;
 use crate::files::Folder;
@@ -45,17 +44,6 @@ pub struct Kept {
     pub bytes: Bytes,
     /// So that it can be trusted after a restart too.
     pub signature: Option<Bytes>,
-}
-
-impl Kept {
-    /// What a candidate is made of.
-    #[must_use]
-    pub fn of(candidate: &Candidate) -> Self {
-        Self {
-            bytes: candidate.bytes.clone(),
-            signature: candidate.signature.clone(),
-        }
-    }
 }
 
 /// Bytes that the versions of all controllers may take together; at most half of the volume, whatever is said here.

@@ -119,7 +119,7 @@ impl Keeper {
 }
 
 impl Recorder {
-    /// Writers a call over. Never waits: with a full queue the call is dropped and counted.
+    /// Hands a call over. Never waits: with a full queue the call is dropped and counted.
     pub fn call<T: Clone + Into<Answer>>(
         &self,
         controller: &str,

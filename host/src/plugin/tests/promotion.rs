@@ -295,10 +295,11 @@ async fn other_limits_are_taken_without_a_proof_and_keep_what_is_held_back() {
 mod signed {
     use plugin_fixtures::{Fixture, Form, cases};
 
+    use super::super::super::keys::SigningKey;
     use super::super::super::registry::{Candidate, Expected};
     use super::super::super::statement::Statement;
+    use super::super::super::trust::Trust;
     use super::super::super::trust::tests::{PRIVATE, PUBLIC, key};
-    use super::super::super::trust::{SigningKey, Trust};
     use super::*;
 
     /// A plugin of this version, signed as that one.
