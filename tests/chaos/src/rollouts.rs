@@ -56,11 +56,7 @@ pub(crate) async fn unstick(client: &Client, namespace: &str) {
 
 /// Whether all replicas are of the present template and available.
 fn is_rolled_out(deployment: &Deployment) -> bool {
-    let wanted = deployment
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.replicas)
-        .unwrap_or(1);
+    let wanted = deployment.spec.replicas.unwrap_or(1);
     deployment.status.as_ref().is_some_and(|status| {
         let of = |count: Option<i32>| count.unwrap_or_default() == wanted;
         of(status.replicas) && of(status.updated_replicas) && of(status.available_replicas)
