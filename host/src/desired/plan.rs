@@ -14,6 +14,7 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
+use super::proof::{ACCEPT_ANNOTATION, Proof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATED_LABEL,
@@ -21,7 +22,6 @@ use crate::object::{
     generation_mark, label, name_problem, shorten,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
-use crate::reconcile::provenance::{ACCEPT_ANNOTATION, Proof, is_accepted};
 
 /// Everything that a plan is made from, beside the plugin's answer.
 pub struct Policy<'a> {

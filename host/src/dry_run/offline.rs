@@ -17,6 +17,7 @@ use crate::config::{
 use crate::crd::definition;
 use crate::desired::conditions::{self, Verdict};
 use crate::desired::plan::{Policy, Refusal, plan};
+use crate::desired::proof::Proof;
 use crate::desired::selectors::selects;
 use crate::object::{CONTROLLER_LABEL, ChildKey, ObjectName, is_terminating, without_host_metadata};
 use crate::plugin::contract::{
@@ -26,7 +27,6 @@ use crate::plugin::trust::Trust;
 use crate::plugin::{Call, Limits, Plugin};
 use crate::reconcile::evaluate::{EvaluateError, Question, Subject, evaluate};
 use crate::reconcile::needs::{NeedError, Rights, Source, Wanted};
-use crate::reconcile::provenance::Proof;
 
 /// Why a pass gave no rendering.
 #[derive(Debug, Error)]

@@ -23,6 +23,7 @@ use crate::cluster::discovery::{KindError, Kinds, Resource};
 use crate::cluster::resource_client::{ApiError, Objects};
 use crate::config::ControllerConfig;
 use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, owns, plan, retains};
+use crate::desired::proof::Proof;
 use crate::desired::versions;
 use crate::dry_run::offline;
 use crate::object::{ChildKey, GENERATED_LABEL, ObjectName, is_terminating, label, slim};
@@ -30,7 +31,7 @@ use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::reconcile::evaluate::{EvaluateError, Subject};
 use crate::reconcile::needs::{NeedError, Rights, Source, Wanted};
-use crate::reconcile::provenance::{Proof, Provenance};
+use crate::reconcile::provenance::Provenance;
 use crate::reconcile::prune::unwanted;
 
 /// Why it cannot be said what a plugin would change.

@@ -7,10 +7,10 @@ use futures::{StreamExt, stream};
 use kube::core::DynamicObject;
 
 use super::context::Context;
-use super::provenance::Proof;
 use crate::cluster::resource_client::{ApiError, Objects};
 use crate::config::{ControllerConfig, Removal};
 use crate::desired::plan::{Named, Plan, owns, removal};
+use crate::desired::proof::Proof;
 use crate::object::{ChildKey, ObjectName, is_terminating};
 
 /// How many children of one parent are deleted at the same time.

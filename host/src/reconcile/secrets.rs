@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::context::Context;
 use super::freshness::may_create;
-use super::provenance::PROVENANCE_ANNOTATION;
 use crate::cluster::resource_client::{ApiError, Fault, Objects};
 use crate::config::Removal;
 use crate::desired::plan::{DesiredSecret, owns};
+use crate::desired::proof::PROVENANCE_ANNOTATION;
 use crate::object::{ObjectName, is_terminating};
 use crate::plugin::contract::GeneratedValue;
 

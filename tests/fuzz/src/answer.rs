@@ -7,12 +7,12 @@ use std::sync::{Arc, LazyLock};
 use kube::core::DynamicObject;
 use operator_host::config::{Config, ControllerConfig, Removal};
 use operator_host::desired::plan::{Plan, Policy, owns, plan, retains};
+use operator_host::desired::proof::Proof;
 use operator_host::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, PARENT_ANNOTATION, name_problem,
 };
 use operator_host::plugin::Limits;
 use operator_host::plugin::contract::{CommandOutput, Kind, Response};
-use operator_host::reconcile::provenance::Proof;
 use operator_host_runtime::fuzzing;
 use serde_json::{Value, json};
 

@@ -1,0 +1,207 @@
+//! What proves that this host generated a Secret: labels and annotations can be written by anybody who may create one,
+//! and a password that somebody else chose must never be taken for the host's own.
+//!
+//! A generated Secret carries an HMAC over its name, its parent's kind and name, and the UID that the parent had. The
+//! key is in a Secret of the host's own namespace, made when it is missing and shared by all replicas, so that what was
+//! proved stays so over a restart, a fail-over, and a parent that is made again over retained data. The values are no
+//! part of it: who may change the Secret may change them, as always.
+
+use std::fmt::Write;
+
+use aws_lc_rs::hmac;
+use kube::core::DynamicObject;
+
+use crate::object::{GENERATED_LABEL, ObjectName, PARENT_ANNOTATION, annotation, label};
+use crate::plugin::contract::Kind;
+
+/// Annotation of a Secret that the host generated: its proof.
+pub const PROVENANCE_ANNOTATION: &str = "operator-host.dev/provenance";
+/// Annotation of a parent: UIDs of Secrets, with commas between them, that carry the label of a generated one without a
+/// proof, and whose values are to be used all the same.
+pub const ACCEPT_ANNOTATION: &str = "operator-host.dev/accept-secrets";
+/// The form of the proof, so that there can be another one.
+const VERSION: &str = "v1";
+
+/// The key of one cluster's hosts.
+pub struct Key(hmac::Key);
+
+impl Key {
+    /// From its bytes.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+    }
+
+    /// The proof that a Secret was generated for a parent of this kind.
+    #[must_use]
+    pub fn prove(&self, kind: &Kind, parent: &DynamicObject, secret: &ObjectName) -> String {
+        let uid = parent.metadata.uid.as_deref().unwrap_or_default();
+        let text = claim(kind, &ObjectName::of(parent).to_string(), uid, secret);
+        let tag = hmac::sign(&self.0, &text);
+        let hex = tag.as_ref().iter().fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        });
+        format!("{VERSION}.{uid}.{hex}")
+    }
+
+    fn verifies(&self, kind: &Kind, parent: &str, secret: &DynamicObject) -> bool {
+        let parts = annotation(secret, PROVENANCE_ANNOTATION).and_then(|proof| {
+            let (version, rest) = proof.split_once('.')?;
+            let (uid, hex) = rest.split_once('.')?;
+            (version == VERSION).then_some((uid, bytes(hex)?))
+        });
+        parts.is_some_and(|(uid, tag)| {
+            let text = claim(kind, parent, uid, &ObjectName::of(secret));
+            hmac::verify(&self.0, &text, &tag).is_ok()
+        })
+    }
+}
+
+/// What is signed. Each part comes after its length, so that no two claims have one text. The version of the parent's
+/// kind is no part of it: that changes.
+fn claim(kind: &Kind, parent: &str, uid: &str, secret: &ObjectName) -> Vec<u8> {
+    let secret = secret.to_string();
+    let parts = [
+        "operator-host generated",
+        VERSION,
+        kind.group(),
+        &kind.kind,
+        parent,
+        uid,
+        &secret,
+    ];
+    let mut text = Vec::new();
+    for part in parts {
+        text.extend(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+        text.extend(part.as_bytes());
+    }
+    text
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    let pairs = hex.as_bytes().chunks(2);
+    pairs
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect()
+}
+
+/// How it is known what was generated.
+#[derive(Clone, Copy)]
+pub enum Proof<'a> {
+    /// By the host's key. Without one nothing is taken for generated.
+    Key(Option<&'a Key>),
+    /// By the label alone: where there is no cluster, or no right to the key, and nothing is written.
+    Label,
+}
+
+impl Proof<'_> {
+    /// Whether a host generated this Secret for this parent.
+    #[must_use]
+    pub fn holds(&self, kind: &Kind, parent: &DynamicObject, secret: &DynamicObject) -> bool {
+        if label(secret, GENERATED_LABEL).is_none() {
+            return false;
+        }
+        let parent = ObjectName::of(parent).to_string();
+        match self {
+            Self::Key(key) => {
+                annotation(secret, PARENT_ANNOTATION) == Some(&parent)
+                    && key.is_some_and(|key| key.verifies(kind, &parent, secret))
+            }
+            Self::Label => true,
+        }
+    }
+}
+
+/// Whether a parent's annotation accepts a Secret without a proof. The UID says which one: another by its name is not it.
+#[must_use]
+pub fn is_accepted(parent: &DynamicObject, secret: &DynamicObject) -> bool {
+    let accepted = annotation(parent, ACCEPT_ANNOTATION).unwrap_or_default();
+    let uid = secret.metadata.uid.as_deref();
+    uid.is_some() && accepted.split(',').any(|accepted| Some(accepted.trim()) == uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn kind(api_version: &str) -> Kind {
+        Kind {
+            api_version: api_version.into(),
+            kind: "Shop".into(),
+        }
+    }
+
+    fn parent(namespace: &str, name: &str, uid: &str) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "example.com/v1", "kind": "Shop",
+            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+        }))
+        .unwrap()
+    }
+
+    fn secret(namespace: &str, name: &str, parent: &str, proof: &str) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {
+                "name": name, "namespace": namespace, "uid": "s", "labels": {GENERATED_LABEL: "true"},
+                "annotations": {PARENT_ANNOTATION: parent, PROVENANCE_ANNOTATION: proof},
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_proof_holds_for_one_secret_of_one_parent_and_under_one_key() {
+        let (key, other) = (Key::new(&[1; 32]), Key::new(&[2; 32]));
+        let (v1, v2) = (kind("example.com/v1"), kind("example.com/v2"));
+        let db = parent("shop", "db", "u1");
+        let proof = key.prove(&v1, &db, &ObjectName::parse("shop/db-root"));
+        let holds = |key: &Key, kind: &Kind, parent: &DynamicObject, secret: &DynamicObject| {
+            Proof::Key(Some(key)).holds(kind, parent, secret)
+        };
+        let own = secret("shop", "db-root", "shop/db", &proof);
+        assert!(holds(&key, &v1, &db, &own));
+        assert!(holds(&key, &v2, &db, &own), "another version of the kind");
+        let again = parent("shop", "db", "u2");
+        assert!(holds(&key, &v1, &again, &own), "a parent that was made again");
+        assert!(!holds(&other, &v1, &db, &own), "another host's key");
+        assert!(!Proof::Key(None).holds(&v1, &db, &own), "no key");
+        assert!(!holds(&key, &kind("example.org/v1"), &db, &own), "another kind");
+        let web = parent("shop", "web", "u1");
+        assert!(!holds(&key, &v1, &web, &own), "another parent");
+        for forged in [
+            secret("shop", "web-root", "shop/db", &proof),
+            secret("tenant", "db-root", "shop/db", &proof),
+            secret("shop", "db-root", "shop/db", &proof.replace("u1", "u2")),
+            secret("shop", "db-root", "shop/db", "v1.u1."),
+            secret("shop", "db-root", "shop/db", "v1.u1.é"),
+            secret("shop", "db-root", "shop/db", ""),
+            secret("shop", "db-root", "shop/web", &proof),
+        ] {
+            assert!(!holds(&key, &v1, &db, &forged), "{:?}", forged.metadata);
+        }
+        let mut unlabelled = own.clone();
+        unlabelled.metadata.labels = None;
+        assert!(!holds(&key, &v1, &db, &unlabelled));
+    }
+
+    #[test]
+    fn a_parent_accepts_secrets_by_their_uid_and_none_by_name() {
+        let mut db = parent("shop", "db", "u");
+        let planted = secret("shop", "db-root", "shop/db", "");
+        let mut accepts = |text: &str| {
+            let annotations = BTreeMap::from([(ACCEPT_ANNOTATION.to_owned(), text.to_owned())]);
+            db.metadata.annotations = Some(annotations);
+            is_accepted(&db, &planted)
+        };
+        assert!(accepts("s") && accepts("x, s"));
+        for other in ["", "db-root", "ss", "*"] {
+            assert!(!accepts(other), "{other}");
+        }
+    }
+}
