@@ -726,7 +726,7 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(
-        said.contains("Hello deployed/hello released, and goes without its cleanup"),
+        said.contains("Hello deployed/hello released: it is being deleted and skips its cleanup"),
         "{said}"
     );
     assert!(

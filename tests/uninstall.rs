@@ -94,10 +94,10 @@ async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left(
     assert_eq!(output.status.code(), Some(0), "{told}");
     for words in [
         "2 of 2 parents released",
-        "uninstall/b released, and goes without its cleanup",
+        "uninstall/b released: it is being deleted and skips its cleanup",
         "1 v1/PersistentVolumeClaim stay until somebody deletes them: uninstall/data",
-        "v1/ConfigMap stay, and go with their parents",
-        "operator-host.dev/old, of no controller in this configuration",
+        "v1/ConfigMap stay until their parents are deleted",
+        "operator-host.dev/old of a controller that is not in this configuration",
     ] {
         assert!(told.contains(words), "{words:?} is not in:\n{told}");
     }

@@ -1,4 +1,4 @@
-//! The command line. Every option can also be given as an environment variable.
+//! The command line. Options that can also be given as environment variables name them in `--help`.
 
 pub mod check;
 pub mod compile_plugin;
@@ -23,12 +23,12 @@ mod watch;
 
 use clap::{Parser, Subcommand};
 
-/// Every Kubernetes operator a team needs, in one process: reconcile logic in WebAssembly plugins.
+/// Kubernetes operators in one process, with reconcile logic in WebAssembly plugins.
 #[derive(Debug, Parser)]
 #[command(name = "operator-host", version, propagate_version = true)]
 #[command(after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage or configuration.")]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -36,47 +36,47 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the controllers that a configuration names, until SIGTERM or Ctrl-C
+    /// Run the controllers of a configuration until SIGTERM or Ctrl-C
     Run(run::Args),
-    /// Write a plugin to start from, in Rust, Go or C
+    /// Create a plugin project in Rust, Go or C
     New(new::Args),
-    /// Show which version of each plugin a running host uses, and which it holds back and why
+    /// Show the live version of each plugin in a running host, and the versions held back, with the reasons
     Plugins(plugins::Args),
-    /// Print the CustomResourceDefinition of a plugin, made from its types
+    /// Print the CustomResourceDefinition that a plugin describes
     Crd(crd::Args),
-    /// Print the children and the status that a plugin makes of resources in files, without a cluster
+    /// Print the children and the status that a plugin produces for resources in files, without a cluster
     Render(render::Args),
-    /// Say all that is wrong with a plugin
+    /// Validate a plugin and report every problem
     Check(check::Args),
     /// Show what plugins would change in the cluster, by server-side dry-run
     Diff(diff::Args),
-    /// Make recorded plugin calls again and print what differs
+    /// Repeat recorded plugin calls and print the differences
     Replay(replay::Args),
-    /// Print ConfigMaps that hold plugins, compressed, split and signed where that is wanted
+    /// Print ConfigMaps that hold plugins; compress, split and sign the plugins if necessary
     Pack(pack::Args),
-    /// Sign plugins, each with a statement of what it is
+    /// Sign plugins, each with a statement of its identity
     Sign(sign::Args),
-    /// Say who signed a plugin, and what as
+    /// Verify a plugin's signature, and print the signer and the signed statement
     Verify(verify::Args),
     /// Print the least rights that a configuration and its plugins need, as Roles and bindings
     Rbac(rbac::Args),
-    /// Take the host's finalizers off, so that nothing waits for it once it is gone
+    /// Remove the host's finalizers, so that parents can be deleted after the host is removed
     Uninstall(uninstall::Args),
-    /// Print the JSON Schema of what a WASI command reads or writes
+    /// Print the JSON Schema of the documents that a WASI command reads and writes
     Schema(schema::Args),
-    /// Print the manifest that makes the API server ask the host before it writes a resource
+    /// Print the ValidatingWebhookConfiguration that sends resources to the host for validation
     WebhookManifests(webhook_manifests::Args),
-    /// Compile the plugin on standard input; for the host's own use
+    /// Compile the plugin on standard input (internal)
     #[command(hide = true)]
     CompilePlugin(compile_plugin::Args),
 }
 
-/// How a command failed.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The user gave something that cannot be used: exit code 2.
+    /// The arguments or the configuration are invalid: exit code 2.
     Usage(anyhow::Error),
-    /// Something went wrong: exit code 1.
+    /// Any other failure: exit code 1.
     Other(anyhow::Error),
 }
 
@@ -87,7 +87,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 }
 
 impl Failure {
-    /// The process's exit code.
+    /// Returns the process's exit code.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
@@ -97,8 +97,8 @@ impl Failure {
     }
 }
 
-/// An error with its causes. A cause that is in the words already is not said again: many errors, of libraries too, both
-/// show their cause and have it.
+/// Formats an error with its causes. Omits a cause that the text already contains: many errors, those of libraries too,
+/// print their cause and also return it as `source`.
 #[must_use]
 pub fn words(error: &anyhow::Error) -> String {
     let mut text = error.to_string();

@@ -169,7 +169,7 @@ fn names_that_cannot_be_are_refused_and_nothing_is_overwritten() {
     }
     new("g", &[]).expect(0);
     let again = new("g", &[]).expect(2);
-    assert!(again.err.contains("is there already"), "{}", again.err);
+    assert!(again.err.contains("already exists"), "{}", again.err);
 }
 
 #[test]

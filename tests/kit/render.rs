@@ -77,7 +77,7 @@ fn needs_are_answered_from_the_related_objects_and_defaults_are_filled_in() {
     let desk = Desk::new();
     let missing = desk.render(&sample("mysql"), MYSQL, &[]).expect(1);
     assert!(
-        missing.err.contains("MySQLCluster db: to be tried again") && missing.err.contains("pw"),
+        missing.err.contains("MySQLCluster db: retry requested") && missing.err.contains("pw"),
         "{}",
         missing.err
     );

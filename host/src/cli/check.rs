@@ -1,4 +1,4 @@
-//! `operator-host check`: all that is wrong with a plugin, at once.
+//! `operator-host check`: validates a plugin and reports every problem.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -23,14 +23,14 @@ use crate::rbac::power;
 pub struct Args {
     /// The plugin's WebAssembly file
     plugin: PathBuf,
-    /// Resources to call it with; may be given more than once
+    /// Resources to reconcile with the plugin; repeatable
     #[arg(long, short, value_name = "FILE")]
     sample: Vec<PathBuf>,
 }
 
-/// A ConfigMap holds 1 MiB, in base64 when it is binary.
+/// Bytes that a ConfigMap holds: 1 MiB, with binary data in base64.
 const CONFIG_MAP: usize = 1 << 20;
-/// A call that takes longer makes controllers slow.
+/// The duration above which a call is reported as slow.
 const SLOW: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ enum Level {
     Fail,
 }
 
-/// The list, as it grows.
+/// The results so far.
 #[derive(Default)]
 struct Report {
     lines: Vec<(Level, &'static str, String)>,
@@ -72,10 +72,10 @@ impl Report {
     }
 }
 
-/// Prints the list.
+/// Runs the checks and prints their results.
 ///
 /// # Errors
-/// When the files cannot be read.
+/// When a file cannot be read.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     plugin_file::show_log("off")?;
     let mut report = Report::default();
@@ -87,7 +87,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         Err(error) => {
             report.add(Level::Fail, part(&error), error.to_string());
-            let rest = "the other checks need a plugin that loads";
+            let rest = "skipped: the other checks need a plugin that loads";
             report.add(Level::Warn, "the rest", rest);
         }
     }
@@ -95,7 +95,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(report.failed())))
 }
 
-/// The name of the check that a load error belongs to.
+/// Returns the name of the check that a load error belongs to.
 fn part(error: &LoadError) -> &'static str {
     match error {
         LoadError::TooLarge { .. }
@@ -104,7 +104,7 @@ fn part(error: &LoadError) -> &'static str {
         | LoadError::CompileStalled(_)
         | LoadError::CompileMemory { .. }
         | LoadError::TooMuchCode { .. } => "size",
-        // A process of its own compiles for `run` only.
+        // These occur in `run` only, which compiles in a separate process.
         LoadError::Refused { .. } | LoadError::FailedBefore { .. } | LoadError::Compiler { .. } => "compiler",
         LoadError::NotWasm | LoadError::Malformed { .. } | LoadError::OtherWorld { .. } => "form",
         LoadError::Forbidden { .. } => "imports",
@@ -125,11 +125,7 @@ fn about(plugin: &Plugin, report: &mut Report) {
             plugin.digest()
         ),
     );
-    report.add(
-        Level::Ok,
-        "imports",
-        "nothing but what every plugin gets".to_owned(),
-    );
+    report.add(Level::Ok, "imports", "only what every plugin gets".to_owned());
     let size = plugin.size();
     let text = format!(
         "{} KiB, compiled in {:?}",
@@ -140,7 +136,7 @@ fn about(plugin: &Plugin, report: &mut Report) {
         report.add(
             Level::Warn,
             "size",
-            format!("{text}; more than a ConfigMap holds, which is 1 MiB in base64"),
+            format!("{text}; it does not fit into one ConfigMap, which holds 1 MiB in base64"),
         );
     } else {
         report.add(Level::Ok, "size", text);
@@ -176,11 +172,11 @@ fn about(plugin: &Plugin, report: &mut Report) {
     }
     for kind in &description.makes {
         if let Some(power) = power(kind) {
-            report.add(Level::Warn, "power", format!("it makes {kind}: {power}"));
+            report.add(Level::Warn, "power", format!("the plugin makes {kind}: {power}"));
         }
     }
     if description.makes.contains(&description.parent) {
-        let message = "`makes` names the parent's own kind: each would make another";
+        let message = "`makes` names the parent's own kind: each parent would create another parent";
         report.add(Level::Warn, "describe", message);
     }
 }
@@ -188,7 +184,7 @@ fn about(plugin: &Plugin, report: &mut Report) {
 fn crd(plugin: &Plugin, report: &mut Report) {
     let description = plugin.description();
     let Some(crd) = &description.crd else {
-        let message = "the plugin describes no CustomResourceDefinition: write one, and install it by hand";
+        let message = "the plugin contains no CustomResourceDefinition: write one and install it by hand";
         return report.add(Level::Warn, "crd", message);
     };
     let problems = definition::problems(crd, &description.parent);
@@ -206,7 +202,7 @@ fn crd(plugin: &Plugin, report: &mut Report) {
 
 async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<(), Failure> {
     if args.sample.is_empty() {
-        let message = "not tried: give --sample resource.yaml";
+        let message = "not tested: give --sample resource.yaml";
         report.add(Level::Warn, "samples", message);
         return Ok(());
     }
@@ -236,10 +232,14 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
                 report.add(Level::Fail, "samples", format!("{name}: {error}"));
             }
             (Ok(first), Ok(second)) => match difference(&first, &second, "") {
-                None => report.add(Level::Ok, "determinism", format!("{name}: the same answer twice")),
+                None => report.add(
+                    Level::Ok,
+                    "determinism",
+                    format!("{name}: two calls gave the same answer"),
+                ),
                 Some(difference) => {
                     let message = format!(
-                        "{name}: two answers to one request differ: {difference}; does it depend on memory addresses or on the order of a hash map?"
+                        "{name}: two answers to the same request differ: {difference}; does the plugin depend on memory addresses or on the order of a hash map?"
                     );
                     report.add(Level::Fail, "determinism", message);
                 }
@@ -249,7 +249,7 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
     Ok(())
 }
 
-/// The answer as a document; an *invalid* or *retry* is one too.
+/// Converts the outcome to a document. *Invalid* and *retry* are answers too.
 fn answer(call: &Call<crate::plugin::contract::Response>) -> Result<Value, String> {
     match &call.outcome {
         Ok(response) => serde_json::to_value(response).map_err(|error| error.to_string()),
@@ -279,7 +279,7 @@ fn cost<T>(plugin: &Plugin, name: &str, call: &Call<T>, report: &mut Report) {
     report.add(level, "cost", message);
 }
 
-/// The first place in which two documents differ.
+/// Returns the first place in which two documents differ.
 fn difference(a: &Value, b: &Value, path: &str) -> Option<String> {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => a.keys().chain(b.keys()).find_map(|key| {

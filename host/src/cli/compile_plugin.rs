@@ -1,21 +1,21 @@
-//! `operator-host compile-plugin`: the process that the host starts for each plugin that it compiles.
+//! `operator-host compile-plugin`: the process that the host starts for each plugin to compile.
 
 use std::process::ExitCode;
 
 use crate::plugin::{Limited, compile_plugin};
 
-/// The arguments of `compile-plugin`, as `operator_host_runtime::Outside` gives them.
+/// The arguments of `compile-plugin`, as `operator_host_runtime::Outside` passes them.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Bytes of memory that it may have
+    /// Memory limit in bytes
     memory: u64,
-    /// Seconds of processor time that it may take
+    /// CPU time limit in seconds
     seconds: u64,
-    /// The process that it ends with
+    /// Parent process: this process exits when the parent does
     parent: u32,
 }
 
-/// Compiles the plugin on standard input to machine code on standard output. Called while the process has one thread.
+/// Compiles the plugin on standard input to machine code on standard output. Call it while the process has one thread.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
     compile_plugin(&Limited {

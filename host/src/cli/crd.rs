@@ -1,4 +1,4 @@
-//! `operator-host crd`.
+//! `operator-host crd`: prints a plugin's CustomResourceDefinition.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub struct Args {
 /// Prints the definition as YAML.
 ///
 /// # Errors
-/// When the file is no plugin, or a plugin without a definition.
+/// When the file is not a plugin, or the plugin contains no definition.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let file = &args.plugin;
     let plugin = plugin_file::load(file)
@@ -24,7 +24,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         .with_context(|| file.display().to_string())?;
     let crd = plugin.description().crd.as_ref().ok_or_else(|| {
         anyhow!(
-            "{}: the plugin describes no CustomResourceDefinition",
+            "{}: the plugin contains no CustomResourceDefinition",
             file.display()
         )
     })?;

@@ -1,4 +1,4 @@
-//! `operator-host diff`: what a plugin would change in the cluster.
+//! `operator-host diff`: shows what plugins would change in the cluster.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -21,26 +21,26 @@ use crate::plugin::Plugin;
 /// The options of `diff`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit codes, as of `kubectl diff`: 0 nothing would change, 1 something would, 2 it could not be said for all."
+    after_help = "Exit codes, as in `kubectl diff`: 0 nothing would change, 1 something would change, 2 the result is not known for all."
 )]
 pub struct Args {
     /// The configuration file
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// Only this controller of it
+    /// Show only this controller
     #[arg(long, value_name = "NAME")]
     controller: Option<String>,
-    /// Another plugin file than the configuration names: one that is to be rolled out
+    /// Use this plugin file instead of the configured one, such as a version to be rolled out
     #[arg(long, short, value_name = "FILE", requires = "controller")]
     plugin: Option<PathBuf>,
-    /// Resources as if they were applied, in place of those in the cluster
+    /// Use these resources as if they were applied, instead of those in the cluster
     #[arg(long = "filename", short, value_name = "FILE")]
     filename: Vec<PathBuf>,
-    /// The namespace of the names, and where to look when there are none; left out: that of the kubeconfig, and every
-    /// namespace of the configuration
+    /// The namespace to look in [default: the kubeconfig's namespace for resources given by name, otherwise every
+    /// namespace of the configuration]
     #[arg(long, short, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Only the resources with these names
+    /// Show only the resources with these names
     #[arg(value_name = "NAME", requires = "controller", conflicts_with = "filename")]
     names: Vec<String>,
 }
@@ -48,9 +48,9 @@ pub struct Args {
 /// Prints the differences.
 ///
 /// # Errors
-/// As the exit codes say.
+/// When some differences cannot be determined; the help lists the exit codes.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
-    // As `kubectl diff`: 1 means that something differs, and nothing else.
+    // As in `kubectl diff`, exit code 1 means only that something differs.
     diff(args).await.map_err(|failure| match failure {
         Failure::Usage(error) | Failure::Other(error) => Failure::Usage(error),
     })
@@ -170,7 +170,7 @@ async fn load(args: &Args, controller: &ControllerConfig) -> anyhow::Result<Plug
     Ok(plugin)
 }
 
-/// The namespaces to look for parents in; `None` is all of them.
+/// Returns the namespaces to look for parents in; `None` is all namespaces.
 fn places(args: &Args, config: &Config, namespaced: bool) -> Vec<Option<String>> {
     match &args.namespace {
         _ if !namespaced => vec![None],
@@ -180,7 +180,7 @@ fn places(args: &Args, config: &Config, namespaced: bool) -> Vec<Option<String>>
     }
 }
 
-/// A manifest with its namespace.
+/// Returns a manifest with its namespace filled in.
 fn manifest(document: &Document, named: impl Fn(&str, Option<&str>) -> ObjectName) -> (Value, ObjectName) {
     let mut manifest = document.object.clone();
     let metadata = &document.object["metadata"];

@@ -1,4 +1,4 @@
-//! `operator-host new`: a plugin to start from.
+//! `operator-host new`: creates a plugin project from a template.
 
 mod files;
 mod sdk;
@@ -15,10 +15,10 @@ use super::Failure;
 #[command(disable_version_flag = true)]
 #[command(after_help = "Exit codes: 0 written, 1 it could not be written, 2 wrong usage.")]
 pub struct Args {
-    /// The plugin's folder, which is made; its last part is the plugin's name
+    /// The folder to create; its last component is the plugin's name
     #[arg(value_name = "NAME")]
     folder: PathBuf,
-    /// The language
+    /// The programming language
     #[arg(long, short)]
     lang: Language,
     /// The kind of the custom resource, such as `Greeter`
@@ -30,16 +30,16 @@ pub struct Args {
     /// The kind's version
     #[arg(long, default_value = "v1")]
     version: String,
-    /// The kind's plural in the API's paths; left out: the kind in lower case and an `s`
+    /// The kind's plural in API paths [default: the kind in lower case with an `s`]
     #[arg(long)]
     plural: Option<String>,
-    /// Of a plugin in Rust: the folder of the Rust SDK, or the URL of a git repository that holds it; left out: that of
-    /// the checkout of operator-host around the new folder
+    /// For Rust plugins: the folder of the Rust SDK, or the URL of a git repository that contains it [default: the SDK
+    /// in the operator-host checkout that contains the new folder]
     #[arg(long, env = "OPERATOR_HOST_SDK", value_name = "FOLDER|URL")]
     sdk: Option<String>,
 }
 
-/// What the plugin is written in.
+/// The language of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Language {
     /// A component, with the Rust SDK
@@ -50,7 +50,7 @@ pub enum Language {
     C,
 }
 
-/// What the templates leave open.
+/// The values that fill the templates' placeholders.
 struct Blanks {
     name: String,
     kind: String,
@@ -83,16 +83,16 @@ impl Blanks {
     }
 }
 
-/// Writes the folder, and says what to do next.
+/// Writes the folder and prints the next steps.
 ///
 /// # Errors
-/// When a name cannot be one, the folder is there already, or it cannot be written.
+/// When a name is invalid, the folder exists, or it cannot be written.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let blanks = blanks(args).map_err(Failure::Usage)?;
     let folder = &args.folder;
     if folder.exists() {
         return Err(Failure::Usage(anyhow!(
-            "{} is there already: give another name, or remove it",
+            "{} already exists: give another name, or remove it",
             folder.display()
         )));
     }
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     );
     println!("  cd {}", folder.display());
     println!("  make          # builds build/{}.wasm", blanks.name);
-    println!("  make render   # its children and its status, without a cluster");
+    println!("  make render   # prints its children and its status, without a cluster");
     println!("  make test");
     Ok(())
 }

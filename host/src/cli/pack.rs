@@ -1,4 +1,4 @@
-//! `operator-host pack`.
+//! `operator-host pack`: prints ConfigMaps that hold plugins.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::object::DIGEST_ANNOTATION;
 use crate::plugin::Digest;
 use crate::plugin::pack::{Compression, INDEX_SUFFIX, Index, MAX_PARTS, SIGNATURE_SUFFIX};
 
-/// Bytes of a plugin in one ConfigMap, which may have 1 MiB in all: an index and a signature have room beside them.
+/// Bytes of a plugin in one ConfigMap, which may have 1 MiB in total: this leaves room for an index and a signature.
 const PART: usize = 1_000_000;
 
 /// The options of `pack`.
@@ -20,24 +20,24 @@ pub struct Args {
     /// The plugins' WebAssembly files
     #[arg(required = true)]
     plugins: Vec<PathBuf>,
-    /// The namespace of the ConfigMaps; left out: the one that kubectl uses
+    /// The namespace of the ConfigMaps [default: the namespace that kubectl uses]
     #[arg(long, short)]
     namespace: Option<String>,
     /// How to compress the plugins
     #[arg(long, value_enum, default_value = "auto")]
     compression: Choice,
-    /// Sign the plugins with this private key, as `openssl genpkey -algorithm ed25519` writes it. Without it a signature
-    /// that is beside a plugin's file, as `sign` leaves it, is packed as it is
+    /// Sign the plugins with this private key, as `openssl genpkey -algorithm ed25519` writes it. Without it, a
+    /// signature that `sign` wrote beside a plugin's file is packed unchanged
     #[arg(long, value_name = "FILE")]
     sign_key: Option<PathBuf>,
 }
 
-/// What `--compression` can be.
+/// The values of `--compression`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Choice {
-    /// With zstd when a plugin does not fit a ConfigMap as it is
+    /// With zstd if a plugin does not fit a ConfigMap uncompressed
     Auto,
-    /// Not at all
+    /// No compression
     None,
     /// With zstd
     Zstd,
@@ -48,7 +48,7 @@ enum Choice {
 /// Prints the manifests of ConfigMaps that hold the plugins, and how to mount them.
 ///
 /// # Errors
-/// When a file is no plugin, or has a name that no ConfigMap can hold; when the key is not one.
+/// When a file is not a plugin or its name cannot be a ConfigMap key, or when the key is invalid.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let key = args
         .sign_key
@@ -61,9 +61,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             .await?
             .with_context(|| file.display().to_string())?;
         let (name, bytes) = plugin_file::read(file)?;
-        // What is read anew must be what was found to be a plugin.
+        // The file is read a second time: make sure that it is still the plugin that was loaded.
         if Digest::of(&bytes) != *plugin.digest() {
-            return Err(anyhow!("{} changes while it is packed", file.display()).into());
+            return Err(anyhow!("{} changed while it was packed: try again", file.display()).into());
         }
         let signature = match &key {
             Some(key) => Some(super::sign::statement(&plugin)?.sign(key)),
@@ -72,23 +72,24 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         maps.extend(pack(&name, &bytes, args.compression, signature)?);
     }
     if let Some(twice) = twice(&maps) {
-        let message = anyhow!("two plugins make the ConfigMap {twice}: give their files other names");
+        let message = anyhow!("two plugins need the ConfigMap {twice}: rename one of the files");
         return Err(Failure::Usage(message));
     }
     print!("{}", manifests(&maps, args.namespace.as_deref()));
     Ok(())
 }
 
-/// One ConfigMap, and the digest of the plugin that is in it or that it has a part of.
+/// One ConfigMap, with the digest of the plugin that it contains or contains a part of.
 #[derive(Debug, PartialEq)]
 struct Map {
     name: String,
     digest: Digest,
-    /// By key.
+    /// The data by key.
     data: Vec<(String, Vec<u8>)>,
 }
 
-/// The first ConfigMap has the plugin, or the index and the first part; so a change of form is a change of that one.
+/// Packs one plugin. The first ConfigMap contains the plugin, or the index and the first part, so every change of the
+/// plugin's form changes that ConfigMap.
 fn pack(file: &str, bytes: &[u8], choice: Choice, signature: Option<Vec<u8>>) -> Result<Vec<Map>, Failure> {
     let is_key = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if !file.chars().all(is_key) || file.starts_with("..") {
@@ -106,7 +107,7 @@ fn pack(file: &str, bytes: &[u8], choice: Choice, signature: Option<Vec<u8>>) ->
         Index::split(file, bytes, compression, PART).context("cannot compress the plugin")?;
     if parts.len() > MAX_PARTS {
         let message = anyhow!(
-            "{file} makes {} parts; a host takes {MAX_PARTS} at most",
+            "{file} needs {} parts; a host accepts at most {MAX_PARTS}",
             parts.len()
         );
         return Err(Failure::Usage(message));
@@ -141,7 +142,7 @@ fn pack(file: &str, bytes: &[u8], choice: Choice, signature: Option<Vec<u8>>) ->
         .collect())
 }
 
-/// A name that Kubernetes takes: `echo-plugin` of `echo.wasm`.
+/// Returns a valid object name: `echo-plugin` for `echo.wasm`.
 fn map_name(file: &str) -> String {
     let stem = file.strip_suffix(".wasm").unwrap_or(file).to_ascii_lowercase();
     let stem = stem.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
@@ -160,9 +161,9 @@ fn twice(maps: &[Map]) -> Option<&str> {
 
 fn manifests(maps: &[Map], namespace: Option<&str>) -> String {
     let mut text = String::from(
-        "# Apply this with `kubectl apply --server-side -f -`: without it kubectl keeps a copy of all in an annotation,\n\
-         # which has too little room. Mount all as one folder, the one that the configuration names as `plugins`. With its\n\
-         # `items`, none can bring a file of another, whoever may change it:\n\
+        "# Apply this with `kubectl apply --server-side -f -`: without --server-side, kubectl copies everything into an\n\
+         # annotation, which is too small. Mount all ConfigMaps as one folder, the `plugins` folder of the configuration.\n\
+         # The `items` keep each ConfigMap from providing a file of another one, even if somebody changes it:\n\
          #\n\
          #   volumes:\n\
          #     - name: plugins\n\
@@ -197,7 +198,7 @@ fn manifests(maps: &[Map], namespace: Option<&str>) -> String {
             map.digest
         );
         for (key, bytes) in &map.data {
-            // A string, so its JSON is its YAML.
+            // A JSON string is also valid YAML.
             let value = serde_json::to_string(&ByteString(bytes.clone())).unwrap_or_default();
             let _ = writeln!(text, "  {key}: {value}");
         }

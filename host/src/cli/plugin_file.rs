@@ -1,4 +1,4 @@
-//! The plugin that a command line names.
+//! Reads and loads the plugin that the command line names.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::plugin::pack::Compression;
 use crate::plugin::source;
 use crate::plugin::{EngineOptions, Limits, LoadError, Plugin, Runtime};
 
-/// Reads a plugin's file: its name and its bytes. It may be compressed, and then be named with or without that, or in
-/// parts.
+/// Reads a plugin's file and returns the plugin's name and bytes. The plugin may be compressed or in parts. A
+/// compressed plugin can be named with or without the compression's suffix.
 ///
 /// # Errors
-/// When there is no such file, or it cannot be unpacked.
+/// When the file does not exist or cannot be unpacked.
 pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    // As a configuration names it.
+    // Look the file up as `run` does for a configuration.
     if !file.is_file() && source::is_there(file) {
         let content = source::read_at_rest(file, Limits::default().module);
         let content = content.map_err(|reason| anyhow!("{}: {reason}", file.display()));
@@ -37,15 +37,15 @@ pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
     Ok((name.to_owned(), bytes.map_err(Failure::Usage)?))
 }
 
-/// Reads and loads a plugin; the inner error is the file's fault.
+/// Reads and loads a plugin. The inner error reports what is wrong with the file.
 ///
 /// # Errors
-/// When there is no such file, or no engine.
+/// When the file does not exist, or the engine cannot start.
 pub(super) async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failure> {
     load_with(file, Limits::default()).await
 }
 
-/// As [`load`], with the caps that a configuration gives.
+/// Does what [`load`] does, with the limits of a configuration.
 ///
 /// # Errors
 /// As [`load`].
@@ -59,7 +59,7 @@ pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plug
     Ok(runtime.load(bytes, limits).await)
 }
 
-/// Shows what plugins log, on standard error.
+/// Prints the plugins' log lines on standard error.
 pub(super) fn show_log(level: &str) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(format!("{}={level}", crate::plugin::LOG_TARGET))
         .map_err(|error| Failure::Usage(anyhow!("--log {level:?}: {error}")))?;
@@ -72,7 +72,7 @@ pub(super) fn show_log(level: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the user lets us use colour at all.
+/// Whether the user allows colour.
 pub(super) fn colour() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -1,4 +1,4 @@
-//! `operator-host plugins`: what a running host says of its plugins.
+//! `operator-host plugins`: prints a running host's report about its plugins.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
@@ -14,44 +14,45 @@ use super::{Failure, plugin_file};
 use crate::health::server::socket;
 use crate::plugin::report::{CandidateState, PluginReport};
 
-/// A host's default health port, on this machine.
+/// The host's default health address, on this machine.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
-/// How long the host may take to answer.
+/// The time that the host has to answer.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
-/// A host has one report a controller, each bounded.
+/// Bytes of an answer. A host returns one bounded report per controller.
 const MAX_ANSWER: u64 = 16 << 20;
 
 /// The options of `plugins`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these controllers
+    /// Show only these controllers
     #[arg(value_name = "CONTROLLER")]
     controllers: Vec<String>,
-    /// The running host: its folder of compiled plugins, as in its --cache-dir. What versions change is shown only there,
-    /// to the user that the host runs as
+    /// The compiled-plugin cache of the running host (its --cache-dir). Only the host's own user can connect there, and
+    /// only there the differences that a version makes are shown
     #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
     cache_dir: Option<PathBuf>,
-    /// In place of that its health port, as in its --health-addr; 127.0.0.1:8080 is the default without a folder
+    /// The health address of the running host (its --health-addr), as an alternative to --cache-dir [default:
+    /// 127.0.0.1:8080]
     #[arg(long, env = "OPERATOR_HOST_ADDRESS", value_name = "HOST:PORT")]
     address: Option<String>,
-    /// How to print; a table for people is the default
+    /// The output format [default: a table]
     #[arg(long, short, value_name = "FORMAT")]
     output: Option<Output>,
 }
 
-/// How to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// All that is known, as YAML
+    /// The whole report as YAML
     Yaml,
-    /// The same as JSON
+    /// The whole report as JSON
     Json,
 }
 
-/// Asks the host and prints.
+/// Queries the host and prints its report.
 ///
 /// # Errors
-/// When there is no host at the address, or it has no such controller.
+/// When no host answers at the address, or the host has no such controller.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let folder = args.cache_dir.as_deref().filter(|_| args.address.is_none());
     let socket = folder.map(socket);
@@ -75,7 +76,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         .and_then(|reports| reports)
         .with_context(|| {
             format!(
-                "cannot ask the host at {place}: is it running, with that --cache-dir or that --health-addr"
+                "cannot connect to the host at {place}: check that it runs with this --cache-dir or --health-addr"
             )
         })?;
     for name in &args.controllers {
@@ -104,7 +105,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One request of HTTP/1.0, whose answer ends with the connection.
+/// Sends one HTTP/1.0 request. The answer ends when the connection closes.
 async fn ask(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     host: &str,
@@ -118,12 +119,16 @@ async fn ask(
     let status = String::from_utf8_lossy(head);
     let status = status.lines().next().unwrap_or_default();
     if !status.contains(" 200 ") {
-        bail!("it answered {status}: {}", String::from_utf8_lossy(body).trim());
+        bail!(
+            "the host answered {status}: {}",
+            String::from_utf8_lossy(body).trim()
+        );
     }
-    serde_json::from_slice(body).context("it answered something else than reports of plugins")
+    serde_json::from_slice(body).context("the answer is not a report about plugins")
 }
 
-/// A line a controller as `kubectl` would print it, then what is not well, and what can be gone back to.
+/// Formats one line per controller in the style of `kubectl`, then the problems of each and the versions that it can
+/// return to.
 fn table(reports: &[PluginReport], now: Timestamp, colour: bool) -> String {
     let head = ["CONTROLLER", "PLUGIN", "VERSION", "DIGEST", "AGE", "CANDIDATE"].map(str::to_owned);
     let mut rows = vec![head];
@@ -214,7 +219,7 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, colour: boo
         }
     }
     if !others.is_empty() {
-        let _ = writeln!(text, "  can be gone back to: {}", others.join(", "));
+        let _ = writeln!(text, "  earlier versions: {}", others.join(", "));
     }
 }
 
@@ -222,7 +227,7 @@ fn short(digest: &str) -> String {
     digest.trim_start_matches("sha256:").chars().take(12).collect()
 }
 
-/// As `kubectl` shows ages.
+/// Formats an age as `kubectl` does.
 fn age(since: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(since).as_secs().max(0);
     match seconds {
@@ -290,7 +295,7 @@ mod tests {
                  -a\n    \
                  +b\n     \
                   c\n  \
-               can be gone back to: cccccccccccc (0.9.0, live 25h ago)\n"
+               earlier versions: cccccccccccc (0.9.0, live 25h ago)\n"
         );
         let coloured = table(&reports, now, true);
         assert!(coloured.contains("\x1b[31m-a\x1b[0m"), "{coloured}");

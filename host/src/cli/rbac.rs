@@ -1,4 +1,4 @@
-//! `operator-host rbac`: the least rights for a configuration and its plugins.
+//! `operator-host rbac`: prints the least rights for a configuration and its plugins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -23,13 +23,13 @@ use crate::rbac::{Rights, Scope, rights};
 /// The options of `rbac`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The kinds come from the definitions that the plugins carry, from those given with --crd, and from what Kubernetes \
-itself brings; the current cluster is asked for what is left.")]
+Kinds are looked up in the plugins' CustomResourceDefinitions, in those given with --crd, among Kubernetes' built-in \
+kinds, and finally in the current cluster.")]
 pub struct Args {
     /// The configuration file
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// Who the host is in the cluster
+    /// The host's ServiceAccount
     #[arg(
         long,
         env = "OPERATOR_HOST_SERVICE_ACCOUNT",
@@ -38,10 +38,10 @@ pub struct Args {
         value_parser = account
     )]
     service_account: ServiceAccount,
-    /// CustomResourceDefinitions of kinds that no plugin defines
+    /// Files with CustomResourceDefinitions of kinds that no plugin defines; repeatable
     #[arg(long, value_name = "FILE")]
     crd: Vec<PathBuf>,
-    /// How to print
+    /// The output format
     #[arg(
         long,
         short,
@@ -52,7 +52,7 @@ pub struct Args {
     output: Output,
 }
 
-/// How to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// Documents for `kubectl apply`
@@ -61,7 +61,7 @@ enum Output {
     Json,
     /// Values for the Helm chart
     Helm,
-    /// Each permission with who needs it, for people
+    /// Each permission with the component that needs it
     Table,
 }
 
@@ -80,7 +80,7 @@ fn account(text: &str) -> Result<ServiceAccount, String> {
 /// Prints the rights.
 ///
 /// # Errors
-/// Wrong configuration, a plugin that cannot be loaded, a kind that nobody knows.
+/// When the configuration is invalid, a plugin cannot be loaded, or a kind is unknown.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
     let descriptions = describe(&config).await?;
@@ -103,7 +103,7 @@ async fn describe(config: &Config) -> Result<Vec<Description>, Failure> {
         let description = plugin.description();
         if description.parent != controller.parent {
             return Err(Failure::Usage(anyhow!(
-                "{}: the plugin is for {}, and the controller {:?} for {}: name the plugin of that kind",
+                "{}: the plugin reconciles {}, but the controller {:?} reconciles {}: configure the plugin for that kind",
                 file.display(),
                 description.parent,
                 controller.name,
@@ -115,7 +115,7 @@ async fn describe(config: &Config) -> Result<Vec<Description>, Failure> {
     Ok(descriptions)
 }
 
-/// All kinds that the configuration names, or an error that says what to give.
+/// Looks up every kind that the configuration names. The error names the definition to supply.
 async fn resources(
     config: &Config,
     descriptions: &[Description],
@@ -158,8 +158,8 @@ async fn resources(
         };
         let found = found.map_err(|why| {
             Failure::Usage(anyhow!(
-                "the plural of {kind} is not known: no plugin brings its CustomResourceDefinition, and {why}; give the \
-                 definition with --crd FILE, or connect to a cluster that has it"
+                "the plural of {kind} is not known: no plugin contains its CustomResourceDefinition, and {why}; give the \
+                 definition with --crd FILE, or connect to a cluster that serves it"
             ))
         })?;
         resources.insert(
@@ -199,10 +199,10 @@ fn print(output: Output, rights: &Rights, account: &ServiceAccount) -> Result<St
     })
 }
 
-/// The chart makes the objects itself, with its own names; it needs the rules.
+/// Returns the rules only: the chart creates the objects, with its own names.
 fn helm(manifests: &[Manifest], host: &ServiceAccount) -> Value {
     let mut grants: BTreeMap<ServiceAccount, Value> = BTreeMap::new();
-    // Each role comes before its binding.
+    // Each role is followed by its binding.
     for pair in manifests.chunks_exact(2) {
         let (rules, namespace, subjects) = match pair {
             [Manifest::ClusterRole(role), Manifest::ClusterRoleBinding(binding)] => {

@@ -1,4 +1,4 @@
-//! `operator-host render`: what a plugin makes of resources in files.
+//! `operator-host render`: prints what a plugin produces for resources in files.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -26,16 +26,16 @@ pub struct Args {
     /// The plugin's WebAssembly file
     #[arg(long, short, env = "OPERATOR_HOST_PLUGIN", value_name = "FILE")]
     plugin: PathBuf,
-    /// The custom resources, in one or more files of one or more documents
+    /// Files with the custom resources, one or more documents each; repeatable
     #[arg(long = "filename", short, required = true, value_name = "FILE")]
     filename: Vec<PathBuf>,
-    /// What exists of their children, such as the output of `kubectl get pods -o yaml`
+    /// Existing children, such as the output of `kubectl get pods -o yaml`
     #[arg(long, value_name = "FILE")]
     children: Vec<PathBuf>,
-    /// What the plugin may find when it asks to read other objects
+    /// Objects that the plugin finds when it asks to read others
     #[arg(long, value_name = "FILE")]
     related: Vec<PathBuf>,
-    /// The host's clock; fixed by default, so that the same files give the same rendering
+    /// The time of the host's clock. The default is fixed, so that the same files give the same output
     #[arg(
         long,
         env = "OPERATOR_HOST_NOW",
@@ -43,7 +43,7 @@ pub struct Args {
         value_name = "RFC3339"
     )]
     now: Timestamp,
-    /// How to print
+    /// The output format
     #[arg(
         long,
         short,
@@ -52,13 +52,13 @@ pub struct Args {
         value_name = "FORMAT"
     )]
     output: Output,
-    /// Print the difference to an earlier rendering instead
+    /// Print the differences from an earlier rendering instead
     #[arg(long, value_name = "FILE")]
     diff: Option<PathBuf>,
-    /// Render again whenever one of the files is saved, until Ctrl-C
+    /// Render again whenever one of the files changes, until Ctrl-C
     #[arg(long, short)]
     watch: bool,
-    /// Which of the plugin's log lines to show, from `off` to `trace`
+    /// The plugin log lines to print, from `off` to `trace`
     #[arg(long, env = "OPERATOR_HOST_LOG", default_value = "info", value_name = "LEVEL")]
     log: String,
 }
@@ -66,7 +66,7 @@ pub struct Args {
 /// Renders every resource.
 ///
 /// # Errors
-/// As the exit codes say.
+/// The help lists the exit codes.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     plugin_file::show_log(&args.log)?;
     if args.watch {
@@ -86,7 +86,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
 
 async fn once(args: &Args) -> Result<ExitCode, Failure> {
     render(args).await.map_err(|failure| match failure {
-        // As `diff` itself: 1 means that something differs, and nothing else.
+        // As in `diff`, exit code 1 means only that something differs.
         Failure::Other(error) if args.diff.is_some() => Failure::Usage(error),
         other => other,
     })
@@ -123,7 +123,7 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
                     format!(": {}", reason.as_deref().unwrap_or("InvalidSpec"))
                 }
                 PassError::Evaluate(EvaluateError::Call(CallError::Retry { .. })) => {
-                    ": to be tried again".into()
+                    ": retry requested".into()
                 }
                 _ => String::new(),
             };
@@ -147,10 +147,10 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
     })
 }
 
-/// The resources, with their defaults.
+/// Reads the resources and fills in their defaults.
 ///
 /// # Errors
-/// Everything that does not fit, in all files.
+/// When a resource does not fit its definition; lists every problem of all files.
 pub(super) fn parents(
     files: &[PathBuf],
     plugin: &Plugin,
@@ -185,7 +185,7 @@ pub(super) fn parents(
         }
     }
     if parents.is_empty() && wrong.is_empty() {
-        wrong.push("there is no resource in the files".into());
+        wrong.push("the files contain no resource".into());
     }
     if !wrong.is_empty() {
         return Err(Failure::Usage(anyhow!(wrong.join("\n"))));

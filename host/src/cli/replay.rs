@@ -1,4 +1,4 @@
-//! `operator-host replay`: recorded calls, made again.
+//! `operator-host replay`: repeats recorded calls.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -16,28 +16,30 @@ use crate::record::{Answer, Record, Version, mask};
 
 /// The options of `replay`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit codes: 0 every answer is the recorded one, 1 some differ, 2 everything else.")]
+#[command(
+    after_help = "Exit codes: 0 every answer equals the recorded one, 1 some answers differ, 2 everything else."
+)]
 pub struct Args {
-    /// The plugin's WebAssembly file: the one that was recorded, or one to compare with it
+    /// The plugin's WebAssembly file: the recorded version, or one to compare with it
     #[arg(long, short, env = "OPERATOR_HOST_PLUGIN", value_name = "FILE")]
     plugin: PathBuf,
-    /// Records, as `run --record` writes them, and folders of them
+    /// Records that `run --record` wrote, or folders of them
     #[arg(required = true, value_name = "RECORD")]
     records: Vec<PathBuf>,
-    /// Which of the plugin's log lines to show, from `off` to `trace`
+    /// The plugin log lines to print, from `off` to `trace`
     #[arg(long, env = "OPERATOR_HOST_LOG", default_value = "off", value_name = "LEVEL")]
     log: String,
 }
 
-/// Bytes that a record may have: more than a request and an answer with their default limits.
+/// Bytes of a record: more than a request and an answer with their default limits.
 const LIMIT: usize = 64 << 20;
 
-/// Makes every call and prints what differs.
+/// Repeats every call and prints the differences.
 ///
 /// # Errors
-/// When a file is no record, or of another plugin's kind; when the plugin does not load.
+/// When a file is not a record or its kind is not the plugin's, or when the plugin does not load.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
-    // As `diff` itself: 1 means that something differs, and nothing else.
+    // As in `diff`, exit code 1 means only that something differs.
     replay(args).await.map_err(|failure| match failure {
         Failure::Usage(error) | Failure::Other(error) => Failure::Usage(error),
     })
@@ -53,7 +55,7 @@ async fn replay(args: Args) -> Result<ExitCode, Failure> {
         collect(path, &mut files).with_context(|| format!("cannot read {}", path.display()))?;
     }
     if files.is_empty() {
-        return Err(anyhow!("there is no record (*.json) in the folders").into());
+        return Err(anyhow!("the folders contain no record (*.json)").into());
     }
     let mut records = Vec::with_capacity(files.len());
     for file in files {
@@ -89,7 +91,7 @@ async fn replay(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(different > 0)))
 }
 
-/// A file, or all records in a folder and the folders in it, by name.
+/// Collects a file, or all records in a folder and its subfolders, by name.
 fn collect(path: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     if !std::fs::metadata(path)?.is_dir() {
         files.push(path.to_owned());
@@ -109,9 +111,10 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
 
 fn read(file: &Path, plugin: &Plugin) -> anyhow::Result<Record> {
     let text = files::read(file, LIMIT)?;
-    let record: Record = serde_json::from_slice(&text).context("this is no record of a plugin call")?;
+    let record: Record =
+        serde_json::from_slice(&text).context("the file is not a record of a plugin call")?;
     let Some(request) = &record.input.request else {
-        return Err(anyhow!("a record holds a request; this one has none"));
+        return Err(anyhow!("the record contains no request"));
     };
     let types = request.parent.types.as_ref();
     let (kind, expected) = (
@@ -121,7 +124,7 @@ fn read(file: &Path, plugin: &Plugin) -> anyhow::Result<Record> {
     if kind != Some((&expected.api_version, &expected.kind)) {
         let found = kind_of(&serde_json::to_value(&*request.parent)?);
         return Err(anyhow!(
-            "the call is about {found}; the plugin reconciles {expected}"
+            "the recorded call is for {found}, but the plugin reconciles {expected}"
         ));
     }
     Ok(record)
@@ -134,13 +137,13 @@ async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<Answer> {
         (Export::Cleanup, Some(request)) => Answer::of(&plugin.cleanup(request).await.outcome),
         _ => {
             return Err(anyhow!(
-                "a record is of `reconcile` or `cleanup`; this one is of `describe`"
+                "only `reconcile` and `cleanup` can be replayed; this is a record of `describe`"
             ));
         }
     })
 }
 
-/// The answer as it would be recorded: its Secrets are masked beside the same request.
+/// Formats the answer as a record contains it, with the same masking of Secrets.
 fn text(record: &Record, answer: &Answer) -> anyhow::Result<String> {
     let mut document = serde_json::to_value(Record {
         output: answer.clone(),
@@ -152,7 +155,7 @@ fn text(record: &Record, answer: &Answer) -> anyhow::Result<String> {
     Ok(serde_saphyr::to_string(&answer)?)
 }
 
-/// Leaves out the fields of an answer that say nothing.
+/// Removes the empty fields of an answer.
 fn tidy(answer: &mut Value) {
     let bodies = answer
         .as_object_mut()

@@ -1,4 +1,4 @@
-//! `operator-host schema`.
+//! `operator-host schema`: prints the JSON Schema of the contract's documents.
 
 use clap::ValueEnum;
 use schemars::{Schema, schema_for};
@@ -9,21 +9,21 @@ use crate::plugin::contract::{CommandInput, CommandOutput};
 /// The options of `schema`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What the plugin reads (request) or writes (response)
+    /// The document that the plugin reads (request) or writes (response)
     document: Document,
 }
 
 /// A document of the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Document {
-    /// What a WASI command reads from standard input
+    /// The document that a WASI command reads from standard input
     Request,
-    /// What it writes to standard output
+    /// The document that a WASI command writes to standard output
     Response,
 }
 
 impl Document {
-    /// Its JSON Schema, of draft 2020-12.
+    /// Returns the document's JSON Schema, draft 2020-12.
     #[must_use]
     pub fn schema(self) -> Schema {
         match self {
@@ -36,7 +36,7 @@ impl Document {
 /// Prints the schema.
 ///
 /// # Errors
-/// None that is known.
+/// Never at present.
 pub fn run(args: &Args) -> Result<(), Failure> {
     println!("{}", serde_json::to_string_pretty(&args.document.schema())?);
     Ok(())

@@ -1,4 +1,4 @@
-//! `operator-host sign`.
+//! `operator-host sign`: signs plugins.
 
 use std::path::{Path, PathBuf};
 
@@ -25,10 +25,10 @@ pub struct Args {
     key: PathBuf,
 }
 
-/// Writes the signature of each plugin beside it, as `<plugin>.sig`.
+/// Writes the signature of each plugin beside its file, as `<plugin>.sig`.
 ///
 /// # Errors
-/// When a file is no plugin or has no version that can be compared; when the key is not one.
+/// When a file is not a plugin, its version cannot be compared, or the key is invalid.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let key = signing_key(&args.key)?;
     for file in &args.plugins {
@@ -50,10 +50,10 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What there is to sign of a plugin.
+/// Returns the statement to sign for a plugin.
 ///
 /// # Errors
-/// When its version cannot be compared with others.
+/// When the plugin's version cannot be compared with others.
 pub(super) fn statement(plugin: &Plugin) -> Result<Statement, Failure> {
     Statement::of(plugin.description(), *plugin.digest())
         .map_err(|reason| Failure::Usage(anyhow!("the plugin cannot be signed: its version {reason}")))
@@ -62,22 +62,22 @@ pub(super) fn statement(plugin: &Plugin) -> Result<Statement, Failure> {
 /// Reads a private key.
 ///
 /// # Errors
-/// When the file is not one.
+/// When the file does not contain one.
 pub(super) fn signing_key(file: &Path) -> Result<SigningKey, Failure> {
     let pem = files::read(file, KEY_LIMIT).with_context(|| format!("cannot read {}", file.display()));
     let key = SigningKey::parse(&pem.map_err(Failure::Usage)?).ok_or_else(|| {
         anyhow!(
-            "{} is no private ed25519 key in PEM: make one with `openssl genpkey -algorithm ed25519`",
+            "{} is not a private ed25519 key in PEM: create one with `openssl genpkey -algorithm ed25519`",
             file.display()
         )
     });
     key.map_err(Failure::Usage)
 }
 
-/// The signature beside a plugin's file, when there is one.
+/// Reads the signature beside a plugin's file, if there is one.
 ///
 /// # Errors
-/// When it is none, or of another version.
+/// When the file is not a signature, or it signs another version.
 pub(super) fn beside(file: &Path, name: &str, digest: &Digest) -> Result<Option<Vec<u8>>, Failure> {
     let path = place(file, name);
     let wrong = |error: anyhow::Error| Failure::Usage(error.context(path.display().to_string()));
@@ -90,14 +90,14 @@ pub(super) fn beside(file: &Path, name: &str, digest: &Digest) -> Result<Option<
     let statement = statement.map_err(|error| wrong(error.into()))?;
     if statement.digest != *digest {
         return Err(wrong(anyhow!(
-            "it is the signature of {}, and the plugin is {digest}: sign it again, or delete the signature",
+            "the signature is for {}, but the plugin is {digest}: sign the plugin again, or delete the signature",
             statement.digest
         )));
     }
     Ok(Some(text))
 }
 
-/// Where the signature of a plugin is: `name` is the plugin's own, without what says how its file is compressed.
+/// Returns the path of a plugin's signature. `name` is the plugin's name without the suffix of its compression.
 pub(super) fn place(file: &Path, name: &str) -> PathBuf {
     file.with_file_name(format!("{name}{SIGNATURE_SUFFIX}"))
 }

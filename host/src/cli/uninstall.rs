@@ -1,4 +1,4 @@
-//! `operator-host uninstall`.
+//! `operator-host uninstall`: removes the host's finalizers.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,27 +16,27 @@ use crate::uninstall::{Holder, Left, Uninstall};
 /// The options of `uninstall`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Stop the host before: one that runs puts its finalizers back. It needs the rights to list parents and children and \
+Stop the host first: a running host restores its finalizers. Requires the rights to list parents and children and \
 to patch parents. Exit codes: 0 released, 1 something could not be released, 2 wrong usage or configuration.")]
 pub struct Args {
-    /// The configuration that the host ran with; the plugins' files need not be there
+    /// The configuration that the host ran with; the plugin files need not exist
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// The namespace that the host ran in, where its Leases are
+    /// The namespace that the host ran in, which contains its Leases
     #[arg(long, short, env = "OPERATOR_HOST_NAMESPACE", default_value = "operator-host")]
     namespace: String,
-    /// Release though a Lease says that a host still runs
+    /// Release the parents even if a Lease shows a running host
     #[arg(long)]
     force: bool,
-    /// Say what would be released, and change nothing
+    /// Print what would be released without changing anything
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Releases every parent of every controller, and says what it left.
+/// Releases every parent of every controller and reports what remains.
 ///
 /// # Errors
-/// Wrong configuration, no cluster.
+/// When the configuration is invalid or the cluster cannot be reached.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     let config = Config::load_without_plugins(&args.config).map_err(|error| Failure::Usage(error.into()))?;
     let metrics = Arc::new(Metrics::unread());
@@ -51,7 +51,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         let holders = uninstall.holders(&args.namespace).await?;
         if let Some(Holder { lease, identity }) = holders.first() {
             return Err(Failure::Other(anyhow!(
-                "a host still runs, which would put its finalizers back: {identity} holds the Lease {lease}; stop it \
+                "a running host would restore its finalizers: {identity} holds the Lease {lease}; stop it \
                  first (kubectl scale deployment operator-host --replicas=0), or give --force"
             )));
         }
@@ -77,11 +77,11 @@ fn say(controller: &str, kind: &str, left: &Left, dry_run: bool) {
     let done = if dry_run { "would be released" } else { "released" };
     println!("{controller}:");
     if !left.served {
-        println!("  the cluster does not serve {kind}: there is nothing to release");
+        println!("  the cluster does not serve {kind}: nothing to release");
     }
     for held in &left.held {
         let goes = match held.terminating {
-            true => ", and goes without its cleanup, since it is being deleted",
+            true => ": it is being deleted and skips its cleanup",
             false => "",
         };
         println!("  {kind} {} {done}{goes}", held.name);
@@ -94,7 +94,7 @@ fn say(controller: &str, kind: &str, left: &Left, dry_run: bool) {
         );
     }
     for (kind, count) in &left.owned {
-        println!("  {count} {kind} stay, and go with their parents");
+        println!("  {count} {kind} stay until their parents are deleted");
     }
     for (kind, names) in &left.retained {
         let names: Vec<_> = names.iter().map(ToString::to_string).collect();
@@ -106,7 +106,7 @@ fn say(controller: &str, kind: &str, left: &Left, dry_run: bool) {
     }
     for (finalizer, count) in &left.foreign {
         println!(
-            "  {count} parents also have the finalizer {finalizer}, of no controller in this configuration: it stays"
+            "  {count} parents also have the finalizer {finalizer} of a controller that is not in this configuration: it stays"
         );
     }
 }

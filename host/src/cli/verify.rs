@@ -1,4 +1,4 @@
-//! `operator-host verify`.
+//! `operator-host verify`: verifies a plugin's signature.
 
 use std::path::PathBuf;
 
@@ -12,25 +12,25 @@ use crate::plugin::trust::Trust;
 
 /// The options of `verify`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit codes: 0 a host would take it, 1 it would not, 2 wrong usage.")]
+#[command(after_help = "Exit codes: 0 a host would accept the plugin, 1 it would not, 2 wrong usage.")]
 pub struct Args {
     /// The plugin's WebAssembly file
     plugin: PathBuf,
-    /// The public keys, as --signature-keys of `run` takes them
+    /// The public keys, in the format of `run --signature-keys`
     #[arg(long, env = "OPERATOR_HOST_SIGNATURE_KEYS", value_name = "FILE")]
     keys: PathBuf,
-    /// Count only the keys that sign for this controller
+    /// Accept only the keys that sign for this controller
     #[arg(long, value_name = "NAME")]
     controller: Option<String>,
-    /// The signature's file; left out: `<plugin>.sig`, beside the plugin
+    /// The signature file [default: `<plugin>.sig` beside the plugin]
     #[arg(long, value_name = "FILE")]
     signature: Option<PathBuf>,
 }
 
-/// Says who signed the plugin, and as what.
+/// Verifies the signature and prints the signer and the statement.
 ///
 /// # Errors
-/// When a host would not take it, and why.
+/// When a host would not accept the plugin; the error contains the reason.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let keys = Keys::load(&args.keys).map_err(|error| Failure::Usage(error.into()))?;
     let (name, _) = plugin_file::read(&args.plugin)?;
@@ -52,7 +52,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let signed = trust
         .check(*plugin.digest(), &description.parent, Some(&signature))
         .with_context(|| args.plugin.display().to_string())?;
-    let signed = signed.ok_or_else(|| anyhow!("no signature was asked for"))?;
+    let signed = signed.ok_or_else(|| anyhow!("no signature was required"))?;
     signed
         .describes(description)
         .with_context(|| args.plugin.display().to_string())?;

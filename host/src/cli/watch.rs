@@ -1,4 +1,4 @@
-//! Doing something again whenever a file is saved.
+//! Repeats work whenever a file changes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,23 @@ use notify::{RecursiveMode, Watcher};
 use super::Failure;
 use crate::plugin::Digest;
 
-/// An editor saves in steps, a compiler writes in pieces: a file has come to rest after such a silence.
+/// The time without changes after which a file counts as complete. Editors and compilers write in several steps.
 const REST: Duration = Duration::from_millis(100);
 
-/// Does `work` now, and again whenever the contents of one of the files have changed. Returns only when they cannot be
-/// watched.
+/// Runs `work` now, and again whenever the content of one of the files changes.
 ///
 /// # Errors
-/// When they cannot be watched.
+/// When the files cannot be watched. It does not return otherwise.
 pub(super) async fn whenever_changed(files: Vec<PathBuf>, work: impl AsyncFn()) -> Result<ExitCode, Failure> {
     let (changed, mut changes) = tokio::sync::mpsc::channel(1);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // That a file was read is no news; one that waits to be told is as good as many.
+        // Ignore reads. One pending notification is enough.
         if event.is_ok_and(|event| !event.kind.is_access()) {
             let _ = changed.try_send(());
         }
     })
     .context("cannot watch files")?;
-    // The folders, since a file that is replaced is another file.
+    // Watch the folders: a watch on a file does not follow its replacement.
     let folders: BTreeSet<&Path> = files.iter().map(|file| folder(file)).collect();
     for folder in folders {
         watcher
@@ -54,7 +53,7 @@ fn folder(file: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// `None` for a file that is not there.
+/// Returns the digest of each file; `None` for a missing one.
 fn contents(files: &[PathBuf]) -> Vec<Option<Digest>> {
     let digest = |file: &PathBuf| std::fs::read(file).ok().map(|bytes| Digest::of(&bytes));
     files.iter().map(digest).collect()

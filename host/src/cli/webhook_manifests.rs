@@ -1,4 +1,4 @@
-//! `operator-host webhook-manifests`: what tells the API server to ask the host before it writes a resource.
+//! `operator-host webhook-manifests`: prints the ValidatingWebhookConfiguration that sends resources to the host.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,54 +30,54 @@ pub struct Args {
     /// The Service's port
     #[arg(long, default_value_t = 443, value_name = "PORT")]
     port: u16,
-    /// In place of a Service: where the API server finds the host, such as `https://10.0.0.1:8443/validate`
+    /// The URL of the host's webhook, instead of a Service, such as `https://10.0.0.1:8443/validate`
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// The certificate authority that the API server is to trust, PEM; left out when something else fills it in, such as
-    /// cert-manager's annotation
+    /// The PEM file of the certificate authority that the API server should trust; omit it when another component
+    /// injects the authority, such as cert-manager
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// What the API server does when the host gives no verdict
+    /// What the API server does when the host does not answer
     #[arg(long, default_value = "fail", value_name = "POLICY")]
     failure_policy: FailurePolicy,
-    /// How many seconds the API server waits
+    /// The seconds that the API server waits for an answer
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u8).range(1..=30))]
     timeout: u8,
-    /// The host's ServiceAccount: what it changes itself, such as its finalizers, is not reviewed
+    /// The host's ServiceAccount; the webhook skips its changes, such as those to finalizers
     #[arg(
         long,
         default_value = "operator-host/operator-host",
         value_name = "NAMESPACE/NAME"
     )]
     account: String,
-    /// For API servers before 1.28, which know no `matchConditions`: they send the host's own changes, and objects that
-    /// are being deleted, to the host as well
+    /// Omit `matchConditions`, which API servers before 1.28 do not support: these servers also send the host's own
+    /// changes, and objects that are being deleted
     #[arg(long)]
     no_match_conditions: bool,
-    /// How to print: the manifest is the default
+    /// The output format [default: the manifest]
     #[arg(long, short, value_name = "FORMAT")]
     output: Option<Output>,
     /// The name of the object
     #[arg(long, default_value = "operator-host", value_name = "NAME")]
     name: String,
-    /// CustomResourceDefinitions of kinds that no plugin defines
+    /// Files with CustomResourceDefinitions of kinds that no plugin defines; repeatable
     #[arg(long, value_name = "FILE")]
     crd: Vec<PathBuf>,
 }
 
-/// How to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// As values of the Helm chart, which knows the Service and the authority itself
+    /// Values for the Helm chart, which adds the Service and the certificate authority
     Helm,
 }
 
-/// See `failurePolicy` of admission webhooks.
+/// The `failurePolicy` of an admission webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FailurePolicy {
-    /// It refuses the write: nothing invalid gets in, and nothing at all while no replica answers
+    /// Refuse the write: no invalid resource is stored, and no resource at all while no replica answers
     Fail,
-    /// It writes all the same: the resource's conditions say later what is wrong
+    /// Accept the write: the resource's conditions report problems later
     Ignore,
 }
 
@@ -93,7 +93,7 @@ impl FailurePolicy {
 /// Prints a ValidatingWebhookConfiguration.
 ///
 /// # Errors
-/// Wrong configuration, a plugin that cannot be loaded, a kind whose definition nobody has.
+/// When the configuration is invalid, a plugin cannot be loaded, or the definition of a kind is unknown.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
     let client = match args.output {
@@ -124,7 +124,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The user that a ServiceAccount is.
+/// Returns the user name of a ServiceAccount.
 fn account(text: &str) -> Result<String, Failure> {
     let (namespace, name) = text
         .split_once('/')
@@ -151,17 +151,17 @@ fn client_config(args: &Args) -> Result<Value, Failure> {
             .map_err(Failure::Usage)?;
         if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
             return Err(Failure::Usage(anyhow!(
-                "{} holds no certificate in PEM",
+                "{} contains no certificate in PEM",
                 file.display()
             )));
         }
-        // As base64, which is what its JSON is.
+        // `ByteString` serializes to base64, the JSON form of `caBundle`.
         client["caBundle"] = json!(k8s_openapi::ByteString(pem));
     }
     Ok(client)
 }
 
-/// The plurals that definitions in files give, by group and kind.
+/// Reads the plurals from definitions in files, by group and kind.
 fn definitions(files: &[PathBuf]) -> Result<BTreeMap<(String, String), String>, Failure> {
     let mut given = BTreeMap::new();
     for file in files {
@@ -171,7 +171,7 @@ fn definitions(files: &[PathBuf]) -> Result<BTreeMap<(String, String), String>, 
     Ok(given)
 }
 
-/// Group, kind and plural of a definition.
+/// Returns group, kind and plural of a definition.
 fn named(crd: &Value) -> Option<((String, String), String)> {
     let spec = &crd["spec"];
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -195,7 +195,7 @@ async fn plural(
     let own = plugin.description().crd.as_ref().and_then(named);
     own.filter(|(of, _)| *of == key).map(|(_, plural)| plural).ok_or_else(|| {
         Failure::Usage(anyhow!(
-            "the plural of {parent} is not known: the plugin {} brings no CustomResourceDefinition of it; give it with \
+            "the plural of {parent} is not known: the plugin {} does not contain its CustomResourceDefinition; give the definition with \
              --crd FILE",
             file.display()
         ))
@@ -212,7 +212,7 @@ fn webhook(
     let parent = &controller.parent;
     let version = parent.api_version.rsplit('/').next().unwrap_or_default();
     let mut webhook = json!({
-        // It has to be a domain name with three parts; users see it in what is denied.
+        // A webhook's name must be a domain name with at least three labels. Users see it when a request is denied.
         "name": format!("{}.operator-host.dev", controller.name),
         "admissionReviewVersions": ["v1"],
         "failurePolicy": args.failure_policy.as_str(),
@@ -228,8 +228,9 @@ fn webhook(
         "timeoutSeconds": args.timeout,
     });
     if !args.no_match_conditions {
-        // Without these, a host that does not answer, because its certificate has expired say, could not take its own
-        // finalizers off: nothing could be deleted until the certificate is renewed.
+        // Exclude deletions and the host's own changes. Without these conditions, a host that does not answer, for
+        // example because its certificate has expired, could not remove its finalizers: nothing could be deleted until
+        // the certificate is renewed.
         webhook["matchConditions"] = json!([
             { "name": "stays", "expression": "!has(object.metadata.deletionTimestamp)" },
             {
@@ -239,7 +240,7 @@ fn webhook(
         ]);
     }
     if !config.namespaces.is_empty() {
-        // Of other namespaces the host knows nothing. Kubernetes labels every namespace with its name since 1.21.
+        // The host ignores other namespaces. Kubernetes 1.21 and later labels every namespace with its name.
         webhook["namespaceSelector"] = json!({
             "matchExpressions": [{
                 "key": "kubernetes.io/metadata.name", "operator": "In", "values": config.namespaces,

@@ -1,13 +1,13 @@
-//! What `new` writes, by language. What the samples of this repository have too is taken from them: the loop around
-//! Hello, the bindings and the JSON of Echo in C, the versions of the Rust plugins' dependencies.
+//! The files that `new` writes, by language. Files that this repository's samples contain too are taken from them: the
+//! loop around Hello, the bindings and the JSON of Echo in C, the versions of the Rust plugins' dependencies.
 
 use super::{Blanks, Language};
 
-/// A file's content.
+/// The content of a file.
 pub(super) enum Content {
-    /// With blanks to fill.
+    /// A text with placeholders to fill.
     Template(&'static str),
-    /// As it is.
+    /// A text to write unchanged.
     Verbatim(&'static [u8]),
 }
 
@@ -34,7 +34,7 @@ macro_rules! sample {
     };
 }
 
-/// The files by their paths in the new folder.
+/// Returns the files by their paths in the new folder.
 pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
     let mut files = vec![
         ("sample.yaml", template!("common/sample.yaml")),
@@ -50,7 +50,7 @@ pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
             ("README.md", template!("rust/README.md")),
             ("Makefile", template!("rust/Makefile")),
             ("Cargo.toml", template!("rust/Cargo.toml")),
-            // Cargo leaves out what the new plugin does without.
+            // Cargo removes the packages that the new plugin does not need.
             ("Cargo.lock", sample!("Cargo.lock")),
             ("src/lib.rs", template!("rust/src/lib.rs")),
             ("src/tests.rs", template!("rust/src/tests.rs")),

@@ -1,22 +1,21 @@
-//! Where a new plugin in Rust finds the SDK: in a checkout of operator-host, by a relative path, or in a git
-//! repository.
+//! Locates the SDK for a new Rust plugin: in a checkout of operator-host, by a relative path, or in a git repository.
 
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 
-/// What depends on where the SDK is.
+/// The parts of a project that depend on the location of the SDK.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sdk {
-    /// In `Cargo.toml`.
+    /// The dependency in `Cargo.toml`.
     pub(super) dependency: String,
-    /// The lines of the `Makefile` that build.
+    /// The build lines of the `Makefile`.
     pub(super) build: String,
-    /// What the README says of the tool-chain.
+    /// The README's text about the toolchain.
     pub(super) tools: String,
 }
 
-/// By what the user gave, or else the checkout around the new folder.
+/// Uses the location that the user gave, or otherwise the checkout that contains the new folder.
 pub(super) fn find(given: Option<&str>, folder: &Path, name: &str) -> anyhow::Result<Sdk> {
     match given {
         Some(url) if url.contains("://") => Ok(git(url, name)),
@@ -30,8 +29,8 @@ pub(super) fn find(given: Option<&str>, folder: &Path, name: &str) -> anyhow::Re
                 .find(|sdk| is_sdk(sdk));
             let sdk = sdk.ok_or_else(|| {
                 anyhow!(
-                    "there is no checkout of operator-host around {}, which has the Rust SDK in plugins/sdk: \
-                     give --sdk with its folder, or with the URL of its git repository",
+                    "{} is not in a checkout of operator-host, which contains the Rust SDK in plugins/sdk: \
+                     give --sdk with the SDK's folder, or with the URL of its git repository",
                     folder.display()
                 )
             })?;
@@ -72,8 +71,8 @@ fn checkout(sdk: &Path, folder: &Path, name: &str) -> anyhow::Result<Sdk> {
         dependency: format!("path = \"{path}\""),
         build: format!("\tcp \"$$({script} .)\" $@"),
         tools: format!(
-            "`make` builds with `{script}`, which adds Rust's target `wasm32-wasip1` with rustup, or puts it together from \
-             Debian's\npackages where it cannot. With the target, `cargo build --release --target wasm32-wasip1` does the \
+            "`make` builds with `{script}`, which adds Rust's target `wasm32-wasip1` with rustup, or assembles it from \
+             Debian's\npackages where rustup cannot. With the target, `cargo build --release --target wasm32-wasip1` does the \
              same."
         ),
     })
@@ -84,7 +83,7 @@ fn is_sdk(folder: &Path) -> bool {
         .is_ok_and(|manifest| manifest.contains("name = \"operator-plugin\""))
 }
 
-/// Of a folder that need not be there yet, with the links on the way to it resolved.
+/// Returns the absolute path of a folder that need not exist, with the links in its existing part resolved.
 fn absolute(folder: &Path) -> anyhow::Result<PathBuf> {
     let whole = std::path::absolute(folder).with_context(|| folder.display().to_string())?;
     let there = whole.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
@@ -95,7 +94,7 @@ fn absolute(folder: &Path) -> anyhow::Result<PathBuf> {
         .join(rest))
 }
 
-/// The way from one absolute folder to another.
+/// Returns the relative path from one absolute folder to another.
 fn relative(to: &Path, from: &Path) -> PathBuf {
     let (to, from): (Vec<_>, Vec<_>) = (to.components().collect(), from.components().collect());
     let common = to.iter().zip(&from).take_while(|(a, b)| a == b).count();
