@@ -132,7 +132,7 @@ async fn a_bad_configuration_is_refused_whole_and_said_everywhere() {
     puppet_works(&scenario, "without").await;
 
     scenario.config(&puppet);
-    host.until_log(&["holds what is in use again"]).await;
+    host.until_log(&["matches the configuration in use again"]).await;
     let (_, ready) = get(&host, "/readyz?verbose").await;
     assert_says(&ready, &["[+]configuration ok\n"]);
     assert_eq!(starts(&host, "puppet"), 1, "{}", host.log());

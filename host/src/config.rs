@@ -1,7 +1,7 @@
-//! The configuration file: YAML with unknown fields refused, validated into [`Config`].
+//! The configuration file: YAML without unknown fields, validated into [`Config`].
 //!
-//! Parsing has two steps, as raw and validated types: serde checks the shape, `raw` the meaning.
-//! Both say the line and the column.
+//! Parsing has two steps: serde checks the shape, and `raw` validates the meaning. The errors of both contain the line
+//! and the column.
 
 pub mod follow;
 pub mod leadership;
@@ -27,67 +27,68 @@ use crate::plugin::trust::Trust;
 pub use self::proving::{DEFAULT_PROVING, Mode, ProvingConfig};
 pub use self::values::parse_size;
 
-/// What the process is to do, checked as far as that goes without a cluster.
+/// The configuration of the process, validated as far as possible without a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The namespaces to watch; empty: all of them.
+    /// The namespaces to watch; all namespaces when empty.
     pub namespaces: BTreeSet<String>,
-    /// What to log, in place of what the command line says.
+    /// The log filter, which takes precedence over the command line.
     pub log: Option<String>,
-    /// One for each kind of custom resource, in the order of the file.
+    /// The controllers in the order of the file, one for each kind of custom resource.
     pub controllers: Vec<ControllerConfig>,
     /// How several replicas share the work.
     pub leadership: LeadershipConfig,
-    /// Whether and where resources are validated before they are written.
+    /// The validating webhook, when it is served.
     pub webhook: Option<WebhookConfig>,
-    /// The namespace of the host itself; `None`: that of its pod.
+    /// The host's own namespace; `None`: the namespace of its pod.
     pub host_namespace: Option<String>,
 }
 
 /// One kind of custom resource and the plugin that reconciles it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ControllerConfig {
-    /// A DNS label, unique in the file; names the field manager, the labels and the metrics.
+    /// A DNS label, unique in the file, used in the field manager, the labels and the metrics.
     pub name: String,
-    /// The names that it had before, oldest first: what carries them is its own, and is handed over.
+    /// The controller's former names, oldest first. It takes over the objects that carry them.
     pub formerly: Vec<String>,
     /// The kind of the custom resource.
     pub parent: Kind,
     /// The plugin's file.
     pub plugin: PathBuf,
-    /// The kinds that the plugin may make, and what happens to each when it is no longer wanted.
+    /// The kinds that the plugin may make, each with what happens to a child that is no longer wanted.
     pub children: BTreeMap<Kind, Removal>,
     /// What happens to Secrets whose values the host generated: retained unless Secrets are set to `delete`.
     pub generated: Removal,
-    /// The kinds that the plugin may read beside them.
+    /// The other kinds that the plugin may read.
     pub reads: BTreeSet<Kind>,
-    /// The namespaces, beside the parent's own, in which children may be made and objects read.
+    /// The namespaces other than the parent's in which children may be made and objects read.
     pub other_namespaces: BTreeSet<String>,
-    /// Whether a child that exists and has no owner is taken over.
+    /// Whether to adopt an existing child that has no owner.
     pub adopt: bool,
     /// How many objects are reconciled at the same time, at least 1.
     pub concurrency: usize,
-    /// How often every object is reconciled though nothing changed.
+    /// How often every object is reconciled even if nothing changed.
     pub resync: Duration,
-    /// The delays between tries of a failing object.
+    /// The delays between retries of a failing object.
     pub backoff: BackoffConfig,
-    /// How fast the cluster is written to.
+    /// The rate of writes to the cluster.
     pub writes: WritesConfig,
-    /// How long an object that is being deleted waits for its cleanup; `None`: until it is done.
+    /// How long an object that is being deleted waits for its cleanup; `None`: without limit.
     pub release_after: Option<Duration>,
-    /// What one plugin call may use.
+    /// The limits of one plugin call.
     pub limits: Limits,
-    /// Whose plugins are taken.
+    /// Which plugins are accepted.
     pub trust: Trust,
-    /// What a new version of the plugin must show.
+    /// What a new version of the plugin must prove before it becomes live.
     pub proving: ProvingConfig,
-    /// The ServiceAccount in whose name children are written; `None`: the host's own.
+    /// The ServiceAccount that the host impersonates to write children; `None`: the host's own account.
     pub service_account: Option<ServiceAccount>,
-    /// What the plugin may do though it reaches beyond its parents.
+    /// What the plugin may do beyond its default permissions.
     pub allow: BTreeSet<Allow>,
 }
 
-/// What is refused unless the configuration allows it: each is a way to more rights, or to objects that cannot be deleted.
+/// Permissions that must be granted in the configuration: each can lead to more rights, or to objects that cannot be
+/// deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Allow {
@@ -99,7 +100,7 @@ pub enum Allow {
     HostNamespace,
 }
 
-/// Whom the host impersonates for a controller's children.
+/// The ServiceAccount that the host impersonates for a controller's children.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceAccount {
     /// Its namespace.
@@ -109,7 +110,7 @@ pub struct ServiceAccount {
 }
 
 impl ServiceAccount {
-    /// The user name by which Kubernetes knows it.
+    /// Returns the account's user name in Kubernetes.
     #[must_use]
     pub fn user(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
@@ -123,36 +124,36 @@ impl std::fmt::Display for ServiceAccount {
 }
 
 impl ControllerConfig {
-    /// The finalizer that it puts on its parents.
+    /// Returns the finalizer that the controller sets on its parents.
     #[must_use]
     pub fn finalizer(&self) -> String {
         finalizer(&self.name)
     }
 
-    /// The finalizers that it put on its parents under its former names.
+    /// Returns the finalizers that the controller set under its former names.
     pub fn former_finalizers(&self) -> impl Iterator<Item = String> {
         self.formerly.iter().map(|name| finalizer(name))
     }
 
-    /// The field manager of all that this controller applies.
+    /// Returns the field manager of everything that the controller applies.
     #[must_use]
     pub fn field_manager(&self) -> String {
         field_manager(&self.name)
     }
 
-    /// The field managers of what it applied under its former names.
+    /// Returns the field managers that the controller used under its former names.
     pub fn former_field_managers(&self) -> impl Iterator<Item = String> {
         self.formerly.iter().map(|name| field_manager(name))
     }
 
-    /// Whether a controller's name is this one's, now or formerly.
+    /// Whether `name` is the controller's current name or a former one.
     #[must_use]
     pub fn is_or_was(&self, name: &str) -> bool {
         self.name == name || self.formerly.iter().any(|former| former == name)
     }
 
-    /// The name under which replicas agree who leads it: the oldest, so that one that has not heard of the new name and
-    /// one that has do not both lead.
+    /// Returns the name under which replicas elect the controller's leader: the oldest. A replica that does not know
+    /// the new name and one that does then compete for the same Lease, so they never both lead.
     #[must_use]
     pub fn lease_name(&self) -> &str {
         self.formerly.first().unwrap_or(&self.name)
@@ -167,13 +168,13 @@ fn field_manager(controller: &str) -> String {
     format!("operator-host/{controller}")
 }
 
-/// What happens to a child that is no longer wanted, and to all children when the parent goes.
+/// What happens to a child that is no longer wanted, and to all children when the parent is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Removal {
-    /// It is deleted. The default of every kind but PersistentVolumeClaim.
+    /// The child is deleted. This is the default for every kind except PersistentVolumeClaim.
     Delete,
-    /// It stays, unowned, and is taken up again when it is wanted again.
+    /// The child stays without an owner, and is owned again once it is wanted again.
     Retain,
 }
 
@@ -187,7 +188,7 @@ impl Removal {
     }
 }
 
-/// Delays between tries of one object: they double from `initial` to `max`, with jitter.
+/// Delays between retries of one object: they double from `initial` to `max`, with jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackoffConfig {
     /// The first delay.
@@ -196,16 +197,17 @@ pub struct BackoffConfig {
     pub max: Duration,
 }
 
-/// A controller's share of the API server's time. Events are not counted here: they have a pace of their own.
+/// The limits of a controller's writes. Events are not counted: they have a limit of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WritesConfig {
-    /// Writes a second on the average, at least 1.
+    /// Average writes per second, at least 1.
     pub qps: u32,
-    /// Writes at once after a silence, at least 1.
+    /// Writes in a burst after an idle time, at least 1.
     pub burst: u32,
 }
 
-/// Why a configuration is refused. At the start nothing is started, later the one before stays.
+/// Why a configuration is refused. At the start the host then starts nothing; later the previous configuration stays in
+/// use.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -215,12 +217,12 @@ pub enum ConfigError {
         what: &'static str,
         /// The file.
         file: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// The keys that plugins are signed with lie where plugins come from.
+    /// The keys that verify plugins are in the folder of plugins.
     #[error(
-        "the keys {} are in the folder of plugins {}: whoever may write there could add a key of their own; put them \
+        "the keys {} are in the plugin folder {}: anyone who can write there could add a key of their own; put them \
          elsewhere, such as in a mounted Secret", keys.display(), folder.display()
     )]
     KeysBesidePlugins {
@@ -229,7 +231,7 @@ pub enum ConfigError {
         /// The folder.
         folder: PathBuf,
     },
-    /// The text is not what is expected.
+    /// The text is invalid.
     #[error("{}:{line}:{column}: {message}", file.display())]
     Invalid {
         /// The file.
@@ -244,24 +246,24 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Reads and checks the file; relative paths in it are taken from its folder.
+    /// Reads and validates the file. Relative paths in it start at its folder.
     ///
     /// # Errors
-    /// When it cannot be read, is not YAML, has an unknown field or a value that makes no sense, or names a
-    /// plugin that is not there.
+    /// When the file cannot be read, is not YAML, has an unknown field or an invalid value, or names a plugin that does
+    /// not exist.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         Self::parse(file, &read(file)?)
     }
 
-    /// As [`Config::load`], but the plugins' files need not be there: nothing is to run.
+    /// Does what [`Config::load`] does, but accepts missing plugin files, for commands that run no plugin.
     ///
     /// # Errors
-    /// As [`Config::load`], but for those files.
+    /// As [`Config::load`], except for those files.
     pub fn load_without_plugins(file: &Path) -> Result<Self, ConfigError> {
         raw::parse(file, &read(file)?)?.validate(file, false)
     }
 
-    /// Checks the text of `file`; see [`Config::load`].
+    /// Validates the text of `file`; see [`Config::load`].
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -287,7 +289,8 @@ pub const DEFAULT_BACKOFF: BackoffConfig = BackoffConfig {
     initial: Duration::from_millis(500),
     max: Duration::from_secs(300),
 };
-/// Default of [`ControllerConfig::writes`]: more than one API server takes for long, so that only what runs wild is held.
+/// Default of [`ControllerConfig::writes`]: more than one API server sustains, so it slows down only a runaway
+/// controller.
 pub const DEFAULT_WRITES: WritesConfig = WritesConfig {
     qps: 500,
     burst: 3000,

@@ -1,5 +1,5 @@
-//! Follows the configuration's file, which may be a mounted ConfigMap: what it says takes effect without a restart, and
-//! what cannot be taken is refused whole. So are the keys that plugins must be signed with.
+//! Follows the configuration file, which may be a mounted ConfigMap: changes take effect without a restart, and an
+//! invalid configuration is refused as a whole. Follows the file of the signature keys in the same way.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,34 +19,34 @@ use crate::plugin::source::{Look, Source};
 
 /// Bytes that a configuration may have.
 const LIMIT: usize = 4 << 20;
-/// How long after a refusal the same text is looked at again: it may name a plugin's file that comes later, as in a
-/// volume of its own.
+/// How long after a refusal the same text is validated again: it may name a plugin file that appears later, for example
+/// in another volume.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The file, and where to say what is wrong with it.
+/// The files to follow, and where to report problems.
 pub struct Follower {
     /// The configuration's file.
     pub file: PathBuf,
-    /// The file of the keys that plugins must be signed with, when signatures are asked for.
+    /// The file of the signature keys, when signatures are required.
     pub keys: Option<PathBuf>,
-    /// What a call of each controller must fit into.
+    /// The memory that a call of each controller must fit into.
     pub memory: Memory,
-    /// Counts what was taken and refused.
+    /// Counts the accepted and the refused configurations.
     pub metrics: Arc<Metrics>,
-    /// Says what is refused.
+    /// Reports a refused configuration.
     pub health: Arc<Health>,
 }
 
-/// The configurations that came of one file: the one that is in use, and every good one after it.
+/// The configurations read from one file: the one in use, and each valid one after it.
 pub struct Configurations {
     receiver: watch::Receiver<Arc<Config>>,
     _watched: Vec<Watched>,
 }
 
-/// The text of a file, or why it cannot be read; `None` before the first look.
+/// The text of a file, or why it cannot be read; `None` before the first read.
 type Text = Option<Result<Bytes, String>>;
 
-/// What the files say.
+/// The contents of the files.
 #[derive(Clone, Default)]
 struct Looks {
     config: Text,
@@ -54,22 +54,22 @@ struct Looks {
 }
 
 impl Configurations {
-    /// The one that is to be in use.
+    /// Returns the configuration to use.
     pub fn current(&mut self) -> Arc<Config> {
         Arc::clone(&self.receiver.borrow_and_update())
     }
 
-    /// Waits for another one.
+    /// Waits for the next configuration.
     pub async fn changed(&mut self) {
         if self.receiver.changed().await.is_err() {
-            // The task that looks has ended, as the process does: there will be no other.
+            // The task that reads the files has ended because the process is stopping: no configuration follows.
             std::future::pending::<()>().await;
         }
     }
 }
 
 impl Follower {
-    /// Follows the files, of which `first` was read at the start.
+    /// Starts to follow the files. `first` is the configuration that was read at the start.
     #[must_use]
     pub fn start(self, files: &Files, first: Config) -> Configurations {
         self.metrics.config_reloaded("taken");
@@ -117,12 +117,12 @@ impl Follower {
                     if news {
                         self.metrics.config_reloaded("taken");
                     } else if again {
-                        info!(file = %self.file.display(), "the configuration's file holds what is in use again");
+                        info!(file = %self.file.display(), "the configuration file matches the configuration in use again");
                     }
                 }
                 Err(reason) => {
                     if refused.as_ref() != Some(&reason) {
-                        error!("the configuration is refused, the one before stays in use: {reason}");
+                        error!("the configuration is refused, the previous one stays in use: {reason}");
                         self.metrics.config_reloaded("refused");
                         self.health.configuration(Some(reason.clone()));
                     }
@@ -143,7 +143,7 @@ impl Follower {
         }
     }
 
-    /// `None` before the first look at all of the files.
+    /// Returns `None` before all files have been read once.
     fn read(&self, looks: &Looks) -> Option<Result<Config, String>> {
         let config = parse(&self.file, looks.config.as_ref()?, Config::parse).and_then(|config| {
             let fits = self.memory.check(&config);

@@ -1,4 +1,4 @@
-//! The part of the configuration that says how several replicas share the work.
+//! The part of the configuration that defines how several replicas share the work.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,31 +14,31 @@ use crate::plugin::contract::is_dns_label;
 /// How several replicas share the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeadershipConfig {
-    /// Who leads what.
+    /// How the work is divided.
     pub mode: Mode,
-    /// The namespace of the Leases; `None`: the one that the host runs in, or that the kubeconfig names.
+    /// The namespace of the Leases; `None`: the host's namespace, or that of the kubeconfig.
     pub namespace: Option<String>,
-    /// The name of the Lease, and what the names of the others begin with.
+    /// The name of the Lease, and the prefix of the names of all other Leases.
     pub name: String,
-    /// The times of the election.
+    /// The durations of the leader election.
     pub timing: Timing,
 }
 
-/// Who leads what.
+/// How the work is divided between replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// There is one replica; no Lease is used.
     #[default]
     None,
-    /// One replica does all, the others stand by.
+    /// One replica does all the work, and the others stand by.
     Single,
-    /// Each controller has a Lease of its own; the replicas share them evenly.
+    /// Each controller has its own Lease; the replicas share the controllers evenly.
     PerController,
 }
 
 impl Mode {
-    /// As it stands in the configuration.
+    /// Returns the mode as the configuration spells it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Mode {
     }
 }
 
-/// The times that client-go has as its defaults.
+/// The defaults of client-go.
 pub const DEFAULT_TIMING: Timing = Timing {
     duration: Duration::from_secs(15),
     renew_deadline: Duration::from_secs(10),
@@ -79,7 +79,7 @@ pub(super) struct RawLease {
     retry_period: Option<Spanned<String>>,
 }
 
-/// A Lease's name, with a controller's name or a hash behind it, must not be too long.
+/// The length of a Lease's name that leaves room for a suffix: a controller's name or a hash.
 const MAX_NAME: usize = 180;
 
 impl RawLease {
@@ -117,7 +117,7 @@ impl RawLease {
     }
 }
 
-/// What is wrong with the times together; the rules are client-go's, and a limit.
+/// Checks the durations together. The rules are client-go's, plus an upper limit.
 fn problem(timing: &Timing) -> Option<String> {
     let Timing {
         duration,
@@ -131,12 +131,12 @@ fn problem(timing: &Timing) -> Option<String> {
     }
     if duration <= renew_deadline {
         return Some(format!(
-            "`lease.duration` ({duration:?}) must be over `lease.renewDeadline` ({renew_deadline:?})"
+            "`lease.duration` ({duration:?}) must be longer than `lease.renewDeadline` ({renew_deadline:?})"
         ));
     }
     if renew_deadline <= retry_period.mul_f64(1.2) {
         return Some(format!(
-            "`lease.renewDeadline` ({renew_deadline:?}) must be over 1.2 times `lease.retryPeriod` ({retry_period:?})"
+            "`lease.renewDeadline` ({renew_deadline:?}) must be longer than 1.2 times `lease.retryPeriod` ({retry_period:?})"
         ));
     }
     (retry_period < Duration::from_millis(100))

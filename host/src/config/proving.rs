@@ -1,4 +1,4 @@
-//! How a controller proves a new version of its plugin before that takes over.
+//! How a controller proves a new version of its plugin before the version becomes live.
 
 use std::path::Path;
 
@@ -9,28 +9,28 @@ use super::ConfigError;
 use super::values::invalid;
 use crate::plugin::Prefix;
 
-/// What a new version of the plugin must show before it takes over, and what may go without.
+/// What a new version of the plugin must prove before it becomes live, and the exceptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProvingConfig {
-    /// Whether it must show anything.
+    /// Whether a new version must prove anything.
     pub mode: Mode,
-    /// The share of the children, in percent, that it may delete. Of a kind that is retained it may leave out none.
+    /// The percentage of children that a new version may delete. It may never omit a child of a kind that is retained.
     pub max_deletions: u8,
-    /// On how many objects it is tried, at least 1; a sample when there are more.
+    /// The number of objects to prove a new version on, at least 1; a sample when there are more.
     pub objects: usize,
-    /// How many versions that were live are kept to go back to.
+    /// The number of former live versions to keep for a return.
     pub keep: usize,
-    /// The version that takes over whatever it shows: the beginning of its digest.
+    /// The version that becomes live whatever its proof shows: the beginning of its digest.
     pub promote: Option<Prefix>,
 }
 
-/// Whether a new version is tried before it takes over.
+/// Whether a new version is proved before it becomes live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
-    /// It is, and held back when it does worse than the live one.
+    /// Prove a new version, and hold it back when it does worse than the live one.
     Enforce,
-    /// It is not: whatever loads takes over.
+    /// Use every version that loads.
     Off,
 }
 
@@ -59,7 +59,7 @@ impl RawProving {
             None => DEFAULT_PROVING.max_deletions,
             Some(text) => percent(&text.value).ok_or_else(|| {
                 let message = format!(
-                    "{:?} is not a share: expected one from `0%` to `100%`, such as `20%`",
+                    "{:?} is not a percentage: expected a value from `0%` to `100%`, such as `20%`",
                     text.value
                 );
                 invalid(file, text.referenced, message)

@@ -1,4 +1,4 @@
-//! The shape of the file, and from there to what is meant.
+//! The shape of the configuration file, and its validation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::plugin::trust::Trust;
 use crate::plugin::{Limits, source};
 use crate::telemetry::log;
 
-/// Checks the shape.
+/// Parses the text and checks its shape.
 pub(super) fn parse(file: &Path, text: &str) -> Result<RawConfig, ConfigError> {
     yaml(file, text)
 }
@@ -155,7 +155,7 @@ impl RawLimits {
 }
 
 impl RawConfig {
-    /// Checks the meaning.
+    /// Validates the meaning.
     pub(super) fn validate(self, file: &Path, needs_plugins: bool) -> Result<Config, ConfigError> {
         let here = file.parent().unwrap_or(Path::new(""));
         let folder = self
@@ -168,7 +168,7 @@ impl RawConfig {
         }
         if let Some(filter) = &self.log {
             log::filter(&filter.value).map_err(|error| {
-                let message = format!("{:?} is no filter of the log: {error}", filter.value);
+                let message = format!("{:?} is not a log filter: {error}", filter.value);
                 invalid(file, filter.referenced, message)
             })?;
         }
@@ -188,14 +188,14 @@ impl RawConfig {
             });
             if let Some((other, name)) = shared {
                 let message = format!(
-                    "{name:?} is or was the controller {:?}: a name can be one controller's only",
+                    "{name:?} is a current or former name of the controller {:?}: a name can belong to one controller only",
                     other.name
                 );
                 return Err(invalid(file, name_at, message));
             }
             if controllers.iter().any(|other| other.name == controller.name) {
                 let message = format!(
-                    "there is a controller named {:?} already: give each its own name",
+                    "there is already a controller named {:?}: give each its own name",
                     controller.name
                 );
                 return Err(invalid(file, name_at, message));
@@ -206,7 +206,7 @@ impl RawConfig {
             };
             if let Some(other) = controllers.iter().find(same) {
                 let message = format!(
-                    "the controller {:?} reconciles {} already: one kind can have one controller only",
+                    "the controller {:?} already reconciles {}: a kind can have one controller only",
                     other.name, controller.parent.kind
                 );
                 return Err(invalid(file, parent_at, message));
@@ -236,7 +236,7 @@ impl RawController {
         for former in self.formerly {
             dns_label(file, &former, "a controller's former name")?;
             if former.value == self.name.value || formerly.contains(&former.value) {
-                let message = format!("{:?} is there already: name each former name once", former.value);
+                let message = format!("{:?} is listed twice: name each former name once", former.value);
                 return Err(invalid(file, former.referenced, message));
             }
             formerly.push(former.value);
@@ -271,8 +271,9 @@ impl RawController {
                     && **set != removal
             };
             if let Some((other, _)) = children.iter().find(contradicts) {
-                let message =
-                    format!("{kind} and {other} are the same objects, so their `onRemoval` must be the same");
+                let message = format!(
+                    "{kind} and {other} are versions of the same kind, so their `onRemoval` must be the same"
+                );
                 return Err(invalid(file, at, message));
             }
             if let Some(_twice) = children.insert(kind.clone(), removal) {
@@ -311,7 +312,8 @@ impl RawController {
             DEFAULT_BACKOFF.initial.min(max),
         )?;
         if let Some(given) = self.backoff.initial.as_ref().filter(|_| initial > max) {
-            let message = format!("`backoff.initial` ({initial:?}) must not be over `backoff.max` ({max:?})");
+            let message =
+                format!("`backoff.initial` ({initial:?}) must not be longer than `backoff.max` ({max:?})");
             return Err(invalid(file, given.referenced, message));
         }
         let release_after = match &self.finalizer.release_after {

@@ -118,12 +118,12 @@ fn every_refusal_says_line_and_column_and_what_is_expected() {
     refused(
         &GOOD.replace("250ms", "soon"),
         "8:38",
-        "expected one such as `500ms`",
+        "expected a value such as `500ms`",
     );
     refused(
         &GOOD.replace("250ms", "0s"),
         "8:38",
-        "expected one such as `500ms`",
+        "expected a value such as `500ms`",
     );
     refused(
         &GOOD.replace("echo.wasm", "gone.wasm"),
@@ -175,11 +175,7 @@ fn every_refusal_says_line_and_column_and_what_is_expected() {
         "9:13",
         "64 hexadecimal digits",
     );
-    refused(
-        &format!("log: loud=louder\n{GOOD}"),
-        "1:6",
-        "no filter of the log",
-    );
+    refused(&format!("log: loud=louder\n{GOOD}"), "1:6", "is not a log filter");
 }
 
 #[test]
@@ -190,18 +186,18 @@ fn two_controllers_for_one_kind_are_refused_whatever_their_version() {
     refused(
         &format!("{GOOD}{second}"),
         "10:52",
-        "the controller \"echo\" reconciles Echo already",
+        "the controller \"echo\" already reconciles Echo",
     );
     let v2 = second.replace("dev/v1", "dev/v2");
     refused(
         &format!("{GOOD}{v2}"),
         "10:52",
-        "one kind can have one controller only",
+        "a kind can have one controller only",
     );
     refused(
         &format!("{GOOD}{}", GOOD.replace("controllers:\n", "")),
         "9:11",
-        "there is a controller named",
+        "there is already a controller named",
     );
 }
 
@@ -237,7 +233,7 @@ fn versions_of_one_kind_may_both_be_children_and_are_removed_in_one_way() {
     .unwrap_err();
     assert!(
         refused.contains(
-            "example.com/v2/Gadget and example.com/v1/Gadget are the same objects, so their `onRemoval` must be the same"
+            "example.com/v2/Gadget and example.com/v1/Gadget are versions of the same kind, so their `onRemoval` must be the same"
         ),
         "{refused}"
     );
@@ -269,7 +265,10 @@ fn former_names_are_the_controller_s_own() {
     };
     for other in [other("old", ""), other("b", "    formerly: [old]\n")] {
         let said = refused("[old]", &other);
-        assert!(said.contains("a name can be one controller's only"), "{said}");
+        assert!(
+            said.contains("a name can belong to one controller only"),
+            "{said}"
+        );
     }
 }
 
@@ -288,7 +287,7 @@ fn keys_in_the_folder_that_plugins_come_from_are_refused() {
     )
     .unwrap();
     config.check_place_of_keys(&elsewhere.join("keys.yaml")).unwrap();
-    // A link there is no better, nor is one that leads there.
+    // A link in the plugin folder is refused too, and so is a link to such a key file.
     std::os::unix::fs::symlink(plugins.join("keys.yaml"), elsewhere.join("link")).unwrap();
     for keys in [plugins.join("keys.yaml"), elsewhere.join("link")] {
         let error = config.check_place_of_keys(&keys).unwrap_err().to_string();

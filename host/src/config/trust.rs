@@ -1,4 +1,4 @@
-//! Pins, and the keys whose signatures count: which plugins a controller takes.
+//! Which plugins a controller accepts: pins, and the keys of accepted signatures.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::plugin::Digest;
 use crate::plugin::keys::PublicKey;
 use crate::plugin::trust::Key;
 
-/// Bytes that the file of the keys may have.
+/// Bytes that the key file may have.
 pub(crate) const KEYS_LIMIT: usize = 256 << 10;
 
-/// What the file of `--signature-keys` holds: the keys whose signatures count, each for some controllers or for all.
+/// The content of the `--signature-keys` file: the accepted keys, each for some controllers or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys(Vec<Key>);
 
@@ -35,10 +35,10 @@ struct RawKey {
 }
 
 impl Keys {
-    /// Reads the file: YAML, or one public key in PEM, which then signs for all controllers.
+    /// Reads the file: YAML, or one public key in PEM that signs for all controllers.
     ///
     /// # Errors
-    /// When it cannot be read, or is neither.
+    /// When the file cannot be read or is neither.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let bytes = files::read(file, KEYS_LIMIT).map_err(|error| ConfigError::Read {
             what: "keys",
@@ -61,20 +61,20 @@ impl Keys {
         }
         let raw: RawKeys = yaml(file, text)?;
         if raw.keys.value.is_empty() {
-            let message = "`keys` must name at least one key: without one nothing could be signed";
+            let message = "`keys` must name at least one key: without one every plugin would be refused";
             return Err(invalid(file, raw.keys.referenced, message));
         }
         let mut keys: Vec<Key> = Vec::new();
         for raw in raw.keys.value {
             dns_label(file, &raw.name, "a key's name")?;
             if keys.iter().any(|key| key.name == raw.name.value) {
-                let message = format!("there is a key named {:?} already", raw.name.value);
+                let message = format!("there is already a key named {:?}", raw.name.value);
                 return Err(invalid(file, raw.name.referenced, message));
             }
             let mut controllers = None;
             if let Some(names) = raw.controllers {
                 if names.value.is_empty() {
-                    let message = "`controllers` must name at least one; leave it out for all of them";
+                    let message = "`controllers` must name at least one controller; omit it to accept the key for all of them";
                     return Err(invalid(file, names.referenced, message));
                 }
                 let mut set = BTreeSet::new();
@@ -93,7 +93,7 @@ impl Keys {
         Ok(Self(keys))
     }
 
-    /// Those that sign for a controller.
+    /// Returns the keys that sign for a controller.
     #[must_use]
     pub fn of(&self, controller: &str) -> Vec<Key> {
         self.0
@@ -103,7 +103,7 @@ impl Keys {
             .collect()
     }
 
-    /// All of them.
+    /// Returns all keys.
     #[must_use]
     pub fn all(&self) -> Vec<Key> {
         self.0.clone()
@@ -112,14 +112,14 @@ impl Keys {
 
 fn key(file: &Path, text: &str, at: Location) -> Result<PublicKey, ConfigError> {
     PublicKey::parse(text).ok_or_else(|| {
-        let message = "this is no public ed25519 key: expected PEM, as `openssl pkey -pubout` writes it, or the base64 of \
+        let message = "this is not a public ed25519 key: expected PEM, as `openssl pkey -pubout` writes it, or the base64 of \
                        its 32 bytes";
         invalid(file, at, message)
     })
 }
 
 impl Config {
-    /// The same, with signatures asked for where keys are given: every controller takes only what one of its keys signed.
+    /// Returns the configuration with `keys`: every controller then accepts only plugins that one of its keys signed.
     #[must_use]
     pub fn trusting(mut self, keys: Option<&Keys>) -> Self {
         for controller in &mut self.controllers {
@@ -128,12 +128,14 @@ impl Config {
         self
     }
 
-    /// Whether the keys are where no plugin can bring them: whoever may write to a folder of plugins could add their own.
+    /// Checks that the keys are outside the plugin folders: anyone who can write to such a folder could add a key of
+    /// their own.
     ///
     /// # Errors
-    /// When they are within such a folder.
+    /// When the keys are in such a folder.
     pub fn check_place_of_keys(&self, keys: &Path) -> Result<(), ConfigError> {
-        // Neither the file itself, nor a link to it. What cannot be found is said by who reads it.
+        // Check the file itself and the target of a link. A path that cannot be resolved is reported when the file is
+        // read.
         let folder_of = |path: &Path| path.parent().unwrap_or(Path::new("")).join(".").canonicalize();
         let places = [folder_of(keys), keys.canonicalize()];
         for controller in &self.controllers {
@@ -154,11 +156,14 @@ impl Config {
     }
 }
 
-/// The digest of the only version that is taken.
+/// Parses the digest of the only accepted version.
 pub(super) fn pin(file: &Path, text: Option<&Spanned<String>>) -> Result<Option<Digest>, ConfigError> {
     let parse = |text: &Spanned<String>| {
         text.value.parse().map_err(|()| {
-            let message = format!("{:?} is no SHA-256: expected 64 hexadecimal digits", text.value);
+            let message = format!(
+                "{:?} is not a SHA-256 digest: expected 64 hexadecimal digits",
+                text.value
+            );
             invalid(file, text.referenced, message)
         })
     };
@@ -211,8 +216,8 @@ mod tests {
     fn every_refusal_says_where_and_what_is_expected() {
         for (text, expected) in [
             ("keys: []", "keys.yaml:1:7: `keys` must name at least one key"),
-            ("keys: [{name: a, key: AAAA}]", "no public ed25519 key"),
-            ("-----BEGIN NOTHING-----", "no public ed25519 key"),
+            ("keys: [{name: a, key: AAAA}]", "is not a public ed25519 key"),
+            ("-----BEGIN NOTHING-----", "is not a public ed25519 key"),
             ("keys: [{name: A b, key: AAAA}]", "cannot be a key's name"),
             ("keys: [{name: a, key: AAAA, for: [b]}]", "unknown field"),
             ("nothing", "keys.yaml:1:1"),

@@ -1,4 +1,4 @@
-//! Single values of the configuration, and errors that say where they are.
+//! Parses single values of the configuration; the errors contain their location.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) fn invalid(file: &Path, at: Location, message: impl Into<String>) -> 
     }
 }
 
-/// `v1`, `v1beta2` and the like.
+/// Whether the text is an API version such as `v1` or `v1beta2`.
 pub(super) fn is_version(text: &str) -> bool {
     let mut rest = text.strip_prefix('v').unwrap_or_default();
     rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -67,7 +67,7 @@ pub(super) fn duration(
         .and_then(|d| Duration::try_from(d).ok());
     parsed.filter(|d| !d.is_zero()).ok_or_else(|| {
         let message = format!(
-            "{:?} is not a duration: expected one such as `500ms`, `30s`, `5m` or `1h`",
+            "{:?} is not a duration: expected a value such as `500ms`, `30s`, `5m` or `1h`",
             text.value
         );
         invalid(file, text.referenced, message)
@@ -82,7 +82,7 @@ pub(super) fn bytes(
     let Some(text) = text else { return Ok(default) };
     parse_size(&text.value).ok_or_else(|| {
         let message = format!(
-            "{:?} is not a size: expected bytes, such as `65536`, `512Ki` or `64Mi`",
+            "{:?} is not a size: expected a number of bytes, such as `65536`, `512Ki` or `64Mi`",
             text.value
         );
         invalid(file, text.referenced, message)
@@ -106,7 +106,7 @@ pub(super) fn count<N: Copy + Default + PartialEq>(
     }
 }
 
-/// Bytes, more than 0, with or without one of the units Ki, Mi and Gi; `None` for any other text.
+/// Parses bytes, more than 0, with or without one of the units Ki, Mi and Gi; returns `None` for any other text.
 #[must_use]
 pub fn parse_size(text: &str) -> Option<usize> {
     let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
@@ -121,7 +121,7 @@ pub fn parse_size(text: &str) -> Option<usize> {
     (size > 0).then_some(size)
 }
 
-/// Reads YAML of any shape; what does not fit it is said with its place.
+/// Parses YAML of any shape; the errors contain the location.
 pub(super) fn yaml<T: serde::de::DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError> {
     serde_saphyr::from_str(text).map_err(|error| {
         let message = error.without_snippet().to_string();
@@ -133,7 +133,8 @@ pub(super) fn yaml<T: serde::de::DeserializeOwned>(file: &Path, text: &str) -> R
     })
 }
 
-/// serde-saphyr ends its messages with the location, which [`ConfigError`] puts first, and names Rust's types.
+/// Shortens a message of serde-saphyr: removes the location at its end, which [`ConfigError`] puts first, and replaces
+/// the names of Rust types.
 fn in_plain_words(message: &str) -> String {
     let end = message.find(" at line ").unwrap_or(message.len());
     let message = message[..end].replace("invalid u64", "expected a whole number");

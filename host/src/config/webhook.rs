@@ -1,4 +1,4 @@
-//! The part of the configuration that says where resources are validated before they are written.
+//! The part of the configuration that defines the validating webhook.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use super::values::invalid;
 /// A validating admission webhook, served by this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookConfig {
-    /// Where to listen.
+    /// The address to listen on.
     pub address: SocketAddr,
-    /// The certificate with its chain, PEM. It may come, and change, while the host runs.
+    /// The file of the certificate chain, PEM. It may appear, and change, while the host runs.
     pub certificate: PathBuf,
-    /// Its private key, PEM.
+    /// The file of the private key, PEM.
     pub key: PathBuf,
-    /// The authorities of which one must have signed the caller's certificate, PEM; `None`: everybody may ask. It is not
-    /// the configuration that says this.
+    /// The authorities that may have signed the caller's certificate, PEM; `None`: every caller is accepted. It is set
+    /// by the command line, not by the configuration.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -41,7 +41,8 @@ impl RawWebhook {
             None => (DEFAULT_ADDRESS, serde_saphyr::Location::UNKNOWN),
         };
         let address = text.parse().map_err(|_| {
-            let message = format!("{text:?} is no address to listen on: expected one such as `0.0.0.0:8443`");
+            let message =
+                format!("{text:?} is not an address to listen on: expected a value such as `0.0.0.0:8443`");
             invalid(file, at, message)
         })?;
         let here = file.parent().unwrap_or(Path::new(""));
