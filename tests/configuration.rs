@@ -105,7 +105,7 @@ async fn a_bad_configuration_is_refused_whole_and_said_everywhere() {
         .await;
     assert_says(
         &line,
-        &["the one before stays in use", "expected CamelCase", ":10:"],
+        &["the previous one stays in use", "expected CamelCase", ":10:"],
     );
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
@@ -231,7 +231,7 @@ async fn the_configuration_says_what_is_logged() {
     host.until_log(&[
         "configuration is refused",
         "config.yaml:1:6",
-        "no filter of the log",
+        "is not a log filter",
     ])
     .await;
 }

@@ -353,7 +353,7 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_say
     let (ok, said) = program(folder, &verify);
     assert!(!ok && said.contains("what is signed is of the digest"), "{said}");
     let (ok, said) = program(folder, &["pack", "echo.wasm"]);
-    assert!(!ok && said.contains("sign it again"), "{said}");
+    assert!(!ok && said.contains("sign the plugin again"), "{said}");
     fs::copy(plugin("echo"), folder.join("echo.wasm")).unwrap();
     shell(
         folder,

@@ -29,7 +29,7 @@ async fn a_wrong_configuration_is_told_with_its_place_and_nothing_is_started() {
             "same-kind",
             format!("{good}{twin}"),
             ":10:",
-            "one kind can have one controller only",
+            "a kind can have one controller only",
         ),
         (
             "no-file",

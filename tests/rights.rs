@@ -369,7 +369,7 @@ async fn a_configuration_that_cannot_be_answered_for_says_what_to_give() {
     for words in [
         "unknown.dev/v1/Riddle",
         "--crd FILE",
-        "connect to a cluster that has it",
+        "connect to a cluster that serves it",
     ] {
         assert!(said.contains(words), "{words:?} is not in: {said}");
     }

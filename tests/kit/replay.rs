@@ -91,7 +91,7 @@ fn the_exit_code_says_whether_an_answer_differs_and_the_difference_is_printed() 
     );
 
     for (name, text, expected) in [
-        ("text.json", "hello".to_owned(), "no record of a plugin call"),
+        ("text.json", "hello".to_owned(), "not a record of a plugin call"),
         (
             "kind.json",
             record(&answered()).replace("\"Fixture\"", "\"Fixtures\""),
@@ -100,7 +100,7 @@ fn the_exit_code_says_whether_an_answer_differs_and_the_difference_is_printed() 
         (
             "empty.json",
             r#"{"input": {"contract": "0.1.0", "call": "reconcile"}, "output": {"response": {}}}"#.to_owned(),
-            "has none",
+            "contains no request",
         ),
     ] {
         let bad = desk.file(name, text);

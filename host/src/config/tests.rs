@@ -114,7 +114,11 @@ fn every_refusal_says_line_and_column_and_what_is_expected() {
         "4:5",
         "unknown field `plugins`",
     );
-    refused(&GOOD.replace("32Mi", "32Mb"), "8:22", "expected bytes");
+    refused(
+        &GOOD.replace("32Mi", "32Mb"),
+        "8:22",
+        "expected a number of bytes",
+    );
     refused(
         &GOOD.replace("250ms", "soon"),
         "8:38",
