@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use control_plane::proxy::{Mode, Proxy};
 use control_plane::{AuditEvent, ControlPlane, Options};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
@@ -11,7 +12,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::puppet::{assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, assert_says, config_map, controller};
 use crate::support::{Host, LIMIT, LIMITED, Scenario, cluster, own_cluster};
 use crate::telemetry::get;
 
@@ -26,6 +27,51 @@ pub fn shared(scenario: &Scenario, mode: &str, times: [&str; 3], controllers: &s
         scenario.namespace
     );
     scenario.config_with(&top, controllers)
+}
+
+/// Regression: the elector looked only after the controller had come back, kept the term of before for it, and renewed
+/// that for ever, while the controller waited for its own to begin.
+#[tokio::test]
+async fn a_controller_that_is_removed_and_added_between_two_looks_of_the_elector_leads_again() {
+    let scenario = Scenario::new("back-at-once").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let puppet = controller("puppet.wasm", "");
+    let both = format!("{puppet}{}", crate::echo::CONTROLLER);
+    let config = shared(&scenario, "per-controller", ["30s", "20s", "500ms"], &both);
+    let text = std::fs::read_to_string(&config).unwrap();
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let spec = |text: &str| json!({"response": {"children": [config_map("a", text)]}});
+    scenario.puppet("p", spec("1")).await;
+    scenario.until_ready("p").await;
+
+    // The elector waits for an answer, and looks at nothing else meanwhile.
+    proxy.set_mode_of("/leases", Mode::Stall);
+    let _ = proxy.take_seen();
+    let waits = tokio::time::timeout(LIMIT, async {
+        while !proxy.take_seen().iter().any(|seen| seen.uri.contains("/leases")) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    waits.await.expect("a request for a Lease");
+    let (head, rest) = text
+        .split_once("  - name: puppet")
+        .expect("the puppet's controller");
+    let (_, echo) = rest.split_once("  - name: echo").expect("another one");
+    scenario.file("config.yaml", format!("{head}  - name: echo{echo}"));
+    host.until_log(&["controller stopped", "puppet"]).await;
+    host.until_log(&["configuration taken", "\"removed\":\"puppet\""])
+        .await;
+    scenario.file("config.yaml", text);
+    host.until_log(&["configuration taken", "\"added\":\"puppet\""])
+        .await;
+    proxy.set_mode(Mode::Pass);
+
+    scenario.puppet("p", spec("2")).await;
+    scenario
+        .until(CONFIG_MAP, "a", "as the spec says", |a| {
+            a.data["data"]["text"] == "2"
+        })
+        .await;
 }
 
 /// Keeps the leader writing: the spec of ten puppets changes all the time.

@@ -158,7 +158,8 @@ impl Elector {
             controllers.insert(controller);
         }
         for (lease, seat) in &mut self.seats {
-            let rest = wanted.get(lease).map(|(controllers, _)| controllers);
+            let now = wanted.get(lease);
+            let rest = now.map(|(controllers, _)| controllers);
             for gone in seat
                 .controllers
                 .iter()
@@ -167,7 +168,8 @@ impl Elector {
                 self.instruments.metrics.set_leader(gone, None);
                 self.instruments.health.leads(gone, None);
             }
-            if rest.is_none() {
+            // A controller that was removed and added again since the last look has another term: this one ends first.
+            if now.is_none_or(|(_, term)| !term.is(&seat.term)) {
                 // It goes once it is given back.
                 seat.controllers.clear();
                 seat.term.leave();

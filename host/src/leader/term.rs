@@ -85,6 +85,16 @@ impl Term {
         self.0.is_some()
     }
 
+    /// Whether both are clones of one term.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
     /// Whether something may be sent now.
     #[must_use]
     pub fn holds(&self) -> bool {
