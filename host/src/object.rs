@@ -1,4 +1,4 @@
-//! Names of objects, and the labels and annotations by which this host knows its own.
+//! Names of objects, and the labels and annotations by which the host recognizes its own objects.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::plugin::contract::Kind;
 
-/// Label of every child: the name of the controller that made it.
+/// Label of every child: the name of the controller that created it.
 pub const CONTROLLER_LABEL: &str = "operator-host.dev/controller";
 /// Label of a Secret whose values the host generated.
 pub const GENERATED_LABEL: &str = "operator-host.dev/generated";
@@ -19,24 +19,25 @@ pub const GENERATED_LABEL: &str = "operator-host.dev/generated";
 pub const PARENT_ANNOTATION: &str = "operator-host.dev/parent";
 /// Annotation of every child: the digest of the plugin version that last changed it.
 pub const DIGEST_ANNOTATION: &str = "operator-host.dev/plugin-digest";
-/// Annotation of every child: a hash of what was last applied, but for the plugin's digest.
+/// Annotation of every child: a hash of the last applied body, without the plugin's digest.
 pub const APPLIED_ANNOTATION: &str = "operator-host.dev/applied";
 /// Annotation of every child: the parent's generation at the last change, as `generation/uid` of the parent.
 pub const GENERATION_ANNOTATION: &str = "operator-host.dev/parent-generation";
-/// Annotation of a parent: with the value `true` the host leaves it and its children alone.
+/// Annotation of a parent: with the value `true`, the host does not touch it or its children.
 pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";
-/// Annotation of a parent kind's CustomResourceDefinition: the version with this digest takes over whatever it shows.
+/// Annotation of a parent kind's CustomResourceDefinition: the version with this digest takes over whatever proving
+/// finds.
 pub const PROMOTE_ANNOTATION: &str = "operator-host.dev/promote";
-/// Annotation of a parent kind's CustomResourceDefinition: no version but the one with this digest may be live.
+/// Annotation of a parent kind's CustomResourceDefinition: only the version with this digest may be live.
 pub const PIN_ANNOTATION: &str = "operator-host.dev/pin";
 
-/// Whether an annotation of a definition says what people want of a plugin.
+/// Reports whether an annotation of a definition promotes or pins a plugin version.
 #[must_use]
 pub fn is_order(annotation: &str) -> bool {
     matches!(annotation, PROMOTE_ANNOTATION | PIN_ANNOTATION)
 }
 
-/// Namespace and name; the kind stands beside it.
+/// Namespace and name of an object, without its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectName {
     /// `None` for a cluster-scoped object.
@@ -46,7 +47,7 @@ pub struct ObjectName {
 }
 
 impl ObjectName {
-    /// The name of an object that came from the API server.
+    /// Returns the name of an object from the API server.
     #[must_use]
     pub fn of(object: &DynamicObject) -> Self {
         Self {
@@ -55,7 +56,7 @@ impl ObjectName {
         }
     }
 
-    /// Reads `namespace/name` or `name`.
+    /// Parses `namespace/name` or `name`.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         match text.split_once('/') {
@@ -80,14 +81,14 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// A longer name than any that Kubernetes takes.
+/// Longer than any name that Kubernetes accepts.
 const MAX_NAME: usize = 253;
 
-/// What is wrong with a name or a namespace that comes from a plugin; `None` when it can stand in a request's path as it
-/// is. Kubernetes has its own rules for each kind, and all that it takes is among this: no name may lead a request to
-/// another object, or to another query.
+/// Validates a name or a namespace from a plugin. Returns the problem, or `None` when it can be used in a request
+/// path without escaping. Kubernetes has stricter rules for each kind; this check ensures that a name cannot
+/// redirect a request to another object or add a query.
 ///
-/// Source: RFC 3986, `pchar` without what is escaped; Kubernetes, "Object Names and IDs", path segment names.
+/// Source: RFC 3986, `pchar` without percent-encoding; Kubernetes, "Object Names and IDs", path segment names.
 #[must_use]
 pub fn name_problem(name: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~:@!$&'()*+,;=".contains(c);
@@ -101,7 +102,7 @@ pub fn name_problem(name: &str) -> Option<String> {
     }
 }
 
-/// One child: its kind and its name.
+/// Kind and name of a child.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChildKey {
     /// The kind.
@@ -111,7 +112,7 @@ pub struct ChildKey {
 }
 
 impl ChildKey {
-    /// Of an object that says what it is.
+    /// Returns the key of an object that contains its type.
     #[must_use]
     pub fn of(object: &DynamicObject) -> Self {
         let types = object.types.clone().unwrap_or_default();
@@ -126,7 +127,7 @@ impl ChildKey {
 }
 
 impl ChildKey {
-    /// The same object whatever version it is seen in.
+    /// Returns the identity of the object, which is the same in every version.
     #[must_use]
     pub fn identity(&self) -> Identity {
         Identity {
@@ -137,7 +138,7 @@ impl ChildKey {
     }
 }
 
-/// What an object is called in every version of its kind.
+/// The name of an object, independent of the version of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity {
     /// The API group; empty for the core group.
@@ -160,7 +161,7 @@ impl fmt::Display for ChildKey {
     }
 }
 
-/// The owner reference with `controller: true`.
+/// Returns the owner reference with `controller: true`.
 #[must_use]
 pub fn controller_of(object: &DynamicObject) -> Option<&OwnerReference> {
     object
@@ -171,27 +172,27 @@ pub fn controller_of(object: &DynamicObject) -> Option<&OwnerReference> {
         .find(|owner| owner.controller == Some(true))
 }
 
-/// The value of a label.
+/// Returns the value of a label.
 #[must_use]
 pub fn label<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
     object.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The value of an annotation.
+/// Returns the value of an annotation.
 #[must_use]
 pub fn annotation<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
     object.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// What [`GENERATION_ANNOTATION`] says on the children of this parent; `None` of one that did not come from the API
-/// server.
+/// Returns the value of [`GENERATION_ANNOTATION`] for the children of this parent; `None` for a parent that is not
+/// from the API server.
 #[must_use]
 pub fn generation_mark(parent: &DynamicObject) -> Option<String> {
     let (generation, uid) = (parent.metadata.generation?, parent.metadata.uid.as_ref()?);
     Some(format!("{generation}/{uid}"))
 }
 
-/// The generation of this very parent at which a child was last changed, if the child says so.
+/// Returns the generation of this parent (by UID) at which a child was last changed, if the child records it.
 #[must_use]
 pub fn made_at(parent: &DynamicObject, child: &DynamicObject) -> Option<i64> {
     let (generation, uid) = annotation(child, GENERATION_ANNOTATION)?.split_once('/')?;
@@ -199,21 +200,21 @@ pub fn made_at(parent: &DynamicObject, child: &DynamicObject) -> Option<i64> {
     generation.parse().ok().filter(|_| ours)
 }
 
-/// Whether somebody deleted it and it waits for finalizers or its grace period.
+/// Reports whether an object was deleted and waits for finalizers or its grace period.
 #[must_use]
 pub fn is_terminating(object: &DynamicObject) -> bool {
     object.metadata.deletion_timestamp.is_some()
 }
 
-/// The resource version as a number, which is comparable within one kind; `None` when it is not one.
+/// Returns the resource version as a number, which is comparable within one kind; `None` when it is not a number.
 ///
-/// Source: Kubernetes API concepts, "Resource versions"; all known storage back ends give decimal numbers.
+/// Source: Kubernetes API concepts, "Resource versions"; all known storage back ends use decimal numbers.
 #[must_use]
 pub fn version(object: &DynamicObject) -> Option<u128> {
     object.metadata.resource_version.as_deref()?.parse().ok()
 }
 
-/// Drops what no reader needs and, of a generated Secret, the values.
+/// Removes unused fields and the values of a generated Secret.
 pub fn slim(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     let is_secret = object.types.as_ref().is_none_or(|types| types.kind == "Secret");
@@ -226,7 +227,7 @@ pub fn slim(object: &mut DynamicObject) {
     }
 }
 
-/// The text, cut to at most `max` bytes (at least 3) at a character's boundary, with `…` where it was cut.
+/// Truncates the text to at most `max` bytes (at least 3) at a character boundary, and appends `…` if it was cut.
 #[must_use]
 pub fn shorten(text: &str, max: usize) -> String {
     if text.len() <= max {
@@ -236,10 +237,10 @@ pub fn shorten(text: &str, max: usize) -> String {
     format!("{}…", &text[..end])
 }
 
-/// A short SHA-256 of the value's JSON text: 16 hexadecimal digits.
+/// Returns a short SHA-256 of the value's JSON text: 16 hexadecimal digits.
 #[must_use]
 pub fn fingerprint(value: &impl Serialize) -> String {
-    // A `Value` and a `DynamicObject` have string keys only, so they always serialize.
+    // A `Value` and a `DynamicObject` have string keys only, so serialization never fails.
     let text = serde_json::to_vec(value).unwrap_or_default();
     let digest = Sha256::digest(&text);
     digest
@@ -252,7 +253,7 @@ pub fn fingerprint(value: &impl Serialize) -> String {
         })
 }
 
-/// A child's manifest without what the host adds to it.
+/// Returns a child's manifest without the fields that the host adds.
 pub(crate) fn without_host_metadata(mut child: Value) -> Value {
     let Some(metadata) = child.get_mut("metadata").and_then(Value::as_object_mut) else {
         return child;

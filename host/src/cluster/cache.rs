@@ -1,14 +1,13 @@
-//! Watches and the caches behind them: one a kind and scope in the whole process, shared by every controller
-//! that needs it.
+//! Watches and their caches. The process runs one watch per kind and scope and shares it among all controllers.
 //!
-//! The store is this module's own, because three things are needed that a reflector does not give: what a write
-//! returned is put in at once, so that the next pass knows of it before the watch says so; objects that are nobody's
-//! here are kept as metadata only; and any number of waiters can wait for the first list. So are the requests
-//! (`follow`, `source`), because kube's `watcher` does not say that a watch goes on after a failure, waits for ever for
-//! an answer that does not come, and loses the time that a `Retry-After` asks for.
+//! This module has its own store because a reflector lacks three things: the result of a write is stored at once,
+//! so that the next reconcile sees it before the watch delivers it; objects that no controller owns are kept as
+//! metadata only; and any number of tasks can wait for the first list. It also sends its own requests (`follow`,
+//! `source`), because kube's `watcher` does not report that a watch has recovered after a failure, waits forever
+//! for an answer that does not arrive, and discards the delay of a `Retry-After` header.
 //!
-//! Invariants: an entry is never replaced by an older one; subscribers are told after the store has changed;
-//! a watch that fails says so in its own state and in nobody else's; a trouble that passes by itself is no failure.
+//! Invariants: an entry is never replaced by an older one; subscribers are notified after the store has changed; a
+//! failing watch affects only its own state; a transient error is not a failure.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,39 +31,40 @@ mod follow;
 mod source;
 mod store;
 
-/// How a watch is doing.
+/// The state of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchState {
-    /// The first list is under way.
+    /// The first list is in progress.
     Starting,
-    /// The store holds what the API server last said.
+    /// The store reflects the API server's latest answers.
     Synced,
-    /// The API server refuses, or has not been there or had no time for a minute; the text says what and what to do.
-    /// The store holds what it last said, if it ever did.
+    /// The API server refuses the request, or has been unreachable or overloaded for a minute. The text contains
+    /// the error and what to do about it. The store keeps the last known objects, if there were any.
     Failing(String),
 }
 
-/// What happened to one object.
+/// A change to one object.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
-    /// As it was known before; `None` when it is new.
+    /// The previously known state; `None` for a new object.
     pub old: Option<&'a Arc<DynamicObject>>,
-    /// As it is now; `None` when it is gone.
+    /// The current state; `None` for a deleted object.
     pub new: Option<&'a Arc<DynamicObject>>,
 }
 
-/// Called from the watch's task, so it must be quick and must not block.
+/// Callback for changes. It runs on the watch's task, so it must return quickly and must not block.
 pub type Subscriber = Arc<dyn Fn(&Kind, Change<'_>) + Send + Sync>;
 
-/// What of each kind is stored whole; of kinds that are not in it, only what has a controller's label.
+/// Defines which objects of each kind are stored in full. For kinds that are not listed, only objects with a
+/// controller's label are.
 pub type KeepPolicy = HashMap<Kind, Keep>;
 
-/// What of one kind is stored whole, besides what has a controller's label.
+/// Defines which objects of one kind are stored in full, in addition to those with a controller's label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// Every object: it is a kind of parents, or plugins read it.
+    /// Store every object in full: parents have this kind, or plugins read it.
     pub all: bool,
-    /// What parents of these kinds own, whatever its labels say.
+    /// Store in full the objects that parents of these kinds own, regardless of their labels.
     pub owned_by: BTreeSet<Kind>,
 }
 
@@ -81,7 +81,7 @@ impl Keep {
             })
     }
 
-    /// Whether a store that was filled under this policy lacks nothing that `wanted` asks for.
+    /// Reports whether a store that was filled under this policy contains everything that `wanted` requires.
     fn covers(&self, wanted: &Self) -> bool {
         self.all || !wanted.all && wanted.owned_by.is_subset(&self.owned_by)
     }
@@ -90,7 +90,7 @@ impl Keep {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Scope {
     kind: Kind,
-    /// `None`: all namespaces.
+    /// `None` means all namespaces.
     namespace: Option<String>,
     form: Form,
 }
@@ -113,14 +113,14 @@ impl Running {
     fn keep_of(&self, scope: &Scope) -> Keep {
         match scope.form {
             Form::Whole => self.keep.get(&scope.kind).cloned().unwrap_or_default(),
-            // There is nothing to keep whole.
+            // Metadata watches store nothing in full.
             Form::Metadata => Keep::default(),
         }
     }
 }
 
 impl Watches {
-    /// Nothing is watched yet.
+    /// Creates an empty set of watches.
     #[must_use]
     pub fn new(client: Client, kinds: Arc<Kinds>, metrics: Arc<Metrics>) -> Self {
         Self {
@@ -131,8 +131,8 @@ impl Watches {
         }
     }
 
-    /// Stores whole what `policy` says from now on. A running watch that lacks something of it lists anew, and says
-    /// that it is starting until it has.
+    /// Sets the policy for which objects are stored in full. A running watch that lacks some of them lists again
+    /// and reports `Starting` until it is done.
     pub fn keep(&self, policy: KeepPolicy) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.keep = policy;
@@ -143,7 +143,7 @@ impl Watches {
         }
     }
 
-    /// The watch of a kind in one namespace, or in all; it runs as long as somebody holds it.
+    /// Returns the watch of a kind in one namespace, or in all. It runs until the last handle is dropped.
     pub fn watch(&self, kind: &Kind, namespace: Option<&str>) -> Arc<Watch> {
         self.watch_in(Scope {
             kind: kind.clone(),
@@ -152,7 +152,7 @@ impl Watches {
         })
     }
 
-    /// The watch of the metadata of all objects of a kind; it, too, runs as long as somebody holds it.
+    /// Returns the watch of the metadata of all objects of a kind. It runs until the last handle is dropped.
     pub fn watch_metadata(&self, kind: &Kind) -> Arc<Watch> {
         self.watch_in(Scope {
             kind: kind.clone(),
@@ -180,7 +180,7 @@ impl Watches {
     }
 }
 
-/// One kind in one scope: its cache and its subscribers.
+/// The cache and the subscribers of one kind in one scope.
 pub struct Watch {
     inner: Arc<Inner>,
     task: JoinHandle<()>,
@@ -209,31 +209,32 @@ impl Drop for Subscription {
 }
 
 impl Watch {
-    /// How it is doing now and from now on.
+    /// Returns a receiver for the current state and every later one.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<WatchState> {
         self.inner.state.subscribe()
     }
 
-    /// How it is doing at this moment.
+    /// Returns the current state.
     #[must_use]
     pub fn state_now(&self) -> WatchState {
         self.inner.state.borrow().clone()
     }
 
-    /// Whether a list was ever complete: what is not in the store was not there then.
+    /// Reports whether a list was ever completed. If so, an object that is not in the store did not exist at that
+    /// time.
     #[must_use]
     pub fn was_listed(&self) -> bool {
         self.inner.was_listed.load(Ordering::Relaxed)
     }
 
-    /// The namespace that it sees; `None` when it sees all.
+    /// Returns the watched namespace; `None` for all.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         self.inner.scope.namespace.as_deref()
     }
 
-    /// Calls `subscriber` for every change from now on. What is in the store already is not replayed.
+    /// Calls `subscriber` for every later change. Objects already in the store are not replayed.
     #[must_use]
     pub fn subscribe(&self, subscriber: Subscriber) -> Subscription {
         self.inner.subscribers().push(Arc::clone(&subscriber));
@@ -243,25 +244,26 @@ impl Watch {
         }
     }
 
-    /// One object as last known.
+    /// Returns one object as last known.
     #[must_use]
     pub fn get(&self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
         self.inner.read().objects.get(name).cloned()
     }
 
-    /// The names of all objects, in no order.
+    /// Returns the names of all objects, in no particular order.
     #[must_use]
     pub fn names(&self) -> Vec<ObjectName> {
         self.inner.read().objects.keys().cloned().collect()
     }
 
-    /// All objects, in no order.
+    /// Returns all objects, in no particular order.
     #[must_use]
     pub fn objects(&self) -> Vec<Arc<DynamicObject>> {
         self.inner.read().objects.values().cloned().collect()
     }
 
-    /// What refers to a parent, by owner reference or by annotation, sorted by name; not yet proved to be its.
+    /// Returns the objects that refer to a parent by owner reference or by annotation, sorted by name. The caller
+    /// must still verify that the parent owns them.
     #[must_use]
     pub fn referring_to(&self, uid: &str, parent: &ObjectName) -> Vec<Arc<DynamicObject>> {
         let store = self.inner.read();
@@ -274,7 +276,7 @@ impl Watch {
             .collect()
     }
 
-    /// The objects of a namespace (or of all) that a selector picks, sorted by name.
+    /// Returns the objects of a namespace (or of all) that match a selector, sorted by name.
     #[must_use]
     pub fn select(&self, namespace: Option<&str>, selector: &Selector) -> Vec<Arc<DynamicObject>> {
         let store = self.inner.read();
@@ -289,17 +291,18 @@ impl Watch {
         picked.into_iter().map(|(_, object)| Arc::clone(object)).collect()
     }
 
-    /// Puts in what the API server answered to a write, unless the watch was faster. The subscribers are told now,
-    /// and not again when the watch repeats it: whoever wrote knows its own by the resource version, the others
-    /// must hear of it, since one controller's child may be another's parent.
+    /// Stores the result of a write, unless the watch has already delivered it or a newer version. Subscribers are
+    /// notified now, and not again when the watch delivers the same version. The writer recognizes its own change
+    /// by the resource version; other controllers need the notification, since one controller's child may be
+    /// another's parent.
     pub fn record(&self, object: DynamicObject) -> Arc<DynamicObject> {
         let object = self.inner.prepare(object);
         self.inner.put(&object);
         object
     }
 
-    /// Takes out an object that the API server says is gone; one that has its name since then stays. The subscribers
-    /// are told by the watch.
+    /// Removes an object that the API server reports as deleted; a new object of the same name stays. The watch
+    /// notifies the subscribers.
     pub fn forget(&self, name: &ObjectName, uid: &str) {
         let mut store = self.inner.write();
         let known = store.objects.get(name).cloned();
@@ -321,12 +324,12 @@ struct Inner {
     was_listed: AtomicBool,
 }
 
-/// Whether `a` is certainly newer than `b`.
+/// Reports whether `a` is certainly newer than `b`.
 fn is_newer(a: &DynamicObject, b: &DynamicObject) -> bool {
     matches!((version(a), version(b)), (Some(a), Some(b)) if a > b)
 }
 
-/// Whether two are one object at one version, and as much of it.
+/// Reports whether both are the same object at the same version, and equally complete.
 fn is_the_same(a: &DynamicObject, b: &DynamicObject) -> bool {
     a.metadata.resource_version == b.metadata.resource_version
         && a.metadata.uid == b.metadata.uid
@@ -364,12 +367,12 @@ impl Inner {
         slim(&mut object);
         if !self.keep.borrow().keeps_whole(&object) {
             object.data = serde_json::Value::Null;
-            // What people want of a plugin stands on the definition of its kind.
+            // Promote and pin annotations are read from the definition of the kind.
             if let Some(annotations) = &mut object.metadata.annotations {
                 annotations.retain(|key, _| is_definition && crate::object::is_order(key));
             }
         }
-        // Lists leave the type out of their items.
+        // List responses omit the type of their items.
         object.types.get_or_insert_with(|| kube::core::TypeMeta {
             api_version: kind.api_version.clone(),
             kind: kind.kind.clone(),
@@ -377,13 +380,13 @@ impl Inner {
         Arc::new(object)
     }
 
-    /// Stores an object and tells the subscribers, unless the same or a newer one is known.
+    /// Stores an object and notifies the subscribers, unless the same or a newer version is known.
     fn put(&self, object: &Arc<DynamicObject>) {
         let name = ObjectName::of(object);
         let old = {
             let mut store = self.write();
             match store.objects.get(&name) {
-                // A write of our own was faster.
+                // A write by this host was faster.
                 Some(known) if is_newer(known, object) || is_the_same(known, object) => return,
                 None if store.is_deleted(&name, object) => return,
                 _ => store.put(name, Arc::clone(object)),
@@ -401,7 +404,7 @@ impl Inner {
         let old = {
             let mut store = self.write();
             match store.objects.get(&name) {
-                // It was made anew since.
+                // It has been recreated since.
                 Some(known) if is_newer(known, &object) => return,
                 _ => {
                     let uid = object.metadata.uid.clone().unwrap_or_default();
@@ -410,15 +413,15 @@ impl Inner {
                 }
             }
         };
-        // A write of our own may have taken it out already: the change is news all the same.
+        // A write by this host may have removed it already; notify the subscribers anyway.
         self.tell(Change {
             old: old.as_ref().or(Some(&object)),
             new: None,
         });
     }
 
-    /// The list is complete: what it does not name is gone. An object that was written while the list was
-    /// under way may be missing from it; dropping it costs one apply that changes nothing.
+    /// Removes every object that a complete list does not contain. An object that was written during the list may
+    /// be missing from it; removing it costs one apply that changes nothing.
     fn listed(&self, names: &HashSet<ObjectName>) {
         let gone: Vec<_> = {
             let mut store = self.write();
@@ -428,7 +431,7 @@ impl Inner {
                 .filter(|name| !names.contains(*name))
                 .cloned()
                 .collect();
-            // Not remembered as deletions: the watch may still tell of one that the list was too early for.
+            // Do not record these as deletions: the watch may still deliver an object created after the list.
             gone.iter().filter_map(|name| store.take(name)).collect()
         };
         self.was_listed.store(true, Ordering::Relaxed);
@@ -450,7 +453,7 @@ impl Inner {
     fn keep(&self, wanted: Keep) {
         let covered = self.keep.borrow().covers(&wanted);
         self.keep.send_replace(wanted);
-        // After the policy, so that a list that ends just now cannot have the last word.
+        // Set the state after the policy, so that a list that ends now cannot override it.
         if !covered {
             self.state.send_if_modified(|current| {
                 let synced = *current == WatchState::Synced;
@@ -462,7 +465,7 @@ impl Inner {
         }
     }
 
-    /// The store is as the API server says, unless more of the kind is needed by now.
+    /// Marks the watch as synced, unless more of the kind is needed by now.
     fn synced(&self, keep: &watch::Receiver<Keep>) {
         if matches!(*self.state.borrow(), WatchState::Failing(_)) {
             info!(kind = %self.scope.kind, namespace = self.scope.namespace, "watching again");

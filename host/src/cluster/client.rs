@@ -32,19 +32,18 @@ pub use self::pace::Pace;
 use self::reach::Reach;
 pub(crate) use self::reach::chain;
 
-/// The token of a pod. Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
+/// Path of a pod's token. Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
 const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
-/// The silence after which the other end of a connection is asked whether it is there, and the time between two
-/// such questions.
+/// Idle time before the first TCP keepalive probe, and the interval between probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Why there is no client.
+/// Why no client could be created.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// Neither `KUBECONFIG`, nor `~/.kube/config`, nor a service account names a cluster.
     #[error("no cluster to connect to: {0}; set KUBECONFIG, or run inside a cluster with a service account")]
     Config(#[from] kube::config::InferConfigError),
-    /// The configuration wants a proxy, which this host does not speak to.
+    /// The configuration requires a proxy, which this host does not support.
     #[error(
         "the cluster's configuration asks for the proxy {0}, which operator-host does not support; leave `proxy-url` out"
     )]
@@ -54,19 +53,16 @@ pub enum ClientError {
     Setup(#[from] kube::Error),
 }
 
-/// A client for commands that look something up.
-///
-/// # Errors
-/// As [`Connection::infer`].
+/// Creates a client for commands that only read.
 pub async fn connect(metrics: Arc<Metrics>) -> Result<Client, ClientError> {
     let agent = concat!("operator-host/", env!("CARGO_PKG_VERSION"));
     Connection::infer(metrics, agent).await?.client()
 }
 
-/// What carries requests: hyper's client with TLS, behind a fence.
+/// The transport of requests: hyper's client with TLS, behind a fence.
 type Transport = legacy::Client<HttpsConnector<Fencing<HttpConnector>>, Body>;
 
-/// The way to the API server, and the clients that use it.
+/// The connection to the API server and the clients that use it.
 pub struct Connection {
     config: Config,
     auth: Option<AuthLayer>,
@@ -76,22 +72,22 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects as `kubectl` would: `KUBECONFIG`, `~/.kube/config`, or the pod's service account. `agent` is how the
-    /// audit log calls this process.
+    /// Connects as `kubectl` would: with `KUBECONFIG`, `~/.kube/config`, or the pod's service account. `agent` is
+    /// the user agent that the audit log shows.
     ///
-    /// kube's own default leaves Nagle's algorithm on, which costs 40 ms at the first list and again at the first
-    /// write. So the connector is made here, with `TCP_NODELAY`; the layers above it are kube's.
+    /// kube's default connector leaves Nagle's algorithm on, which costs 40 ms at the first list and again at the
+    /// first write. This function builds the connector itself, with `TCP_NODELAY`; the layers above it are kube's.
     ///
     /// # Errors
-    /// When there is no configuration or it cannot be used. Nothing is sent yet.
+    /// When there is no configuration or it cannot be used. No request is sent yet.
     pub async fn infer(metrics: Arc<Metrics>, agent: &str) -> Result<Self, ClientError> {
-        // `install_default` fails only when a provider is installed already, which is as good.
+        // `install_default` fails only when a provider is already installed, which is fine.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let mut config = Config::infer().await?;
         if let Some(proxy) = &config.proxy_url {
             return Err(ClientError::Proxy(proxy.to_string()));
         }
-        // An identity is made of a host's name; one that no header can hold is left out.
+        // The identity contains a host name; ignore one that is not a valid header value.
         if let Ok(agent) = HeaderValue::from_str(agent) {
             config.headers.push((USER_AGENT, agent));
         }
@@ -104,29 +100,23 @@ impl Connection {
         })
     }
 
-    /// The namespace of the pod that this process runs in; `None` outside of a cluster, where a kubeconfig says how to
-    /// reach one and its namespace is only where its user works.
+    /// Returns the namespace of the pod that this process runs in. `None` outside of a cluster, since the namespace
+    /// of a kubeconfig is only its user's default.
     #[must_use]
     pub fn pod_namespace(&self) -> Option<&str> {
         let inside = self.config.auth_info.token_file.as_deref() == Some(POD_TOKEN);
         inside.then_some(&self.config.default_namespace)
     }
 
-    /// The client of the host itself: watches, discovery, Leases.
-    ///
-    /// # Errors
-    /// When the configuration cannot be used.
+    /// Returns the host's own client, for watches, discovery and Leases.
     pub fn client(&self) -> Result<Client, ClientError> {
         self.layered(&self.config, self.transport.clone(), Term::endless())
     }
 
-    /// Makes the writers of one term. They share connections of their own, on which nothing is sent once it is over.
-    ///
-    /// # Errors
-    /// When the configuration cannot be used.
+    /// Creates the writers of one term. They have their own connections, which send nothing once the term is over.
     pub fn writers(self: &Arc<Self>, term: &Term, timing: &Timing) -> Result<Writers, ClientError> {
         let transport = if term.is_elected() {
-            // What the kernel could not deliver by then must not arrive in another's term.
+            // Data that the kernel could not deliver by then must not arrive in another replica's term.
             let undelivered = timing.duration - timing.renew_deadline;
             transport(&self.config, term, Some(undelivered))?
         } else {
@@ -155,7 +145,7 @@ impl Connection {
     }
 }
 
-/// See [`Connection::writers`]. Clones share their connections.
+/// Creates writers; see [`Connection::writers`]. Clones share their connections.
 #[derive(Clone)]
 pub struct Writers {
     connection: Arc<Connection>,
@@ -164,21 +154,19 @@ pub struct Writers {
 }
 
 impl Writers {
-    /// When they may write.
+    /// Returns the term during which they may write.
     #[must_use]
     pub fn term(&self) -> &Term {
         &self.term
     }
 
-    /// A writer in the host's own name, or in that of a ServiceAccount.
-    ///
-    /// # Errors
-    /// When the configuration cannot be used.
+    /// Returns a writer that acts as the host itself, or as a ServiceAccount.
     pub fn writer(&self, acts_as: Option<&ServiceAccount>) -> Result<Writer, ClientError> {
         let mut config = self.connection.config.clone();
         if let Some(account) = acts_as {
             let auth = &mut config.auth_info;
-            // Without groups: the API server gives a ServiceAccount its own, and asks for no right to others.
+            // Set no groups: the API server adds a ServiceAccount's own groups, and no permission to impersonate
+            // others is needed.
             auth.impersonate = Some(account.user());
             (auth.impersonate_groups, auth.impersonate_uid) = (None, None);
             auth.impersonate_user_extra = None;
@@ -195,21 +183,21 @@ impl Writers {
     }
 }
 
-/// A client that writes, in whose name and for how long.
+/// A client for writes, with its identity and its term.
 #[derive(Clone)]
 pub struct Writer {
-    /// The connection.
+    /// The client.
     pub client: Client,
-    /// When it may.
+    /// The term during which it may write.
     pub term: Term,
-    /// `None`: the host itself.
+    /// The ServiceAccount it acts as; `None` for the host itself.
     pub acts_as: Option<ServiceAccount>,
-    /// How fast it may; `None`: as fast as it can.
+    /// Its write rate limit; `None` for no limit.
     pub pace: Option<Arc<Pace>>,
 }
 
 impl Writer {
-    /// The same at a pace, which it may share with others.
+    /// Returns the writer with a rate limit, which other writers may share.
     #[must_use]
     pub fn paced(self, pace: &Arc<Pace>) -> Self {
         Self {
@@ -219,7 +207,7 @@ impl Writer {
     }
 }
 
-/// In the host's own name and at any time, for commands that share the cluster with nobody.
+/// Creates a writer that acts as the host itself, without a term, for commands that run without other replicas.
 impl From<Client> for Writer {
     fn from(client: Client) -> Self {
         Self {
@@ -236,7 +224,7 @@ fn transport(config: &Config, term: &Term, undelivered: Option<Duration>) -> Res
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(config.connect_timeout);
-    // A watch may be silent for minutes; a connection that was cut without a word must not be taken for one.
+    // A watch may be silent for minutes; keepalive distinguishes it from a connection that was cut silently.
     connector.set_keepalive(Some(KEEPALIVE));
     connector.set_keepalive_interval(Some(KEEPALIVE));
     connector.set_keepalive_retries(Some(2));

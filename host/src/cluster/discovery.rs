@@ -1,4 +1,4 @@
-//! Kinds and the resources behind them, from the API server's discovery; plurals are never guessed.
+//! Maps kinds to resources with the API server's discovery; plurals are never guessed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,24 +14,24 @@ use super::refusal::refusal;
 use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
 
-/// How to address the objects of one kind.
+/// Describes how to address the objects of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resource {
     /// Group, version, kind and plural.
     pub api: kube::core::ApiResource,
-    /// Whether its objects are in namespaces.
+    /// Whether the kind is namespaced.
     pub namespaced: bool,
-    /// Whether it has the `status` subresource.
+    /// Whether the resource has the `status` subresource.
     pub has_status: bool,
 }
 
-/// How long the API server may take to say what it serves.
+/// Timeout of one discovery request.
 const DISCOVERY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// Why a kind has no resource.
+/// Why a kind could not be resolved.
 #[derive(Clone, Debug, Error)]
 pub enum KindError {
-    /// The API server does not serve it.
+    /// The API server does not serve the kind.
     #[error("the cluster does not serve the kind {0}: install its CustomResourceDefinition")]
     Unknown(Kind),
     /// Discovery failed.
@@ -39,23 +39,23 @@ pub enum KindError {
     Discovery {
         /// The kind.
         kind: Kind,
-        /// What the API server or the connection said.
+        /// The error of the API server or the connection.
         message: String,
     },
 }
 
-/// Remembers what discovery said until [`Kinds::changed`] is called.
+/// Caches discovery results until [`Kinds::changed`] is called.
 pub struct Kinds {
     client: Client,
     metrics: Arc<Metrics>,
     known: Mutex<HashMap<Kind, Arc<Resource>>>,
     generation: watch::Sender<u64>,
-    /// How often the definitions of a group have changed.
+    /// How often the definitions of each group have changed.
     groups: Mutex<HashMap<String, u64>>,
 }
 
 impl Kinds {
-    /// Nothing is asked yet.
+    /// Creates an empty cache and sends no request.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Kinds {
         }
     }
 
-    /// The resource behind a kind.
+    /// Returns the resource of a kind.
     ///
     /// # Errors
     /// When the API server does not serve the kind or does not answer.
@@ -104,26 +104,26 @@ impl Kinds {
         Ok(found)
     }
 
-    /// A CustomResourceDefinition came, changed or went: forgets what discovery said of its group and wakes
-    /// whoever waits for a kind. Built-in kinds do not change while a server runs.
+    /// Forgets the discovery results of a group whose CustomResourceDefinition was created, changed or deleted, and
+    /// wakes the tasks that wait for a kind. Built-in kinds do not change while a server runs.
     pub fn changed(&self, group: &str) {
         self.lock().retain(|kind, _| gvk(kind).group != group);
         *self.groups().entry(group.to_owned()).or_default() += 1;
         self.generation.send_modify(|generation| *generation += 1);
     }
 
-    /// Forgets what discovery said of one kind: it may have been behind.
+    /// Forgets the discovery result of one kind, which may be outdated.
     pub fn forget(&self, kind: &Kind) {
         self.lock().remove(kind);
     }
 
-    /// How often the definitions of these kinds' groups have changed.
+    /// Returns how often the definitions of these kinds' groups have changed.
     pub fn changes<'a>(&self, kinds: impl Iterator<Item = &'a Kind>) -> u64 {
         let groups = self.groups();
         kinds.filter_map(|kind| groups.get(&gvk(kind).group)).sum()
     }
 
-    /// Changes whenever [`Kinds::changed`] was called.
+    /// Returns a receiver that changes whenever [`Kinds::changed`] is called.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()
@@ -138,7 +138,7 @@ impl Kinds {
     }
 }
 
-/// The kind in the form that kube wants it.
+/// Converts the kind to kube's type.
 #[must_use]
 pub fn gvk(kind: &Kind) -> GroupVersionKind {
     let (group, version) = kind

@@ -1,8 +1,8 @@
-//! Events on parents: what `kubectl describe` shows.
+//! Writes Events on parents, as shown by `kubectl describe`.
 //!
-//! They are written off the path of a reconcile, at a bounded rate. Each controller has a line of its own, with a length
-//! and a pace of its own, and the lines take turns: a controller with too much to say drops its own Events, which are
-//! counted, and holds up no other. An Event that repeats is counted up as a series instead of written anew.
+//! Events are written outside of the reconcile, at a limited rate. Each controller has its own queue with its own
+//! capacity and rate, and the queues take turns. A controller with too many Events drops and counts its own and
+//! delays no other. A repeated Event increments the count of its series instead of creating a new one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -30,23 +30,23 @@ use crate::plugin::Digest;
 use crate::plugin::contract::EventType;
 use crate::trace;
 
-/// How many Events of one controller may wait to be written.
+/// Capacity of one controller's queue.
 const CAPACITY: usize = 256;
-/// How many may be on their way to the lines, which only takes as long as to look at each.
+/// Capacity of the channel to the queues; sorting an Event into its queue is fast.
 const ON_THE_WAY: usize = 1024;
-/// The shortest time between two writes: Events must not take the API server's time from the children they tell of.
+/// Minimum time between two writes: Events must not take API server capacity from the children they are about.
 const PACE: Duration = Duration::from_millis(40);
-/// The shortest time between two writes of one controller.
+/// Minimum time between two writes of one controller.
 const PACE_OF_ONE: Duration = Duration::from_millis(80);
-/// How long an Event that repeats is counted up, as in Kubernetes' own recorder.
+/// How long a repeated Event extends its series, as in Kubernetes' own recorder.
 const SERIES: Duration = Duration::from_secs(360);
-/// How long one write may take.
+/// Timeout of one write.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The API server refuses a longer note or reason.
+/// The API server rejects a longer note or reason.
 const MAX_NOTE: usize = 1024;
 const MAX_REASON: usize = 128;
 
-/// One Event to be written.
+/// An Event to write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
     controller: String,
@@ -69,13 +69,13 @@ struct Reference {
 type Annotations = BTreeMap<String, String>;
 
 enum Message {
-    /// The annotations are no part of what makes two Events the same.
+    /// The annotations do not count when two Events are compared.
     Write(Box<(Entry, Option<Annotations>, Writer)>),
-    /// To be told when all before it are written.
+    /// A request to be notified once all earlier Events are written.
     Flush(oneshot::Sender<()>),
 }
 
-/// Takes Events; cheap to clone. The task ends when the last clone is dropped.
+/// Accepts Events. Cheap to clone; the task ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Events {
     sender: mpsc::Sender<Message>,
@@ -84,7 +84,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Starts the task that writes them. `instance` tells replicas apart, such as the pod's name.
+    /// Starts the task that writes them. `instance` identifies the replica, for example by the pod's name.
     #[must_use]
     pub fn start(writer: Writer, instance: String, metrics: Arc<Metrics>) -> (Self, JoinHandle<()>) {
         let (sender, receiver) = mpsc::channel(ON_THE_WAY);
@@ -97,7 +97,8 @@ impl Events {
         (events, task)
     }
 
-    /// The same line, for Events of another writer: those that its term does not live to see written are dropped.
+    /// Returns a handle to the same queue with another writer. Events that are not written before the writer's term
+    /// ends are dropped.
     #[must_use]
     pub fn of(&self, writer: Writer) -> Self {
         Self {
@@ -106,7 +107,7 @@ impl Events {
         }
     }
 
-    /// Waits until all that are in line are written.
+    /// Waits until all queued Events are written.
     pub async fn flush(&self) {
         let (done, wait) = oneshot::channel();
         if self.sender.send(Message::Flush(done)).await.is_ok() {
@@ -114,7 +115,7 @@ impl Events {
         }
     }
 
-    /// Puts an Event about an election in line, as client-go has it.
+    /// Queues an Event about an election, formatted as by client-go.
     pub fn elected(&self, lease: &Lease, note: &str) {
         let entry = Entry {
             controller: "operator-host/leader-election".to_owned(),
@@ -133,7 +134,7 @@ impl Events {
         self.put(entry, None);
     }
 
-    /// Puts an Event in line. Never waits. `plugin` is the version whose answer it comes from.
+    /// Queues an Event without waiting. `plugin` is the version whose answer it comes from.
     pub fn publish(
         &self,
         controller: &str,
@@ -184,7 +185,7 @@ fn dropped(metrics: &Metrics, controller: &str) {
     }
 }
 
-/// The annotation of an Event that names the trace of the pass that it is from, when that is sampled.
+/// Annotation of an Event with the trace ID of the reconcile it is from, when that trace is sampled.
 pub const TRACE_ANNOTATION: &str = "operator-host.dev/trace-id";
 
 fn annotations(trace: Option<TraceId>, plugin: Option<Digest>) -> Option<Annotations> {
@@ -200,7 +201,7 @@ struct Written {
     last: Instant,
 }
 
-/// Puts each Event into the line of its controller, without ever waiting for one.
+/// Sorts each Event into the queue of its controller, without waiting.
 async fn sort(instance: String, mut messages: mpsc::Receiver<Message>, metrics: Arc<Metrics>) {
     let instance: Arc<str> = instance.into();
     let pace = Arc::new(Mutex::new(paced(PACE)));
@@ -216,7 +217,7 @@ async fn sort(instance: String, mut messages: mpsc::Receiver<Message>, metrics: 
         };
         let controller = entry.controller.clone();
         let line = lines.entry(controller.clone()).or_insert_with(|| {
-            // One more, so that there is room for a flush.
+            // One more than the capacity leaves room for a flush.
             let (line, messages) = mpsc::channel(CAPACITY + 1);
             writers.spawn(write(Arc::clone(&instance), messages, Arc::clone(&pace)));
             line
@@ -229,7 +230,7 @@ async fn sort(instance: String, mut messages: mpsc::Receiver<Message>, metrics: 
     writers.join_all().await;
 }
 
-/// Tells that all are written when each line has come to its end.
+/// Notifies the requester once each queue has been drained.
 fn flush(lines: &HashMap<String, mpsc::Sender<Message>>, flush: Message) {
     let Message::Flush(done) = flush else { return };
     let waits: Vec<_> = lines
@@ -247,13 +248,13 @@ fn flush(lines: &HashMap<String, mpsc::Sender<Message>>, flush: Message) {
 
 fn paced(pace: Duration) -> Interval {
     let mut pace = interval(pace);
-    // A silence before is no reason for a burst.
+    // An idle time does not allow for a burst.
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     pace
 }
 
-/// Writes the Events of one controller. Whoever waits for `pace`, which all lines share, gets it in the order in which
-/// they came, and each line waits once.
+/// Writes the Events of one controller. All queues share `pace`, which serves its waiters in order, and each queue
+/// waits once.
 async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: Arc<Mutex<Interval>>) {
     let mut written: HashMap<Entry, Written> = HashMap::new();
     let mut own_pace = paced(PACE_OF_ONE);
@@ -265,14 +266,14 @@ async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: 
                 continue;
             }
         };
-        // Who leads now will say what there is to say.
+        // The new leader reports its own Events.
         let Some(limit) = writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT)) else {
             continue;
         };
         own_pace.tick().await;
         pace.lock().await.tick().await;
         written.retain(|_, event| event.last.elapsed() < SERIES);
-        // Events of cluster-scoped objects are kept in `default`, as Kubernetes' own recorder does.
+        // Events of cluster-scoped objects are stored in `default`, as by Kubernetes' own recorder.
         let namespace = entry.regarding.namespace.as_deref().unwrap_or("default");
         let api: Api<Event> = Api::namespaced(writer.client.clone(), namespace);
         let now = Timestamp::now();
@@ -289,7 +290,7 @@ async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: 
             if succeeded(&entry, limit, api.patch(&event.name, &params, &patch)).await {
                 continue;
             }
-            // It may have expired on the server: written anew below.
+            // It may have expired on the server; create it again below.
             written.remove(&entry);
         }
         let name = format!("{}.{:x}", entry.regarding.name, now.as_nanosecond());
@@ -314,9 +315,9 @@ async fn succeeded<T>(
 ) -> bool {
     match timeout(limit, request).await {
         Ok(Ok(_)) => return true,
-        // The namespace is going, or the Event is gone: nothing to say.
+        // The namespace is being deleted, or the Event was: nothing to write.
         Ok(Err(kube::Error::Api(status))) if status.code == 404 || status.is_forbidden_by_termination() => {}
-        // The client has said that the API server is away.
+        // The client has already logged that the API server is unreachable.
         Ok(Err(error @ (kube::Error::Service(_) | kube::Error::HyperError(_)))) => {
             debug!(reason = entry.reason, %error, "cannot write an Event");
         }

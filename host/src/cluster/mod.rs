@@ -1,4 +1,4 @@
-//! The cluster: connections, what kinds there are, caches of their objects, requests, Events.
+//! Access to the cluster: connections, discovery, caches, requests and Events.
 
 pub mod client;
 

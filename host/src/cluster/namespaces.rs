@@ -1,8 +1,8 @@
-//! Which namespaces are being deleted. Nothing is created in such a one: the API server would refuse it, and what it
-//! deletes there would be made again at once.
+//! Tracks which namespaces are being deleted. Nothing is created in them: the API server would refuse it, and
+//! objects that it deletes there would be recreated at once.
 //!
-//! A host that watches all namespaces watches their metadata, too. One that is limited to some may not, and learns it
-//! from the API server's refusal of the first object that it tries to create there.
+//! A host that watches all namespaces also watches their metadata. A host that is limited to some may not be
+//! allowed to, and learns of a deletion when the API server first refuses to create an object there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,14 +14,14 @@ use super::cache::{Change, Subscriber, Subscription, Watch, Watches};
 use crate::object::{ObjectName, is_terminating};
 use crate::plugin::contract::Kind;
 
-/// How long a refusal is believed when no watch says more: a namespace may be deleted and made again.
+/// How long a refusal counts without a watch: the namespace may be deleted and recreated.
 const BELIEVED: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The known state of namespaces; see the module.
 #[derive(Default)]
 pub struct Namespaces {
     watched: Mutex<Option<Watched>>,
-    /// Those that a refusal named, and when.
+    /// The namespaces named by refusals, and when.
     refused: Arc<Refused>,
 }
 
@@ -33,7 +33,7 @@ struct Watched {
 }
 
 impl Namespaces {
-    /// Watches them from now on, or no longer.
+    /// Starts or stops the watch of namespaces.
     pub fn watch(&self, watches: Option<&Watches>) {
         let mut watched = lock(&self.watched);
         match watches {
@@ -59,7 +59,7 @@ impl Namespaces {
         }
     }
 
-    /// Whether a namespace is known to be going.
+    /// Reports whether a namespace is known to be terminating.
     #[must_use]
     pub fn is_terminating(&self, namespace: &str) -> bool {
         let is_refused = lock(&self.refused)
@@ -78,20 +78,20 @@ impl Namespaces {
             })
     }
 
-    /// The API server has refused to create something in a namespace because it is going.
+    /// Records that the API server refused to create an object because the namespace is terminating.
     pub fn refused(&self, namespace: &str) {
         let mut refused = lock(&self.refused);
         refused.retain(|_, at| at.elapsed() < BELIEVED);
         refused.insert(namespace.to_owned(), Instant::now());
     }
 
-    /// An object that was not known before is in a namespace: something could be created in it since it was refused.
+    /// Records that a new object exists in a namespace: objects can be created in it again.
     pub fn has_something_new(&self, namespace: &str) {
         lock(&self.refused).remove(namespace);
     }
 
-    /// Calls `told` with the name of each namespace that begins to go, and of each in which something can be created
-    /// again; `None` where they are not watched.
+    /// Calls `told` with the name of each namespace that begins to terminate, and of each in which objects can be
+    /// created again. Returns `None` when namespaces are not watched.
     #[must_use]
     pub fn on_change(&self, told: impl Fn(&str, News) + Send + Sync + 'static) -> Option<Subscription> {
         let watch = lock(&self.watched)
@@ -107,23 +107,23 @@ impl Namespaces {
     }
 }
 
-/// What is new of a namespace.
+/// A change of a namespace's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// It is being deleted.
     Going,
-    /// Something can be created in it again.
+    /// Objects can be created in it again.
     Usable,
 }
 
-/// The name of a namespace that is new, or new under the name of one that was going.
+/// Returns the name of a namespace that is new, or that replaces a terminating one.
 fn usable_again(change: Change<'_>) -> Option<String> {
     let new = change.new.filter(|new| !is_terminating(new))?;
     let was = change.old.is_some_and(|old| !is_terminating(old));
     if was { None } else { new.metadata.name.clone() }
 }
 
-/// The name of a namespace whose deletion is news.
+/// Returns the name of a namespace whose deletion has just begun.
 fn begins_to_go(change: Change<'_>) -> Option<String> {
     let new = change.new.filter(|new| is_terminating(new))?;
     let was = change.old.is_some_and(|old| is_terminating(old));

@@ -1,4 +1,4 @@
-//! What the API server refuses: its words, and what to do about it.
+//! Explains refusals of the API server and what to do about them.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use kube::core::Status;
 
 use crate::config::ServiceAccount;
 
-/// How long the API server asks to be left alone.
+/// Returns the delay that the API server asks for.
 pub(crate) fn asked_delay(status: &Status) -> Option<Duration> {
     let seconds = status.details.as_ref()?.retry_after_seconds;
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
-/// The server's words, and what to do where it is not plain.
+/// Returns the server's message, with advice where it is not obvious what to do.
 pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> String {
     let said = &status.message;
     match (status.code, acts_as) {
@@ -23,7 +23,7 @@ pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> Stri
         (403, _) if said.contains("exceeded quota") => {
             format!("{said}; raise that ResourceQuota, or ask for less")
         }
-        // Not what an admission plugin refuses, whoever asks.
+        // A refusal by an admission plugin does not depend on who asks.
         (403, Some(account)) if is_missing_permission(said) => format!(
             "{said}; give the ServiceAccount {account}, as which the controller acts, that permission, and see that it exists"
         ),
@@ -37,17 +37,18 @@ pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> Stri
     }
 }
 
-/// Whether it is the authorizer that refuses, in its own words or in [`super::resource_client::Objects::complete`]'s.
+/// Reports whether the authorizer refused, by its own message or by that of
+/// [`super::resource_client::Objects::complete`].
 fn is_missing_permission(said: &str) -> bool {
     said.contains("User \"") || said.contains(": the host cannot ")
 }
 
-/// Whether a server-side apply was refused for fields of another manager: one field, or several.
+/// Reports whether a server-side apply conflicted with one or several fields of another manager.
 pub(super) fn is_field_conflict(said: &str) -> bool {
     said.contains("conflict with \"") || said.contains("conflicts with \"")
 }
 
-/// What to do when the API server does not take the host's token.
+/// Explains that the API server does not accept the host's token.
 pub(crate) fn unknown_to_the_server(said: &str) -> String {
     format!(
         "{said}: the API server does not know the host; see that its ServiceAccount exists and its token is of that one"

@@ -1,4 +1,5 @@
-//! Which namespaces a controller sees, as the configuration changes them. What it does in the others goes on.
+//! Changes the namespaces that a controller watches when the configuration changes. Its work in the other
+//! namespaces continues.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use crate::plugin::contract::Kind;
 use crate::reconcile::context::{ByNamespace, Context, KindWatches};
 use crate::work_queue::Trigger;
 
-/// The namespaces in which a controller's children and reads are watched, when its parents are in `namespaces`.
+/// Returns the namespaces in which a controller's children and reads are watched when its parents are in
+/// `namespaces`.
 pub fn with_others<'a>(
     namespaces: &'a [String],
     config: &'a ControllerConfig,
@@ -20,7 +22,7 @@ pub fn with_others<'a>(
     namespaces.iter().chain(&config.other_namespaces)
 }
 
-/// Sees other namespaces from now on: those that are new once their first lists are there, the parents in them then.
+/// Switches to other namespaces. Parents in new namespaces are reconciled once the first lists there are complete.
 pub async fn see(context: &Arc<Context>, watches: &Watches, namespaces: &[String]) {
     let config = &context.config;
     let parents = std::iter::once((&config.parent, &context.parents, namespaces.iter().collect()));
@@ -32,7 +34,7 @@ pub async fn see(context: &Arc<Context>, watches: &Watches, namespaces: &[String
         .map(|(kind, watches)| (kind, watches, others.clone()));
     let (mut changes, mut added) = (Vec::new(), Vec::new());
     for (kind, seen, wanted) in parents.chain(others) {
-        // One that sees all sees these, too.
+        // A watch of all namespaces includes these.
         let Some(before) = seen.namespaces() else { continue };
         let after = following(watches, kind, &before, &wanted);
         added.extend(
@@ -80,7 +82,7 @@ fn names(watches: &KindWatches) -> BTreeSet<String> {
     watches.namespaces().unwrap_or_default().into_keys().collect()
 }
 
-/// Waits until each has listed, or cannot.
+/// Waits until each watch has listed or has failed to.
 pub(super) async fn wait_for_lists(watches: &[Arc<Watch>]) {
     join_all(watches.iter().map(|watch| async {
         let mut state = watch.state();

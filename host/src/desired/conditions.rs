@@ -1,6 +1,6 @@
-//! The parent's status as it should be: the plugin's fields, the conditions and `observedGeneration`.
+//! Computes the desired status of the parent: the plugin's fields, the conditions and `observedGeneration`.
 //!
-//! Conditions follow kstatus: `Ready` always; `Reconciling` and `Stalled` only while they are true.
+//! Conditions follow kstatus: `Ready` is always present; `Reconciling` and `Stalled` only while they are true.
 
 use std::sync::LazyLock;
 
@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 use crate::object::shorten;
 use crate::plugin::contract::{Condition, ConditionStatus};
 
-/// The condition that tells whether the resource is as the user wants it.
+/// The condition that reports whether the resource is in the desired state.
 pub const READY: &str = "Ready";
-/// Present and true while the host works towards what the user wants.
+/// Present and true while the host works towards the desired state.
 pub const RECONCILING: &str = "Reconciling";
 /// Present and true when nothing more happens until somebody acts.
 pub const STALLED: &str = "Stalled";
@@ -23,18 +23,18 @@ pub const PAUSED: &str = "Paused";
 /// Present and true while a new version of the plugin is held back because of this parent.
 pub const PLUGIN_HELD_BACK: &str = "PluginHeldBack";
 
-/// How a pass ended, for the conditions.
+/// The result of a reconcile, for the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every child is applied; the plugin's own `Ready`, when it gave one, says the rest.
+    /// Every child is applied. The plugin's own `Ready` takes precedence, if it gave one.
     Reconciled,
-    /// Not yet, or not just now; it is tried again.
+    /// Not done yet; the host tries again.
     Reconciling(Reason),
     /// Somebody must act.
     Stalled(Reason),
-    /// It is being deleted, and the plugin's cleanup is not done.
+    /// The parent is being deleted, and the plugin's cleanup is not done.
     CleaningUp(Reason),
-    /// Left alone because of the annotation.
+    /// The parent is paused by its annotation.
     Paused,
 }
 
@@ -43,17 +43,17 @@ pub enum Verdict {
 pub struct Reason {
     /// CamelCase.
     pub reason: String,
-    /// A sentence for people.
+    /// A sentence for readers.
     pub message: String,
 }
 
-/// Longer ones are cut, since the API server refuses them whole. Source: `metav1.Condition`; the message is cut well
-/// before its limit, as it is for people.
+/// Longer ones are truncated, since the API server would reject the whole status. Source: `metav1.Condition`. The
+/// limit for messages is well below the API server's, for readability.
 const MAX_REASON: usize = 1024;
 const MAX_MESSAGE: usize = 4096;
 
 impl Reason {
-    /// Puts the two together; overlong ones are cut.
+    /// Creates a reason and truncates overlong parts.
     #[must_use]
     pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
@@ -63,10 +63,10 @@ impl Reason {
     }
 }
 
-/// The status as it should be.
+/// Computes the desired status.
 ///
-/// `fields` are the plugin's, `None` when it gave none or could not be asked: then what is there stays.
-/// `conditions` are the plugin's, `None` under the same rule.
+/// `fields` are the plugin's. When it gave none or could not be asked, they are `None` and the current fields stay.
+/// The same applies to `conditions`.
 #[must_use]
 pub fn desired(
     parent: &DynamicObject,
@@ -83,19 +83,19 @@ pub fn desired(
     compose(parent, current(parent), &said, now)
 }
 
-/// What a pass says of its parent.
+/// What a reconcile reports about its parent.
 #[derive(Clone, Copy, Debug)]
 pub struct Said<'a> {
-    /// The plugin's fields, `None` when it gave none or could not be asked.
+    /// The plugin's fields; `None` when it gave none or could not be asked.
     pub fields: Option<&'a Map<String, Value>>,
-    /// The plugin's conditions, under the same rule.
+    /// The plugin's conditions; `None` when it gave none or could not be asked.
     pub conditions: Option<&'a [Condition]>,
-    /// How the pass ended.
+    /// The result of the reconcile.
     pub verdict: &'a Verdict,
 }
 
 impl Said<'_> {
-    /// Whether the status is to keep something that this pass did not say.
+    /// Reports whether the status keeps parts that this reconcile did not set.
     pub(crate) fn repeats(&self, status: &Map<String, Value>) -> bool {
         let is_host = |name: &str| matches!(name, "conditions" | "observedGeneration");
         let fields = self.fields.is_none() && status.keys().any(|name| !is_host(name));
@@ -105,7 +105,7 @@ impl Said<'_> {
     }
 }
 
-/// `before` is what of the status is repeated where the pass says nothing.
+/// `before` is the current status, from which missing parts are kept.
 pub(crate) fn compose(
     parent: &DynamicObject,
     before: &Map<String, Value>,
@@ -161,7 +161,7 @@ pub(crate) fn compose(
             }
             wanted.push(host(RECONCILING, ConditionStatus::True, reason));
         }
-        // Said above.
+        // Handled above.
         Verdict::Paused => {}
     }
     let generation = parent.metadata.generation;
@@ -176,8 +176,7 @@ pub(crate) fn compose(
     status
 }
 
-/// The status as it is, with the word that nothing is done: what was observed of an earlier generation stays said of
-/// that one.
+/// Returns the current status with the `Paused` condition. `observedGeneration` stays unchanged.
 fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -> Map<String, Value> {
     let current = current(parent);
     let message = format!(
@@ -240,7 +239,7 @@ fn render(
 ) -> Value {
     let before = raw_conditions(current).find(|before| before["type"] == condition.type_);
     let status = json!(condition.status);
-    // The time says when the status last changed, not when it was last looked at.
+    // The time of the last change of the status, not of the last check.
     let since = before
         .filter(|before| before["status"] == status)
         .and_then(|b| b["lastTransitionTime"].as_str());
@@ -257,7 +256,7 @@ fn render(
     rendered
 }
 
-/// Puts the condition that speaks of another version of the plugin in its place, or takes it away.
+/// Sets or removes the condition about a version that is held back.
 pub(crate) fn say_held_back(
     parent: &DynamicObject,
     held_back: Option<&Reason>,

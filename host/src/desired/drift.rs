@@ -1,16 +1,16 @@
-//! Whether what is there still says what was applied.
+//! Detects drift between the applied and the current state of an object.
 
 use serde_json::Value;
 
-/// Whether every field of the body `desired`, of an object of this API group, is in the content `live` with the same
-/// value. Type and metadata are not compared here.
+/// Reports whether the content `live` contains every field of the body `desired`, of an object of this API group,
+/// with the same value. Type and metadata are not compared.
 ///
-/// `live` may have more: defaults, and what others own. Objects in a list that have a merge key are looked for in any
-/// place, since a webhook may put its own beside ours; all other lists belong to one manager as a whole and must
-/// stand as given.
+/// `live` may contain more fields: defaults, and those of other managers. Elements of a list with a merge key may
+/// be at any position, since a webhook may add its own; every other list belongs to one manager as a whole and must
+/// match exactly.
 ///
-/// The API server writes its own kinds, and no others, in its own way: a field with the zero value of its type is left
-/// out where that is not what the default would make of it, and a quantity of `1000m` becomes `1`. Neither is drift.
+/// The API server normalizes its built-in kinds, and no others: it omits a field with its type's zero value unless
+/// its default differs, and it rewrites a quantity of `1000m` to `1`. Neither is drift.
 #[must_use]
 pub fn says(group: &str, live: &Value, desired: &Value) -> bool {
     let says = Says {
@@ -26,13 +26,13 @@ pub fn says(group: &str, live: &Value, desired: &Value) -> bool {
         .all(|(name, desired)| says.field(Place::default(), name, live.get(name), desired))
 }
 
-/// Whether a group is Kubernetes' own. A definition may be in a group under `k8s.io` too, which costs that a zero value
-/// that somebody removes there is not put back.
+/// Reports whether a group is Kubernetes' own. A custom resource's group may end in `.k8s.io`, too; then a zero
+/// value that somebody removes there is not restored.
 fn is_built_in(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io")
 }
 
-/// The names of a field and of the one that it is in; lists have none.
+/// The name of a field and of its parent field; list elements have none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place<'a> {
     within: &'a str,
@@ -47,7 +47,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Whether a quantity stands here.
+    /// Reports whether the value at this place is a quantity.
     ///
     /// Source: the fields of type `resource.Quantity` in the OpenAPI description of Kubernetes.
     fn is_quantity(&self) -> bool {
@@ -116,13 +116,13 @@ impl Says {
         }
     }
 
-    /// Whether the API server leaves a field with this value out. Where the default is another value it cannot: then the
-    /// field is there, and compared.
+    /// Reports whether the API server omits a field with this value. It cannot where the default is a different
+    /// value: then the field is present and compared.
     fn is_left_out(&self, name: &str, value: &Value) -> bool {
         let zero = self.built_in && !NONE_IS_NOT_ZERO.contains(&name);
         match value {
             Value::Null => true,
-            // Empty maps and lists it drops from every kind.
+            // It omits empty maps and lists for every kind.
             Value::Object(map) => {
                 map.is_empty()
                     || self.built_in && map.iter().all(|(name, value)| self.is_left_out(name, value))
@@ -135,8 +135,8 @@ impl Says {
     }
 }
 
-/// Fields whose zero value the API server keeps, and which mean something else when they are not there: without
-/// `allowPrivilegeEscalation: false` a process may gain privileges. One that is missing was taken away.
+/// Fields whose zero value the API server keeps, because it differs from an absent value: without
+/// `allowPrivilegeEscalation: false` a process may gain privileges. If one is missing, it was removed.
 ///
 /// Source: the pointers in `k8s.io/api` whose comment gives `nil` a meaning of its own and that get no default.
 const NONE_IS_NOT_ZERO: [&str; 16] = [
@@ -158,9 +158,9 @@ const NONE_IS_NOT_ZERO: [&str; 16] = [
     "ttlSecondsAfterFinished",
 ];
 
-/// Whether an element of a list has one of the keys by which server-side apply merges lists of the built-in kinds:
-/// the schema says which lists are merged, and is not at hand here. Taking a list for a merged one costs that
-/// what somebody else adds to it is left alone.
+/// Reports whether an element of a list has one of the keys by which server-side apply merges lists of the built-in
+/// kinds. The schema, which defines the merged lists, is not available here. If a list is wrongly taken for a
+/// merged one, elements that others add to it are left alone.
 ///
 /// Source: `x-kubernetes-list-map-keys` in the OpenAPI description of Kubernetes.
 fn has_merge_key(element: &Value) -> bool {
@@ -185,7 +185,7 @@ fn same_quantity(a: &Value, b: &Value) -> bool {
     matches!((quantity(a), quantity(b)), (Some(a), Some(b)) if (a - b).abs() <= 1e-12 * a.abs().max(b.abs()))
 }
 
-/// The value of a Kubernetes quantity; `None` when it is none.
+/// Parses a Kubernetes quantity; `None` when the value is not one.
 ///
 /// Source: the grammar in `k8s.io/apimachinery/pkg/api/resource`.
 fn quantity(value: &Value) -> Option<f64> {
@@ -244,7 +244,7 @@ mod tests {
         assert!(!says(&json!({}), &json!({"automountServiceAccountToken": false})));
     }
 
-    /// In a group of the API server's own, unless the test is about another one.
+    /// Compares in a built-in group; tests about other groups call the function itself.
     fn says(live: &Value, desired: &Value) -> bool {
         super::says("apps", &json!({ "a": live }), &json!({ "a": desired }))
     }
@@ -253,7 +253,7 @@ mod tests {
         super::says("example.com", &json!({ "a": live }), &json!({ "a": desired }))
     }
 
-    /// Regression: each cost a needless write after every start of the host.
+    /// Regression: each caused a needless write after every start of the host.
     #[test]
     fn a_zero_value_that_the_server_leaves_out_is_no_drift() {
         let desired = json!({
@@ -264,7 +264,7 @@ mod tests {
         });
         let live = json!({"spec": {"template": {"spec": {"securityContext": {"runAsUser": 0}}}}});
         assert!(says(&live, &desired));
-        // A pointer to zero is written, and so is what a default would change.
+        // A pointer to zero is written, and so is a value that the default would replace.
         assert!(!says(
             &json!({"spec": {"replicas": 1}}),
             &json!({"spec": {"replicas": 0}})
@@ -277,7 +277,7 @@ mod tests {
             &json!({"spec": {"paused": true}}),
             &json!({"spec": {"paused": false}})
         ));
-        // Values that are none are missed.
+        // Missing nonzero values are drift.
         assert!(!says(&json!({"spec": {}}), &json!({"spec": {"paused": true}})));
         assert!(!says(
             &json!({"spec": {}}),
@@ -329,7 +329,7 @@ mod tests {
         ));
     }
 
-    /// Regression: an element that somebody added to an atomic list was not seen.
+    /// Regression: an element that somebody added to an atomic list was not detected.
     #[test]
     fn a_list_without_merge_keys_must_stand_as_given() {
         let desired = json!([{"key": "a", "operator": "Exists"}, {"key": "b", "operator": "Exists"}]);
@@ -378,7 +378,7 @@ mod tests {
         ));
     }
 
-    /// Regression: an edit of "1.10" to "1.1" was not seen.
+    /// Regression: an edit of "1.10" to "1.1" was not detected.
     #[test]
     fn texts_that_look_like_quantities_are_texts_everywhere_else() {
         for (live, desired) in [
@@ -398,7 +398,7 @@ mod tests {
         ] {
             assert!(!says(&live, &desired), "{desired}");
         }
-        // The server takes a custom resource's texts as they are.
+        // The server stores a custom resource's strings unchanged.
         let with = |value: &str| json!({"resources": {"limits": {"cpu": value}}});
         assert!(!in_custom(&with("1"), &with("1000m")));
     }

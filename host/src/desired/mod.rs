@@ -1,5 +1,5 @@
-//! The desired state and how the live state differs from it: pure functions of objects. Nothing here does I/O or knows a
-//! client; a test below keeps it so.
+//! Computes the desired state and how the live state differs from it. Pure functions of objects: nothing here does I/O
+//! or uses a client, which a test below checks.
 
 pub mod plan;
 pub mod proof;
@@ -14,7 +14,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// What the file imports or names of these paths, outside of its tests.
+    /// Returns the lines of a file, outside of its tests, that name one of these paths.
     fn uses(file: &Path, forbidden: &[&str]) -> Vec<String> {
         let text = fs::read_to_string(file).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();

@@ -1,8 +1,8 @@
-//! From the children that a plugin asked for to the bodies that may be applied. Pure: what exists is handed
-//! in, nothing is read or written.
+//! Turns the children that a plugin asked for into the bodies that may be applied. Pure: the existing objects are
+//! arguments; nothing is read or written.
 //!
-//! Either the whole answer is allowed, or none of it is used: a plugin that asks for one thing it must not
-//! have is not trusted with the rest.
+//! An answer is used completely or not at all: a plugin that asks for one forbidden child is not trusted with the
+//! rest.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
@@ -23,7 +23,7 @@ use crate::object::{
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
-/// Everything that a plan is made from, beside the plugin's answer.
+/// The input of a plan, in addition to the plugin's answer.
 pub struct Policy<'a> {
     /// The controller's configuration.
     pub config: &'a ControllerConfig,
@@ -31,57 +31,57 @@ pub struct Policy<'a> {
     pub parent: &'a DynamicObject,
     /// The digest of the plugin version that answered.
     pub digest: &'a str,
-    /// Whether the objects of a kind are in namespaces; `None` when the cluster does not serve the kind.
+    /// Returns whether a kind is namespaced; `None` when the cluster does not serve it.
     pub namespaced: &'a dyn Fn(&Kind) -> Option<bool>,
-    /// What exists, as far as it is known.
+    /// Returns an existing object, as far as it is known.
     pub existing: &'a dyn Fn(&ChildKey) -> Option<Arc<DynamicObject>>,
-    /// How it is known which Secrets the host generated.
+    /// How to prove that the host generated a Secret.
     pub proof: Proof<'a>,
 }
 
-/// One child as it should be.
+/// The desired state of one child.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired {
     /// Kind and name.
     pub key: ChildKey,
-    /// The whole body to apply, with owner reference, labels and annotations.
+    /// The complete body to apply, with owner reference, labels and annotations.
     pub body: Value,
-    /// Hash of the body but for the plugin's digest.
+    /// Hash of the body without the plugin's digest.
     pub fingerprint: String,
 }
 
-/// A Secret whose values the host makes.
+/// A Secret whose values the host generates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DesiredSecret {
     /// Kind and name.
     pub key: ChildKey,
-    /// What it must hold.
+    /// The required entries.
     pub secret: GeneratedSecret,
     /// The Secret without its data.
     pub body: Value,
 }
 
-/// What is to be done for one parent.
+/// The changes to make for one parent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// In the order in which they are applied.
     pub desired: Vec<Desired>,
-    /// Children that stay as they are.
+    /// Children that stay unchanged.
     pub keep: HashSet<ChildKey>,
     /// Secrets to generate.
     pub secrets: Vec<DesiredSecret>,
 }
 
 impl Plan {
-    /// Every child that the plan names, as the plugin named it.
+    /// Returns every child that the plan names, as the plugin named it.
     pub fn keys(&self) -> impl Iterator<Item = &ChildKey> {
         let desired = self.desired.iter().map(|desired| &desired.key);
         let secrets = self.secrets.iter().map(|secret| &secret.key);
         desired.chain(secrets).chain(&self.keep)
     }
 
-    /// Every child that the plan names, in any version. `existing` tells what stands under a name: it gives the UIDs,
-    /// since one object can be served in two groups, as Ingresses were.
+    /// Returns every child that the plan names, independent of the version. `existing` provides the UIDs, since one
+    /// object can be served in two groups, as Ingresses were.
     #[must_use]
     pub fn named(&self, existing: &dyn Fn(&ChildKey) -> Option<Arc<DynamicObject>>) -> Named {
         let mut named = Named::default();
@@ -95,7 +95,7 @@ impl Plan {
     }
 }
 
-/// The children that a plan names, by what does not change from version to version.
+/// The children that a plan names, identified by what is the same in every version.
 #[derive(Debug, Default)]
 pub struct Named {
     identities: HashSet<Identity>,
@@ -103,7 +103,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Whether the plan names this object.
+    /// Reports whether the plan names this object.
     #[must_use]
     pub fn contains(&self, object: &DynamicObject) -> bool {
         self.identities.contains(&ChildKey::of(object).identity())
@@ -115,7 +115,7 @@ impl Named {
     }
 }
 
-/// One thing that a plugin asked for and must not have. `which` says which child, as well as it can be said.
+/// A violation of the policy in a plugin's answer. `which` names the child as well as possible.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[allow(missing_docs)] // The messages say what the fields hold.
 pub enum Refusal {
@@ -188,10 +188,10 @@ pub enum Refusal {
     BadSecret { which: String, problem: String },
 }
 
-/// Checks what the plugin asked for and completes it.
+/// Validates the plugin's answer and completes it.
 ///
 /// # Errors
-/// Every refusal there is, so that an author sees all of them at once.
+/// All violations, so that an author sees them at once.
 pub fn plan(
     policy: &Policy<'_>,
     children: &[Value],
@@ -245,8 +245,9 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Whether a parent in `parent` may have children in `child`; `None` is no namespace. Whoever may write in any other
-/// namespace can put this host's marks on an object there, so what is out of reach is nothing, whatever it says.
+/// Reports whether a parent in `parent` may have children in `child`; `None` means no namespace. Anyone with write
+/// access to another namespace can copy this host's labels and annotations to an object there, so objects out of
+/// reach are ignored.
 #[must_use]
 pub fn reaches(config: &ControllerConfig, parent: Option<&str>, child: Option<&str>) -> bool {
     match (parent, child) {
@@ -256,9 +257,9 @@ pub fn reaches(config: &ControllerConfig, parent: Option<&str>, child: Option<&s
     }
 }
 
-/// Whether a parent owns an object: its controller owner reference has the parent's UID, its label names the
-/// controller, and the parent may have children there. A label or an annotation alone proves nothing: people and
-/// templates copy them.
+/// Reports whether a parent owns an object: its controller owner reference has the parent's UID, its label names
+/// the controller, and the parent may have children there. A label or an annotation alone proves nothing: people
+/// and templates copy them.
 #[must_use]
 pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
     parent.metadata.uid.is_some()
@@ -267,14 +268,15 @@ pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicO
         && is_within_reach(config, parent, object)
 }
 
-/// Whether an object's label names the controller, by the name that it has or one that it had.
+/// Reports whether an object's label names the controller, by its current name or a former one.
 #[must_use]
 pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
     label(object, CONTROLLER_LABEL).is_some_and(|name| config.is_or_was(name))
 }
 
-/// Whether an object is a retained child: of a kind that is retained, nobody controls it, label and annotation name
-/// this parent, and the parent may have children there. Enough to take it up again, never enough to delete it.
+/// Reports whether an object is a retained child: its kind is retained, it has no controller, its label and
+/// annotation name this parent, and the parent may have children there. This suffices to take it over again, but
+/// never to delete it.
 #[must_use]
 pub fn retains(
     config: &ControllerConfig,
@@ -290,8 +292,8 @@ pub fn retains(
         && is_within_reach(config, parent, object)
 }
 
-/// What the configuration says of an object that is no longer wanted; `None` of a kind that the controller does not
-/// make. `generated` is whether it is proved that the host generated it.
+/// Returns how the configuration treats an object that is no longer wanted; `None` if the controller does not
+/// create its kind. `generated` is whether it is proved that the host generated it.
 #[must_use]
 pub fn removal(config: &ControllerConfig, generated: bool, object: &DynamicObject) -> Option<Removal> {
     let removal = *config.children.get(&ChildKey::of(object).kind)?;
@@ -306,18 +308,18 @@ fn is_within_reach(config: &ControllerConfig, parent: &DynamicObject, object: &D
     )
 }
 
-/// Whether an owner reference is to an object of a kind, in any of its versions.
+/// Reports whether an owner reference refers to a kind, in any of its versions.
 pub(crate) fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
     owner.kind == kind.kind && group == kind.group()
 }
 
-/// A Secret of this type is filled with a token by Kubernetes. Source: Kubernetes, "Secrets", service account tokens.
+/// Kubernetes fills a Secret of this type with a token. Source: Kubernetes, "Secrets", service account tokens.
 const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
-/// It names the ServiceAccount.
+/// The annotation that names the ServiceAccount.
 const TOKEN_ANNOTATION: &str = "kubernetes.io/service-account.name";
 
-/// Bytes of a kind or a name that a refusal shows before it was checked: the rule stands behind it.
+/// Maximum number of bytes of an unchecked kind or name in a refusal; the rule follows after it.
 const SHOWN: usize = 100;
 
 fn secret_kind() -> Kind {
@@ -327,7 +329,7 @@ fn secret_kind() -> Kind {
     }
 }
 
-/// What others rely on goes first: a pod that mounts a claim comes after the claim.
+/// Dependencies are applied first: a claim before the pods that mount it.
 fn rank(kind: &Kind) -> u8 {
     match kind.kind.as_str() {
         "Namespace" | "CustomResourceDefinition" => 0,
@@ -347,7 +349,7 @@ impl Policy<'_> {
         };
         self.check_existing(&key)?;
         let mut body = child.clone();
-        // `key` has seen that both are objects.
+        // `key` has checked that both are objects.
         if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
             if metadata.contains_key("ownerReferences") {
                 return Err(Refusal::OwnerGiven { which });
@@ -367,7 +369,7 @@ impl Policy<'_> {
                 return Err(Refusal::TokenGiven { which, controller });
             }
             self.complete(metadata, &key, *removal);
-            // It marks what the host generated, and nothing else.
+            // Only the host may set this label, on the Secrets that it generated.
             if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
                 labels.remove(GENERATED_LABEL);
             }
@@ -424,8 +426,8 @@ impl Policy<'_> {
         })
     }
 
-    /// Whether a Secret that is there is one that the host generated for this parent. Values that somebody else chose are
-    /// never drawn over and never taken for the host's own, adoption or not.
+    /// Checks that the host generated an existing Secret for this parent. Values that somebody else chose are never
+    /// replaced and never treated as the host's own, with or without adoption.
     fn check_generated(&self, key: &ChildKey, existing: &DynamicObject) -> Result<(), Refusal> {
         let which = key.name.to_string();
         if label(existing, GENERATED_LABEL).is_none() {
@@ -451,7 +453,7 @@ impl Policy<'_> {
             return Err(Refusal::BadSecret { which, problem });
         }
         match controller_of(existing) {
-            // One that was retained, whatever is configured now.
+            // A retained Secret, whatever is configured now.
             None => Ok(()),
             Some(_) => self.check_existing(key),
         }
@@ -559,7 +561,7 @@ impl Policy<'_> {
         let controller = self.config.name.clone();
         let marked = label(&existing, CONTROLLER_LABEL);
         match annotation(&existing, PARENT_ANNOTATION).filter(|_| marked.is_some()) {
-            // What another parent retains is not free to be adopted.
+            // An object that another parent retains cannot be adopted.
             Some(owner) if *owner != *self.name() => Err(Refusal::OwnedByOther {
                 which,
                 owner: owner.to_owned(),
@@ -571,7 +573,7 @@ impl Policy<'_> {
     }
 
     fn complete(&self, metadata: &mut Map<String, Value>, key: &ChildKey, removal: Removal) {
-        // What the API server sets is not ours to apply, and generators of objects write nulls for it.
+        // The API server sets these fields; generated objects often contain nulls for them.
         for field in [
             "managedFields",
             "resourceVersion",
@@ -614,7 +616,8 @@ impl Policy<'_> {
         }
     }
 
-    /// Says of which version and generation a change is: another one alone is no reason to write.
+    /// Adds the annotations for the version and the generation of a change. A difference in these alone is no
+    /// reason to write.
     fn mark(&self, annotations: &mut Value) {
         annotations[DIGEST_ANNOTATION] = self.digest.into();
         if let Some(mark) = generation_mark(self.parent) {
@@ -638,7 +641,7 @@ impl Policy<'_> {
     }
 }
 
-/// How many keys a generated Secret may have.
+/// Maximum number of keys in a generated Secret.
 const MAX_ENTRIES: usize = 64;
 
 fn secret_problem(secret: &GeneratedSecret) -> Option<String> {

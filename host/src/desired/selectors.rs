@@ -1,11 +1,11 @@
-//! Which objects a need selects: by name, namespace and label selector.
+//! Matches objects against a need: by name, namespace and label selector.
 
 use kube::core::{DynamicObject, Expression, Selector, SelectorExt};
 
 use crate::object::ObjectName;
 use crate::plugin::contract::{Kind, Need};
 
-/// Whether an object is one that a parent's need selects.
+/// Reports whether a parent's need selects an object.
 #[must_use]
 pub fn selects(need: &Need, parent: &ObjectName, kind: &Kind, object: &DynamicObject) -> bool {
     let namespace = need.namespace.as_ref().or(parent.namespace.as_ref());
@@ -21,14 +21,14 @@ pub fn selects(need: &Need, parent: &ObjectName, kind: &Kind, object: &DynamicOb
             .is_ok_and(|selector| selector.matches(object.metadata.labels.as_ref().unwrap_or(&empty)))
 }
 
-/// The label selector of a need, or what is wrong with it.
+/// Returns the label selector of a need, or why it is invalid.
 pub(crate) fn selector(need: &Need) -> Result<Selector, String> {
     need.label_selector
         .as_deref()
         .map_or_else(|| Ok(Selector::default()), parse_selector)
 }
 
-/// Reads what `kubectl get -l` takes: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
+/// Parses the syntax of `kubectl get -l`: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
 fn parse_selector(text: &str) -> Result<Selector, String> {
     let mut expressions = Vec::new();
     let mut rest = text.trim();

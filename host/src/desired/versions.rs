@@ -1,5 +1,5 @@
-//! One object that is watched in several versions of its kind, or in several groups: which one a plugin is shown.
-//! Pure.
+//! Chooses the version in which a plugin sees an object that is watched in several versions of its kind or in
+//! several groups. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use kube::core::DynamicObject;
 use crate::object::{ChildKey, is_terminating};
 use crate::plugin::contract::Kind;
 
-/// The version that a plugin's answer last named each object in, by the object's UID.
+/// The version in which a plugin's answer last named each object, by UID.
 pub type Used = HashMap<String, Kind>;
 
-/// Whether two of these kinds can show the same object. Kinds of other names never do.
+/// Reports whether two of these kinds can refer to the same object. Kinds with different names never do.
 pub fn overlap<'a>(kinds: impl IntoIterator<Item = &'a Kind>) -> bool {
     let mut names = HashSet::new();
     kinds.into_iter().any(|kind| !names.insert(kind.kind.as_str()))
 }
 
-/// Each object once, in the order given: in the version that the plugin last named it in, else in the first of those
-/// that it says it makes, else in the first there is. A version in which the object is known to be going comes before
-/// all others: the other caches have not heard of it yet.
+/// Returns each object once, in the given order: in the version in which the plugin last named it, otherwise in the
+/// first version that the plugin declares to make, otherwise in the first available one. A version in which the
+/// object is known to be terminating takes precedence: the other caches have not received the deletion yet.
 #[must_use]
 pub fn once_each(objects: Vec<Arc<DynamicObject>>, used: &Used, makes: &[Kind]) -> Vec<Arc<DynamicObject>> {
     let rank = |object: &DynamicObject, uid: &str| {
@@ -108,7 +108,7 @@ mod tests {
         shown(&all, None, &["v2"], &[("v2", "a"), ("v2", "b")]);
         shown(&all, None, &["v2", "v1"], &[("v2", "a"), ("v2", "b")]);
         shown(&all, Some("v1"), &["v2"], &[("v1", "a"), ("v2", "b")]);
-        // What one cache has not seen yet is shown as the other has it.
+        // An object that one cache has not received yet is shown in the other's version.
         shown(&all[..3], Some("v1"), &["v2"], &[("v1", "a"), ("v1", "b")]);
     }
 

@@ -1,8 +1,8 @@
-//! One watch: lists, follows, and goes on where it was after whatever came in between.
+//! The loop of one watch: lists, follows, and resumes from its last position after an interruption.
 //!
-//! Only what takes the position away lets it list again: a refusal for good, a position that the API server has
-//! forgotten, more of the kind that is needed. A server that has no time, or is not there, is asked for what came
-//! after the last change, so that it need not send everything to everybody while it recovers.
+//! It lists again only when the position is lost: after a permanent refusal, when the API server no longer has the
+//! position, or when more of the kind is needed. After an overload or an outage it asks only for the changes since
+//! the last one, so that a recovering API server need not send every object to every client.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,23 +20,24 @@ use crate::cluster::discovery::{KindError, Kinds, Resource};
 use crate::object::ObjectName;
 use crate::work_queue::backoff::jittered;
 
-/// The first delay between tries of a failing watch; doubled each time.
+/// First delay between attempts of a failing watch; doubled after each one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// The longest while the API server does not answer: it comes back without a word, and a try costs one connection.
+/// Longest delay while the API server does not answer. Its return is not announced, and an attempt costs one
+/// connection.
 const LAST_DELAY_AWAY: Duration = Duration::from_secs(1);
-/// The longest while it refuses: a permission that is given back is noticed after this time at the latest.
+/// Longest delay while the API server refuses. A restored permission is noticed within this time.
 const LAST_DELAY_REFUSED: Duration = Duration::from_secs(5);
-/// The longest that a server is left alone because it asks for it.
+/// Longest `Retry-After` that is honored.
 const LAST_RETRY_AFTER: Duration = Duration::from_secs(60);
-/// For how long a trouble that passes by itself is nobody's business.
+/// How long a transient error may last before it is reported.
 const GRACE: Duration = Duration::from_secs(60);
-/// A watch that has run for so long was well, though it brought nothing.
+/// A watch that has run this long counts as healthy, even if it delivered nothing.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// The failures of one watch in a row.
+/// The consecutive failures of one watch.
 pub(super) struct Retry {
     failures: u32,
-    /// When the first request that failed was sent.
+    /// When the first failed request was sent.
     since: Option<Instant>,
     grace: Duration,
 }
@@ -52,29 +53,30 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// What was asked for is there.
+    /// Resets the failures after a success.
     fn reset(&mut self) {
         (self.failures, self.since) = (0, None);
     }
 
-    /// Counts the failure of a request that was sent at `sent`. How long to wait after it: at most `last`, but as long
-    /// as the API server has asked for; never the same time for all who failed together.
+    /// Counts the failure of a request that was sent at `sent` and returns the delay before the next attempt: at
+    /// most `last`, but at least what the API server asked for, with jitter so that clients that failed together do
+    /// not retry together.
     fn delay(&mut self, sent: Instant, last: Duration, asked: Option<Duration>) -> Duration {
         let delay = FIRST_DELAY.saturating_mul(1 << self.failures.min(16)).min(last);
         self.failures = self.failures.saturating_add(1);
         self.since.get_or_insert(sent);
         let asked = asked.unwrap_or_default().min(LAST_RETRY_AFTER);
-        // What it asks for is the least: the jitter is on top.
+        // The delay that the server asks for is the minimum; jitter is added to it.
         jittered(delay, 0.5).max(asked + jittered(asked / 2, 1.0))
     }
 
-    /// Whether it has failed for longer than what passes by itself does.
+    /// Reports whether it has failed for longer than a transient error lasts.
     fn is_lasting(&self) -> bool {
         self.since.is_some_and(|since| since.elapsed() >= self.grace)
     }
 }
 
-/// Runs one watch for as long as somebody holds it.
+/// Runs one watch until its last handle is dropped.
 pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Kinds>) {
     let mut changed = kinds.subscribe();
     let mut retry = Retry::default();
@@ -85,7 +87,7 @@ pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Kinds>) {
             Ok(resource) => {
                 let source = source(&inner, &client, &resource);
                 inner.fail(follow(&inner, &source, &mut retry).await);
-                // The definition may have gone, or come back with another plural.
+                // The definition may have been deleted, or recreated with another plural.
                 kinds.forget(&inner.scope.kind);
                 LAST_DELAY_REFUSED
             }
@@ -101,7 +103,7 @@ pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Kinds>) {
                 LAST_DELAY_AWAY
             }
         };
-        // A CustomResourceDefinition that comes or changes is worth a try soon.
+        // Retry soon after a CustomResourceDefinition was added or changed.
         tokio::select! {
             () = tokio::time::sleep(retry.delay(sent, last, None)) => {}
             _ = changed.changed() => retry.reset(),
@@ -123,14 +125,14 @@ fn source(inner: &Inner, client: &Client, resource: &Resource) -> Source {
     }
 }
 
-/// How far a watch is.
+/// The progress of a watch.
 enum Position {
-    /// So much of the list is there.
+    /// The list is complete up to this token.
     Listing {
         token: Option<String>,
         listed: HashSet<ObjectName>,
     },
-    /// All up to this resource version is there.
+    /// All changes up to this resource version have been received.
     Watching(String),
 }
 
@@ -143,7 +145,7 @@ impl Position {
     }
 }
 
-/// Follows one kind until the API server refuses it for good; says why.
+/// Follows one kind until the API server permanently refuses it, and returns the reason.
 pub(super) async fn follow(inner: &Inner, source: &Source, retry: &mut Retry) -> String {
     let mut keep = inner.keep.subscribe();
     let mut filled_under = keep.borrow_and_update().clone();
@@ -215,13 +217,13 @@ pub(super) async fn follow(inner: &Inner, source: &Source, retry: &mut Retry) ->
     }
 }
 
-/// What a page was.
+/// The result of reading one page.
 enum Taken {
-    /// One of several.
+    /// More pages follow.
     More,
-    /// The last; all up to this resource version is there.
+    /// The last page; the store is complete up to this resource version.
     All(String),
-    /// The last of a list that has no version.
+    /// The last page of a list without a resource version.
     Unusable,
 }
 
@@ -241,8 +243,8 @@ fn take(
         return Taken::More;
     }
     inner.listed(listed);
-    // One that failed is well when it is watched again: who may list and not watch would be told that it is with each
-    // list, and that it is not right after.
+    // A failing watch counts as recovered only once it watches again. Otherwise a client that may list but not
+    // watch would alternate between recovered and failing.
     if !matches!(*inner.state.borrow(), WatchState::Failing(_)) {
         inner.synced(keep);
     }
@@ -252,7 +254,8 @@ fn take(
         .map_or(Taken::Unusable, Taken::All)
 }
 
-/// Follows the changes after `version`, and moves it on. `None` at a good end, after which the next watch goes on.
+/// Follows the changes after `version` and advances it. Returns `None` after a regular end, when the next watch
+/// resumes from there.
 async fn changes(
     inner: &Inner,
     source: &Source,
@@ -266,7 +269,8 @@ async fn changes(
         Err(trouble) => return Some(trouble),
     };
     let begun = Instant::now();
-    // It is taken: whatever was wrong is over. How often it failed counts until it has shown that it lasts.
+    // The server accepted the watch, so the error is over. The failure count is kept until the watch has lasted for
+    // a while.
     retry.since = None;
     inner.synced(keep);
     loop {
@@ -280,7 +284,7 @@ async fn changes(
                     inner.synced(keep);
                     continue;
                 }
-                // For `follow` to see.
+                // Let `follow` see the change.
                 keep.mark_changed();
                 return None;
             }
@@ -309,7 +313,7 @@ async fn changes(
             Some(Ok(WatchEvent::Error(status))) => return Some(Trouble::of_status(&status)),
             Some(Err(trouble)) => return Some(trouble),
             None if begun.elapsed() >= QUIET => return None,
-            // A server that ends watches as soon as they begin is not asked again at once.
+            // Back off from a server that ends watches as soon as they begin.
             None => {
                 return Some(Trouble::Passing {
                     message: "the API server ended a watch as soon as it had begun".to_owned(),

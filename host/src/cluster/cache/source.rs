@@ -1,5 +1,5 @@
-//! The requests behind a watch: the pages of a list, and the changes after it. Each is bounded in time, so that none
-//! waits for ever on a connection that is open and silent.
+//! The requests behind a watch: list pages and the changes that follow. Each has a time limit, so that none waits
+//! forever on an open but silent connection.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,31 +15,32 @@ use crate::cluster::client::chain;
 use crate::cluster::refusal::{asked_delay, unknown_to_the_server};
 use crate::work_queue::backoff::jittered;
 
-/// How many objects are asked for at a time.
+/// Page size of a list.
 const PAGE: u32 = 500;
 
-/// What of the objects is asked for.
+/// How much of each object is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Form {
-    /// All of it.
+    /// The full objects.
     Whole,
-    /// Their metadata.
+    /// Only their metadata.
     Metadata,
 }
 
-/// How long requests may take.
+/// Time limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// One page of a list. The API server gives up after a minute itself.
+    /// For one page of a list. The API server itself gives up after a minute.
     pub(super) page: Duration,
-    /// The answer that a watch has begun.
+    /// For the response headers of a watch.
     pub(super) start: Duration,
-    /// A watch, which the API server is asked to end after about this time; the next goes on where it was.
+    /// For a whole watch. The API server is asked to end it after about this time; the next watch resumes from
+    /// there.
     pub(super) watch: Duration,
-    /// How much later than asked a watch may end. One that does not end hangs.
+    /// How much later than requested a watch may end. One that has not ended by then hangs.
     pub(super) late: Duration,
-    /// How long a watch may bring nothing before the next one takes its place, since nothing may come through. A current
-    /// API server sends a bookmark a minute, so that this ends no watch that works; an old one sends none of a kind that
+    /// How long a watch may be silent before it is replaced, since its connection may be dead. A current API server
+    /// sends a bookmark every minute, so this ends no working watch; an old API server sends none for a kind that
     /// does not change.
     pub(super) silent: Duration,
 }
@@ -56,22 +57,22 @@ impl Default for Limits {
     }
 }
 
-/// Why a request brought nothing.
+/// Why a request failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// The API server does not remember what the watch has seen last: only a list says what is there.
+    /// The API server no longer has the last seen version; a new list is needed.
     Outdated,
-    /// It refuses for good, until somebody does something: what to do.
+    /// A permanent refusal that somebody must fix; the text describes how.
     Refused(String),
-    /// It does not serve the kind.
+    /// The API server does not serve the kind.
     NotServed,
-    /// It passes by itself.
+    /// A transient error.
     Passing {
-        /// What happened.
+        /// The error.
         message: String,
-        /// How long the API server wants to be left alone.
+        /// The delay that the API server asked for.
         retry_after: Option<Duration>,
-        /// Whether asking again for what comes after the last change could help.
+        /// Whether asking for the changes after the last one could succeed.
         resumable: bool,
     },
 }
@@ -99,7 +100,7 @@ impl Trouble {
             )),
             404 => Self::NotServed,
             410 => Self::Outdated,
-            // The store is an older one than what we have seen: it was restored from a backup.
+            // The store is older than the last seen version: it was restored from a backup.
             504 if said.contains("Too large resource version") => Self::Outdated,
             408 | 429 | 500..=599 => passing(true),
             _ => passing(false),
@@ -119,7 +120,7 @@ impl Trouble {
     }
 }
 
-/// Where the objects of one watch come from.
+/// The source of one watch's objects.
 pub(super) struct Source {
     pub(super) api: Api<DynamicObject>,
     pub(super) form: Form,
@@ -127,7 +128,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// One page of the list; `token` is what the page before said.
+    /// Fetches one page of the list; `token` is the continue token of the previous page.
     pub(super) async fn page(&self, token: Option<&str>) -> Result<ObjectList<DynamicObject>, Trouble> {
         let mut params = ListParams::default().limit(PAGE);
         params.continue_token = token.map(str::to_owned);
@@ -153,9 +154,9 @@ impl Source {
         }
     }
 
-    /// What changes after a resource version, from the moment on at which the API server has taken the watch.
+    /// Starts a watch after a resource version; returns once the API server has accepted it.
     pub(super) async fn changes(&self, version: &str) -> Result<Changes, Trouble> {
-        // Those that began together do not all end together.
+        // Jitter, so that watches that began together do not end together.
         let asked = jittered(self.limits.watch, 0.2);
         let seconds = u32::try_from(asked.as_secs()).unwrap_or(u32::MAX).max(1);
         let params = WatchParams::default().timeout(seconds);
@@ -184,7 +185,7 @@ impl Source {
     }
 }
 
-/// A watch that runs.
+/// A running watch.
 pub(super) struct Changes {
     stream: Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Send>>,
     ends: Instant,
@@ -192,14 +193,15 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// The next change; `None` at the end, and when it has been silent for too long. Nothing is lost when this is dropped half-way.
+    /// Returns the next event; `None` at the end or after a long silence. Cancel-safe: dropping the future loses no
+    /// event.
     pub(super) async fn next(&mut self) -> Option<Result<WatchEvent<DynamicObject>, Trouble>> {
         let silent = Instant::now() + self.silent;
         match timeout_at(self.ends.min(silent), self.stream.next()).await {
             Ok(Some(Err(error))) => Some(Err(Trouble::of(&error))),
             Ok(Some(Ok(event))) => Some(Ok(event)),
             Ok(None) => None,
-            // Nothing is wrong where there is nothing to say: the next watch goes on from here.
+            // Silence is not an error: the next watch resumes from here.
             Err(_elapsed) if silent < self.ends => None,
             Err(_elapsed) => Some(Err(Trouble::passing(
                 "a watch did not end when it should have".to_owned(),
@@ -210,7 +212,7 @@ impl Changes {
 
 fn metadata_only(object: PartialObjectMeta<DynamicObject>) -> DynamicObject {
     DynamicObject {
-        // It says that it is metadata; the watch knows of what.
+        // The type is that of partial metadata; the watch knows the kind.
         types: None,
         metadata: object.metadata,
         data: serde_json::Value::Null,

@@ -1,4 +1,4 @@
-//! What a watch has seen: its objects by name, and by the parent that they refer to.
+//! The objects that a watch has seen, indexed by name and by the parent that they refer to.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,14 +22,14 @@ fn references(object: &DynamicObject) -> impl Iterator<Item = Reference> {
     owner.into_iter().chain(annotation)
 }
 
-/// How long a deletion is remembered: longer than any answer to a write may be under way.
+/// How long a deletion is remembered: longer than the response to a write can be delayed.
 const MEMORY_OF_DELETIONS: Duration = Duration::from_secs(60);
 
-/// An object that went.
+/// A deleted object.
 struct Deletion {
-    /// It never comes back.
+    /// A UID is never reused.
     uid: String,
-    /// The version at which it went, or which it had before.
+    /// The version of the deletion, or the last version before it.
     version: Option<u128>,
     at: Instant,
 }
@@ -38,10 +38,10 @@ struct Deletion {
 pub(super) struct Store {
     pub(super) objects: HashMap<ObjectName, Arc<DynamicObject>>,
     pub(super) index: HashMap<Reference, BTreeSet<ObjectName>>,
-    /// What went, and when: the answer to a write may come later than the word that its object is gone, and must not
-    /// bring it back.
+    /// Recent deletions. The response to a write may arrive after the deletion event of its object and must not
+    /// restore it.
     deletions: HashMap<ObjectName, Deletion>,
-    /// When old deletions were last forgotten.
+    /// When old deletions were last removed.
     forgotten: Option<Instant>,
 }
 

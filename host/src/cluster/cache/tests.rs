@@ -32,7 +32,7 @@ fn object(version: u32, value: &str) -> DynamicObject {
     .unwrap()
 }
 
-/// What a subscriber heard: the value before and the value after.
+/// The changes that a subscriber received: the value before and the value after.
 type Heard = Arc<Mutex<Vec<(Option<String>, Option<String>)>>>;
 
 fn listen(watch: &Watch) -> (Heard, Subscription) {
@@ -56,8 +56,8 @@ fn some(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Regression: the answer to a write was stored without a word, and its echo from the watch then looked like no
-/// change to everybody, so that a controller never learnt of the resources that another one makes for it.
+/// Regression: the response to a write was stored without notifying the subscribers, and the watch event for it
+/// then looked like no change. A controller never learned of the resources that another one creates for it.
 #[tokio::test]
 async fn what_one_controller_writes_is_heard_by_the_others_and_heard_once() {
     let watch = watch();
@@ -84,8 +84,8 @@ async fn an_older_state_never_replaces_a_newer_one() {
     assert_eq!(watch.get(&name).unwrap().data["data"]["key"], "five");
 }
 
-/// Regression: the answer to the deletion of a pod came after the word that the pod is gone, and put it back into
-/// the cache for good: the status counted it, and one that was wanted again was never made.
+/// Regression: the response to the deletion of a pod arrived after the deletion event and put the pod back into the
+/// cache permanently. The status counted it, and a replacement was never created.
 #[tokio::test]
 async fn an_answer_that_comes_after_the_word_that_its_object_is_gone_does_not_bring_it_back() {
     let watch = watch();
@@ -100,7 +100,7 @@ async fn an_answer_that_comes_after_the_word_that_its_object_is_gone_does_not_br
     assert!(watch.get(&name).is_some());
 }
 
-/// Regression: the answer to a deletion took out whatever had the name by then.
+/// Regression: the response to a deletion removed whichever object had the name by then.
 #[tokio::test]
 async fn what_is_forgotten_is_the_object_that_went_and_not_its_successor() {
     let watch = watch();
@@ -112,7 +112,7 @@ async fn what_is_forgotten_is_the_object_that_went_and_not_its_successor() {
     assert_eq!(watch.get(&name).unwrap().data["data"]["key"], "nine");
     watch.forget(&name, "another");
     assert!(watch.get(&name).is_none());
-    // What was under way for it comes too late, whatever version it has.
+    // Responses for the old object arrive too late, whatever their version.
     let mut late = object(10, "late");
     late.metadata.uid = Some("another".into());
     watch.record(late);
@@ -126,7 +126,7 @@ async fn what_a_list_after_a_gap_does_not_name_is_gone() {
     let (log, _subscription) = listen(&watch);
     watch.inner.listed(&HashSet::new());
     assert_eq!(heard(&log), [(some("five"), None)]);
-    // It was made while the list was under way, and the watch tells of it after.
+    // It was created during the list, and the watch delivers it afterwards.
     watch.inner.put(&watch.inner.prepare(object(5, "five")));
     assert_eq!(heard(&log), [(None, some("five"))]);
 }

@@ -1,5 +1,5 @@
-//! Nothing is written after the term is over, not even what was ready to go when the process was stopped: the last
-//! look at the clock is right before the bytes go to the kernel.
+//! Prevents writes after the term is over, including those that were ready when the process was suspended: the
+//! clock is checked right before the bytes are passed to the kernel.
 
 use std::error::Error;
 use std::io;
@@ -17,16 +17,16 @@ use tower::Service;
 
 use crate::leader::term::Term;
 
-/// The process did not send something, since it leads no more.
+/// A write was not sent because this replica is no longer the leader.
 #[derive(Clone, Copy, Debug, ThisError)]
-#[error("this replica does not lead any more, so it writes nothing")]
+#[error("this replica is no longer the leader, so it writes nothing")]
 pub(crate) struct Deposed;
 
-/// Whether [`Deposed`] is what an error comes from.
+/// Reports whether [`Deposed`] is among the causes of an error.
 pub(crate) fn is_deposed(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
-        // An `io::Error` shows what it holds, but not as its source.
+        // An `io::Error` exposes its inner error, but not as its source.
         let held = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref)
@@ -39,7 +39,7 @@ pub(crate) fn is_deposed(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Asks the API server to give a write up when another may begin.
+/// Asks the API server to abandon a write at the time when another replica may begin to write.
 pub(super) fn bound<B>(mut request: Request<B>, term: &Term) -> Request<B> {
     let Some(left) = term.allowance().filter(|left| *left < Duration::MAX) else {
         return request;
@@ -58,7 +58,7 @@ pub(super) fn bound<B>(mut request: Request<B>, term: &Term) -> Request<B> {
     request
 }
 
-/// Makes connections that are fenced.
+/// A connector that creates fenced connections.
 #[derive(Clone)]
 pub(super) struct Fencing<C> {
     connector: C,
@@ -91,7 +91,7 @@ where
     }
 }
 
-/// A connection on which nothing is sent while its term is not held.
+/// A connection that sends nothing while its term is not held.
 pub(super) struct Fenced<S> {
     stream: S,
     term: Term,

@@ -1,4 +1,4 @@
-//! A count of every request to the API server, by verb, kind and answer.
+//! Counts every request to the API server by verb, kind and response code.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use tower::Service;
 
 use crate::metrics::Metrics;
 
-/// Measures every request to the API server: those of watches, of discovery and of Events too.
+/// Measures every request to the API server, including those of watches, discovery and Events.
 #[derive(Clone)]
 pub(super) struct Measured<S> {
     service: S,
@@ -54,11 +54,11 @@ where
     }
 }
 
-/// What the path of a request to the API server says.
+/// The parts of a request path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Path<'a> {
     group: &'a str,
-    /// Empty for a request that is about no resource, such as discovery.
+    /// Empty for a request without a resource, such as discovery.
     plural: &'a str,
     named: bool,
 }
@@ -71,7 +71,7 @@ impl<'a> Path<'a> {
             Some("apis") => parts.next().unwrap_or_default(),
             _ => "",
         };
-        // The version.
+        // Skip the version.
         parts.next();
         let mut rest: Vec<&str> = parts.collect();
         if rest.first() == Some(&"namespaces") && rest.len() > 2 {
@@ -85,7 +85,7 @@ impl<'a> Path<'a> {
     }
 }
 
-/// The verb as Kubernetes' authorization and audit log have it.
+/// Returns the verb that Kubernetes' authorization and audit log use.
 fn verb(method: &Method, path: &Path<'_>, query: &str) -> &'static str {
     let watches = || {
         query

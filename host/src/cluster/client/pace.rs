@@ -1,24 +1,24 @@
-//! How fast one controller may write.
+//! The write rate limit of one controller.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A share of the API server's time: so many writes a second, and so many at once after a silence. Who comes first goes
-/// first.
+/// A rate limit: an average number of writes per second, and a burst after an idle time. Waiters are served in the
+/// order in which they arrive.
 #[derive(Debug)]
 pub struct Pace {
-    /// The time of one write.
+    /// The time that one write takes up.
     each: Duration,
-    /// How far a silence may be made up for.
+    /// The idle time that may be caught up.
     burst: Duration,
-    /// When the next write is due, were there no burst.
+    /// When the next write would be due without a burst.
     due: Mutex<Instant>,
 }
 
 impl Pace {
-    /// `qps` writes a second on the average, `burst` at once.
+    /// Creates a limit of `qps` writes per second on average, and `burst` at once.
     #[must_use]
     pub fn new(qps: u32, burst: u32) -> Self {
         let each = Duration::from_secs(1) / qps.max(1);
@@ -30,7 +30,7 @@ impl Pace {
         }
     }
 
-    /// Waits until the next write may go, and says how long that took.
+    /// Waits until the next write is allowed, and returns the time waited.
     pub async fn wait(&self) -> Duration {
         let now = Instant::now();
         let at = self.next(now);
@@ -41,7 +41,7 @@ impl Pace {
     fn next(&self, now: Instant) -> Instant {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         *due = (*due).max(now) + self.each;
-        // The whole burst is there when nothing is due.
+        // With nothing due, the whole burst is available.
         (*due).checked_sub(self.burst).map_or(now, |at| at.max(now))
     }
 }
@@ -58,7 +58,7 @@ mod tests {
             (0..count).map(|_| (pace.next(now) - now).as_millis()).collect()
         };
         assert_eq!(waits(6, now), [0, 0, 0, 100, 200, 300]);
-        // All that was reserved has passed, and a silence is worth one burst and no more.
+        // All reservations have expired; an idle time allows for one burst and no more.
         assert_eq!(waits(5, now + Duration::from_secs(3600)), [0, 0, 0, 100, 200]);
     }
 }

@@ -1,5 +1,5 @@
-//! Whether requests come through to the API server, said in one place for all of them: once when it goes away and
-//! once when it is back.
+//! Reports whether the API server is reachable, for all requests together: logs once when it becomes unreachable
+//! and once when it is back.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,31 +9,31 @@ use tracing::{info, warn};
 
 use super::fence;
 
-/// A server that ends serves the connections it has and takes no new ones: it is back when no request has failed
-/// for so long.
+/// The API server counts as back when no request has failed for this long. A server that shuts down still serves
+/// its open connections but accepts no new ones.
 const SETTLED: Duration = Duration::from_millis(1000);
 
-/// A time without the API server.
+/// A period in which the API server is unreachable.
 struct Away {
     since: Instant,
     last_failure: Instant,
-    /// The first answer after the last failure.
+    /// The first response after the last failure.
     answered: Option<Instant>,
 }
 
-/// What is known of it. Clones are the same.
+/// The shared state. Clones refer to the same state.
 #[derive(Clone, Default)]
 pub(super) struct Reach(Arc<Mutex<Option<Away>>>);
 
 impl Reach {
-    /// Listens to the outcome of every request; they are made within a tokio runtime.
+    /// Observes the result of every request. Must run within a tokio runtime.
     pub(super) fn listen<T, E: Error + 'static>(
         &self,
     ) -> impl FnOnce(Result<T, E>) -> Result<T, E> + Clone + use<T, E> {
         let reach = self.clone();
         move |outcome| {
             let failure = outcome.as_ref().err();
-            // What this process itself held back says nothing about the server.
+            // A write that this process held back proves nothing about the server.
             if !failure.is_some_and(|error| fence::is_deposed(error)) {
                 heard(&reach, failure);
             }
@@ -86,7 +86,7 @@ async fn say_when_back(reach: Reach) {
     }
 }
 
-/// An error with its causes; the outermost often leaves out the one that tells.
+/// Formats an error with its causes; the outermost error often omits the important one.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! Keeps what a `Retry-After` header says: kube makes an error of an answer's body alone.
+//! Preserves the `Retry-After` header: kube builds its error from the response body alone.
 
 use std::fmt::Write as _;
 
@@ -10,14 +10,14 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 use tower::BoxError;
 
-/// How much of a refusal is read. The API server's are a few hundred bytes.
+/// Maximum number of bytes read of a refusal. The API server's are a few hundred bytes.
 const MAX_REFUSAL: usize = 64 * 1024;
 
-/// Writes the header of a refusal into its body, where the API server itself writes it at times:
-/// `details.retryAfterSeconds` of a `Status`. Every other answer stays as it is.
+/// Copies the `Retry-After` header of a refusal into its body, where the API server itself sometimes puts it:
+/// `details.retryAfterSeconds` of a `Status`. Other responses are unchanged.
 ///
 /// # Errors
-/// When the refusal cannot be read to its end.
+/// When the body cannot be read completely.
 pub(super) async fn keep<B>(
     response: Response<B>,
 ) -> Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>
@@ -26,7 +26,7 @@ where
     B::Error: Into<BoxError>,
 {
     let seconds = response.headers().get(RETRY_AFTER);
-    // It may also be a date, which API servers do not send.
+    // The header may also contain a date, which API servers do not send.
     let seconds = seconds.and_then(|value| value.to_str().ok()?.trim().parse::<u32>().ok());
     let Some(seconds) = seconds.filter(|_| is_refusal(response.status())) else {
         return Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()));
@@ -79,7 +79,7 @@ mod tests {
         String::from_utf8(bytes.to_vec()).unwrap()
     }
 
-    /// Of the body that kube would be given.
+    /// Returns the delay in the body that kube would get.
     fn delay(text: &str) -> u32 {
         let status: kube::core::Status = serde_json::from_str(text).unwrap();
         status.details.map_or(0, |details| details.retry_after_seconds)

@@ -1,11 +1,11 @@
-//! Random objects, what a server and others make of them, and what a hand changes in them.
+//! Generates random objects, the changes that a server and other managers make to them, and manual edits.
 
 use proptest::prelude::*;
 use serde_json::{Map, json};
 
 use super::*;
 
-/// What a plugin wants: no field is empty or zero, since a server may leave such a one out, and no text is a quantity.
+/// A desired state. No field is empty or zero, since a server may omit it, and no string is a quantity.
 fn desired() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         "[g-h]{1,3}".prop_map(Value::from),
@@ -17,7 +17,7 @@ fn desired() -> impl Strategy<Value = Value> {
         prop_oneof![
             prop::collection::btree_map("[a-c]", inner.clone(), 1..4).prop_map(|map| json!(map)),
             prop::collection::vec(inner, 1..4).prop_map(|list| {
-                // Without a key by which lists are merged.
+                // Has no merge key.
                 json!(
                     list.into_iter()
                         .map(|item| json!({ "item": item }))
@@ -43,7 +43,7 @@ fn is_merged(list: &[Value]) -> bool {
     list.iter().all(|element| element.get("name").is_some())
 }
 
-/// What the server shows: defaults in every object, and others' elements in lists that are merged.
+/// The state that the server returns: with defaults in every object, and with others' elements in merged lists.
 fn shown(value: &Value, defaults: bool) -> Value {
     match value {
         Value::Object(map) => {
@@ -67,7 +67,7 @@ fn shown(value: &Value, defaults: bool) -> Value {
     }
 }
 
-/// Every object that differs from `value` in one place: a leaf that is another, a field or an element that is missing.
+/// Returns every variant of `value` with one difference: a changed leaf, or a missing field or element.
 fn damaged(value: &Value) -> Vec<Value> {
     match value {
         Value::Object(map) => {

@@ -1,5 +1,5 @@
-//! Random answers of a plugin against a model of the policy: all of an answer is taken or nothing, and what is taken is
-//! complete.
+//! Checks random plugin answers against a model of the policy: an answer is used completely or not at all, and
+//! every accepted child is complete.
 
 use proptest::prelude::*;
 
@@ -12,11 +12,11 @@ const OWN: &str = "default";
 enum ChildKind {
     Pod,
     Claim,
-    /// Is in no namespace.
+    /// Not namespaced.
     Node,
-    /// Is not in the cluster.
+    /// Not served by the cluster.
     Missing,
-    /// Is not in the configuration.
+    /// Not in the configuration.
     ConfigMap,
 }
 
@@ -36,7 +36,7 @@ impl ChildKind {
     }
 }
 
-/// What is there under a child's name.
+/// The existing object with a child's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Existing {
     Nothing,
@@ -69,7 +69,7 @@ impl Child {
         json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": { "x": 1 } })
     }
 
-    /// The policy in one expression.
+    /// The policy as one expression.
     fn is_allowed(&self, existing: Existing) -> bool {
         let is_free = match existing {
             Existing::Nothing | Existing::OfThisParent => true,
@@ -197,17 +197,17 @@ proptest! {
             prop_assert_eq!(&metadata["labels"][CONTROLLER_LABEL], "shop");
             prop_assert_eq!(&metadata["annotations"][PARENT_ANNOTATION], "default/a");
             prop_assert!(metadata["uid"].is_null() && metadata["resourceVersion"].is_null());
-            // What outlives its parent must not refer to it.
+            // A child that outlives its parent must not refer to it.
             let owner = &metadata["ownerReferences"][0]["uid"];
             match child.kind {
                 ChildKind::Claim => prop_assert!(owner.is_null(), "{owner}"),
                 _ => prop_assert_eq!(owner, "uid-a"),
             }
         }
-        // A claim before the pods that mount it.
+        // Claims precede the pods that mount them.
         let kinds: Vec<_> = plan.desired.iter().map(|desired| desired.key.kind.kind.as_str()).collect();
         prop_assert!(kinds.is_sorted(), "{kinds:?}");
-        // The order of an answer means nothing.
+        // The order of an answer does not matter.
         let mut turned = children.clone();
         turned.reverse();
         prop_assert_eq!(planned(&turned, &existing).ok(), Some(plan));

@@ -303,7 +303,7 @@ fn adoption_takes_what_nobody_owns_and_nothing_else() {
     assert!(adopt(owned).is_err());
 }
 
-/// An object of a namespace with the marks of a child of `default/a`, or of `a`, without an owner.
+/// Returns an object with the label and annotation of a child of `default/a`, or of `a`, without an owner.
 fn marked(kind: &str, namespace: Option<&str>, parent: &str) -> DynamicObject {
     object(json!({
         "apiVersion": "v1", "kind": kind,
@@ -468,7 +468,7 @@ fn a_child_is_named_whatever_version_it_is_seen_in() {
         "a",
         "1"
     )));
-    // The one object in another group is known by its UID only.
+    // The one object in another group is recognized by its UID only.
     assert!(names(child("networking.k8s.io/v1", "Ingress", "a", "2")));
     assert!(!names(child("networking.k8s.io/v1", "Ingress", "a", "3")));
     assert!(!names(child(
@@ -495,7 +495,7 @@ fn a_child_says_of_which_generation_of_which_parent_it_is() {
     assert_eq!(made_at(&shop, &child), Some(7));
     shop.metadata.uid = Some("another".into());
     assert_eq!(made_at(&shop, &child), None);
-    // A change of the spec that does not concern a child is no reason to write it.
+    // A change of the spec that does not affect a child is no reason to write it.
     shop.metadata.uid = Some("uid-a".into());
     shop.metadata.generation = Some(8);
     let later = plan_with(&config(), &shop, None, &[pod("p")], &[]).unwrap();

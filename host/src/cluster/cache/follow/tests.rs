@@ -15,12 +15,12 @@ use crate::cluster::cache::{Form, Scope};
 use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
 
-/// What the API server does with a request.
+/// How the API server responds to a request.
 enum Reply {
     Refuse(u16),
-    /// Names of what there is, and the token of the next page.
+    /// Names of the existing objects, and the token of the next page.
     List(&'static [&'static str], Option<&'static str>),
-    /// Takes a watch and sends these events. It stays open.
+    /// Accepts a watch and sends these events. It stays open.
     Watch(Vec<Value>),
     Silence,
 }
@@ -67,7 +67,7 @@ async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
     response.unwrap()
 }
 
-/// A watch whose API server answers the requests in turn, the last one for ever.
+/// A watch whose API server replies in order and repeats the last reply forever.
 struct Followed {
     inner: Arc<Inner>,
     requests: Arc<Mutex<Vec<String>>>,
@@ -173,7 +173,7 @@ impl Followed {
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// Regression: after six refusals in a row each watch failed, gave up its position and listed everything again.
+/// Regression: after six consecutive refusals each watch failed, gave up its position and listed everything again.
 #[tokio::test]
 async fn a_server_that_has_no_time_is_asked_for_what_came_after_and_never_for_a_list() {
     let refuse = || Reply::Refuse(429);
@@ -289,14 +289,14 @@ async fn a_list_goes_on_with_the_page_that_was_refused() {
     );
 }
 
-/// Regression: a list, or a watch, on a connection that stayed open and silent was waited for without end.
+/// Regression: a list or a watch on an open but silent connection was waited for forever.
 #[tokio::test]
 async fn what_hangs_is_asked_again() {
     let followed = follow_these(
         vec![
             || Reply::Silence,
             || Reply::List(&["a"], None),
-            // It does not begin; then it begins and neither brings anything nor ends.
+            // The first watch does not begin; the second begins but neither delivers anything nor ends.
             || Reply::Silence,
             || Reply::Watch(vec![added("b", "12")]),
             || Reply::Watch(vec![added("c", "13")]),
@@ -314,7 +314,7 @@ async fn what_hangs_is_asked_again() {
     );
 }
 
-/// Regression: a watch on a connection through which nothing came any more was believed until its time was over.
+/// Regression: a watch on a dead connection was trusted until its time was over.
 #[tokio::test]
 async fn a_watch_that_brings_nothing_is_asked_for_anew_long_before_its_end() {
     let limits = Limits {
