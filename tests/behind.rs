@@ -80,7 +80,7 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
     first.kill();
     second.until_passes("time-travel/p", 1).await;
     second
-        .until_log(&["a child was made of a newer generation"])
+        .until_log(&["a child was made from a newer generation"])
         .await;
 
     assert_eq!(
@@ -138,7 +138,7 @@ async fn a_mark_of_a_generation_that_never_was_is_put_right_and_stops_nothing() 
     assert_eq!(ready.data["status"]["text"], "3");
     let asked = host
         .log()
-        .matches("a child was made of a newer generation")
+        .matches("a child was made from a newer generation")
         .count();
     assert!((1..=3).contains(&asked), "{asked}");
 }
@@ -383,7 +383,9 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     hold(&proxy, "puppets");
     second.until_log(&["controller started"]).await;
     first.kill();
-    second.until_log(&["the parent is another one by now"]).await;
+    second
+        .until_log(&["the parent was replaced: leaving its children alone"])
+        .await;
     second.until_passes("successor/p", 2).await;
     assert_eq!(
         scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid,

@@ -104,7 +104,7 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
         &[
             &user,
             "cannot patch resource \"secrets\"",
-            "give the ServiceAccount two-accounts/of-puppet",
+            "permission to the ServiceAccount two-accounts/of-puppet",
         ],
     );
     let generated =
@@ -188,8 +188,8 @@ async fn a_missing_account_and_a_missing_right_to_act_as_it_are_named_and_recove
     grant_host(&scenario, &["ghost"]).await;
     refused(&[
         "User \"system:serviceaccount:no-account:ghost\" cannot patch resource \"configmaps\"",
-        "give the ServiceAccount no-account/ghost",
-        "see that it exists",
+        "permission to the ServiceAccount no-account/ghost",
+        "check that it exists",
     ])
     .await;
     grant_account(&scenario, "ghost", "configmaps").await;

@@ -174,7 +174,7 @@ async fn a_host_whose_service_account_is_deleted_says_so_and_changes_nothing() {
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
     let line = host.until_log(&["WARN", "Unauthorized"]).await;
-    assert!(line.contains("see that its ServiceAccount exists"), "{line}");
+    assert!(line.contains("check that its ServiceAccount exists"), "{line}");
     scenario.until(POD, "e-pod-1", "left alone", |_| true).await;
     assert!(host.is_alive());
 }

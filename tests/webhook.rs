@@ -311,14 +311,18 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
         &[
             "webhook ok: cannot read",
             "tls.crt",
-            "does not answer until there is one",
+            "does not answer until there is a valid one",
         ],
     )
     .await;
     install(&scenario, &host, &config, &first, &[]).await;
     until_refused(&scenario, &good(), "failed calling webhook").await;
     let count = |words: &str| host.log().lines().filter(|line| line.contains(words)).count();
-    assert_eq!(count("does not answer until there is one"), 1, "said once");
+    assert_eq!(
+        count("does not answer until there is a valid one"),
+        1,
+        "said once"
+    );
 
     put(&scenario, first.sign("-1"));
     until_ready_says(

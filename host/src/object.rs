@@ -93,7 +93,7 @@ const MAX_NAME: usize = 253;
 pub fn name_problem(name: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~:@!$&'()*+,;=".contains(c);
     if matches!(name, "" | "." | "..") {
-        Some("it is no name".to_owned())
+        Some("it is not a valid name".to_owned())
     } else if name.len() > MAX_NAME {
         Some(format!("it has more than {MAX_NAME} characters"))
     } else {

@@ -1,11 +1,13 @@
-//! Validation at the door: an admission webhook that asks the plugin, before a custom resource is written, what it would
-//! make of it, and denies what the plugin calls invalid. Nothing is written, so a dry run is as good as any.
+//! Validating admission webhook: asks the plugin about a custom resource before it is written, and denies the
+//! resource if the plugin calls it invalid. Nothing is written, so dry runs work, too.
 //!
-//! Every replica serves it, whoever leads: caches and plugins are the same. A plugin that fails, or has no answer in
-//! time, is no verdict on the resource: the API server gets an error, and the webhook's `failurePolicy` decides.
+//! Every replica serves it, leader or not: caches and plugins are the same. A plugin that fails or does not answer
+//! in time gives no verdict on the resource: the API server gets an error, and the webhook's `failurePolicy`
+//! decides.
 //!
-//! Whoever reaches the port can ask. So what a caller can make the host hold is bounded (`bounds`), an object is text until
-//! the plugin is asked (`review`), and who did not show a certificate learns the verdict and nothing else of the plugin.
+//! Anyone who can reach the port can send reviews. So the memory that a caller can make the host use is limited
+//! (`bounds`), an object stays text until the plugin is called (`review`), and a caller without a verified
+//! certificate gets the verdict but no other output of the plugin.
 
 mod bounds;
 mod certificates;
@@ -28,17 +30,17 @@ use crate::reconcile::{Admission, admit};
 
 pub use self::server::{PATH, ServerError, start};
 
-/// Reviews of one controller at a time. They have turns of their own: a controller's passes take none of these, and leave
-/// none to its reviews.
+/// Concurrent reviews per controller. They are separate from the controller's reconciles, so that neither delays
+/// the other.
 const TURNS: usize = 4;
-/// Characters of a plugin's message in a verdict.
+/// Maximum number of characters of a plugin's message in a verdict.
 const MESSAGE: usize = 2048;
 
-/// The controllers that could be asked now.
+/// The controllers that can be asked.
 #[derive(Default)]
 pub struct Door {
     controllers: Mutex<BTreeMap<String, Entry>>,
-    /// Why there was no verdict last, by controller: it is said once.
+    /// The last reason for having no verdict, by controller, so that it is logged once.
     said: Mutex<BTreeMap<String, String>>,
 }
 
@@ -48,20 +50,20 @@ struct Entry {
     turns: Arc<Semaphore>,
 }
 
-/// What the API server gets.
+/// The verdict for the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Allowed,
-    /// In the plugin's words.
+    /// With the plugin's message.
     Denied(String),
 }
 
 /// Why there is no verdict; the webhook's `failurePolicy` decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NoVerdict {
-    /// Without any word of a plugin: for whoever asks.
+    /// Without any output of a plugin, for all callers.
     public: String,
-    /// With all that is known: for the log, and for callers that are verified.
+    /// With all details, for the log and for verified callers.
     detail: String,
 }
 
@@ -76,7 +78,7 @@ impl NoVerdict {
 }
 
 impl Door {
-    /// A controller runs from now on.
+    /// Adds a controller that now runs.
     pub fn open(&self, context: &Arc<Context>) {
         let entry = Entry {
             context: Arc::downgrade(context),
@@ -85,8 +87,8 @@ impl Door {
         lock(&self.controllers).insert(context.config.name.clone(), entry);
     }
 
-    /// The controller of a kind, whatever its version: with `matchPolicy: Equivalent` the resource comes in the one that
-    /// the webhook's rules name.
+    /// Returns the controller of a kind, independent of its version: with `matchPolicy: Equivalent` the resource is
+    /// sent in the version that the webhook's rules name.
     fn controller_of(&self, review: &Review<'_>) -> Option<(Arc<Context>, Arc<Semaphore>)> {
         let controllers = lock(&self.controllers);
         controllers.values().find_map(|entry| {
@@ -97,12 +99,12 @@ impl Door {
         })
     }
 
-    /// What the plugin says of a resource that is about to be written, and the name of its controller.
+    /// Returns the plugin's verdict on a resource that is about to be written, and the name of its controller.
     async fn verdict(&self, review: &Review<'_>, bounds: &Bounds) -> (String, Result<Verdict, NoVerdict>) {
         let found = self.controller_of(review);
         let name = found.as_ref().map(|(context, _)| context.config.name.clone());
         let name = name.unwrap_or_default();
-        // Whether or not there is a controller: a resource that goes must be able to.
+        // Deletions are allowed even without a controller.
         let Some(object) = review.asked_about() else {
             return (name, Ok(Verdict::Allowed));
         };
@@ -146,7 +148,7 @@ async fn ask(
     let _turn = turns.acquire().await.map_err(stopping)?;
     let _room = bounds.object(weight).await;
     let object =
-        review::object(object).map_err(|error| NoVerdict::new(format!("this is no object: {error}")))?;
+        review::object(object).map_err(|error| NoVerdict::new(format!("cannot read the object: {error}")))?;
     match admit(context, object).await {
         Ok(Admission::Fine) => Ok(Verdict::Allowed),
         Ok(Admission::Invalid(message)) => Ok(Verdict::Denied(shorten(&message, MESSAGE))),
@@ -157,12 +159,12 @@ async fn ask(
     }
 }
 
-/// The bytes that an object may take in memory.
+/// Returns the number of bytes that an object may take in memory.
 fn weigh(object: &str) -> Result<usize, NoVerdict> {
     let weight = weigh::weigh(object).bytes;
     if weight > OBJECT {
         return Err(NoVerdict::new(format!(
-            "the object would take {} MiB of memory; at most {} MiB are possible",
+            "the object would take {} MiB of memory; the limit is {} MiB",
             weight >> 20,
             OBJECT >> 20
         )));

@@ -1,8 +1,8 @@
 //! The work queue of one controller: which parents to reconcile, when, and why.
 //!
-//! Invariants: a parent is handed out to one worker at a time; a parent that is marked while it is being
-//! worked on is handed out again afterwards; marks of one parent are merged; nothing marked is forgotten; what
-//! somebody waits for goes before what concerns all parents, and does not keep it from its turn.
+//! Invariants: a parent is given to one worker at a time; a parent that is enqueued while a worker processes it is
+//! processed again afterwards; reasons for the same parent are merged; no enqueued parent is lost; parents that
+//! somebody waits for take precedence over a resync or reload of all parents, but do not starve it.
 
 pub mod backoff;
 
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::object::{ChildKey, ObjectName};
 
-/// Why a parent is reconciled.
+/// The reason why a parent is reconciled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// The parent itself is new or changed.
@@ -23,30 +23,30 @@ pub enum Trigger {
         /// Its resource version.
         version: Option<u128>,
     },
-    /// A child changed, came or went.
+    /// A child was created, changed or deleted.
     Child {
-        /// Which one.
+        /// The child.
         child: ChildKey,
-        /// Its resource version; `None` when it went.
+        /// Its resource version; `None` when it was deleted.
         version: Option<u128>,
     },
     /// An object that the plugin needs changed.
     Related,
-    /// The plugin asked for it, or a failed pass is tried again.
+    /// The plugin asked for it, or a failed reconcile is retried.
     Timer,
-    /// Every object is looked at again from time to time.
+    /// The periodic resync of every object.
     Resync,
     /// The plugin has a new version.
     Reload,
 }
 
 impl Trigger {
-    /// Whether it concerns all parents alike, so that nobody waits for this one.
+    /// Reports whether the reason applies to all parents alike, so that nobody waits for this one.
     const fn is_general(&self) -> bool {
         matches!(self, Self::Resync | Self::Reload)
     }
 
-    /// One word for logs and spans.
+    /// Returns the name used in logs and spans.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -60,28 +60,28 @@ impl Trigger {
     }
 }
 
-/// A parent handed out to a worker, who owes a call of [`Queue::done`].
+/// A parent given to a worker, which must call [`Queue::done`].
 #[derive(Debug)]
 pub struct Work {
     /// The parent.
     pub parent: ObjectName,
-    /// All that happened since it was last handed out, at least one.
+    /// All reasons since it was last given to a worker; at least one.
     pub triggers: Vec<Trigger>,
-    /// When the first of them was put in.
+    /// When the first of them was enqueued.
     pub since: Instant,
 }
 
-/// How many triggers of one parent are kept apart; more are as good as a resync.
+/// Maximum number of separate reasons per parent; any more are treated as a resync.
 const MAX_TRIGGERS: usize = 32;
 
-/// After so many parents that somebody waits for comes one of the others.
+/// After this many parents that somebody waits for, one of the others gets a turn.
 const TURNS: u32 = 4;
 
 #[derive(Debug)]
 struct Marks {
     triggers: Vec<Trigger>,
     since: Instant,
-    /// Where it stands in line while it may be handed out.
+    /// Its position in a line while it waits for a worker.
     place: Option<Place>,
 }
 
@@ -91,29 +91,29 @@ struct Place {
     number: u64,
 }
 
-/// A line, first come first served, from which one can be taken out anywhere.
+/// A first-in, first-out line from which any entry can be removed.
 type Line = BTreeMap<u64, ObjectName>;
 
 #[derive(Default)]
 struct State {
-    /// Parents that may be handed out; each is in `marks`, with its place, and not in `running`. Here those for which
-    /// somebody waits.
+    /// Waiting parents that somebody waits for. Each waiting parent is in `marks`, with its place, and not in
+    /// `running`.
     waited_for: Line,
-    /// Those marked only because all were.
+    /// Waiting parents that were enqueued only because all were.
     general: Line,
-    /// The next place in either line.
+    /// The next position in either line.
     next_number: u64,
-    /// How many of `waited_for` were handed out in a row while others stood in `general`.
+    /// How many of `waited_for` were taken in a row while others waited in `general`.
     in_a_row: u32,
     marks: HashMap<ObjectName, Marks>,
     running: BTreeSet<ObjectName>,
-    /// One timer a parent, the earliest asked for since it last ran.
+    /// At most one timer per parent: the earliest one requested since its last reconcile.
     timers: HashMap<ObjectName, Instant>,
     by_time: BTreeSet<(Instant, ObjectName)>,
     closed: bool,
 }
 
-/// See the module.
+/// The queue of one controller; see the module.
 #[derive(Default)]
 pub struct Queue {
     state: Mutex<State>,
@@ -121,7 +121,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Marks a parent; it is handed out as soon as a worker is free. A closed queue takes no marks.
+    /// Enqueues a parent; it is processed as soon as a worker is free. Has no effect on a closed queue.
     pub fn mark(&self, parent: &ObjectName, trigger: Trigger) {
         let mut state = self.lock();
         if state.closed {
@@ -132,8 +132,8 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Marks a parent at a later time, unless an earlier timer is set for it. A pass in between takes the
-    /// timer away: it will set its own.
+    /// Enqueues a parent at a later time, unless it has an earlier timer. A reconcile in between removes the timer
+    /// and sets its own.
     pub fn mark_at(&self, parent: &ObjectName, at: Instant) {
         let mut state = self.lock();
         match state.timers.get(parent) {
@@ -153,7 +153,7 @@ impl Queue {
     /// Waits for the next parent; `None` once the queue is closed.
     pub async fn next(&self) -> Option<Work> {
         loop {
-            // Enabled before the look, so that a mark in between is not missed.
+            // Register before checking, so that a parent enqueued in between is not missed.
             let changed = self.changed.notified();
             let wake = {
                 let mut state = self.lock();
@@ -178,8 +178,8 @@ impl Queue {
         }
     }
 
-    /// A worker is through with a parent. Marks that `is_own` recognises, the echo of what the pass itself
-    /// wrote, are dropped; when others are left it is handed out again.
+    /// Reports that a worker has finished a parent. Reasons for which `is_own` returns true, such as watch events
+    /// for the reconcile's own writes, are dropped; if others remain, the parent is processed again.
     pub fn done(&self, parent: &ObjectName, is_own: impl Fn(&Trigger) -> bool) {
         let mut state = self.lock();
         state.running.remove(parent);
@@ -195,18 +195,18 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// No more work is handed out.
+    /// Stops giving out work.
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
     }
 
-    /// Begins anew, with nothing marked. All work that was handed out has been done.
+    /// Reopens the queue, empty. All work that was given out must be done.
     pub fn open(&self) {
         *self.lock() = State::default();
     }
 
-    /// How many parents wait for a worker, and for how long the first of them has.
+    /// Returns the number of parents that wait for a worker, and how long the first of them has waited.
     #[must_use]
     pub fn backlog(&self) -> (usize, Duration) {
         let state = self.lock();
@@ -256,7 +256,7 @@ impl State {
         }
     }
 
-    /// Puts a parent that is marked at the end of the line that its triggers are for.
+    /// Puts an enqueued parent at the end of the line that its reasons belong to.
     fn line_up(&mut self, parent: &ObjectName) {
         let Some(marks) = self.marks.get_mut(parent) else {
             return;
@@ -440,7 +440,7 @@ mod tests {
         (self::name(name), Trigger::Parent { version: Some(1) })
     }
 
-    /// Regression: a change that a user made waited until all parents were resynced.
+    /// Regression: a user's change waited until all parents were resynced.
     #[tokio::test]
     async fn what_somebody_waits_for_goes_before_a_resync_of_all() {
         let queue = Queue::default();
@@ -468,7 +468,7 @@ mod tests {
         }
         let mut general = 0;
         for i in 0..20 {
-            // There is always one more.
+            // There is always another one.
             let (parent, trigger) = edit(&format!("edit-{i}"));
             queue.mark(&parent, trigger);
             let work = queue.next().await.unwrap();

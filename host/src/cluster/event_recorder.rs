@@ -180,7 +180,7 @@ fn dropped(metrics: &Metrics, controller: &str) {
     if metrics.event_dropped() == 0 {
         warn!(
             controller,
-            "too many Events wait for the API server: some are dropped from now on"
+            "too many Events wait for the API server: dropping new ones"
         );
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> Stri
         }
         // A refusal by an admission plugin does not depend on who asks.
         (403, Some(account)) if is_missing_permission(said) => format!(
-            "{said}; give the ServiceAccount {account}, as which the controller acts, that permission, and see that it exists"
+            "{said}; grant that permission to the ServiceAccount {account}, as which the controller acts, and check that it exists"
         ),
         (403, None) if is_missing_permission(said) => format!("{said}; give the host's role that permission"),
         (409, _) if is_field_conflict(said) => {
@@ -51,6 +51,6 @@ pub(super) fn is_field_conflict(said: &str) -> bool {
 /// Explains that the API server does not accept the host's token.
 pub(crate) fn unknown_to_the_server(said: &str) -> String {
     format!(
-        "{said}: the API server does not know the host; see that its ServiceAccount exists and its token is of that one"
+        "{said}: the API server does not accept the host's token; check that its ServiceAccount exists and that the token belongs to it"
     )
 }

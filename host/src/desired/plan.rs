@@ -123,7 +123,7 @@ pub enum Refusal {
         "{which}: a child must be a JSON object with `apiVersion`, `kind` and `metadata.name`; {missing} is missing"
     )]
     Incomplete { which: String, missing: &'static str },
-    #[error("{which}: the plugin asked for it twice; a child can be in its answer once, in one version")]
+    #[error("{which}: the plugin asked for it twice; an answer can contain a child once, in one version")]
     Twice { which: String },
     #[error(
         "{which}: the controller {controller:?} may not make the kind {kind}; list it under its `children` in the configuration"
@@ -149,14 +149,14 @@ pub enum Refusal {
         "{which}: the kind is cluster-scoped and its parent is in a namespace; owner references cannot say that"
     )]
     ClusterScoped { which: String },
-    #[error("{which}: `metadata.ownerReferences` is the host's to set; leave it out")]
+    #[error("{which}: only the host sets `metadata.ownerReferences`; leave it out")]
     OwnerGiven { which: String },
     #[error(
-        "{which}: it has `metadata.finalizers`, so that it stays until somebody takes them off; leave them out, or list `finalizers` under `allow` of the controller {controller:?}"
+        "{which}: it has `metadata.finalizers`, so it stays until somebody removes them; leave them out, or list `finalizers` under `allow` of the controller {controller:?}"
     )]
     FinalizersGiven { which: String, controller: String },
     #[error(
-        "{which}: it would hold the token of a ServiceAccount, and who reads it can do what that account may; leave out the type `{TOKEN_TYPE}` and the annotation `{TOKEN_ANNOTATION}`, or list `serviceAccountTokens` under `allow` of the controller {controller:?}"
+        "{which}: it would hold the token of a ServiceAccount, which gives its readers that account's permissions; leave out the type `{TOKEN_TYPE}` and the annotation `{TOKEN_ANNOTATION}`, or list `serviceAccountTokens` under `allow` of the controller {controller:?}"
     )]
     TokenGiven { which: String, controller: String },
     #[error("{which}: {name:?} cannot be its {field}: {problem}")]
@@ -169,7 +169,7 @@ pub enum Refusal {
     #[error("{which} exists and belongs to {owner}; delete or rename one of the two")]
     OwnedByOther { which: String, owner: String },
     #[error(
-        "{which} belongs to an earlier {parent}, which was deleted; it is made again when that one is gone"
+        "{which} belongs to an earlier {parent}, which was deleted; it is recreated once the garbage collector has removed it"
     )]
     OfPredecessor {
         which: String,
@@ -656,7 +656,7 @@ fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
             .as_deref()
             .map(|text| text.chars().collect::<HashSet<_>>());
         if !keys.insert(key) {
-            Some(format!("the key {key:?} is there twice"))
+            Some(format!("duplicate key {key:?}"))
         } else if !(8..=1024).contains(&entry.length) {
             Some(format!(
                 "the key {key:?} has the length {}; it must be from 8 to 1024",

@@ -1,10 +1,10 @@
-//! What proves that this host generated a Secret: labels and annotations can be written by anybody who may create one,
-//! and a password that somebody else chose must never be taken for the host's own.
+//! Proves that this host generated a Secret. Anyone who may create a Secret can write its labels and annotations,
+//! and a password that somebody else chose must never be treated as the host's own.
 //!
-//! A generated Secret carries an HMAC over its name, its parent's kind and name, and the UID that the parent had. The
-//! key is in a Secret of the host's own namespace, made when it is missing and shared by all replicas, so that what was
-//! proved stays so over a restart, a fail-over, and a parent that is made again over retained data. The values are no
-//! part of it: who may change the Secret may change them, as always.
+//! A generated Secret carries an HMAC of its name, its parent's kind and name, and the parent's UID. The key is in
+//! a Secret in the host's own namespace, which is created when it is missing and shared by all replicas. So a proof
+//! stays valid after a restart, a failover, and when a parent is recreated for retained data. The values are not
+//! part of the proof: anyone who may update the Secret may change them.
 
 use std::fmt::Write;
 
@@ -14,25 +14,25 @@ use kube::core::DynamicObject;
 use crate::object::{GENERATED_LABEL, ObjectName, PARENT_ANNOTATION, annotation, label};
 use crate::plugin::contract::Kind;
 
-/// Annotation of a Secret that the host generated: its proof.
+/// Annotation of a generated Secret: its proof.
 pub const PROVENANCE_ANNOTATION: &str = "operator-host.dev/provenance";
-/// Annotation of a parent: UIDs of Secrets, with commas between them, that carry the label of a generated one without a
-/// proof, and whose values are to be used all the same.
+/// Annotation of a parent: comma-separated UIDs of Secrets that carry the label of a generated Secret without a
+/// proof, and whose values are to be used anyway.
 pub const ACCEPT_ANNOTATION: &str = "operator-host.dev/accept-secrets";
-/// The form of the proof, so that there can be another one.
+/// The version of the proof's format.
 const VERSION: &str = "v1";
 
-/// The key of one cluster's hosts.
+/// The key that all hosts of a cluster share.
 pub struct Key(hmac::Key);
 
 impl Key {
-    /// From its bytes.
+    /// Creates a key from its bytes.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
-    /// The proof that a Secret was generated for a parent of this kind.
+    /// Returns the proof that a Secret was generated for a parent of this kind.
     #[must_use]
     pub fn prove(&self, kind: &Kind, parent: &DynamicObject, secret: &ObjectName) -> String {
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
@@ -58,8 +58,8 @@ impl Key {
     }
 }
 
-/// What is signed. Each part comes after its length, so that no two claims have one text. The version of the parent's
-/// kind is no part of it: that changes.
+/// Returns the signed message. Each part is preceded by its length, so that no two claims have the same text. The
+/// version of the parent's kind is not part of it, since it may change.
 fn claim(kind: &Kind, parent: &str, uid: &str, secret: &ObjectName) -> Vec<u8> {
     let secret = secret.to_string();
     let parts = [
@@ -86,17 +86,17 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// How it is known what was generated.
+/// How to verify that a Secret was generated.
 #[derive(Clone, Copy)]
 pub enum Proof<'a> {
-    /// By the host's key. Without one nothing is taken for generated.
+    /// By the host's key. Without a key, no Secret counts as generated.
     Key(Option<&'a Key>),
-    /// By the label alone: where there is no cluster, or no right to the key, and nothing is written.
+    /// By the label alone: where there is no cluster, or no permission to read the key, and nothing is written.
     Label,
 }
 
 impl Proof<'_> {
-    /// Whether a host generated this Secret for this parent.
+    /// Reports whether a host generated this Secret for this parent.
     #[must_use]
     pub fn holds(&self, kind: &Kind, parent: &DynamicObject, secret: &DynamicObject) -> bool {
         if label(secret, GENERATED_LABEL).is_none() {
@@ -113,7 +113,8 @@ impl Proof<'_> {
     }
 }
 
-/// Whether a parent's annotation accepts a Secret without a proof. The UID says which one: another by its name is not it.
+/// Reports whether a parent's annotation accepts a Secret without a proof. It names the UID, so a new Secret of the
+/// same name is not accepted.
 #[must_use]
 pub fn is_accepted(parent: &DynamicObject, secret: &DynamicObject) -> bool {
     let accepted = annotation(parent, ACCEPT_ANNOTATION).unwrap_or_default();

@@ -1,24 +1,24 @@
-//! What comes after a reconcile.
+//! What happens after a reconcile.
 
 use std::time::Duration;
 
-/// The shortest time that a plugin can ask for, so that none can keep a worker busy by itself.
+/// The shortest delay that a plugin can ask for, so that it cannot keep a worker permanently busy.
 pub(super) const MIN_DELAY: Duration = Duration::from_millis(100);
 
-/// When to look at the parent again, though nothing changes.
+/// When to reconcile the parent again if nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// When something changes.
+    /// Only when something changes.
     OnChange,
     /// After this time.
     After(Duration),
-    /// After the back-off of a parent that has failed so many times in a row.
+    /// After the parent's back-off delay.
     Backoff,
-    /// The same, and not before the API server wants to be asked again.
+    /// After the parent's back-off delay, but not before the `Retry-After` of the API server.
     BackoffAtLeast(Duration),
 }
 
-/// What a plugin asked for, but not less than the shortest.
+/// Converts the delay that a plugin asked for, with the minimum applied.
 pub(super) fn after(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds).max(MIN_DELAY)
 }

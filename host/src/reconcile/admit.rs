@@ -11,34 +11,34 @@ use crate::object::ObjectName;
 use crate::plugin::CallError;
 use crate::plugin::registry::Live;
 
-/// What a plugin says of a resource that is about to be written.
+/// The plugin's verdict on a resource that is about to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It would reconcile it, now or later.
+    /// The plugin would reconcile it, now or later.
     Fine,
-    /// It calls it invalid, for this reason.
+    /// The plugin calls it invalid, for this reason.
     Invalid(String),
 }
 
 /// Why there is no verdict.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
-    /// There is no version yet.
+    /// No version is loaded yet.
     #[error("the plugin is being loaded")]
     Loading,
-    /// There is no version that could be asked.
+    /// No version can be used.
     #[error("{0}")]
     Failed(String),
-    /// What the plugin needs to know is not known yet.
-    #[error("the first lists are under way")]
+    /// The caches that the plugin needs are not filled yet.
+    #[error("the first lists are not complete yet")]
     Starting,
-    /// What the plugin needs to know is not known any more.
+    /// A watch that the plugin needs no longer works.
     #[error("{0}")]
     Watch(String),
     /// The resource is in the host's own namespace.
     #[error("{0}")]
     Namespace(String),
-    /// It cannot be told which Secrets the host generated.
+    /// Whether the host generated the Secrets cannot be verified.
     #[error("{0}")]
     Provenance(String),
     /// The call failed.
@@ -47,13 +47,13 @@ pub enum NoAnswer {
 }
 
 impl NoAnswer {
-    /// For those who may not know what a plugin says besides its verdict.
+    /// Returns the reason without the plugin's output, for callers that may see only its verdict.
     #[must_use]
     pub const fn without_the_plugins_words(&self) -> &'static str {
         match self {
             Self::Loading => "the plugin is being loaded",
             Self::Failed(_) => "no version of the plugin can be used: the host's log says why",
-            Self::Starting => "the first lists are under way",
+            Self::Starting => "the first lists are not complete yet",
             Self::Watch(_) => "a watch that the controller needs does not work: the host's log says why",
             Self::Namespace(_) => "resources in the host's own namespace are not reconciled",
             Self::Provenance(_) => "the key of generated Secrets cannot be read: the host's log says why",
@@ -62,7 +62,7 @@ impl NoAnswer {
     }
 }
 
-/// Asks the live version, with the children and the needs that the caches hold; nothing is written or remembered.
+/// Asks the live version, with the children and needs from the caches. Writes and remembers nothing.
 ///
 /// # Errors
 /// When there is no verdict, and why.
@@ -85,7 +85,7 @@ pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admis
     known.map_err(|error| NoAnswer::Provenance(error.to_string()))?;
     crate::object::slim(&mut object);
     match ask_ahead(context, &plugin, &Arc::new(object)).await {
-        // Something that it waits for may come.
+        // It waits for something that may still appear.
         Ok(_) | Err(PassError::Call(CallError::Retry { .. })) => Ok(Admission::Fine),
         Err(PassError::Call(CallError::Invalid { reason, message })) => {
             Ok(Admission::Invalid(match reason {

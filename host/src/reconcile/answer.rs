@@ -1,4 +1,4 @@
-//! What a pass says and did, for the Events on its parent.
+//! The result of a reconcile and its changes, for the Events on the parent.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use crate::object::ChildKey;
 use crate::plugin::Share;
 use crate::plugin::contract::{Condition, Event, EventType};
 
-/// What the last answer of the plugin says, once its children are in place.
+/// The last answer of the plugin, whose children are in place.
 #[derive(Default)]
 pub(super) struct Answer {
     pub(super) status: Option<serde_json::Map<String, serde_json::Value>>,
     pub(super) conditions: Vec<Condition>,
     pub(super) events: Vec<Event>,
     pub(super) requeue: Option<Duration>,
-    /// Only of a cleanup: whether the parent may go.
+    /// Set only by a cleanup: whether the parent may be released.
     pub(super) done: bool,
-    /// What it takes of the memory of all calls.
+    /// Its share of the memory of all calls.
     pub(super) _share: Option<Share>,
 }
 
@@ -32,7 +32,7 @@ impl Answer {
         }
     }
 
-    /// The plugin's Events.
+    /// Publishes the plugin's Events.
     pub(super) fn publish(&self, context: &Context, parent: &DynamicObject) {
         for event in &self.events {
             let Event {
@@ -45,7 +45,7 @@ impl Answer {
     }
 }
 
-/// What a pass did to the children, for one Event.
+/// The changes that a reconcile made to the children, for one Event.
 #[derive(Default)]
 pub(super) struct Changes {
     pub(super) created: Vec<ChildKey>,
@@ -54,7 +54,7 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// How many different children were changed.
+    /// Returns how many different children were changed.
     pub(super) fn touched(&self) -> usize {
         let all = self.created.iter().chain(&self.updated).chain(&self.deleted);
         all.collect::<HashSet<_>>().len()
@@ -68,7 +68,7 @@ impl Changes {
         self.deleted.iter().for_each(|child| metrics.deleted(&child.kind));
     }
 
-    /// Counts them, and says them in one Event.
+    /// Counts them in the metrics, and reports them in one Event.
     pub(super) fn publish(&self, context: &Context, parent: &DynamicObject) {
         self.count(context);
         let parts: Vec<String> = [
@@ -89,7 +89,7 @@ impl Changes {
     }
 }
 
-/// The first few by name, the others by number.
+/// Lists the first few by name, with the number of the others.
 fn list(children: &[ChildKey]) -> String {
     const SHOWN: usize = 5;
     let mut names: Vec<String> = children

@@ -1,4 +1,4 @@
-//! Server-side apply of the children that differ from what is known to be there.
+//! Applies the children that differ from their known state, with server-side apply.
 
 use futures::StreamExt;
 use futures::stream;
@@ -15,29 +15,29 @@ use crate::object::{
     fingerprint, is_terminating, made_at,
 };
 
-/// How many children of one parent are applied at the same time.
+/// Maximum number of concurrent applies per parent.
 const CONCURRENCY: usize = 4;
 
-/// What came of it.
+/// The result of the applies.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// Children that were not known to be there.
+    /// Children that were not known to exist.
     pub created: Vec<ChildKey>,
     /// Children that were changed.
     pub updated: Vec<ChildKey>,
-    /// Children that the API server did not take.
+    /// Errors for children that the API server rejected.
     pub failed: Vec<ApiError>,
 }
 
 impl Applied {
-    /// Whether the cluster is not as the plugin saw it any more.
+    /// Reports whether the cluster changed since the plugin saw it.
     #[must_use]
     pub fn changed(&self) -> bool {
         !self.created.is_empty() || !self.updated.is_empty()
     }
 }
 
-/// Applies what differs. One child that fails does not keep the others from being applied.
+/// Applies the children that differ. One failure does not prevent the other applies.
 pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired]) -> Applied {
     let mut applied = Applied::default();
     // One kind after the other, since a pod may need the claim before it.
@@ -53,13 +53,13 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 Some(Ok(Outcome::Updated)) => applied.updated.push(desired.key.clone()),
                 Some(Ok(Outcome::Unchanged)) | None => {}
                 Some(Err(error)) => {
-                    // The next child would fare no better; but a namespace that goes is not the whole world of a
-                    // cluster-scoped parent.
+                    // The next child would fail, too. A terminating namespace, however, stops only its own parents;
+                    // a cluster-scoped parent may have children elsewhere.
                     let stops = error.is_overload()
                         || (error.is_namespace_going() && parent.metadata.namespace.is_some());
                     applied.failed.push(error);
                     if stops {
-                        // What is under way is given up: whether it was done shows in the next pass.
+                        // Requests in progress are abandoned; the next reconcile shows whether they were executed.
                         return applied;
                     }
                 }
@@ -95,8 +95,8 @@ async fn apply_one(
     if live.is_none() && !may_create(context, parent_object, &desired.key).await? {
         return Ok(Outcome::Unchanged);
     }
-    // Fields are taken over only in objects that are known to be ours. An object that nobody told us of yet
-    // must not be overwritten: there a field of another manager is a conflict.
+    // Take over fields only in objects that are known to be ours. An object that is not in the cache yet must not
+    // be overwritten: there, a field of another manager is a conflict.
     let force = live.as_deref().is_some_and(|live| {
         owns(&context.config, parent_object, live)
             || retains(&context.config, context.provenance.proof(), parent_object, live)
@@ -104,7 +104,7 @@ async fn apply_one(
     let manager = context.config.field_manager();
     let mut body = desired.body.clone();
     if let Some(live) = live.as_ref().filter(|_| force) {
-        // What was proved of that object is not proved of one that has its name by now.
+        // The ownership check applies to this object only, not to a new one of the same name.
         body["metadata"]["uid"] = live.metadata.uid.clone().into();
     }
     let answer = Objects::new(&context.children_writer, resource)
@@ -125,17 +125,17 @@ async fn apply_one(
         Some(_) => Outcome::Updated,
     };
     remember(context, parent, desired, &answer);
-    // An answer that changed nothing is no write of ours: its version may be one that the plugin has not seen.
+    // A response without a change is not our write: the plugin may not have seen that version.
     if !matches!(outcome, Outcome::Unchanged) {
         context.record_child(parent, &desired.key, answer);
     }
     Ok(outcome)
 }
 
-/// Whether a child must be applied although it is there.
+/// Reports whether an existing child must be applied.
 fn needs_apply(context: &Context, parent: &DynamicObject, desired: &Desired, live: &DynamicObject) -> bool {
     if is_terminating(live) {
-        // It is made anew when it is gone; the watch will tell.
+        // It is recreated after its deletion, which the watch reports.
         return false;
     }
     if annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint) {
@@ -148,8 +148,7 @@ fn needs_apply(context: &Context, parent: &DynamicObject, desired: &Desired, liv
     if is_as_applied(desired, live) {
         return false;
     }
-    // The API server may write a value in its own way for ever: then what counts is that it still is what came
-    // of the last apply.
+    // The API server may permanently normalize a value. Then compare with the result of the last apply.
     let now = (desired.fingerprint.clone(), content(live));
     context.memory_of(&ObjectName::of(parent), |memory| {
         memory.normalized.get(&desired.key) != Some(&now)
@@ -180,7 +179,7 @@ fn says_metadata(desired: &Value, live: &DynamicObject) -> bool {
             .into_iter()
             .flatten()
             .all(|(key, value)| {
-                // Which version and generation changed the child last: another one alone is no reason to write.
+                // The version and generation of the last change: a difference in these alone is no reason to write.
                 matches!(key.as_str(), DIGEST_ANNOTATION | GENERATION_ANNOTATION)
                     || live.and_then(|live| live.get(key)).map(String::as_str) == value.as_str()
             })
@@ -205,7 +204,7 @@ fn says_metadata(desired: &Value, live: &DynamicObject) -> bool {
         && strings("annotations", metadata.annotations.as_ref())
 }
 
-/// Fingerprint of all that an apply could change.
+/// Returns a fingerprint of everything that an apply could change.
 fn content(live: &DynamicObject) -> String {
     let mut data = live.data.clone();
     if let Some(data) = data.as_object_mut() {

@@ -1,4 +1,4 @@
-//! What every pass of one controller can reach: handles, caches, and what is remembered of each parent.
+//! The state that all reconciles of one controller share: handles, caches, and the memory of each parent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -27,18 +27,18 @@ use crate::plugin::registry::Live;
 use crate::plugin::{Digest, Plugin};
 use crate::work_queue::{Queue, Trigger};
 
-/// The watches of one kind: one for all namespaces, or one for each that the configuration names.
+/// The watches of one kind: one for all namespaces, or one per configured namespace.
 #[derive(Default)]
 pub struct KindWatches {
     everywhere: Option<Arc<Watch>>,
     by_namespace: RwLock<ByNamespace>,
 }
 
-/// Watches by the namespace that they see.
+/// Watches by their namespace.
 pub type ByNamespace = BTreeMap<String, Arc<Watch>>;
 
 impl KindWatches {
-    /// One watch over all namespaces, or of a cluster-scoped kind.
+    /// Creates one watch over all namespaces, or of a cluster-scoped kind.
     #[must_use]
     pub fn everywhere(watch: Arc<Watch>) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl KindWatches {
         }
     }
 
-    /// One watch a namespace.
+    /// Creates one watch per namespace.
     #[must_use]
     pub fn by_namespace(watches: ByNamespace) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl KindWatches {
         }
     }
 
-    /// All of them.
+    /// Returns all watches.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Watch>> {
         let by_namespace = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +67,7 @@ impl KindWatches {
             .collect()
     }
 
-    /// The one that sees a namespace; `None` when that namespace is not watched.
+    /// Returns the watch that covers a namespace; `None` when that namespace is not watched.
     #[must_use]
     pub fn of(&self, namespace: Option<&str>) -> Option<Arc<Watch>> {
         if self.everywhere.is_some() {
@@ -77,14 +77,14 @@ impl KindWatches {
         by_namespace.get(namespace?).cloned()
     }
 
-    /// Those that there are a namespace; `None` when one sees all.
+    /// Returns the watches per namespace; `None` when one watch covers all.
     #[must_use]
     pub fn namespaces(&self) -> Option<ByNamespace> {
         let by_namespace = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
         self.everywhere.is_none().then(|| by_namespace.clone())
     }
 
-    /// Passes see these from now on.
+    /// Replaces the watches for later reconciles.
     pub fn replace(&self, watches: ByNamespace) {
         *self.by_namespace.write().unwrap_or_else(PoisonError::into_inner) = watches;
     }
@@ -94,7 +94,7 @@ impl KindWatches {
     }
 }
 
-/// What is wrong with a watch, in its own words.
+/// Returns the error of a watch, if it fails.
 fn failure(watch: &Watch) -> Option<String> {
     match watch.state_now() {
         WatchState::Failing(message) => Some(message),
@@ -102,51 +102,52 @@ fn failure(watch: &Watch) -> Option<String> {
     }
 }
 
-/// What is remembered of one parent between passes. Losing it costs a few needless requests, nothing else.
+/// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, nothing else.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// How many passes failed in a row.
+    /// Number of consecutive failures.
     pub failures: u32,
-    /// What the log last said about it, so that it is said once.
+    /// The last message logged about it, so that it is logged once.
     pub said: Option<String>,
-    /// The version of the plugin that was last asked about it.
+    /// The plugin version that was last asked about it.
     pub asked: Option<Digest>,
     /// What the plugin last asked to read.
     pub needs: Vec<Need>,
-    /// The version in which that plugin named each child, where a child can be seen in several.
+    /// The version in which that plugin named each child, if a child can be seen in several.
     pub versions: Used,
-    /// The resource version that the last own write gave to each child, in whatever version of its kind.
+    /// The resource version of the last own write to each child, in any version of its kind.
     pub written: HashMap<Identity, u128>,
-    /// The resource version that the last own write gave to the parent.
+    /// The resource version of the last own write to the parent.
     pub parent_written: Option<u128>,
-    /// Children whose live object does not say literally what was applied, though the API server took it: the
-    /// fingerprints of what was applied and of what came of it.
+    /// Children whose live object differs from the applied body although the API server accepted it: the
+    /// fingerprints of the applied body and of the result.
     pub normalized: HashMap<ChildKey, (String, String)>,
     /// The same for the status.
     pub status_normalized: Option<(String, String)>,
-    /// Whether the parent was looked at for traces of the controller's former names.
+    /// Whether the parent was checked for traces of the controller's former names.
     pub handed_over: bool,
-    /// Whether it was said that the parent waits for its cleanup.
+    /// Whether it was reported that the parent waits for its cleanup.
     pub leaving: bool,
-    /// Whether something shows that the parent may be gone or another one by now, such as a child that somebody else has
-    /// deleted. It is read before the next child is created.
+    /// Whether there is a sign that the parent was deleted or replaced, such as a child that somebody else deleted.
+    /// The parent is read before the next child is created.
     pub parent_in_doubt: bool,
-    /// Since when children of an earlier parent of this name are left.
+    /// Since when children of an earlier parent of this name have been left over.
     pub left_since: Option<Instant>,
-    /// The newest generation that a child claims to be of and that the API server does not know, with the parent's UID.
+    /// The newest generation that a child claims to be made from and that the API server does not have, with the
+    /// parent's UID.
     pub refuted_generation: Option<(String, i64)>,
-    /// The span of the last pass, when it was sampled.
+    /// The span of the last reconcile, if it was sampled.
     pub last_span: Option<SpanContext>,
-    /// Since when the API server has had no time for it, or was silent.
+    /// Since when the API server has been overloaded or silent for it.
     pub bad_weather: Option<Instant>,
 }
 
 impl Memory {
-    /// Whether a trigger is only the echo of what this controller wrote.
+    /// Reports whether a reason is only the watch event for this controller's own write.
     ///
-    /// A child at an older version than our last write of it is an echo too: the write's answer was newer and the
-    /// plugin has seen it. The parent is different: a change of its spec just before our status write was
-    /// not seen, so only the very version counts.
+    /// A child's event with an older version than our last write is one, too: the write's response was newer, and
+    /// the plugin has seen it. For the parent only the exact version counts, because the plugin has not seen a
+    /// change of the spec that was made just before our status write.
     #[must_use]
     pub fn is_echo(&self, trigger: &Trigger) -> bool {
         match trigger {
@@ -165,7 +166,7 @@ impl Memory {
     }
 }
 
-/// Whether two states of a parent differ in nothing but what a controller writes to it: status and finalizers.
+/// Reports whether two states of a parent differ only in what a controller writes to it: status and finalizers.
 fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> bool {
     let essence = |object: &DynamicObject| {
         let mut metadata = object.metadata.clone();
@@ -181,72 +182,72 @@ fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> 
     essence(known) == essence(answer)
 }
 
-/// See the module.
+/// The shared state of one controller; see the module.
 pub struct Context {
     /// The controller's configuration.
     pub config: Arc<ControllerConfig>,
-    /// Reads what no cache has, whoever leads.
+    /// Reads objects that are in no cache, on leaders and standbys.
     pub client: Client,
-    /// Writes the parent's status and finalizers: the host's own word.
+    /// Writes the parent's status and finalizers, as the host itself.
     pub writer: Writer,
-    /// Writes the children, in the name of the controller's ServiceAccount when it has one.
+    /// Writes the children, as the controller's ServiceAccount if it has one.
     pub children_writer: Writer,
     /// The parent's resource.
     pub resource: Arc<Resource>,
-    /// The resources of the kinds that the plugin may make or read, as far as the cluster serves them.
+    /// The resources of the kinds that the plugin may create or read, as far as the cluster serves them.
     pub resources: BTreeMap<Kind, Arc<Resource>>,
-    /// The custom resources.
+    /// The watches of the custom resources.
     pub parents: KindWatches,
-    /// What the plugin may make.
+    /// The watches of the kinds that the plugin may create.
     pub children: BTreeMap<Kind, KindWatches>,
-    /// What the plugin may read.
+    /// The watches of the kinds that the plugin may read.
     pub reads: BTreeMap<Kind, KindWatches>,
     /// The plugin's live version.
     pub plugin: watch::Receiver<Live>,
-    /// Where Events go.
+    /// Publishes Events.
     pub events: Events,
-    /// Where it is said what this controller does.
+    /// Reports what this controller does.
     pub observer: Observer,
-    /// Which parents hold a new version of the plugin back.
+    /// The parents that hold back a new version of the plugin.
     pub blocking_parents: Arc<BlockingParents>,
-    /// Which namespaces are being deleted.
+    /// Tracks which namespaces are being deleted.
     pub namespaces: Arc<Namespaces>,
-    /// What proves which Secrets the host generated.
+    /// Proves which Secrets the host generated.
     pub provenance: Arc<Provenance>,
-    /// The host's own namespace, when it runs in one.
+    /// The host's own namespace, if it runs in one.
     pub host_namespace: Option<Arc<str>>,
-    /// Which parents to reconcile.
+    /// The parents to reconcile.
     pub queue: Arc<Queue>,
     /// What the controller remembers between reconciles.
     pub state: State,
 }
 
-/// What one controller remembers between reconciles. It begins empty.
+/// What one controller remembers between reconciles. Initially empty.
 #[derive(Default)]
 pub struct State {
-    /// What tells this controller of changes. It changes with the namespaces.
+    /// The subscriptions to changes. They are replaced when the namespaces change.
     pub(crate) subscriptions: watch::Sender<Vec<Subscription>>,
     memory: Mutex<HashMap<ObjectName, Memory>>,
-    /// Objects that are not a parent's and stand where its plugin wants one, with the parents that wait for them to go.
+    /// Objects of others that exist where a plugin wants a child, with the parents that wait for their deletion.
     in_the_way: Mutex<HashMap<ChildKey, BTreeSet<ObjectName>>>,
 }
 
 impl Context {
-    /// Puts an Event about a parent in line, with the version of the plugin that was last asked about it.
+    /// Queues an Event about a parent, with the plugin version that was last asked about it.
     pub fn publish(&self, parent: &DynamicObject, type_: EventType, reason: &str, note: &str) {
         let plugin = self.memory_of(&ObjectName::of(parent), |memory| memory.asked);
         self.events
             .publish(&self.config.name, plugin, parent, type_, reason, note);
     }
 
-    /// The parent as last known.
+    /// Returns the parent as last known.
     #[must_use]
     pub fn parent(&self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
         self.parents.get(name)
     }
 
-    /// The parent as it is now, which the pass may have written itself, but with the generation that the pass saw:
-    /// that is the one its status speaks of. `None` when it is gone or another one has its name.
+    /// Returns the current parent, which this reconcile may have written, but with the generation that the
+    /// reconcile saw, since its status is about that one. `None` when it was deleted or replaced.
     pub(super) fn as_seen(&self, seen: &DynamicObject) -> Option<Arc<DynamicObject>> {
         let now = self.parent(&ObjectName::of(seen))?;
         if now.metadata.uid != seen.metadata.uid {
@@ -260,14 +261,14 @@ impl Context {
         Some(Arc::new(now))
     }
 
-    /// What this parent owns or retains, sorted by API version, kind, namespace and name; each object once, in the
-    /// version that suits the plugin.
+    /// Returns the children that this parent owns or retains, sorted by API version, kind, namespace and name; each
+    /// object once, in the version that the plugin uses.
     #[must_use]
     pub fn observed(&self, parent: &DynamicObject, plugin: &Plugin) -> Vec<Arc<DynamicObject>> {
         self.as_seen_by(plugin, &ObjectName::of(parent), self.owned(parent))
     }
 
-    /// What this parent owns or retains in every version in which it is watched.
+    /// Returns the children that this parent owns or retains, in every watched version.
     #[must_use]
     pub fn owned(&self, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
         let name = ObjectName::of(parent);
@@ -279,8 +280,8 @@ impl Context {
         children
     }
 
-    /// What refers to a parent, by owner reference or by annotation, in every version in which it is watched; not
-    /// proved to be its.
+    /// Returns the objects that refer to a parent by owner reference or by annotation, in every watched version.
+    /// Ownership is not verified.
     #[must_use]
     pub fn referring_to(&self, uid: &str, parent: &ObjectName) -> Vec<Arc<DynamicObject>> {
         let watches = self.children.values().flat_map(KindWatches::all);
@@ -289,11 +290,11 @@ impl Context {
             .collect()
     }
 
-    /// Sees to it that it can be told whether the Secrets that say that they were generated for this parent were. Asks
-    /// the API server once in the life of the process, and not before there is such a Secret. Who leads gives a writer.
+    /// Ensures that the proofs of the Secrets that claim to be generated for this parent can be checked. Reads the
+    /// key at most once per process, and only if there is such a Secret. The leader passes a writer.
     ///
     /// # Errors
-    /// When it cannot.
+    /// When the key is not available.
     pub async fn know_generated(
         &self,
         parent: &DynamicObject,
@@ -314,8 +315,8 @@ impl Context {
         Ok(())
     }
 
-    /// Whether a parent is in the host's own namespace, and must not be there: its children could take the host's
-    /// ServiceAccount, and read its Secrets.
+    /// Reports whether a parent is in the host's own namespace, which is not allowed: its children could use the
+    /// host's ServiceAccount and read its Secrets.
     #[must_use]
     pub fn is_beside_the_host(&self, parent: &DynamicObject) -> bool {
         parent.metadata.namespace.is_some()
@@ -323,7 +324,7 @@ impl Context {
             && !self.config.allow.contains(&Allow::HostNamespace)
     }
 
-    /// What to do about it.
+    /// Returns the error for such a parent, with advice.
     #[must_use]
     pub fn says_beside_the_host(&self) -> String {
         format!(
@@ -335,7 +336,7 @@ impl Context {
         )
     }
 
-    /// Of the children of a parent each once, in the version that suits the plugin.
+    /// Returns each child of a parent once, in the version that the plugin uses.
     #[must_use]
     pub fn as_seen_by(
         &self,
@@ -357,7 +358,8 @@ impl Context {
         versions::once_each(children, &used, &plugin.description().makes)
     }
 
-    /// Remembers in which version the plugin named each child. Whether that is news: then it has not seen them so.
+    /// Remembers in which version the plugin named each child. Returns whether that changed: then the plugin has
+    /// not seen the children in those versions.
     pub fn remember_versions(&self, parent: &ObjectName, plan: &Plan) -> bool {
         if !versions::overlap(self.children.keys()) {
             return false;
@@ -373,15 +375,15 @@ impl Context {
         })
     }
 
-    /// One object of a kind that this controller may make, whoever owns it. What the watch of that version has not
-    /// seen yet is looked for in the other versions.
+    /// Returns an object of a kind that this controller may create, whoever owns it. If the watch of that version
+    /// has not seen it yet, the other versions are searched.
     #[must_use]
     pub fn existing(&self, key: &ChildKey) -> Option<Arc<DynamicObject>> {
         let in_this_version = self.children.get(&key.kind).and_then(|it| it.get(&key.name));
         in_this_version.or_else(|| self.other_versions(&key.kind).find_map(|it| it.get(&key.name)))
     }
 
-    /// The watches of the same kind in its other versions.
+    /// Returns the watches of the same kind in its other versions.
     fn other_versions<'a>(&'a self, kind: &'a Kind) -> impl Iterator<Item = &'a KindWatches> {
         let is_other =
             move |other: &Kind| other != kind && other.kind == kind.kind && other.group() == kind.group();
@@ -391,7 +393,7 @@ impl Context {
             .map(|(_, watches)| watches)
     }
 
-    /// What a need selects, sorted by name; `None` when its namespace is not watched.
+    /// Returns the objects that a need selects, sorted by name; `None` when its namespace is not watched.
     #[must_use]
     pub fn related(
         &self,
@@ -408,7 +410,7 @@ impl Context {
         Some(objects)
     }
 
-    /// Puts the answer to a write into the cache, and remembers that the watch will repeat it.
+    /// Stores the result of a write in the cache, and remembers its version to recognize the watch event for it.
     pub fn record_child(&self, parent: &ObjectName, key: &ChildKey, object: DynamicObject) {
         if let Some(version) = crate::object::version(&object) {
             self.memory_of(parent, |memory| {
@@ -424,7 +426,7 @@ impl Context {
         }
     }
 
-    /// Takes a deleted child out of the caches, in whatever versions it is there.
+    /// Removes a deleted child from the caches, in all versions.
     pub fn forget_child(&self, key: &ChildKey, uid: &str) {
         let watches = self.children.get(&key.kind).into_iter();
         for watches in watches.chain(self.other_versions(&key.kind)) {
@@ -434,7 +436,7 @@ impl Context {
         }
     }
 
-    /// What this controller wrote of a child is of no more use once the child is gone.
+    /// Forgets the own writes to a child after its deletion.
     pub fn forget_written(&self, parent: &ObjectName, key: &ChildKey) {
         if let Some(memory) = self.memory().get_mut(parent) {
             memory.written.remove(&key.identity());
@@ -442,18 +444,19 @@ impl Context {
         }
     }
 
-    /// Something shows that the parent may be gone or another one by now.
+    /// Records that the parent may have been deleted or replaced.
     pub fn doubt(&self, parent: &ObjectName) {
         if self.parent(parent).is_some() {
             self.memory_of(parent, |memory| memory.parent_in_doubt = true);
         }
     }
 
-    /// Puts the answer to a write of the parent into the cache, and remembers that the watch will repeat it.
+    /// Stores the result of a write to the parent in the cache, and remembers its version to recognize the watch
+    /// event for it.
     pub fn record_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
         let name = ObjectName::of(&object);
-        // The answer also holds what others changed just before the write, and the watch will not tell of that
-        // any more: the cache is ahead of it. Then it is news, not an echo.
+        // The result may also contain changes that others made just before the write. The watch does not report
+        // them any more, because the cache is newer. Then treat it as a foreign change.
         let echo = self
             .parent(&name)
             .is_some_and(|known| is_same_but_for_own_writes(&known, &object));
@@ -463,12 +466,12 @@ impl Context {
         Some(self.parents.of(name.namespace.as_deref())?.record(object))
     }
 
-    /// Why the plugin cannot be shown this parent and its children as they are, in the words of the watch that does not
-    /// work. What the plugin may read is another matter: that is looked at when it asks.
+    /// Returns why the plugin cannot be shown this parent and its children: the error of the failing watch. Watches
+    /// for reads are checked when the plugin asks for them.
     ///
-    /// Of a kind whose watch has worked before it is known whether the parent has such children: it has none that the
-    /// host did not make. Of one that was never listed it is not known, and they must not look missing. One that the
-    /// cluster does not serve has no objects.
+    /// For a kind whose watch has worked before, it is known whether the parent has such children: it has only
+    /// those that the host created. For a kind that was never listed it is not known, and the children must not
+    /// appear to be missing. A kind that the cluster does not serve has no objects.
     #[must_use]
     pub fn watch_failure(&self, parent: &DynamicObject) -> Option<String> {
         let name = ObjectName::of(parent);
@@ -487,21 +490,22 @@ impl Context {
             .find_map(|watch| failure(&watch))
     }
 
-    /// Why nothing can be said of these objects, which a plugin wants to have: the watch that would show what is there
-    /// does not work.
+    /// Returns why the state of these objects, which a plugin wants to have, is unknown: the watch that would show
+    /// them fails.
     #[must_use]
     pub fn watch_failure_of<'a>(&self, keys: impl Iterator<Item = &'a ChildKey>) -> Option<String> {
         keys.filter_map(|key| self.children.get(&key.kind)?.of(key.name.namespace.as_deref()))
             .find_map(|watch| failure(&watch))
     }
 
-    /// Why what a need selects cannot be shown.
+    /// Returns why the objects of a need cannot be shown.
     #[must_use]
     pub fn watch_failure_of_read(&self, kind: &Kind, namespace: Option<&str>) -> Option<String> {
         failure(&*self.reads.get(kind)?.of(namespace)?)
     }
 
-    /// Whether a first list is under way that this parent needs: what it has not shown yet would look missing.
+    /// Reports whether a first list that this parent needs is not complete yet: objects that it has not returned
+    /// would appear to be missing.
     #[must_use]
     pub fn is_starting(&self, parent: &ObjectName) -> bool {
         let own = self.parents.of(parent.namespace.as_deref());
@@ -514,8 +518,8 @@ impl Context {
             .any(|watch| watch.state_now() == WatchState::Starting)
     }
 
-    /// Of the watches of one kind those that may show children of a parent: in its own namespace; those of a
-    /// cluster-scoped parent may be in the others that the configuration names.
+    /// Returns the watches of one kind that may show children of a parent: those of its own namespace, or, for a
+    /// cluster-scoped parent, those of all configured namespaces.
     fn watches_of_children(&self, watches: &KindWatches, parent: &ObjectName) -> Vec<Arc<Watch>> {
         if parent.namespace.is_some() {
             return watches.of(parent.namespace.as_deref()).into_iter().collect();
@@ -529,17 +533,17 @@ impl Context {
         all
     }
 
-    /// Whether the namespace of a parent is being deleted.
+    /// Reports whether the namespace of a parent is being deleted.
     #[must_use]
     pub fn is_namespace_going(&self, parent: &DynamicObject) -> bool {
         let namespace = parent.metadata.namespace.as_deref();
         namespace.is_some_and(|namespace| self.namespaces.is_terminating(namespace))
     }
 
-    /// Whether something can be created under a name: not in a namespace that is being deleted.
+    /// Checks that an object can be created, which is not possible in a namespace that is being deleted.
     ///
     /// # Errors
-    /// As if the API server had been asked.
+    /// The same error that the API server would return.
     pub fn check_namespace(&self, key: &ChildKey) -> Result<(), ApiError> {
         match &key.name.namespace {
             Some(namespace) if self.namespaces.is_terminating(namespace) => {
@@ -549,14 +553,14 @@ impl Context {
         }
     }
 
-    /// Remembers what a refusal says of a namespace.
+    /// Records a namespace that a refusal reports as terminating.
     pub fn heard(&self, error: &ApiError) {
         if let (true, Some(namespace)) = (error.is_namespace_going(), &error.name.namespace) {
             self.namespaces.refused(namespace);
         }
     }
 
-    /// Remembers what stands in the way of a parent, in place of what did before.
+    /// Replaces the objects that are recorded as blocking a parent.
     pub fn set_in_the_way(&self, parent: &ObjectName, keys: Vec<ChildKey>) {
         let mut in_the_way = self
             .state
@@ -575,7 +579,7 @@ impl Context {
         }
     }
 
-    /// The parents in whose way an object stands.
+    /// Returns the parents that an object blocks.
     #[must_use]
     pub fn waiting_for(&self, key: &ChildKey) -> Vec<ObjectName> {
         let in_the_way = self
@@ -586,7 +590,7 @@ impl Context {
         in_the_way.get(key).into_iter().flatten().cloned().collect()
     }
 
-    /// Looks at what is remembered of a parent, and may change it.
+    /// Reads or changes the memory of a parent.
     pub fn memory_of<T>(&self, parent: &ObjectName, look: impl FnOnce(&mut Memory) -> T) -> T {
         let mut memory = self.memory();
         match memory.get_mut(parent) {
@@ -595,13 +599,13 @@ impl Context {
         }
     }
 
-    /// The parent is gone.
+    /// Forgets a deleted parent.
     pub fn forget(&self, parent: &ObjectName) {
         self.memory().remove(parent);
         self.set_in_the_way(parent, Vec::new());
     }
 
-    /// Nothing is known any more of parents outside of these namespaces.
+    /// Forgets all parents outside of these namespaces.
     pub fn forget_outside(&self, namespaces: &BTreeSet<String>) {
         self.memory().retain(|parent, _| {
             parent
@@ -611,7 +615,7 @@ impl Context {
         });
     }
 
-    /// Nothing is known of what happened to any parent since, but that some are in doubt.
+    /// Forgets everything about all parents except which of them are in doubt.
     pub fn forget_all(&self) {
         let mut memory = self.memory();
         memory.retain(|_, memory| memory.parent_in_doubt);
@@ -623,7 +627,7 @@ impl Context {
         }
     }
 
-    /// Whether a trigger is only the echo of an own write.
+    /// Reports whether a reason is only the watch event for an own write.
     #[must_use]
     pub fn is_echo(&self, parent: &ObjectName, trigger: &Trigger) -> bool {
         self.memory()
@@ -631,7 +635,7 @@ impl Context {
             .is_some_and(|memory| memory.is_echo(trigger))
     }
 
-    /// The parents whose plugin needs an object.
+    /// Returns the parents whose plugin needs an object.
     #[must_use]
     pub fn parents_in_need_of(&self, kind: &Kind, object: &DynamicObject) -> Vec<ObjectName> {
         let memory = self.memory();
@@ -671,8 +675,8 @@ mod tests {
         .unwrap()
     }
 
-    /// Regression: the answer to a status write that also held a change of the spec was taken for an echo, and the
-    /// change was not seen until the next resync.
+    /// Regression: the response to a status write that also contained a change of the spec was treated as an own
+    /// write, and the change was not noticed until the next resync.
     #[test]
     fn an_answer_with_a_change_of_somebody_else_is_no_echo() {
         let known = parent(1, 1, "old", None);

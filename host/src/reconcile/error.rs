@@ -1,4 +1,4 @@
-//! Why a reconcile did not come to its end.
+//! Errors that abort a reconcile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::desired::plan::Refusal;
 use crate::plugin::CallError;
 use crate::work_queue::backoff::jittered;
 
-/// The longest that the API server is left alone because it asks for it.
+/// Longest `Retry-After` that is honored.
 const LAST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// Why a pass did not come to its end.
+/// Why a reconcile failed.
 #[derive(Debug, Error)]
 pub(super) enum PassError {
     #[error("{0}")]
@@ -42,13 +42,13 @@ pub(super) enum PassError {
     #[error("the API server does not take the status that the plugin gave: {0}")]
     Status(ApiError),
     #[error(
-        "the plugin wanted something else {MAX_REPEATS} times in a row, each time after it was done; what it asks for must \
+        "the plugin changed its answer {MAX_REPEATS} times in a row after it was applied; what it asks for must \
          not change by being done, such as one child that copies the resource version of another"
     )]
     Unsettled,
 }
 
-/// The first few in full, the others by number: a condition's message has its limit.
+/// Joins the first few in full and counts the others, since a condition's message is limited.
 fn join<E: std::fmt::Display>(errors: &[E]) -> String {
     const SHOWN: usize = 10;
     let mut texts: Vec<_> = errors.iter().take(SHOWN).map(ToString::to_string).collect();
@@ -59,7 +59,7 @@ fn join<E: std::fmt::Display>(errors: &[E]) -> String {
 }
 
 impl PassError {
-    /// One word, for a label.
+    /// Returns the error's class, for a label.
     pub(super) const fn class(&self) -> &'static str {
         match self {
             Self::NoPlugin(_) => "no_plugin",
@@ -78,7 +78,7 @@ impl PassError {
 }
 
 impl PassError {
-    /// When to try again: as the back-off says, but when the API server wants to be asked again.
+    /// Returns when to retry: after the back-off, or later if the API server asks for it.
     pub(super) fn backoff(&self) -> Action {
         let errors = match self {
             Self::Api(errors) => errors.as_slice(),
@@ -108,7 +108,7 @@ impl From<ApiError> for PassError {
     }
 }
 
-/// Whether nothing stands in the way but children of a parent that had this name before.
+/// Reports whether the only obstacle is children of an earlier parent of this name.
 pub(super) fn is_waiting_for_deletion(error: &PassError) -> bool {
     matches!(error, PassError::Refused(refusals)
         if refusals.iter().all(|refusal| matches!(refusal, Refusal::OfPredecessor { .. })))

@@ -1,26 +1,27 @@
-//! One evaluation of a parent: the plugin is called, and called again with the objects that it needs, until its needs
-//! settle. All who ask a plugin what it wants do it here: a pass and the webhook (`reconcile::ask`), the proof of a new
-//! version (`proving::shadow`), `render` (`author::pass`) and `diff` (`preview`).
+//! One evaluation of a parent: calls the plugin, and calls it again with the objects that it needs, until its needs
+//! settle. All callers use it: reconciles and the webhook (`reconcile::ask`), the proof of a new version
+//! (`proving::shadow`), `render` (`author::pass`) and `diff` (`preview`).
 //!
-//! **Inputs.** The [`Subject`]; the [`Source`] of what the plugin asks to read; the needs that an earlier evaluation
-//! ended with, or none; `call`, which makes one call in the caller's own way (its spans, its records, what is drawn);
-//! and `remember`, which is told of the needs as they change. Deadlines and memory are the plugin's limits and the
-//! caller's.
+//! **Inputs.** The [`Subject`]; the [`Source`] of the objects that the plugin asks to read; the needs with which an
+//! earlier evaluation ended, if any; `call`, which makes one call with the caller's own spans, records and
+//! randomness; and `remember`, which is called whenever the needs change. Deadlines and memory are limited by the
+//! plugin's limits and the caller's.
 //!
 //! **Order.**
-//! 1. The needs are read ([`needs::answer`]). Known ones that cannot be read any more are forgotten, since they may be
-//!    another version's, or of another configuration: the first call goes without.
+//! 1. The needs are read ([`needs::answer`]). Known needs that can no longer be read are forgotten, since they may
+//!    be from another version or another configuration: the first call is then made without them.
 //! 2. The plugin is called.
 //! 3. The needs in its answer are checked ([`needs::admit`]) and remembered.
-//! 4. When the request held all of them, the answer counts. Otherwise it is dropped, and the needs are read again.
+//! 4. If the request contained all of them, the answer counts. Otherwise it is dropped, and the needs are read
+//!    again.
 //!
 //! **Guarantees.** An answer counts only when the plugin saw all that it needs. All calls of an evaluation have the
-//! same parent, children and clock; there is one, and one more each time that the plugin asks for other objects, which
-//! it may do [`MAX_ITERATIONS`] times. Needs are remembered before they are read, so that a change in between finds its
-//! parent. One answer is held at a time. Nothing is written.
+//! same parent, children and clock. There is one call, and another each time that the plugin asks for other
+//! objects, at most [`MAX_ITERATIONS`] times. Needs are remembered before they are read, so that a change in
+//! between enqueues its parent. One answer is held at a time. Nothing is written.
 //!
-//! **Errors.** What is wrong with a need, or how a call failed. Needs that could not be read, or were too much for a
-//! request, are forgotten, so that the next evaluation begins with none.
+//! **Errors.** An invalid need or a failed call. Needs that could not be read, or that made a request too large,
+//! are forgotten, so that the next evaluation begins with none.
 
 use std::sync::Arc;
 
@@ -33,23 +34,23 @@ use crate::plugin::contract::{CleanupResponse, Export, Need, Request, Response};
 use crate::plugin::{Call, CallError, Draw, Plugin, Share};
 use crate::record::Answer;
 
-/// Why an evaluation has no answer.
+/// Why an evaluation failed.
 #[derive(Debug, Error)]
 pub enum EvaluateError {
     /// A need is refused or cannot be read, or the needs never settle.
     #[error(transparent)]
     Need(#[from] NeedError),
-    /// A call failed, or the plugin said so.
+    /// A call failed, or the plugin returned an error.
     #[error(transparent)]
     Call(#[from] CallError),
 }
 
-/// What the plugin is asked about.
+/// The parent that the plugin is called for.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The custom resource.
     pub parent: &'a Arc<DynamicObject>,
-    /// Its children, as the plugin sees them.
+    /// Its children, in the versions that the plugin uses.
     pub children: &'a [Arc<DynamicObject>],
     /// The host's clock, in whole seconds.
     pub now: Timestamp,
@@ -57,11 +58,11 @@ pub struct Subject<'a> {
     pub namespace_terminating: bool,
 }
 
-/// Evaluates, as the module says. The share is what the answer takes of the memory of all calls, to be kept as long as
-/// the answer.
+/// Evaluates a parent, as described in the module. The returned share is the answer's part of the memory of all
+/// calls and must be kept as long as the answer.
 ///
 /// # Errors
-/// As the module says.
+/// As described in the module.
 pub async fn evaluate<T: Question, F>(
     subject: &Subject<'_>,
     source: &impl Source,
@@ -95,7 +96,7 @@ where
         };
         let (outcome, share) = call(request).await;
         if let Err(CallError::Request { .. }) = outcome {
-            // Without what it asked for it may ask for less.
+            // Without those objects it may ask for less.
             remember(&[]);
         }
         let answer = outcome?;
@@ -110,7 +111,7 @@ where
     Err(NeedError::Unsettled.into())
 }
 
-/// The two questions: to reconcile, and to clean up.
+/// The two exports: reconcile and cleanup.
 pub trait Question: Clone + Into<Answer> + Send {
     /// Its name in the contract.
     const EXPORT: Export;
@@ -118,11 +119,11 @@ pub trait Question: Clone + Into<Answer> + Send {
     fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
     /// Makes the call for a proof.
     fn try_ask(plugin: &Plugin, request: &Request, draw: Draw) -> impl Future<Output = Call<Self>> + Send;
-    /// What the answer needs.
+    /// Returns the needs in the answer.
     fn needs(&self) -> &[Need];
-    /// How many children it asks for.
+    /// Returns the number of children in the answer.
     fn children(&self) -> usize;
-    /// The answer in one form for both, and of a cleanup whether it is done.
+    /// Returns the answer in the form common to both exports, and for a cleanup whether it is done.
     fn into_response(self) -> (Response, Option<bool>);
 }
 

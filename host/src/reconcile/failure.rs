@@ -1,4 +1,4 @@
-//! What it means for the parent that a reconcile did not come to its end.
+//! Handles a failed reconcile: the parent's condition, the log and the next attempt.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
         return error.backoff();
     }
     let Some(parent) = context.as_seen(parent) else {
-        // The parent that has its name now, if any, has a mark of its own in the queue.
+        // A new parent of the same name, if any, is enqueued separately.
         return Action::OnChange;
     };
     let (verdict, next) = judge(context, &parent, error);
@@ -47,7 +47,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
         Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
         Verdict::Reconciled | Verdict::CleaningUp(_) | Verdict::Paused => None,
     };
-    // Waiting is no fault that deserves a Warning.
+    // Waiting does not deserve a Warning.
     let waits = matches!(error, PassError::Call(CallError::Retry { .. })) || is_waiting_for_deletion(error);
     if let Some(reason) =
         news.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
@@ -72,9 +72,9 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
     }
 }
 
-/// For how long a parent is tried again in silence while the API server has no time for it.
+/// How long an overload of the API server is tolerated before the status reports it.
 const GRACE: Duration = Duration::from_secs(60);
-/// Whether a failure says nothing about the parent, so that its status shall not speak of it.
+/// Reports whether a failure is not the parent's, so that its status must not mention it.
 pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &PassError) -> bool {
     let name = &ObjectName::of(parent);
     let errors = match error {
@@ -85,14 +85,14 @@ pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &Pass
             return false;
         }
     };
-    // A pass that lost a race is simply run again on what is there now.
+    // After losing a race, just reconcile the current state again.
     let bad_weather = context.memory_of(name, |memory| {
         let is_bad = errors.iter().any(ApiError::is_weather);
         memory.bad_weather = is_bad.then(|| memory.bad_weather.unwrap_or_else(Instant::now));
         memory.bad_weather.is_some_and(|since| since.elapsed() < GRACE)
     });
     errors.iter().all(ApiError::is_lost_race)
-        // The parent goes with its namespace, unless it is the cleanup that needs what cannot be made.
+        // The parent is deleted with its namespace, unless its cleanup needs an object that cannot be created.
         || (name.namespace.is_some()
             && !is_terminating(parent)
             && errors.iter().any(ApiError::is_namespace_going))
@@ -102,10 +102,10 @@ pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &Pass
         || bad_weather
 }
 
-/// How much of an error goes into the log, in bytes: a plugin may choose its text.
+/// Maximum size of an error in the log, in bytes: a plugin may choose its text.
 const MAX_LINE: usize = 4096;
 
-/// Says in the log what is wrong with a parent: once, however often it is tried again.
+/// Logs a parent's error once, however often it is retried.
 pub(super) fn say(context: &Context, name: &ObjectName, error: &dyn std::fmt::Display) {
     let text = shorten(&error.to_string(), MAX_LINE);
     let news = context.memory_of(name, |memory| {
@@ -124,14 +124,14 @@ pub(super) fn count_failure(context: &Context, name: &ObjectName) {
     context.memory_of(name, |memory| memory.failures = memory.failures.saturating_add(1));
 }
 
-/// Why a parent that is being deleted stays, and what can be done about it.
+/// Returns why a parent that is being deleted stays, and what can be done about it.
 fn blocked(context: &Context, parent: &DynamicObject, error: &PassError) -> String {
     let finalizer = context.config.finalizer();
     let going = matches!(error, PassError::Api(errors) if errors.iter().any(ApiError::is_namespace_going));
     if going {
         let namespace = parent.namespace().unwrap_or_default();
         return format!(
-            "its deletion waits for the cleanup, which wants something made in the namespace {namespace:?}, and that is \
+            "its deletion waits for the cleanup, which needs an object created in the namespace {namespace:?}, and that is \
              being deleted: {error}; let the plugin do without (its request says `namespaceTerminating`), set \
              `finalizer.releaseAfter`, or take the finalizer {finalizer} off"
         );
@@ -139,11 +139,11 @@ fn blocked(context: &Context, parent: &DynamicObject, error: &PassError) -> Stri
     format!("its deletion waits for the cleanup, for which it keeps the finalizer {finalizer}: {error}")
 }
 
-/// What a failure means for the parent: the condition, and when to try again.
+/// Determines the condition and the next attempt after a failure.
 fn judge(context: &Context, parent: &DynamicObject, error: &PassError) -> (Verdict, Action) {
     let message = match error {
         _ if is_terminating(parent) => blocked(context, parent, error),
-        // The plugin's own words.
+        // The plugin's own message.
         PassError::Call(CallError::Invalid { message, .. } | CallError::Retry { message, .. }) => {
             message.clone()
         }
@@ -180,7 +180,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &PassError) -> (Verdi
     }
 }
 
-/// The condition's reason for a fault of the plugin.
+/// Returns the condition's reason for an error of the plugin.
 const fn fault(class: Class) -> &'static str {
     match class {
         Class::Invalid => "InvalidSpec",

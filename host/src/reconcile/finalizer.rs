@@ -10,7 +10,7 @@ use super::context::Context;
 use crate::cluster::resource_client::{ApiError, Objects};
 use crate::object::ObjectName;
 
-/// Takes the host's finalizer off the parent.
+/// Removes the host's finalizer from the parent.
 pub(super) async fn let_go(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
     let finalizer = context.config.finalizer();
     let rest = parent.finalizers().iter().filter(|other| **other != finalizer);
@@ -18,7 +18,7 @@ pub(super) async fn let_go(context: &Context, parent: &DynamicObject) -> Result<
     Ok(())
 }
 
-/// Replaces the parent's finalizers unless it has changed; `None` when it is gone.
+/// Replaces the parent's finalizers unless the parent has changed; `None` when it was deleted.
 pub(super) async fn set_finalizers(
     context: &Context,
     parent: &DynamicObject,

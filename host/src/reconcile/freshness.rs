@@ -1,6 +1,6 @@
-//! A parent's cache can be behind its children's: a replica that has just begun to lead may see what its predecessor
-//! made of a spec that it has not seen itself, and a replica that was stopped may see children go before it sees that
-//! their parent went. What such a child shows is not undone before the API server was asked.
+//! Handles a parent's cache that is behind its children's. A new leader may see what its predecessor made from a
+//! spec that it has not seen itself, and a replica that was suspended may see children deleted before it sees that
+//! their parent was. Before such a change is undone, the parent is read from the API server.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::context::Context;
 use crate::cluster::resource_client::{ApiError, Objects};
 use crate::object::{ChildKey, ObjectName, is_terminating, made_at};
 
-/// The parent as it is known, or as the API server has it when one of its children was made of a newer generation or
-/// something else puts it in doubt. `None` when it is gone or another one has its name.
+/// Returns the parent as known, or as read from the API server when a child was made from a newer generation or
+/// something else puts the parent in doubt. `None` when it was deleted or replaced.
 ///
 /// # Errors
-/// With the parent as it is known, when the API server does not say.
+/// With the parent as known, when the API server does not answer.
 pub(super) async fn up_to_date(
     context: &Context,
     parent: Arc<DynamicObject>,
@@ -29,17 +29,18 @@ pub(super) async fn up_to_date(
     if is_behind {
         info!(
             known = parent.metadata.generation,
-            newest, "a child was made of a newer generation than is known of its parent: reading the parent"
+            newest,
+            "a child was made from a newer generation than is known of its parent: reading the parent"
         );
     }
-    // Whatever comes while it is read puts it in doubt again.
+    // A sign that arrives during the read puts it in doubt again.
     let in_doubt = context.memory_of(&name, |memory| std::mem::take(&mut memory.parent_in_doubt));
     if !is_behind && !in_doubt {
         return Ok(Some(parent));
     }
     let fresh = read(context, &parent).await;
     if !matches!(fresh, Ok(Some(_))) {
-        // As long as the cache shows it, no reconcile may believe that.
+        // As long as the cache contains the parent, no reconcile may trust it.
         context.memory_of(&name, |memory| memory.parent_in_doubt = true);
     }
     let fresh = match fresh {
@@ -48,19 +49,19 @@ pub(super) async fn up_to_date(
         Err(error) => return Err((parent, error)),
     };
     if newest > fresh.metadata.generation {
-        // Somebody wrote that annotation, or the cluster was restored from a backup: it is put right when the child is
-        // applied, and of one that is not applied it is not asked again.
+        // Somebody edited that annotation, or the cluster was restored from a backup. Applying the child corrects
+        // it; for a child that is not applied, do not ask again.
         context.memory_of(&name, |memory| memory.refuted_generation = claim);
     }
     Ok(Some(context.record_parent(fresh).unwrap_or(parent)))
 }
 
-/// Whether a child that is missing may be created: its namespace stays, and its parent is still the one that the
-/// reconcile began with. Both the parent's deletion and what puts the parent in doubt may come while the plugin is called;
-/// in doubt, the API server is asked.
+/// Reports whether a missing child may be created: its namespace stays, and its parent is still the one that the
+/// reconcile began with. The parent may be deleted or come into doubt while the plugin is called; if in doubt, the
+/// API server is asked.
 ///
 /// # Errors
-/// When the namespace is being deleted, or the API server does not say whether the parent is there.
+/// When the namespace is being deleted, or the API server does not answer.
 pub(super) async fn may_create(
     context: &Context,
     parent: &DynamicObject,
@@ -85,7 +86,7 @@ pub(super) async fn may_create(
     Ok(is_the_same)
 }
 
-/// The parent as the API server has it. `None` when it is gone or another one has its name: the watch brings that one.
+/// Reads the parent from the API server. `None` when it was deleted or replaced: the watch delivers the new one.
 async fn read(context: &Context, parent: &DynamicObject) -> Result<Option<DynamicObject>, ApiError> {
     let objects = Objects::new(&context.writer, &context.resource);
     let fresh = objects.read(&ObjectName::of(parent)).await?;

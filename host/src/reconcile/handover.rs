@@ -1,5 +1,5 @@
-//! What a controller did under a name that it had before is handed over to the name that it has: the finalizer, the
-//! label of the children, and the ownership of fields, without which no field could be taken back again.
+//! Migrates a parent from a former name of its controller to the current one: the finalizer, the label of the
+//! children, and the field managers, without which no field could be removed later.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::cluster::resource_client::{ApiError, Objects};
 use crate::config::ControllerConfig;
 use crate::object::{CONTROLLER_LABEL, ChildKey, ObjectName, is_terminating, label};
 
-/// Writers over a parent and its children, each in one write that is refused when the object has changed. The parent as it
-/// is then; `None` when it is gone or another one has its name.
+/// Migrates a parent and its children, each with one write that is refused when the object has changed. Returns the
+/// resulting parent; `None` when it was deleted or replaced.
 ///
-/// The managers of fields are not in the caches, so each parent is read once after every start for as long as former
-/// names are configured.
+/// Field managers are not in the caches, so each parent is read once after every start for as long as former names
+/// are configured.
 ///
 /// # Errors
-/// With the parent as it is known, what the API server refuses.
+/// With the parent as known, when the API server refuses a write.
 pub(super) async fn take_over(
     context: &Context,
     parent: Arc<DynamicObject>,
@@ -59,7 +59,7 @@ async fn own_parent(
     let name = ObjectName::of(parent);
     let objects = Objects::new(&context.writer, &context.resource);
     let fresh = objects.read(&name).await?;
-    // The watch tells of what came instead.
+    // The watch delivers the new parent.
     let Some(fresh) = fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid) else {
         return Ok(None);
     };
@@ -84,7 +84,7 @@ async fn own_child(context: &Context, parent: &ObjectName, child: &DynamicObject
     let objects = Objects::new(&context.children_writer, resource);
     let fresh = objects.read(&key.name).await?;
     let fresh = fresh.filter(|fresh| fresh.metadata.uid == child.metadata.uid);
-    // Gone by now, or handed over.
+    // Deleted by now, or already migrated.
     let Some(patch) = fresh.and_then(|fresh| renamed(&context.config, &fresh.metadata)) else {
         return Ok(());
     };
@@ -95,7 +95,7 @@ async fn own_child(context: &Context, parent: &ObjectName, child: &DynamicObject
     Ok(())
 }
 
-/// The merge patch that puts the present name in place of the former ones; `None` when there is none of those.
+/// Returns the merge patch that replaces the former names by the current one; `None` when there are none.
 fn renamed(config: &ControllerConfig, metadata: &ObjectMeta) -> Option<Value> {
     let mut patch = Map::new();
     let former: Vec<String> = config.former_field_managers().collect();
@@ -107,7 +107,7 @@ fn renamed(config: &ControllerConfig, metadata: &ObjectMeta) -> Option<Value> {
     if managed.iter().any(is_former) {
         let present = config.field_manager();
         let mut entries: Vec<ManagedFieldsEntry> = Vec::new();
-        // Those of the present name first: of two for the same kind of write one can stay.
+        // Entries of the current name first: of two entries for the same operation only one can stay.
         let (before, now): (Vec<_>, Vec<_>) = managed.iter().cloned().partition(is_former);
         for mut entry in now.into_iter().chain(before) {
             if is_former(&entry) {

@@ -1,12 +1,12 @@
-//! How often a plugin is asked in one reconcile.
+//! Limits how often a plugin is called in one reconcile.
 
 use super::answer::Changes;
 
-/// How often a plugin may change, in one pass, what it has changed in that pass before.
+/// How often a plugin may, in one reconcile, change again what it has already changed in it.
 pub(super) const MAX_REPEATS: usize = 4;
-/// How often it is asked in one pass although each time it changes a child that it had not changed before.
+/// Maximum number of calls in one reconcile, even if each of them changes another child.
 const MAX_STEPS: usize = 64;
-/// Tells a plugin that gets on, one child after the other, from one that wants something else each time.
+/// Distinguishes a plugin that makes progress, one child after the other, from one that changes its mind each time.
 #[derive(Default)]
 pub(super) struct Iterations {
     all: usize,
@@ -15,7 +15,7 @@ pub(super) struct Iterations {
 }
 
 impl Iterations {
-    /// Whether there may be another round; `changes` is what the pass has changed so far.
+    /// Reports whether another iteration is allowed; `changes` contains the changes of the reconcile so far.
     pub(super) fn may_go_on(&mut self, changes: &Changes) -> bool {
         let touched = changes.touched();
         if self.all > 0 && touched == self.touched {

@@ -1,4 +1,4 @@
-//! A parent that is being deleted and waits for its cleanup: what it waits for, and how long at most.
+//! A parent that is being deleted and waits for its cleanup: why, and for how long at most.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::desired::conditions::{Reason, Verdict};
 use crate::object::{ObjectName, is_terminating};
 use crate::plugin::contract::EventType;
 
-/// The verdict on a parent whose cleanup went well and is not done. The first time it is news.
+/// Returns the verdict on a parent whose cleanup succeeded but is not done. Reports it the first time.
 pub(super) fn waits_for_the_plugin(context: &Context, parent: &DynamicObject) -> Verdict {
     let message = format!(
         "it is being deleted and keeps the finalizer {} until the plugin's cleanup says that it is done",
@@ -32,9 +32,9 @@ pub(super) fn waits_for_the_plugin(context: &Context, parent: &DynamicObject) ->
     Verdict::CleaningUp(Reason::new("CleaningUp", message))
 }
 
-/// Whether the cleanup of a parent has had its time and is still not done. Tried once at least, however late.
+/// Reports whether the time limit of a parent's cleanup is over. The cleanup is tried at least once, however late.
 ///
-/// Sees to it that the question is asked again when the time is up.
+/// Schedules another check for when the time is over.
 pub(super) fn is_overdue(
     context: &Context,
     parent: &DynamicObject,
@@ -52,7 +52,7 @@ pub(super) fn is_overdue(
     else {
         return false;
     };
-    // A clock that was behind when it was deleted makes it wait a little longer, no more.
+    // If the clock was behind at the deletion, the parent waits a little longer.
     let waited = Timestamp::now().duration_since(since.0);
     let left = limit.saturating_sub(Duration::try_from(waited).unwrap_or_default());
     if !left.is_zero() {
@@ -63,7 +63,7 @@ pub(super) fn is_overdue(
     has_tried && left.is_zero()
 }
 
-/// Lets the parent go without its cleanup, and says so.
+/// Releases the parent without its cleanup, and reports it.
 pub(super) async fn abandon(
     context: &Context,
     parent: &DynamicObject,

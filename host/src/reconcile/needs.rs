@@ -1,4 +1,4 @@
-//! What a plugin asks to read: checked against what it may read, and answered from a [`Source`].
+//! Checks what a plugin asks to read against what it may read, and reads it from a [`Source`].
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub enum NeedError {
     #[error("two needs have the id {id:?}; each must have its own")]
     Twice { id: String },
     #[error(
-        "the plugin asked for other objects {MAX_ITERATIONS} times in one pass; its needs must not depend on each other for ever"
+        "the plugin asked for other objects {MAX_ITERATIONS} times in one reconcile; its needs must not depend on each other endlessly"
     )]
     Unsettled,
     #[error("need {id:?}: {kind} is namespaced and the parent is not: the plugin must name a namespace")]
@@ -70,17 +70,17 @@ pub enum NeedError {
 
 /// How often a plugin may ask for other objects in one evaluation.
 pub const MAX_ITERATIONS: usize = 4;
-/// How many needs a response may have: each may bring all objects of a kind into the request.
+/// Maximum number of needs per response: each may add all objects of a kind to the request.
 const MAX_NEEDS: usize = 32;
-/// Bytes of a need's id, namespace and name, which are remembered with the parent.
+/// Maximum size of a need's id, namespace and name in bytes; they are remembered with the parent.
 const MAX_NAME: usize = 253;
-/// Bytes of its label selector.
+/// Maximum size of its label selector in bytes.
 const MAX_SELECTOR: usize = 4096;
 
-/// Whether needs are few and short enough to be remembered, and can be told apart.
+/// Checks that needs are few and short enough to be remembered, and have unique ids.
 ///
 /// # Errors
-/// What is too much, or there twice.
+/// When there are too many, or one is too long or a duplicate.
 pub fn admit(needs: &[Need]) -> Result<(), NeedError> {
     if needs.len() > MAX_NEEDS {
         return Err(NeedError::TooMany { count: needs.len() });
@@ -112,13 +112,13 @@ pub fn admit(needs: &[Need]) -> Result<(), NeedError> {
     Ok(())
 }
 
-/// Where the objects come from that a plugin asks to read.
+/// The source of the objects that a plugin asks to read.
 pub trait Source: Sync {
-    /// What may be read.
+    /// Returns what may be read.
     fn rights(&self) -> Rights<'_>;
-    /// Whether the objects of a kind are in namespaces; a kind that nobody knows is taken for one.
+    /// Reports whether a kind is namespaced; true for an unknown kind.
     fn is_namespaced(&self, kind: &Kind) -> bool;
-    /// The objects that a need selects, as [`Related::objects`] has them.
+    /// Returns the objects that a need selects, in the form of [`Related::objects`].
     fn read(
         &self,
         wanted: &Wanted<'_>,
@@ -128,28 +128,28 @@ pub trait Source: Sync {
 /// What a plugin may read.
 #[derive(Clone, Copy, Debug)]
 pub enum Rights<'a> {
-    /// What its controller's configuration allows.
+    /// As the controller's configuration allows.
     Configured(&'a ControllerConfig),
-    /// What it announces itself: there is no configuration, which alone can say what namespaces beside the parent's may
-    /// be read.
+    /// As the plugin itself announces. There is no configuration, and so no permission to read other namespaces
+    /// than the parent's.
     Announced(&'a Description),
 }
 
-/// A need that may be read.
+/// A need that passed the check.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
     /// The need.
     pub need: &'a Need,
     /// Its kind.
     pub kind: Kind,
-    /// The namespace to look in; `None` for a cluster-scoped kind.
+    /// The namespace to read; `None` for a cluster-scoped kind.
     pub namespace: Option<String>,
     /// Its label selector.
     pub selector: Selector,
 }
 
 impl Wanted<'_> {
-    /// What it selects cannot be read now.
+    /// Creates the error for a need that cannot be read now.
     #[must_use]
     pub fn unreadable(&self, problem: String) -> NeedError {
         NeedError::Unreadable {
@@ -159,10 +159,10 @@ impl Wanted<'_> {
     }
 }
 
-/// Reads what the needs select.
+/// Reads the objects of all needs.
 ///
 /// # Errors
-/// The first need that may not or cannot be read, or that makes no sense.
+/// The first need that is forbidden, invalid or cannot be read.
 pub async fn answer(
     source: &impl Source,
     parent: &DynamicObject,
@@ -180,10 +180,10 @@ pub async fn answer(
     Ok(related)
 }
 
-/// Whether what a need asks for may be read, and makes sense.
+/// Checks that a need is allowed and valid.
 ///
 /// # Errors
-/// When it may not, or makes none.
+/// When it is forbidden or invalid.
 pub fn check<'a>(
     rights: Rights<'_>,
     namespaced: bool,

@@ -1,8 +1,9 @@
-//! Children of an earlier parent of the same name: those that stand in the way of this one's, and those that are left.
+//! Handles children of an earlier parent of the same name: those that block this parent's children, and those that
+//! are left over.
 //!
-//! The garbage collector deletes them as a rule, but it may be away, or take a dead owner for alive. What it knows can be
-//! known here: an owner reference to this kind and name with another UID than the one that the API server serves is to
-//! an owner that is gone.
+//! The garbage collector usually deletes them, but it may not run, or may take a deleted owner for an existing one.
+//! The host can decide this, too: an owner reference to this kind and name with a UID other than the one that the
+//! API server serves is to an owner that was deleted.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,14 +22,14 @@ use crate::config::Removal;
 use crate::desired::plan::{Refusal, is_ours, is_reference_to, reaches, removal};
 use crate::object::{ChildKey, GENERATED_LABEL, ObjectName, controller_of, is_terminating, label};
 
-/// How long the garbage collector has for what is left and in nobody's way.
+/// How long the garbage collector has to delete leftovers that block nobody.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Deletes what stands in the way, and frees what is retained from its dead owner. Whether the plan may come out
-/// otherwise now.
+/// Deletes blocking children, and removes the owner reference of retained ones. Returns whether the plan may now
+/// differ.
 ///
 /// # Errors
-/// What the API server refuses.
+/// When the API server refuses a request.
 pub(super) async fn clear(
     context: &Context,
     parent: &DynamicObject,
@@ -59,11 +60,11 @@ pub(super) async fn clear(
     .await
 }
 
-/// Looks for children of an earlier parent that nobody wants and the garbage collector leaves, whether there is a parent
-/// of that name now or not, and deletes them. When to look again; `None` when none is left.
+/// Deletes children of an earlier parent that nobody wants and the garbage collector has left, whether or not a
+/// parent of that name exists now. Returns when to check again; `None` when there are none.
 ///
 /// # Errors
-/// What the API server refuses.
+/// When the API server refuses a request.
 pub(super) async fn sweep(
     context: &Context,
     name: &ObjectName,
@@ -89,7 +90,7 @@ pub(super) async fn sweep(
     Ok(Some(PATIENCE))
 }
 
-/// Each object once, though it is seen in several versions.
+/// Returns each object once, though it may be seen in several versions.
 fn left_over(
     context: &Context,
     name: &ObjectName,
@@ -103,7 +104,8 @@ fn left_over(
         }) && is_ours(config, child)
             && reaches(config, name.namespace.as_deref(), child.metadata.namespace.as_deref())
             && !is_terminating(child)
-            // Without its parent it cannot be told whether it was generated, and what it holds exists nowhere else.
+            // Without its parent the proof that it was generated cannot be checked, and its values exist nowhere
+            // else.
             && (parent.is_some() || label(child, GENERATED_LABEL).is_none())
     };
     let mut seen = HashSet::new();
@@ -115,7 +117,7 @@ fn left_over(
         .collect()
 }
 
-/// Whether one of them is gone or changed.
+/// Returns whether one of them was deleted or changed.
 async fn clear_all(
     context: &Context,
     name: &ObjectName,
@@ -126,13 +128,13 @@ async fn clear_all(
     if children.is_empty() {
         return Ok(false);
     }
-    // The cache may be behind, and the owner be the one that is there now.
+    // The cache may be behind, and the owner may be the current parent.
     let served = Objects::new(&context.writer, &context.resource)
         .read(name)
         .await?;
     let served = served.and_then(|served| served.metadata.uid);
     if parent.is_some_and(|parent| served.is_none() || served != parent.metadata.uid) {
-        debug!("the parent is another one by now: its children are left alone");
+        debug!("the parent was replaced: leaving its children alone");
         return Ok(false);
     }
     children.retain(|(_, child)| controller_of(child).map(|owner| &owner.uid) != served.as_ref());
@@ -140,7 +142,7 @@ async fn clear_all(
     for (key, child) in children {
         match clear_one(context, name, parent, &key, &child, changes).await {
             Ok(done) => cleared |= done,
-            // It changed meanwhile: the next pass looks at it again.
+            // It changed meanwhile: the next reconcile checks it again.
             Err(error) if error.is_conflict() || error.is_not_found() => {}
             Err(error) => failed.push(error),
         }
@@ -171,7 +173,7 @@ async fn clear_one(
     let objects = Objects::new(&context.children_writer, resource);
     let version = child.metadata.resource_version.as_deref();
     if removal == Removal::Retain {
-        // With its reference it would go with its dead owner.
+        // With the reference it would be deleted with its former owner.
         let dead = controller_of(child).map(|owner| owner.uid.clone());
         let owners = child.metadata.owner_references.iter().flatten();
         let owners: Vec<_> = owners.filter(|owner| Some(&owner.uid) != dead.as_ref()).collect();
@@ -179,13 +181,13 @@ async fn clear_one(
             "metadata": { "uid": uid, "resourceVersion": version, "ownerReferences": owners },
         });
         let answer = objects.merge(&key.name, &body, &config.field_manager()).await?;
-        info!("{key} is retained: it no longer refers to an earlier parent, which is gone");
+        info!("removed the owner reference of {key}, which is retained: its earlier parent was deleted");
         context.record_child(name, key, answer);
         changes.updated.push(key.clone());
         return Ok(true);
     }
     let left = objects.delete(&key.name, uid, version).await?;
-    info!("deleted {key}: it belonged to an earlier parent of this name, which is gone");
+    info!("deleted {key}: it belonged to an earlier parent of this name, which was deleted");
     changes.deleted.push(key.clone());
     match left {
         Some(terminating) => {

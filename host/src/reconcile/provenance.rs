@@ -1,5 +1,6 @@
-//! The key that proves which Secrets this host generated: a Secret of the host's own namespace, read when it is first
-//! needed, and created by the leader when it is missing. [`crate::desired::proof`] is what it proves.
+//! The key that proves which Secrets this host generated. It is stored in a Secret in the host's own namespace,
+//! read when it is first needed, and created by the leader when it is missing. [`crate::desired::proof`] describes
+//! the proof.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -20,17 +21,17 @@ use crate::cluster::refusal::refusal;
 use crate::desired::proof::{Key, Proof};
 use crate::object::ObjectName;
 
-/// The Secret that holds the key.
+/// The name of the Secret that contains the key.
 pub const KEY_SECRET: &str = "operator-host-provenance";
 
 /// Its only entry.
 const ENTRY: &str = "key";
 const KEY_BYTES: usize = 32;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Why it cannot be said whether a Secret was generated.
+/// Why it cannot be verified whether a Secret was generated.
 #[derive(Clone, Debug, Error)]
 pub enum ProvenanceError {
-    /// The key can be neither read nor made.
+    /// The key can be neither read nor created.
     #[error(
         "cannot {verb} the Secret {secret}, whose key proves which Secrets this host generated: {message}; nothing is \
          generated until it can (`operator-host rbac` prints the rights)"
@@ -40,24 +41,24 @@ pub enum ProvenanceError {
         verb: &'static str,
         /// The Secret.
         secret: ObjectName,
-        /// What the API server said.
+        /// The error of the API server.
         message: String,
     },
-    /// It was changed by hand.
+    /// The Secret was changed by hand.
     #[error(
         "the Secret {0}, which proves what this host generated, has no key of {KEY_BYTES} bytes in `data.{ENTRY}`: restore \
          it, or delete it for a new one, which proves nothing that was generated before"
     )]
     Malformed(ObjectName),
-    /// Only who leads makes it.
-    #[error("the Secret {0}, which proves what a host generated, is not there")]
+    /// Only the leader creates the Secret.
+    #[error("the Secret {0}, which proves what a host generated, does not exist")]
     Missing(ObjectName),
-    /// The operating system gives no randomness.
-    #[error("no randomness from the system: {0}")]
+    /// The operating system provides no randomness.
+    #[error("the operating system provides no randomness: {0}")]
     Randomness(getrandom::Error),
 }
 
-/// The key, once somebody has needed it.
+/// The key, read when it is first needed.
 pub struct Provenance {
     client: Client,
     secret: ObjectName,
@@ -66,7 +67,7 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// The key is, or will be, in this namespace. Nothing is asked yet.
+    /// Creates the state for the key in this namespace. No request is sent yet.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
@@ -80,20 +81,19 @@ impl Provenance {
         }
     }
 
-    /// What is known now.
+    /// Returns the current proof.
     #[must_use]
     pub fn proof(&self) -> Proof<'_> {
         Proof::Key(self.key.get())
     }
 
-    /// Whether the key has been read.
+    /// Reports whether the key has been read.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.key.get().is_some()
     }
 
-    /// The key, as it has been known since it was first read. Who leads gives a writer, by which it is made when it is
-    /// missing.
+    /// Returns the key, which is read once. The leader passes a writer, which creates the key when it is missing.
     ///
     /// # Errors
     /// Why there is none.
@@ -135,7 +135,7 @@ impl Provenance {
         Ok(Some(key.0))
     }
 
-    /// `None` when it is there already.
+    /// Returns `None` when the Secret already exists.
     async fn create(&self, writer: &Writer) -> Result<Option<Vec<u8>>, ProvenanceError> {
         let mut key = vec![0; KEY_BYTES];
         getrandom::fill(&mut key).map_err(ProvenanceError::Randomness)?;
@@ -162,7 +162,7 @@ impl Provenance {
             Ok(Ok(_)) => {
                 info!(
                     secret = %self.secret,
-                    "made the key that proves which Secrets this host generates: keep it, and a copy of it"
+                    "created the key that proves which Secrets this host generates: keep it, and back it up"
                 );
                 Ok(Some(key))
             }

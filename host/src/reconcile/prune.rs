@@ -1,4 +1,5 @@
-//! Deletes what a parent owns and no longer wants. Called only after every apply of the pass has succeeded.
+//! Deletes children that a parent owns and no longer wants. Called only after every apply of the reconcile has
+//! succeeded.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use crate::desired::plan::{Named, Plan, owns, removal};
 use crate::desired::proof::Proof;
 use crate::object::{ChildKey, ObjectName, is_terminating};
 
-/// How many children of one parent are deleted at the same time.
+/// Maximum number of concurrent deletions per parent.
 const CONCURRENCY: usize = 4;
 
-/// Deletes, and says what it deleted. It stops when the API server has no time or is silent.
+/// Deletes unwanted children and returns them. Stops when the API server is overloaded or silent.
 ///
 /// # Errors
 /// Every deletion that failed; the others were made.
@@ -28,7 +29,7 @@ pub async fn prune(
 ) -> (Vec<ChildKey>, Vec<ApiError>) {
     let parent_name = &ObjectName::of(parent);
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
-    // Now, since the applies of this round may have made some of them.
+    // Compute this now, since the applies of this iteration may have created some of them.
     let named = plan.named(&|key| context.existing(key));
     let proof = context.provenance.proof();
     let requests: Vec<_> = observed
@@ -45,11 +46,11 @@ pub async fn prune(
             Ok(true) => deleted.push(key),
             Ok(false) => {}
             Err(error) => {
-                // The next one would fare no better.
+                // The next one would fail, too.
                 let stops = error.is_overload();
                 failed.push(error);
                 if stops {
-                    // What is under way is given up: whether it was done shows in the next pass.
+                    // Requests in progress are abandoned; the next reconcile shows whether they were executed.
                     break;
                 }
             }
@@ -58,14 +59,14 @@ pub async fn prune(
     (deleted, failed)
 }
 
-/// Deletes one child, and only that very object; whether it did.
+/// Deletes one child, by UID, and returns whether it did.
 async fn delete(
     context: &Context,
     parent: &ObjectName,
     key: &ChildKey,
     child: &DynamicObject,
 ) -> Result<bool, ApiError> {
-    // What is in the cache was listed, so its kind is served, and the server gave it a UID.
+    // An object in the cache was listed, so its kind is served and it has a UID.
     let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
     else {
         return Ok(false);
@@ -76,14 +77,14 @@ async fn delete(
     {
         Ok(Some(terminating)) => context.record_child(parent, key, terminating),
         Ok(None) => context.forget_child(key, uid),
-        // Another object stands under this name now, and it is not known whose.
+        // Another object has this name now, and its owner is unknown.
         Err(error) if error.is_conflict() => return Ok(false),
         Err(error) => return Err(error),
     }
     Ok(true)
 }
 
-/// The key of a child that is to be deleted; `None` of one that stays.
+/// Returns the key of a child to delete; `None` for one that stays.
 #[must_use]
 pub fn unwanted(
     config: &ControllerConfig,
@@ -96,8 +97,8 @@ pub fn unwanted(
     (removal == Removal::Delete && !named.contains(child)).then_some(key)
 }
 
-/// What happens to an object when its parent no longer wants it; `None` when nothing does: it is not the parent's, or
-/// is being deleted.
+/// Returns how to remove an object that its parent no longer wants; `None` when it is not the parent's or is
+/// already being deleted.
 pub(crate) fn removable(
     config: &ControllerConfig,
     proof: Proof<'_>,
@@ -107,7 +108,7 @@ pub(crate) fn removable(
     let removal = removal(config, proof.holds(&config.parent, parent, child), child)?;
     let is_own = match removal {
         Removal::Delete => owns(config, parent, child),
-        // What is retained has no owner reference.
+        // A retained object has no owner reference.
         Removal::Retain => true,
     };
     (is_own && !is_terminating(child)).then(|| (ChildKey::of(child), removal))

@@ -1,4 +1,4 @@
-//! Needs answered from the caches.
+//! Reads needs from the caches.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::context::Context;
 use super::needs::{NeedError, Rights, Source, Wanted};
 use crate::plugin::contract::Kind;
 
-/// The caches, as they are now. A watch that fails is told in its own words; that the watches work which a pass needs
-/// anyway (`Context::watch_failure`), the caller has seen before.
+/// Reads the current caches and returns the error of a failing watch. The caller has already checked the watches
+/// that every reconcile needs (`Context::watch_failure`).
 impl Source for Context {
     fn rights(&self) -> Rights<'_> {
         Rights::Configured(&self.config)

@@ -1,5 +1,5 @@
-//! Children of kinds that are retained lose the owner reference that they were made with, when their kind was deleted:
-//! the garbage collector would take them with their parent.
+//! Removes the owner reference of children whose kind has become retained: the garbage collector would otherwise
+//! delete them with their parent.
 
 use std::collections::HashSet;
 
@@ -12,14 +12,14 @@ use crate::config::Removal;
 use crate::desired::plan::{owns, removal};
 use crate::object::{ChildKey, ObjectName, is_terminating};
 
-/// Takes the owner reference off every child that is retained now and has it, whether the plugin names it or not, and
-/// says which they were. A pass begins with it: a plugin that fails must not keep what was ordered from coming true.
+/// Removes the owner reference of every child that is retained now and has one, whether the plugin names it or not,
+/// and returns those children. A reconcile begins with it, so that it happens even when the plugin fails.
 ///
 /// # Errors
-/// The first that the API server refuses.
+/// The first error of the API server.
 pub async fn release(context: &Context, parent: &DynamicObject) -> Result<Vec<ChildKey>, ApiError> {
     let mut released = Vec::new();
-    // An object that is watched in two versions is one.
+    // An object that is watched in two versions is handled once.
     let mut seen = HashSet::new();
     for child in context.owned(parent) {
         let generated = context
@@ -34,7 +34,7 @@ pub async fn release(context: &Context, parent: &DynamicObject) -> Result<Vec<Ch
             continue;
         }
         let key = ChildKey::of(&child);
-        // What is in the cache was listed, so its kind is served.
+        // An object in the cache was listed, so its kind is served.
         let Some(resource) = context.resources.get(&key.kind) else {
             continue;
         };
@@ -43,7 +43,7 @@ pub async fn release(context: &Context, parent: &DynamicObject) -> Result<Vec<Ch
             .filter(|owner| Some(&owner.uid) != parent.metadata.uid.as_ref())
             .collect();
         let body = json!({"metadata": {
-            // Refused when somebody was faster, whose owners these would not be.
+            // Refused if somebody was faster: the list of owners would be outdated.
             "resourceVersion": child.metadata.resource_version,
             "ownerReferences": others,
         }});

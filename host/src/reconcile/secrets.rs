@@ -1,7 +1,8 @@
-//! Secrets whose values the host makes: from the operating system's randomness, once, and never changed after.
+//! Creates Secrets whose values the host generates: once, from the operating system's randomness, and never changed
+//! afterwards.
 //!
-//! A value lives in this process only between the draw and the request; caches, logs and requests to plugins
-//! hold it blank.
+//! A value exists in this process only between its generation and the request; caches, logs and requests to plugins
+//! contain it blanked.
 
 use std::collections::BTreeSet;
 
@@ -19,21 +20,21 @@ use crate::plugin::contract::GeneratedValue;
 
 const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
-/// What came of it.
+/// The result for one Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generated {
-    /// The Secret was not there.
+    /// The Secret did not exist.
     Created,
     /// It lacked a value, an owner reference, or the proof.
     Updated,
-    /// It is as it should be.
+    /// It is complete.
     Unchanged,
 }
 
-/// Makes what is missing.
+/// Creates or completes a Secret.
 ///
 /// # Errors
-/// What the API server refuses.
+/// When the API server refuses a request.
 pub async fn generate(
     context: &Context,
     parent: &DynamicObject,
@@ -50,7 +51,7 @@ pub async fn generate(
     };
     let live = context.existing(key);
     let provenance = &context.provenance;
-    // Before anything is drawn: what cannot be proved later is not made.
+    // Load the key before any value is generated: a Secret that could not be proved later is not created.
     let proving = provenance.load(Some(&context.writer)).await;
     let proving = proving.map_err(|error| failed(error.to_string()))?;
     let missing: Vec<&GeneratedValue> = desired
@@ -62,13 +63,13 @@ pub async fn generate(
                 .is_none_or(|live| live.data["data"].get(&entry.key).is_none())
         })
         .collect();
-    // One that was retained has none, and needs it when it is to go with its parent.
+    // A retained Secret has none, and needs it when it is to be deleted with its parent.
     let lacks_owner = live.as_ref().is_some_and(|live| {
         context.config.generated == Removal::Delete
             && !owns(&context.config, parent, live)
             && !is_terminating(live)
     });
-    // One that the parent accepts; `children::plan` has refused every other.
+    // The parent accepts this one; `children::plan` has refused every other.
     let lacks_proof = live
         .as_ref()
         .is_some_and(|live| !provenance.proof().holds(&context.config.parent, parent, live));
@@ -77,7 +78,8 @@ pub async fn generate(
     }
     let mut values = Map::new();
     for entry in missing {
-        let value = draw(entry).map_err(|error| failed(format!("no randomness from the system: {error}")))?;
+        let value = draw(entry)
+            .map_err(|error| failed(format!("the operating system provides no randomness: {error}")))?;
         values.insert(entry.key.clone(), Value::String(value));
     }
     let mut body = desired.body.clone();
@@ -94,7 +96,7 @@ pub async fn generate(
     }
     let objects = Objects::new(&context.children_writer, resource);
     let (answer, outcome) = if let Some(live) = live {
-        // Refused when somebody was faster: what is there must not be drawn twice.
+        // Refused if somebody was faster: existing values must not be replaced.
         body["metadata"]["resourceVersion"] = live.metadata.resource_version.clone().into();
         if let Some(owners) = body["metadata"]["ownerReferences"].as_array_mut() {
             let others = live.metadata.owner_references.iter().flatten();
@@ -122,9 +124,9 @@ fn draw(entry: &GeneratedValue) -> Result<String, getrandom::Error> {
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect();
-    // `children::plan` has seen to at least two characters.
+    // `children::plan` has required at least two characters.
     let size = u32::try_from(alphabet.len()).unwrap_or(u32::MAX);
-    // Numbers from here on are drawn again: a plain remainder would favour the first characters.
+    // Numbers from this limit on are drawn again: a plain remainder would favour the first characters.
     let limit = u32::MAX - u32::MAX % size;
     let mut text = String::with_capacity(entry.length as usize);
     let mut drawn = 0;

@@ -1,4 +1,4 @@
-//! Writes the parent's status, only when something in it changed.
+//! Writes the parent's status if it changed.
 
 mod owned;
 
@@ -12,14 +12,14 @@ use crate::cluster::resource_client::{ApiError, Objects};
 use crate::desired::conditions::{Said, compose, current, say_held_back};
 use crate::object::{ObjectName, fingerprint};
 
-/// Writes the status when it differs from what is there. Whether it wrote.
+/// Writes the status if it differs from the current one, and returns whether it did.
 ///
-/// What is written is taken by force. So what the pass did not say, and what therefore stays, is read from the API
-/// server first, without what others wrote, and nothing is written when the parent has changed by then: an older value
-/// never takes the place of a newer one.
+/// The write is forced. So the fields that the reconcile did not set, and that therefore stay, are first read from
+/// the API server, without those of other managers, and nothing is written when the parent has changed by then: an
+/// older value never replaces a newer one.
 ///
 /// # Errors
-/// What the API server refuses; that the parent is gone is no error.
+/// When the API server refuses a request. A deleted parent is not an error.
 pub async fn write(context: &Context, parent: &DynamicObject, said: &Said<'_>) -> Result<bool, ApiError> {
     let held_back = context.blocking_parents.reason(&ObjectName::of(parent));
     let now = now();
@@ -34,15 +34,15 @@ pub async fn write(context: &Context, parent: &DynamicObject, said: &Said<'_>) -
     }
     let name = ObjectName::of(parent);
     let before = fingerprint(current(parent));
-    // Without the times: a server that drops the conditions would make them new in each pass.
+    // Without the times: on a server that drops the conditions they would differ in each reconcile.
     let body_fingerprint = fingerprint(&without_times(&status));
-    // Others may have fields in the status too, and the server may drop what its schema does not know.
+    // Others may have fields in the status, too, and the server may drop fields that its schema does not define.
     let known = (body_fingerprint.clone(), before);
     if context.memory_of(&name, |memory| memory.status_normalized.as_ref() == Some(&known)) {
         return Ok(false);
     }
     let objects = Objects::new(&context.writer, &context.resource);
-    // Another one may have the name by now.
+    // A new parent may have the name by now.
     let mut metadata = json!({ "name": parent.name_any(), "uid": parent.metadata.uid });
     if let Some(namespace) = parent.namespace() {
         metadata["namespace"] = namespace.into();
@@ -53,7 +53,7 @@ pub async fn write(context: &Context, parent: &DynamicObject, said: &Said<'_>) -
             return Ok(false);
         };
         metadata["resourceVersion"] = fresh.metadata.resource_version.clone().into();
-        // It is the generation of the pass that the status speaks of.
+        // The status is about the generation of this reconcile.
         fresh.metadata.generation = parent.metadata.generation;
         let own = owned::status(&fresh, &context.config.field_manager());
         status = status_of(&fresh, &own);

@@ -1,4 +1,4 @@
-//! Two versions side by side, and the decision that follows. Pure.
+//! Compares the answers of two plugin versions and decides whether the new one may take over. Pure.
 
 use std::fmt::Write;
 
@@ -9,31 +9,31 @@ use super::shadow::Effect;
 use crate::object::{ObjectName, shorten};
 use crate::plugin::proof::{Blamed, HeldBack, Verdict};
 
-/// So many objects are named when a version is held back.
+/// Maximum number of objects named when a version is held back.
 pub(super) const MAX_BLAMED: usize = 10;
-/// So many differences are shown.
+/// Maximum number of differences shown.
 const MAX_DIFFS: usize = 3;
-/// So many lines of each.
+/// Maximum number of lines of each difference.
 const MAX_LINES: usize = 40;
-/// So much of each, in bytes: a line may be long.
+/// Maximum size of each difference in bytes, since a line may be long.
 const MAX_BYTES: usize = 3000;
-/// So many children are named for each object.
+/// Maximum number of children named for each object.
 const MAX_NAMED: usize = 5;
 
-/// What was seen on one object.
+/// The result for one object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Finding {
-    /// The same answer, or both versions fail.
+    /// Both versions give the same answer, or both fail.
     Unchanged,
-    /// Another answer; the effects say what it would delete.
+    /// The answers differ; the effects list the children that each would delete.
     Changed { live: Option<Effect>, candidate: Effect },
     /// The candidate fails, and the live version does not.
     Fails(String),
-    /// The candidate answers the same request in two ways.
+    /// The candidate gives two different answers to the same request.
     NotDeterministic(String),
 }
 
-/// Puts what was seen on one object into one word. Each version was asked about the same; the candidate twice.
+/// Classifies the results for one object. Each version was asked the same question; the candidate twice.
 pub(super) fn find(
     live: Result<Effect, String>,
     first: Result<Effect, String>,
@@ -44,7 +44,7 @@ pub(super) fn find(
             return Finding::NotDeterministic(first_difference(&first.answer, &second.answer));
         }
         (Ok(_), Some(Err(error))) => {
-            return Finding::NotDeterministic(format!("the second time it failed: {error}"));
+            return Finding::NotDeterministic(format!("the second call failed: {error}"));
         }
         (Ok(first), _) => first,
         (Err(error), _) if live.is_ok() => return Finding::Fails(shorten(&error, MAX_BYTES)),
@@ -59,10 +59,10 @@ pub(super) fn find(
     }
 }
 
-/// All that was seen.
+/// The results for all objects.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// Objects that there are.
+    /// Number of existing objects.
     objects: usize,
     examined: usize,
     unchanged: usize,
@@ -74,12 +74,12 @@ pub(super) struct Findings {
     deleting: Vec<Blamed>,
     undetermined: Option<Blamed>,
     diffs: Vec<String>,
-    /// Of objects that would lose children: worth more than any other difference.
+    /// Differences of objects that would lose children; shown before all others.
     losses: Vec<String>,
 }
 
 impl Findings {
-    /// Nothing was seen yet of so many objects.
+    /// Creates an empty result for this number of objects.
     pub(super) fn of(objects: usize) -> Self {
         Self {
             objects,
@@ -87,7 +87,7 @@ impl Findings {
         }
     }
 
-    /// `children` is how many of the object's could be deleted at all.
+    /// Adds the result for one object. `children` is the number of its children that could be deleted.
     pub(super) fn add(&mut self, object: &ObjectName, children: usize, finding: Finding) {
         self.examined += 1;
         self.children += children;
@@ -146,12 +146,12 @@ impl Findings {
         }
     }
 
-    /// Whether more objects could not change the decision.
+    /// Reports whether further objects cannot change the decision.
     pub(super) fn is_settled(&self) -> bool {
         self.undetermined.is_some() || self.failing.len() >= MAX_BLAMED
     }
 
-    /// What was seen, in one line.
+    /// Summarizes the results in one line.
     fn summary(&self) -> String {
         let sample = if self.examined < self.objects {
             format!("{} of {} objects", self.examined, self.objects)
@@ -170,7 +170,7 @@ impl Findings {
         text
     }
 
-    /// Whether the candidate may take over. `max_deletions` in percent of the children.
+    /// Decides whether the candidate may take over. `max_deletions` is a percentage of the children.
     pub(super) fn decide(mut self, max_deletions: u8) -> Verdict {
         let held = |reason, message, diffs: Vec<String>, objects| {
             Verdict::HeldBack(Box::new(HeldBack {
@@ -240,7 +240,7 @@ fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// The first few by name, the others by number.
+/// Lists the first few names and the number of the others.
 fn named(children: &[String]) -> String {
     let mut names: Vec<String> = children.iter().take(MAX_NAMED).cloned().collect();
     if children.len() > MAX_NAMED {
@@ -249,7 +249,7 @@ fn named(children: &[String]) -> String {
     names.join(", ")
 }
 
-/// What two answers about one object differ in, without the values of Secrets.
+/// Returns the diff of two answers for one object, without the values of Secrets.
 fn difference(object: &ObjectName, live: &Value, candidate: &Value) -> String {
     let (live, candidate) = without_secrets(live, candidate);
     let (live, candidate) = (yaml(&live), yaml(&candidate));
@@ -262,7 +262,7 @@ fn difference(object: &ObjectName, live: &Value, candidate: &Value) -> String {
     bounded(&text)
 }
 
-/// The first lines in which two answers of one version differ.
+/// Returns the first lines in which two answers of one version differ.
 fn first_difference(first: &Value, second: &Value) -> String {
     let (first, second) = without_secrets(first, second);
     let (first, second) = (yaml(&first), yaml(&second));
@@ -286,7 +286,7 @@ fn first_difference(first: &Value, second: &Value) -> String {
 }
 
 fn yaml(value: &Value) -> String {
-    // A JSON value can always be said in YAML.
+    // Every JSON value can be represented as YAML.
     serde_saphyr::to_string(value).unwrap_or_default()
 }
 
@@ -302,7 +302,7 @@ fn bounded(text: &str) -> String {
 const HIDDEN: &str = "(hidden)";
 const HIDDEN_OTHER: &str = "(hidden, another)";
 
-/// Both answers with the values of Secrets taken out: what differs still differs.
+/// Removes the values of Secrets from both answers in such a way that different values still differ.
 fn without_secrets(live: &Value, candidate: &Value) -> (Value, Value) {
     let mut before = live.clone();
     let mut after = candidate.clone();

@@ -1,9 +1,10 @@
-//! Whether the definition that a new version carries is one that the objects there can live with. Pure.
+//! Checks whether the CustomResourceDefinition that a new version contains fits the existing objects. Pure.
 //!
-//! The host installs no definition: what is compared is what the new version was made for with what is there. Checked:
-//! that the scope is the same, that the version of the kind is still served, that the versions that objects are stored
-//! in are still there, and that every object that fits the installed schema fits the new one too: no field that it uses
-//! is gone, has another type, or breaks a new rule. Rules in CEL are not run.
+//! The host installs no definition. It compares the definition that the new version was built for with the
+//! installed one: the scope must be the same; the kind's version must still be served; the versions in which
+//! objects are stored must still exist; and every object that is valid under the installed schema must be valid
+//! under the new one, so no field that it uses was removed, has another type, or violates a new rule. CEL rules are
+//! not evaluated.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,16 +18,16 @@ use crate::object::ObjectName;
 use crate::plugin::contract::Kind;
 use crate::plugin::proof::Blamed;
 
-/// What contradicts.
+/// The contradictions that were found.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Contradictions {
     /// In the definition itself.
     pub(super) definition: Vec<String>,
-    /// In objects, the first few.
+    /// In objects: the first few.
     pub(super) objects: Vec<Blamed>,
 }
 
-/// Compares the definition in the cluster with the one that a version carries.
+/// Compares the installed definition with the one that a version contains.
 pub(super) fn contradictions(
     installed: &Value,
     carried: &Value,
@@ -54,7 +55,7 @@ pub(super) fn contradictions(
         .flatten();
     for stored in stored.filter(|stored| !versions(carried).any(|version| version["name"] == **stored)) {
         found.definition.push(format!(
-            "the version {stored} is gone, and objects are stored in it"
+            "it lacks the version {stored}, in which objects are stored"
         ));
     }
     let (Some(before), Some(after)) = (
@@ -67,7 +68,7 @@ pub(super) fn contradictions(
         if found.objects.len() >= MAX_BLAMED {
             break;
         }
-        // A resource always serializes.
+        // Serialization of a resource cannot fail.
         let value = serde_json::to_value(&**object).unwrap_or_default();
         let problems = |schema: &Value| -> BTreeSet<String> {
             let problems = schema::validate_resource(&value, schema);

@@ -1,9 +1,9 @@
-//! Proves a new version of a plugin before it takes over: it is asked about the live objects with their real requests,
-//! and what it would do is compared with what the live version does. Nothing is written.
+//! Proves a new version of a plugin before it takes over: calls it for the live objects with their real requests
+//! and compares its answers with those of the live version. Nothing is written.
 //!
-//! One [`Proving`] a controller, for as long as the controller is configured. The supervisor tells it whether the
-//! controller runs, the plugin's slot asks it for a proof, and the passes ask it whether their parent holds something
-//! back.
+//! Each controller has one [`Proving`] for as long as it is configured. The supervisor reports to it whether the
+//! controller runs, the plugin's slot asks it for a proof, and reconciles ask it whether their parent holds a
+//! version back.
 
 mod compare;
 mod definition;
@@ -36,37 +36,37 @@ use crate::reconcile::clock;
 use crate::reconcile::context::Context;
 use crate::work_queue::Trigger;
 
-/// How long a proof may take. What was not examined by then is not.
+/// Time limit of a proof. Objects that were not examined by then are skipped.
 const BUDGET: Duration = Duration::from_secs(30);
-/// How long the API server may take to give the definition.
+/// Timeout for reading the definition.
 const DEFINITION_TIMEOUT: Duration = Duration::from_secs(5);
 /// The reason of the Events.
 const EVENT: &str = "PluginHeldBack";
 
-/// Whether there is something to prove on.
+/// Whether there are objects to prove a version on.
 #[derive(Clone, Default)]
 enum Stage {
     /// The controller is not running yet.
     #[default]
     Starting,
-    /// The kind is not in the cluster, so there are no objects.
+    /// The cluster does not serve the kind, so there are no objects.
     Nothing,
-    /// It runs.
+    /// The controller runs.
     Running(Weak<Context>),
 }
 
-/// See the module.
+/// Proves new plugin versions of one controller; see the module.
 pub struct Proving {
     config: watch::Sender<Arc<ControllerConfig>>,
     stage: watch::Sender<Stage>,
-    /// The name of the kind's definition; `Some(None)`: there is none.
+    /// The name of the kind's definition; `Some(None)` when it has none.
     definition: watch::Sender<Option<Option<String>>>,
     orders: watch::Sender<Option<Orders>>,
     blocking_parents: Arc<BlockingParents>,
 }
 
 impl Proving {
-    /// Of a controller that does not run yet.
+    /// Creates the state of a controller that does not run yet.
     #[must_use]
     pub fn new(config: Arc<ControllerConfig>) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Proving {
         }
     }
 
-    /// The controller is configured otherwise. What is held back is proved again.
+    /// Applies a new configuration of the controller. A version that is held back is proved again.
     pub fn configure(&self, config: Arc<ControllerConfig>) {
         self.config.send_replace(config);
     }
@@ -87,7 +87,7 @@ impl Proving {
         Arc::clone(&self.config.borrow())
     }
 
-    /// The controller is about to run.
+    /// Records that the controller is about to run.
     pub fn starting(&self, parent: &Resource) {
         let definition = definition_name(parent);
         self.stage.send_replace(Stage::Starting);
@@ -99,24 +99,24 @@ impl Proving {
         });
     }
 
-    /// The kind is not in the cluster.
+    /// Records that the cluster does not serve the kind.
     pub fn without_definition(&self) {
         self.stage.send_replace(Stage::Nothing);
         self.definition.send_replace(Some(None));
     }
 
-    /// The controller runs.
+    /// Records that the controller runs.
     pub fn running(&self, context: &Arc<Context>) {
         self.stage.send_replace(Stage::Running(Arc::downgrade(context)));
     }
 
-    /// The objects that hold a version back, for their conditions.
+    /// Returns the objects that hold a version back, for their conditions.
     #[must_use]
     pub fn blocking_parents(&self) -> Arc<BlockingParents> {
         Arc::clone(&self.blocking_parents)
     }
 
-    /// Reads what people want from the annotations of the definition, until told to stop.
+    /// Follows the promote and pin annotations of the definition until `stop` is cancelled.
     pub async fn listen(&self, definitions: Arc<Watch>, stop: CancellationToken) {
         let changed = Arc::new(Notify::new());
         let hint = Arc::clone(&changed);
@@ -131,14 +131,14 @@ impl Proving {
             let known = match (&*name.borrow_and_update(), &*state.borrow_and_update()) {
                 (None, _) | (Some(Some(_)), WatchState::Starting) => None,
                 (Some(None), _) => Some(self.ordered(None, &mut said)),
-                // Whoever may not look at definitions cannot be given orders by them.
+                // Without permission to read definitions, their annotations have no effect.
                 (Some(Some(name)), WatchState::Synced | WatchState::Failing(_)) => {
                     let definition = definitions.get(&ObjectName::parse(name));
                     Some(self.ordered(definition.as_deref(), &mut said))
                 }
             };
             self.orders.send_if_modified(|orders| {
-                // What was known stays true while the watch begins anew.
+                // The known annotations stay valid while the watch restarts.
                 let news = known.is_some() && (configured || *orders != known);
                 if news {
                     orders.clone_from(&known);
@@ -179,7 +179,7 @@ impl Proving {
         }
     }
 
-    /// The running controller; `None` when there is none and never was an object for it.
+    /// Returns the running controller; `None` when there is none and there are no objects for it.
     async fn context(&self) -> Option<Arc<Context>> {
         let mut stage = self.stage.subscribe();
         loop {
@@ -196,7 +196,7 @@ impl Proving {
         }
     }
 
-    /// What to do about a version that is held back.
+    /// Returns what to do about a version that is held back.
     fn advice(&self, candidate: &Plugin) -> String {
         let promote = match &*self.definition.borrow() {
             Some(Some(definition)) => format!(
@@ -258,7 +258,7 @@ impl Proof for Proving {
                     .map(move |blamed| (held, blamed))
             })
             .map(|(held, blamed)| {
-                // Who may read one parent is told of that parent and of no other.
+                // A reader of one parent's Events learns only about that parent.
                 let text = format!("{}: {}\n{}", blamed.message, held.advice, blamed.diff);
                 (
                     ObjectName::parse(&blamed.object),
@@ -271,7 +271,7 @@ impl Proof for Proving {
             Stage::Running(context) => context.upgrade(),
             Stage::Starting | Stage::Nothing => None,
         };
-        // The next pass over each is the first otherwise, and says it then.
+        // Enqueue each of them, so that their conditions are updated.
         let Some(context) = context else { return };
         for name in before.keys().chain(now.keys()) {
             context.queue.mark(name, Trigger::Resync);
@@ -297,7 +297,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
     };
     let mut names = sample(context);
     let mut failure = None;
-    // Where a watch does not work no pass runs either.
+    // Reconciles do not run either where a watch does not work.
     names.retain(|name| {
         let found = context
             .parent(name)
@@ -314,7 +314,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
         );
     }
     let parents: Vec<_> = names.iter().take(config.proving.objects).collect();
-    // Of a fault that is no object's the first ones speak.
+    // A problem that no single object has is reported on the first ones.
     let all = |message: &str| -> Vec<Blamed> {
         let first = parents.iter().take(MAX_BLAMED);
         first
@@ -387,8 +387,8 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
     findings.decide(config.proving.max_deletions)
 }
 
-/// All parents in an order that is always the same and has nothing to do with their names, so that the first of them are
-/// a fair sample.
+/// Returns all parents in a stable order that does not depend on their names, so that the first of them are a fair
+/// sample.
 fn sample(context: &Context) -> Vec<ObjectName> {
     let mut names: Vec<ObjectName> = context
         .parents
@@ -400,7 +400,7 @@ fn sample(context: &Context) -> Vec<ObjectName> {
     names
 }
 
-/// Kinds that a candidate names, the live version does not, and the configuration does not allow.
+/// Returns the kinds that the candidate declares, the live version does not, and the configuration does not allow.
 fn beyond(config: &ControllerConfig, live: &Plugin, candidate: &Plugin) -> Vec<String> {
     let (before, after) = (live.description(), candidate.description());
     let makes = after.makes.iter();
@@ -412,12 +412,12 @@ fn beyond(config: &ControllerConfig, live: &Plugin, candidate: &Plugin) -> Vec<S
     makes.chain(reads.map(|kind| format!("to read {kind}"))).collect()
 }
 
-/// The kind's definition as it is in the cluster; `None` when this host may not read it.
+/// Reads the kind's definition from the cluster; `None` when the host is not allowed to.
 async fn installed(context: &Context) -> Result<Option<Value>, String> {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     let api: Api<CustomResourceDefinition> = Api::all(context.client.clone());
     let name = definition_name(&context.resource);
-    // A list of one: the host has the right to list definitions, since it watches them.
+    // List with a field selector: the host may list definitions, since it watches them.
     let one = ListParams::default().fields(&format!("metadata.name={name}"));
     match tokio::time::timeout(DEFINITION_TIMEOUT, api.list(&one)).await {
         Ok(Ok(list)) => list
@@ -440,7 +440,7 @@ async fn installed(context: &Context) -> Result<Option<Value>, String> {
     }
 }
 
-/// As the API server names it.
+/// Returns the name of the kind's definition.
 fn definition_name(resource: &Resource) -> String {
     format!("{}.{}", resource.api.plural, resource.api.group)
 }

@@ -1,4 +1,5 @@
-//! What a version of the plugin would answer, and what would come of it: asked as in a pass, and nothing is done.
+//! Determines what a plugin version would answer and what would follow from it. Calls the plugin as a reconcile
+//! does, but writes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,30 +19,30 @@ use crate::reconcile::context::Context;
 use crate::reconcile::evaluate::{Question, Subject, evaluate};
 use crate::reconcile::prune::removable;
 
-/// One object as it is now, and the question that a pass would ask about it.
+/// The current state of one object, with the request that a reconcile would send for it.
 pub(super) struct Scene {
     pub(super) parent: Arc<DynamicObject>,
-    /// In every version in which they are watched: each plugin is shown its own.
+    /// In every watched version; each plugin is shown the one it uses.
     children: Vec<Arc<DynamicObject>>,
-    /// What the plugin asked to read in its last pass.
+    /// What the plugin asked to read in its last reconcile.
     needs: Vec<Need>,
     now: Timestamp,
 }
 
-/// What would come of an answer.
+/// The effect of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Effect {
-    /// The answer in one order, whichever the plugin gave it in.
+    /// The answer in a canonical order.
     pub(super) answer: Value,
     /// Observed children that would be deleted.
     pub(super) deleted: BTreeSet<Identity>,
-    /// Observed children that are retained and would not be looked after any more.
+    /// Observed children that are retained and would no longer be managed.
     pub(super) left: BTreeSet<Identity>,
 }
 
 impl Scene {
-    /// `None` when a pass would not ask the plugin: the object is gone, waits for the garbage collector, or is where the
-    /// host is.
+    /// Returns `None` when a reconcile would not call the plugin: the object was deleted, waits for the garbage
+    /// collector, or is in the host's own namespace.
     pub(super) fn of(context: &Context, name: &ObjectName, now: Timestamp) -> Option<Self> {
         let parent = context.parent(name)?;
         let config = &context.config;
@@ -66,7 +67,7 @@ impl Scene {
         context.as_seen_by(plugin, &ObjectName::of(&self.parent), self.children.clone())
     }
 
-    /// How many of the observed children could be deleted.
+    /// Returns the number of observed children that could be deleted.
     pub(super) fn deletable(&self, context: &Context) -> usize {
         let is_deletable = |child: &&Arc<DynamicObject>| {
             removable(&context.config, context.provenance.proof(), &self.parent, child)
@@ -76,10 +77,10 @@ impl Scene {
         once.iter().filter(is_deletable).count()
     }
 
-    /// What a version would do here.
+    /// Returns the effect that a version would have on this object.
     ///
     /// # Errors
-    /// Why a pass would fail.
+    /// The error with which a reconcile would fail.
     pub(super) async fn play(
         &self,
         context: &Context,
@@ -97,8 +98,8 @@ impl Scene {
         Ok(self.effect(context, &response, &plan, done))
     }
 
-    /// The answer, of a cleanup whether it is done, and what the answer takes of the memory of all calls. What it asks to
-    /// read is not remembered.
+    /// Returns the answer, whether a cleanup is done, and the answer's share of the memory of all calls. Needs are
+    /// not remembered.
     async fn ask<T: Question>(
         &self,
         context: &Context,
@@ -139,7 +140,7 @@ impl Scene {
 
     fn effect(&self, context: &Context, response: &Response, plan: &Plan, done: Option<bool>) -> Effect {
         let (mut deleted, mut left) = (BTreeSet::new(), BTreeSet::new());
-        // While a parent is being deleted the children that are not named stay.
+        // While a parent is being deleted, children that the answer does not name stay.
         let named = plan.named(&|key| context.existing(key));
         for child in self.children.iter().filter(|_| done.is_none()) {
             match removable(&context.config, context.provenance.proof(), &self.parent, child) {
@@ -161,7 +162,7 @@ impl Scene {
     }
 }
 
-/// An answer as it is compared and shown, without what is empty.
+/// Returns an answer in the form that is compared and shown, without empty parts.
 fn shown(response: &Response, plan: &Plan, done: Option<bool>) -> Value {
     let mut keep: Vec<String> = plan.keep.iter().map(ToString::to_string).collect();
     keep.sort();

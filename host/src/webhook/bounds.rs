@@ -1,4 +1,5 @@
-//! How much callers of the webhook may take of the host at a time. Whoever can reach the port can call.
+//! Limits the resources that callers of the webhook can use at a time, since anyone who can reach the port can call
+//! it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,19 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Connections in all, and those of one address: an API server opens one for each review that waits.
+/// Maximum number of connections, in total and per address: an API server opens one per waiting review.
 const CONNECTIONS: usize = 256;
 const CONNECTIONS_OF_ONE: usize = 64;
-/// Bytes of bodies that have arrived, in all.
+/// Maximum total size of received bodies, in bytes.
 const BODIES: usize = 24 << 20;
-/// Bytes that objects under review may take, in all.
+/// Maximum total memory of objects under review, in bytes.
 const OBJECTS: usize = 96 << 20;
-/// Bytes that one object under review may take.
+/// Maximum memory of one object under review, in bytes.
 pub(super) const OBJECT: usize = 64 << 20;
-/// Permits are of so many bytes, since there can be only so many permits.
+/// Bytes per semaphore permit, since the number of permits is limited.
 const UNIT: usize = 1 << 10;
 
-/// See the module. One for the webhook.
+/// The limits of the webhook.
 #[derive(Debug)]
 pub(super) struct Bounds {
     peers: Mutex<HashMap<IpAddr, usize>>,
@@ -36,7 +37,7 @@ impl Default for Bounds {
     }
 }
 
-/// One connection, for as long as it is held.
+/// Counts one connection while it is held.
 #[derive(Debug)]
 pub(super) struct Admitted {
     bounds: Arc<Bounds>,
@@ -56,7 +57,7 @@ impl Drop for Admitted {
 }
 
 impl Bounds {
-    /// A connection, unless there are too many.
+    /// Admits a connection, unless there are too many.
     pub(super) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Admitted> {
         let mut peers = self.peers();
         let all: usize = peers.values().sum();
@@ -71,14 +72,14 @@ impl Bounds {
         })
     }
 
-    /// Room for a piece of a body; it does not wait, since those who hold the room may be waiting for more.
+    /// Reserves room for a part of a body. Does not wait, since those who hold the room may be waiting for more.
     pub(super) fn body(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.bodies)
             .try_acquire_many_owned(units(bytes)?)
             .ok()
     }
 
-    /// Waits for room for an object. There will be some when it is no larger than [`OBJECT`].
+    /// Waits for room for an object. An object no larger than [`OBJECT`] always gets it eventually.
     pub(super) async fn object(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.objects)
             .acquire_many_owned(units(bytes)?)

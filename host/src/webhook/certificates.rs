@@ -1,5 +1,6 @@
-//! The certificate of the webhook, and the authorities of its callers' certificates: mounted files, read again when they change. They may come after the host, as
-//! those of cert-manager do, and what is wrong with them is said and looked at again until it is right.
+//! The webhook's certificate and the CA certificates for its clients: mounted files that are reloaded when they
+//! change. They may be created after the host has started, as cert-manager does. Problems are logged, and the files
+//! are checked again until they are valid.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,12 +19,12 @@ use crate::config::webhook::WebhookConfig;
 use crate::files;
 use crate::telemetry::Instruments;
 
-/// How often the files are looked at. They are small.
+/// How often the files are checked. They are small.
 const PERIOD: Duration = Duration::from_secs(1);
-/// A file that is larger is no certificate.
+/// A larger file is not a certificate.
 const LIMIT: usize = 1 << 20;
 
-/// How the webhook speaks TLS; not at all until there is a certificate.
+/// The TLS configuration of the webhook; none until there is a certificate.
 #[derive(Debug)]
 pub(super) struct Certificates {
     current: RwLock<Option<Arc<ServerConfig>>>,
@@ -41,7 +42,7 @@ struct Contents {
 /// The contents, or why they cannot be read.
 type Files = Result<Contents, String>;
 
-/// When a certificate is valid, in seconds of the Unix epoch.
+/// The validity period of a certificate, in seconds of the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Validity {
     from: i64,
@@ -58,7 +59,7 @@ impl Validity {
         })
     }
 
-    /// Why the API server does not take it at `now`.
+    /// Returns why the API server rejects it at `now`.
     fn problem(self, now: i64) -> Option<String> {
         if now < self.from {
             return Some(format!(
@@ -69,7 +70,7 @@ impl Validity {
         (now > self.to).then(|| format!("the certificate has expired at {}", timestamp(self.to)))
     }
 
-    /// Whether so little is left of its time that it should have been renewed: a tenth, and at most a week.
+    /// Reports whether it should have been renewed: a tenth of its time or less is left, at most a week.
     fn is_ending(self, now: i64) -> bool {
         let margin = ((self.to - self.from) / 10).min(7 * 24 * 3600);
         self.problem(now).is_none() && now > self.to - margin
@@ -84,7 +85,7 @@ impl Certificates {
         }
     }
 
-    /// What the next connection is served with.
+    /// Returns the TLS configuration for the next connection.
     pub(super) fn current(&self) -> Option<Arc<ServerConfig>> {
         self.current
             .read()
@@ -116,7 +117,7 @@ impl Certificates {
                 };
                 read = Some(now);
             }
-            // A certificate that was good ends by itself.
+            // A certificate that was valid may have expired.
             let expired = loaded.and_then(|validity| validity.problem(clock()));
             let problem = match (&refused, expired, loaded) {
                 (Some(reason), expired, Some(_)) => {
@@ -124,7 +125,7 @@ impl Certificates {
                     Some(format!("{reason}; the one before is still in use{expired}"))
                 }
                 (Some(reason), _, None) => Some(format!(
-                    "{reason}; the webhook does not answer until there is one"
+                    "{reason}; the webhook does not answer until there is a valid one"
                 )),
                 (None, expired, _) => {
                     expired.map(|reason| format!("{reason}: the API server does not take it"))
@@ -165,7 +166,9 @@ impl Certificates {
         let chain = CertificateDer::pem_slice_iter(&contents.chain)
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| format!("the certificate cannot be read: {error}"))?;
-        let first = chain.first().ok_or("the certificate's file holds none")?;
+        let first = chain
+            .first()
+            .ok_or("the certificate's file contains no certificate")?;
         let validity =
             Validity::of(first).map_err(|error| format!("the certificate cannot be read: {error}"))?;
         let key = PrivateKeyDer::from_pem_slice(&contents.key)
@@ -200,7 +203,7 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
         roots.add(certificate).map_err(|error| wrong(&error))?;
     }
     if roots.is_empty() {
-        return Err(wrong(&"the file holds no certificate"));
+        return Err(wrong(&"the file contains no certificate"));
     }
     Ok(roots)
 }

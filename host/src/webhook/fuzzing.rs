@@ -1,4 +1,4 @@
-//! The webhook without its server, for fuzz targets. No interface for anybody else.
+//! Parts of the webhook without its server, for fuzz targets only.
 
 use kube::core::DynamicObject;
 use serde_json::Value;
@@ -6,36 +6,36 @@ use serde_json::Value;
 use super::review::{self, Review};
 use super::{Verdict, server, weigh};
 
-/// A review that was understood.
+/// A parsed review.
 #[derive(Debug, PartialEq)]
 pub struct Reviewed {
-    /// What the API server knows it by.
+    /// The UID of the request.
     pub uid: String,
-    /// The group and the kind of what is written.
+    /// The group and the kind of the resource.
     pub kind: (String, String),
-    /// Its namespace, or nothing.
+    /// Its namespace; empty if it has none.
     pub namespace: String,
-    /// Its name, or nothing.
+    /// Its name; empty if it has none.
     pub name: String,
-    /// What the plugin would be asked about; `None`: it is allowed without asking.
+    /// The object to ask the plugin about; `None` when it is allowed without asking.
     pub asked: Option<Asked>,
 }
 
-/// An object that the plugin would be asked about.
+/// An object to ask the plugin about.
 #[derive(Debug, PartialEq)]
 pub struct Asked {
-    /// As it came.
+    /// Its text, as received.
     pub text: String,
-    /// Bytes for which there must be room before a tree of it is made.
+    /// Bytes of memory to reserve before it is parsed.
     pub room: usize,
-    /// The object, or why there is none.
+    /// The parsed object, or the error.
     pub object: Result<DynamicObject, String>,
 }
 
-/// What becomes of a request's body before the plugin is asked.
+/// Processes a request's body up to the call of the plugin.
 ///
 /// # Errors
-/// Why it is no review, or too large to be looked at.
+/// Why it is not a review, or is too large.
 pub fn review(body: &[u8]) -> Result<Reviewed, String> {
     let review = Review::parse(body).map_err(|error| error.to_string())?;
     let asked = review.asked_about().map(|text| {
@@ -53,7 +53,7 @@ pub fn review(body: &[u8]) -> Result<Reviewed, String> {
     })
 }
 
-/// What the API server gets when the resource is allowed, or denied in these words.
+/// Returns the response that allows the resource, or denies it with this message.
 #[must_use]
 pub fn answer(uid: &str, denied: Option<&str>) -> Value {
     let verdict = denied.map_or(Verdict::Allowed, |message| Verdict::Denied(message.to_owned()));

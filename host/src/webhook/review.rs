@@ -1,5 +1,5 @@
-//! What the API server asks, as text. Of an object only what a decision needs is read, and a tree of it is made last, when
-//! the plugin is really to be asked: a tree can be a hundred times as large as its text.
+//! Parses admission reviews. Of an object only the fields needed for a decision are read from its text; it is
+//! parsed completely only when the plugin is called, since the parsed form can be a hundred times as large.
 
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 
-/// A review, of which nothing is copied.
+/// A review that borrows from the request's body.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Review<'a> {
     pub(super) uid: String,
@@ -22,14 +22,14 @@ pub(super) struct Review<'a> {
     old_object: Option<&'a str>,
 }
 
-/// Why there is no review. Nothing of it is the plugin's.
+/// Why the body is not a review. Contains no output of the plugin.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReviewError {
-    #[error("it is no JSON: {0}")]
+    #[error("invalid JSON: {0}")]
     Json(String),
     #[error("`apiVersion` is {0:?}, expected {API_VERSION}")]
     Version(String),
-    #[error("`{0}` is missing, or is not what it should be")]
+    #[error("`{0}` is missing or invalid")]
     Field(&'static str),
 }
 
@@ -46,12 +46,12 @@ struct Going {
 }
 
 impl<'a> Review<'a> {
-    /// Reads one.
+    /// Parses a review.
     ///
     /// # Errors
-    /// When it is none of the version that is known here.
+    /// When the body is not a review of the supported version.
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, ReviewError> {
-        // So that all that follows looks at valid JSON. It may be deep: nothing here goes down by calling itself.
+        // Ensures that all later code works on valid JSON. It may be deeply nested: nothing here recurses.
         serde_json::from_slice::<IgnoredAny>(body).map_err(|error| ReviewError::Json(error.to_string()))?;
         let text = std::str::from_utf8(body).map_err(|error| ReviewError::Json(error.to_string()))?;
         let version: String = read(member(text, "apiVersion"), "apiVersion")?;
@@ -89,8 +89,9 @@ impl<'a> Review<'a> {
         Ok(review)
     }
 
-    /// The object, when the plugin is to be asked about it. Not when the resource is going, or what the user wants stays
-    /// as it was: else a resource from before the webhook could lose its finalizers no more.
+    /// Returns the object if the plugin must be asked about it: not when the resource is being deleted or its
+    /// desired state is unchanged. Otherwise the finalizers of a resource from before the webhook could not be
+    /// removed.
     pub(super) fn asked_about(&self) -> Option<&'a str> {
         let writes = matches!(self.operation.as_str(), "CREATE" | "UPDATE") && self.subresource.is_empty();
         let object = self.object.filter(|_| writes && !self.is_going())?;
@@ -111,7 +112,8 @@ fn read<T: serde::de::DeserializeOwned>(value: Option<&str>, field: &'static str
         .ok_or(ReviewError::Field(field))
 }
 
-/// What a resource says that is the user's to say, as text: the API server writes equal objects equally.
+/// Returns the parts of a resource that the user controls, as text: the API server serializes equal objects
+/// identically.
 fn wants(object: &str) -> Vec<(String, &str)> {
     let mut wants: Vec<(String, &str)> = Vec::new();
     for (key, value) in members(object) {
@@ -128,7 +130,8 @@ fn wants(object: &str) -> Vec<(String, &str)> {
     wants
 }
 
-/// An object in the form in which plugins are asked. It takes no more memory than its text weighs.
+/// Parses an object into the form in which plugins get it. It takes no more memory than `weigh` computes for its
+/// text.
 pub(super) fn object(text: &str) -> Result<DynamicObject, serde_json::Error> {
     let (mut types, mut metadata, mut data) = (TypeMeta::default(), ObjectMeta::default(), Map::new());
     for (key, value) in members(text) {
@@ -154,7 +157,7 @@ fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
         .map(|(_, value)| value)
 }
 
-/// The members of an object in valid JSON, each value as its text; none of what is no object.
+/// Returns the members of a JSON object, each value as its text; none when the value is not an object.
 fn members(object: &str) -> Members<'_> {
     let at = object.find('{').map_or(object.len(), |open| open + 1);
     let is_object = object.trim_start().starts_with('{');
@@ -182,7 +185,7 @@ impl<'a> Iterator for Members<'a> {
         }
         let end = end_of_value(bytes, start);
         let key = self.text.get(start..end)?;
-        // Half of a character, as in "\ud800", makes no text: such a key stands as it is written.
+        // A lone surrogate such as "\ud800" is not a valid string: such a key is compared as written.
         let key = serde_json::from_str(key).unwrap_or_else(|_| key.to_owned());
         let start = skip(bytes, end, between);
         let end = end_of_value(bytes, start);
@@ -196,7 +199,7 @@ fn skip(bytes: &[u8], from: usize, what: impl Fn(u8) -> bool) -> usize {
     from + rest.iter().take_while(|byte| what(**byte)).count()
 }
 
-/// Where the value that begins at `start` ends.
+/// Returns the end of the value that begins at `start`.
 fn end_of_value(bytes: &[u8], start: usize) -> usize {
     let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
     for (at, &byte) in bytes.iter().enumerate().skip(start) {
@@ -209,7 +212,7 @@ fn end_of_value(bytes: &[u8], start: usize) -> usize {
             b'{' | b'[' => depth += 1,
             b'}' | b']' if depth == 1 => return at + 1,
             b'}' | b']' if depth > 1 => depth -= 1,
-            // A number or a word ends where something else begins.
+            // A number or a literal ends at the next delimiter.
             b'}' | b']' | b',' if depth == 0 => return at,
             _ if depth == 0 && byte.is_ascii_whitespace() => return at,
             _ => {}
@@ -293,7 +296,7 @@ mod tests {
     #[test]
     fn what_is_no_review_is_refused() {
         for (body, expected) in [
-            ("", "no JSON"),
+            ("", "invalid JSON"),
             ("[]", "`apiVersion`"),
             ("{}", "`apiVersion`"),
             (r#"{"apiVersion": "admission.k8s.io/v1beta1"}"#, "v1beta1"),
@@ -304,7 +307,7 @@ mod tests {
             ),
             (
                 r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "1""#,
-                "no JSON",
+                "invalid JSON",
             ),
         ] {
             let error = Review::parse(body.as_bytes()).unwrap_err().to_string();

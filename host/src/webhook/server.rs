@@ -27,34 +27,34 @@ use crate::config::webhook::WebhookConfig;
 use crate::metrics::Metrics;
 use crate::telemetry::Instruments;
 
-/// Where reviews are sent.
+/// The path for reviews.
 pub const PATH: &str = "/validate";
-/// How long a client may take for its handshake, for each request's head, and for its body.
+/// Timeout of a client's handshake, of each request's head, and of its body.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The API server waits no longer by itself.
+/// The API server's own maximum timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
-/// Two versions of an object, each of which etcd limits to 1.5 MiB. The API server limits what is sent to it to 3 MiB.
+/// Two versions of an object, each limited to 1.5 MiB by etcd. The API server limits requests to itself to 3 MiB.
 const MAX_BODY: usize = 3 << 20;
-/// What a request's head may take.
+/// Maximum size of a request's head.
 const MAX_HEAD: usize = 64 << 10;
 
-/// The webhook cannot be served.
+/// Why the webhook cannot be served.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    /// The address cannot be listened to.
+    /// The address cannot be used.
     #[error("cannot listen on {address} for the webhook: {error}; choose another as `webhook.address`")]
     Listen {
-        /// As configured.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
 }
 
-/// Listens from now on, and answers as soon as the certificate's files are right, until the process ends.
+/// Listens, and answers requests as soon as the certificate's files are valid, until the process ends.
 ///
 /// # Errors
-/// When the address cannot be listened to.
+/// When the address cannot be used.
 pub async fn start(
     config: WebhookConfig,
     door: Arc<Door>,
@@ -74,7 +74,9 @@ pub async fn start(
         verifies: config.client_ca.is_some(),
     });
     if !server.verifies {
-        info!("the webhook answers whoever reaches it: --client-ca makes it ask for a certificate");
+        info!(
+            "the webhook answers every caller that reaches it; set --client-ca to require a client certificate"
+        );
     }
     tokio::spawn(certificates.follow(config, instruments));
     tokio::spawn(async move {
@@ -86,12 +88,12 @@ pub async fn start(
                         Some(admitted) => {
                             tokio::spawn(Arc::clone(&server).serve(stream, admitted));
                         }
-                        None => debug!(%peer, "too many connections for the webhook: this one is closed"),
+                        None => debug!(%peer, "too many connections for the webhook: closing this one"),
                     }
                 }
                 Err(error) => {
-                    // Such as too many open files: others end meanwhile.
-                    warn!(%error, "cannot take a connection for the webhook");
+                    // For example too many open files: wait until other connections have ended.
+                    warn!(%error, "cannot accept a connection for the webhook");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -100,25 +102,25 @@ pub async fn start(
     Ok(())
 }
 
-/// What every connection needs.
+/// The state that all connections share.
 struct Server {
     door: Arc<Door>,
     metrics: Arc<Metrics>,
     bounds: Arc<Bounds>,
     certificates: Arc<Certificates>,
-    /// Whether every caller has shown a certificate.
+    /// Whether every caller has shown a verified certificate.
     verifies: bool,
 }
 
 impl Server {
     async fn serve(self: Arc<Self>, stream: TcpStream, _admitted: Admitted) {
         let Some(tls) = self.certificates.current() else {
-            return debug!("a connection for the webhook is closed: there is no certificate");
+            return debug!("closing a connection for the webhook: there is no certificate");
         };
         let handshake = TlsAcceptor::from(tls).accept(stream);
         let stream = match tokio::time::timeout(PATIENCE, handshake).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return debug!(%error, "a connection for the webhook ended in its handshake"),
+            Ok(Err(error)) => return debug!(%error, "the handshake of a connection for the webhook failed"),
             Err(_elapsed) => return debug!("a connection for the webhook did not finish its handshake"),
         };
         let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request).await) });
@@ -164,7 +166,7 @@ impl Server {
             Err(error) => {
                 return plain(
                     StatusCode::BAD_REQUEST,
-                    &format!("this is no AdmissionReview: {error}"),
+                    &format!("not an AdmissionReview: {error}"),
                 );
             }
         };
@@ -193,7 +195,7 @@ impl Server {
         }
     }
 
-    /// All of a body, and the room that it takes.
+    /// Reads a whole body, and returns it with its reservation.
     async fn body(
         &self,
         request: Request<Incoming>,
@@ -235,7 +237,7 @@ impl Server {
     }
 }
 
-/// The AdmissionReview with the answer.
+/// Returns the AdmissionReview with the response.
 pub(super) fn response(uid: &str, verdict: &Verdict) -> Value {
     let mut response = json!({ "uid": uid, "allowed": matches!(verdict, Verdict::Allowed) });
     if let Verdict::Denied(message) = verdict {
@@ -245,7 +247,7 @@ pub(super) fn response(uid: &str, verdict: &Verdict) -> Value {
     json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response })
 }
 
-/// How long the API server waits, as it says itself: `timeout=10s`.
+/// Returns the API server's timeout, which it sends as `timeout=10s`.
 fn timeout(query: &str) -> Duration {
     let given = query.split('&').find_map(|pair| pair.strip_prefix("timeout="));
     let given = given.and_then(|text| text.parse::<jiff::SignedDuration>().ok());

@@ -1,11 +1,11 @@
-//! Delays between tries of one failing object.
+//! Delays between attempts for one failing object.
 
 use std::time::Duration;
 
 use crate::config::BackoffConfig;
 
-/// The delay after so many failures in a row: doubled each time up to the maximum, then cut by up to a quarter at
-/// random, so that objects that failed together do not all come back together.
+/// Returns the delay after this many consecutive failures: doubled each time up to the maximum, then shortened by
+/// up to a quarter at random, so that objects that failed together are not all retried together.
 #[must_use]
 pub fn delay(config: &BackoffConfig, failures: u32) -> Duration {
     let doublings = failures.saturating_sub(1).min(31);
@@ -13,7 +13,7 @@ pub fn delay(config: &BackoffConfig, failures: u32) -> Duration {
     jittered(full, 0.25)
 }
 
-/// A time cut at random by up to this part of it, so that what began together does not go on together.
+/// Shortens a time at random by up to this fraction, so that tasks that began together drift apart.
 #[must_use]
 pub fn jittered(time: Duration, part: f64) -> Duration {
     // Without randomness there is no jitter, which is no reason to fail.

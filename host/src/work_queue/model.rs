@@ -1,5 +1,5 @@
-//! Random sequences against a model that is too simple to be wrong: nothing marked is forgotten, nobody has a parent
-//! twice, and a worker learns of all that happened.
+//! Checks random sequences against a very simple model: no enqueued parent is lost, no parent is given to two
+//! workers, and a worker gets all reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Op {
     Mark(usize, Trigger),
-    /// A timer that is due, or one that is far off.
+    /// A timer that is due, or one in the distant future.
     MarkAt(usize, bool),
     Next,
-    /// Whether the echoes among the marks are dropped.
+    /// Whether own writes among the reasons are dropped.
     Done(usize, bool),
 }
 
@@ -36,7 +36,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What is an echo here.
+/// The reason that counts as an own write here.
 fn is_echo(trigger: &Trigger) -> bool {
     *trigger == Trigger::Related
 }
@@ -71,7 +71,7 @@ impl Model {
         self.marks.keys().all(|parent| self.running.contains(parent))
     }
 
-    /// A queue has handed this out.
+    /// Records that the queue has given out this work.
     fn take(&mut self, work: &Work) -> Result<(), TestCaseError> {
         let parent: usize = work.parent.name.parse().unwrap();
         prop_assert!(self.running.insert(parent), "{parent} was handed out twice");
@@ -87,7 +87,7 @@ impl Model {
 }
 
 proptest! {
-    // Below `MAX_TRIGGERS`, so that each mark is kept apart.
+    // Fewer than `MAX_TRIGGERS`, so that each reason is kept separately.
     #[test]
     fn what_is_handed_out_is_what_was_marked(ops in prop::collection::vec(op(), 1..MAX_TRIGGERS)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -116,7 +116,7 @@ proptest! {
                     }
                 }
                 Op::Done(parent, echoes) => {
-                    // A worker is done with what it has, and only with that.
+                    // A worker finishes only a parent that it has.
                     if !model.running.remove(&parent) {
                         continue;
                     }
@@ -132,7 +132,7 @@ proptest! {
             let waiting = model.marks.keys().filter(|parent| !model.running.contains(parent)).count();
             prop_assert_eq!(queue.backlog().0, waiting);
         }
-        // Nothing is left behind.
+        // Nothing is left over.
         for parent in std::mem::take(&mut model.running) {
             queue.done(&name(parent), |_| false);
         }

@@ -154,7 +154,7 @@ pub(super) async fn follow(inner: &Inner, source: &Source, retry: &mut Retry) ->
         if keep.has_changed().unwrap_or(false) {
             let wanted = keep.borrow_and_update().clone();
             if !filled_under.covers(&wanted) {
-                debug!(kind = %inner.scope.kind, "more of this kind is needed: listing anew");
+                debug!(kind = %inner.scope.kind, "more of this kind is needed: listing again");
                 position = Position::start();
             }
             filled_under = wanted;
@@ -192,7 +192,7 @@ pub(super) async fn follow(inner: &Inner, source: &Source, retry: &mut Retry) ->
             Trouble::Refused(message) => return message,
             Trouble::NotServed => return KindError::Unknown(inner.scope.kind.clone()).to_string(),
             Trouble::Outdated => {
-                debug!(kind = %inner.scope.kind, "too much has changed meanwhile: listing anew");
+                debug!(kind = %inner.scope.kind, "the last resource version has expired: listing again");
                 inner.metrics.watch_restarted(&inner.scope.kind);
                 position = Position::start();
                 tokio::time::sleep(retry.delay(sent, LAST_DELAY_AWAY, None)).await;

@@ -62,7 +62,7 @@ fn heard<E: Error>(reach: &Reach, failure: Option<&E>) {
             });
             drop(away);
             warn!(
-                "the API server cannot be reached: {}; everything is tried again until it answers",
+                "the API server cannot be reached: {}; retrying until it answers",
                 chain(error)
             );
             tokio::spawn(say_when_back(reach.clone()));

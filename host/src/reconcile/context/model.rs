@@ -1,5 +1,5 @@
-//! Passes, edits by others, and a watch that repeats everything late, in random order: every change that no pass has
-//! seen makes one, and the echo of own writes makes none.
+//! Runs reconciles, edits by others, and a delayed watch in random order, and checks that every unseen change
+//! causes a reconcile and that own writes cause none.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ enum Op {
     EditParent,
     /// Somebody changes the child.
     EditChild,
-    /// The watch tells of the next change.
+    /// The watch delivers the next change.
     Deliver,
     StartPass,
     WriteChild,
@@ -35,7 +35,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the watch will tell.
+/// A pending watch event.
 enum Event {
     Parent(Box<DynamicObject>),
     Child(u128),
@@ -48,16 +48,16 @@ struct World {
     /// The version at which somebody else last changed the child.
     foreign: u128,
     events: VecDeque<Event>,
-    // What the host knows.
+    // The host's knowledge.
     parent: DynamicObject,
     child: u128,
     memory: Memory,
     marks: Vec<Trigger>,
     running: bool,
-    /// A pass writes one status.
+    /// A reconcile writes the status once.
     wrote_status: bool,
     passes: usize,
-    /// What the last pass was made of.
+    /// The input of the last reconcile.
     seen_spec: Option<u32>,
     seen_child: u128,
 }
@@ -107,7 +107,7 @@ impl World {
             Op::WriteChild if self.running => {
                 self.version += 1;
                 self.memory.written.insert(child().identity(), self.version);
-                // The answer goes into the cache, and the plugin is asked on it in this very pass.
+                // The result is stored in the cache, and the plugin is called with it in the same reconcile.
                 (self.child, self.seen_child) = (self.version, self.version);
                 self.events.push_back(Event::Child(self.version));
             }
@@ -135,7 +135,7 @@ impl World {
             None => return,
             Some(Event::Parent(object)) => {
                 let at = version(&object);
-                // Never an older version over a newer one.
+                // Never replace a newer version by an older one.
                 if at > version(&self.parent) {
                     self.parent = *object;
                 }
@@ -149,13 +149,13 @@ impl World {
                 }
             }
         };
-        // While a pass is under way, what it writes is not known yet.
+        // During a reconcile its writes are not known yet.
         if self.running || !self.memory.is_echo(&trigger) {
             self.marks.push(trigger);
         }
     }
 
-    /// The parent as the server has it.
+    /// Returns the parent as the server has it.
     fn served(&self) -> DynamicObject {
         parent(self.version, self.spec, self.status)
     }

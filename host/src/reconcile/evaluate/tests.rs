@@ -8,7 +8,7 @@ use super::*;
 use crate::plugin::contract::{Description, Kind, Related};
 use crate::reconcile::needs::{Rights, Wanted};
 
-/// Objects by their names; what is called `locked` cannot be read.
+/// Objects by name; the one called `locked` cannot be read.
 struct Shelf(Description);
 
 impl Shelf {
@@ -55,10 +55,10 @@ fn need(name: &str) -> Need {
     }
 }
 
-/// What came of it, what was related in each call, and what was remembered, by the ids.
+/// The result, the related objects of each call, and the remembered needs, by ids.
 type Told = (Result<Response, String>, Vec<Vec<String>>, Vec<Vec<String>>);
 
-/// Evaluates with a plugin that answers a call, by the number of it, with these needs.
+/// Evaluates with a plugin that answers each call, by its number, with these needs.
 async fn told(known: &[&str], plugin: impl Fn(usize) -> Result<Vec<Need>, CallError>) -> Told {
     let (calls, remembered) = (Mutex::new(Vec::new()), RefCell::new(Vec::new()));
     let parent = object("parent");
@@ -94,7 +94,7 @@ async fn told(known: &[&str], plugin: impl Fn(usize) -> Result<Vec<Need>, CallEr
     (outcome, calls.into_inner().unwrap(), remembered.into_inner())
 }
 
-/// What a plugin would answer that needs these.
+/// Returns an answer with these needs.
 fn needs(names: &[&str]) -> Result<Vec<Need>, CallError> {
     Ok(names.iter().map(|name| need(name)).collect())
 }
@@ -156,7 +156,7 @@ async fn needs_that_never_settle_are_an_error_after_the_last_iteration() {
             .starts_with("the plugin asked for other objects 4 times")
     );
     assert_eq!(calls.len(), MAX_ITERATIONS + 1);
-    // As late as it may settle.
+    // The last call in which it may settle.
     let late = |call: usize| needs(&[["a", "b", "c", "d", "d"][call]]);
     assert!(told(&[], late).await.0.is_ok());
 }

@@ -1,12 +1,12 @@
-//! The part of a status that one field manager set, by `metadata.managedFields`.
+//! The part of a status that one field manager set, according to `metadata.managedFields`.
 
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
-/// What of an object's status this manager owns.
+/// Returns the part of an object's status that this manager owns.
 ///
-/// Source: the format `FieldsV1` of `metav1.ManagedFieldsEntry`: `f:name` is a field, `k:{...}` an element of a list by
-/// its key, `v:...` one by its value; what has nothing below it is owned whole.
+/// Source: the format `FieldsV1` of `metav1.ManagedFieldsEntry`: `f:name` is a field, `k:{...}` a list element by
+/// its key, `v:...` one by its value; an entry without children is owned completely.
 pub(super) fn status(object: &DynamicObject, manager: &str) -> Map<String, Value> {
     let status = object.data.get("status").unwrap_or(&Value::Null);
     let mut own = Value::Object(Map::new());
@@ -68,7 +68,7 @@ fn is_element(element: &Value, name: &str) -> bool {
     }
 }
 
-/// Two entries of one manager: its applies and its updates.
+/// Merges the entries of one manager: its applies and its updates.
 fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {

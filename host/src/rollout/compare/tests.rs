@@ -30,7 +30,7 @@ fn object(name: &str) -> ObjectName {
     ObjectName::parse(name)
 }
 
-/// The verdict on findings about objects with ten children each.
+/// Returns the verdict on results for objects with ten children each.
 fn verdict(findings: impl IntoIterator<Item = Finding>) -> Verdict {
     let mut all = Findings::default();
     for (index, finding) in findings.into_iter().enumerate() {
@@ -173,7 +173,7 @@ fn a_diff_has_its_bounds_and_no_secret_in_it() {
     assert!(diff.ends_with("more lines"), "{diff}");
 }
 
-/// Regression: what was said of each parent held the differences of all.
+/// Regression: the message for each parent contained the differences of all.
 #[test]
 fn each_object_is_blamed_with_its_own_difference_and_no_other() {
     let deletes = |image: &str| {
