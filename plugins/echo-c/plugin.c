@@ -110,7 +110,7 @@ bool exports_operator_host_plugin_reconciler_reconcile(request_t *request, respo
   for (int number = 0; number < wanted; number++) {
     json pod = find(request, name, number);
     if (json_is_there(pod) && is_finished(pod)) {
-      // Left out, so that the host deletes it; the next pass makes it anew.
+      // Leave it out: the host deletes it, and the next reconcile recreates it.
     } else if (json_is_there(pod) && is_terminating(pod)) {
       keep(response, pod);
     } else {

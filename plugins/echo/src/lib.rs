@@ -36,7 +36,7 @@ operator_plugin::register!(PLUGIN);
 
 fn reconcile(request: &Request<EchoSpec, EchoStatus>) -> Result<Response<EchoStatus>, Failure> {
     let Parent { name, spec, .. } = &request.parent;
-    // A pod that has ended (it was evicted) is left out, so that the host deletes it; the next pass makes it anew.
+    // Leave out a pod that has ended (it was evicted): the host deletes it, and the next reconcile recreates it.
     let names = (0..spec.replicas).map(|i| format!("{name}-pod-{i}"));
     let names = names.filter(|pod| !request.child(POD, pod).is_some_and(Object::is_finished_pod));
     let pods = names.map(|pod| {

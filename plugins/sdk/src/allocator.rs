@@ -1,9 +1,9 @@
-//! The C library's allocator, ten times smaller: the one that comes with wasi-libc is a tenth of a small plugin.
+//! A replacement for the C library's allocator, a tenth of its size: wasi-libc's is a tenth of a small plugin.
 //!
-//! A plugin's instance lives for one call on one thread, so little is asked of it. Blocks are powers of two; one
-//! that is freed waits in its size's list for the next of that size; memory is never given back. At worst half of
-//! each block is unused. Rust's standard library allocates through these symbols on WASI, and the linker takes
-//! the C library's only where a program has none.
+//! A plugin's instance lives for one call on one thread, so the requirements are low. Block sizes are powers of
+//! two; a freed block goes to its size's free list; memory is never returned. At worst half of each block is
+//! unused. Rust's standard library allocates through these symbols on WASI, and the linker uses the C library's
+//! only in programs that define none.
 
 use core::arch::wasm32::{memory_grow, memory_size};
 use core::cell::UnsafeCell;
@@ -12,26 +12,27 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 
 const PAGE: usize = 65_536;
-/// What stands before each block. Also the alignment of all blocks, which is enough for every type but C's
-/// `long double`; who wants more asks `aligned_alloc`. Small, since a JSON document is hundreds of short texts.
+/// The header before each block. Its size is also the alignment of all blocks, which suffices for every type except
+/// C's `long double`; `aligned_alloc` provides more. It is small, since a JSON document consists of hundreds of
+/// short strings.
 const HEADER: usize = 8;
-/// The smallest block, header included, is 2⁴ bytes; the largest, 2³¹.
+/// The smallest block, including its header, is 2⁴ bytes; the largest, 2³¹.
 const MIN_CLASS: usize = 4;
 const MAX_CLASS: usize = 31;
-/// What a call can have without growing its memory, which costs the host two changes of page tables and as many
-/// interrupts of its other processors. Zeroes, so it is no part of the file.
+/// Memory that a call can use without growing, which costs the host two page table changes and as many interrupts
+/// of its other processors. It is zeroed, so it takes no space in the file.
 const FIRST: usize = 256 << 10;
-/// The error number `ENOMEM` of WASI.
+/// WASI's error number `ENOMEM`.
 const OUT_OF_MEMORY: c_int = 48;
 
 #[repr(C, align(8))]
 struct Header {
     class: usize,
-    /// Where the block begins: before this header, when the block is aligned to more than [`HEADER`].
+    /// The start of the block. It is before this header if the block is aligned to more than [`HEADER`].
     start: *mut Free,
 }
 
-/// A block that waits for its next use.
+/// A free block.
 struct Free {
     next: *mut Free,
 }
@@ -63,7 +64,7 @@ unsafe impl Sync for First {}
 static MEMORY: First = First(UnsafeCell::new(MaybeUninit::uninit()));
 
 impl Heap {
-    /// A block of 2^class bytes, aligned to [`HEADER`]; null when the memory's limit is reached.
+    /// Returns a block of 2^class bytes, aligned to [`HEADER`]; null when the memory limit is reached.
     fn take(&mut self, class: usize) -> *mut Free {
         let first = self.free[class];
         if !first.is_null() {
@@ -77,7 +78,7 @@ impl Heap {
             self.end = self.fresh + FIRST;
         }
         if self.end - self.fresh < size {
-            // Growing is dear, so by an eighth at a time; near the limit, by what it takes.
+            // Growing is expensive, so grow by an eighth; near the limit, by the required size.
             let least = size.div_ceil(PAGE);
             let mut pages = least.max(memory_size(0) / 8);
             let mut old = memory_grow(0, pages);
@@ -88,7 +89,8 @@ impl Heap {
             if old == usize::MAX {
                 return null_mut();
             }
-            // The rest of the last growth goes on when nobody else grew the memory between; else it is lost.
+            // The rest of the last growth stays usable if nobody else grew the memory in between; otherwise it is
+            // lost.
             if old * PAGE != self.end {
                 self.fresh = old * PAGE;
             }
@@ -154,7 +156,7 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     block
 }
 
-/// C's `aligned_alloc`: the alignment is a power of two.
+/// C's `aligned_alloc`; the alignment is a power of two.
 #[unsafe(no_mangle)]
 extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     allocate(size, align)

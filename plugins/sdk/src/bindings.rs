@@ -1,5 +1,5 @@
-//! What `wit-bindgen` makes of the world in `wit/`. Its records are the crate's own types: their constructors
-//! stand in `response.rs`.
+//! The bindings that `wit-bindgen` generates for the world in `wit/`. Its records are the crate's own types;
+//! `response.rs` contains their constructors.
 
 #![allow(missing_docs, unreachable_pub, clippy::all)]
 

@@ -1,6 +1,6 @@
 //! The command form: one JSON document on standard input, one on standard output.
 //!
-//! The documents are those of the host's `CommandInput` and `CommandOutput`.
+//! The documents have the format of the host's `CommandInput` and `CommandOutput`.
 
 use std::io::{Read, Write, stdin, stdout};
 use std::process::ExitCode;
@@ -13,8 +13,8 @@ use crate::response::{
     Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, Need, ObjectRef,
 };
 
-/// Answers one call. When the input is not of the contract, the exit code is not zero and standard error says
-/// why.
+/// Answers one call. If the input violates the contract, writes the reason to standard error and returns a nonzero
+/// exit code.
 pub fn run<R: Registered>() -> ExitCode {
     match answer::<R>() {
         Ok(()) => ExitCode::SUCCESS,
@@ -81,12 +81,12 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// The crate made the text from a value in the first place.
+/// The crate itself serialized the text from a value.
 fn parse(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
-/// An object whose fields without a value are absent, as in the contract.
+/// Creates an object that omits fields without a value, as the contract requires.
 fn record<const N: usize>(fields: [(&str, Value); N]) -> Value {
     let present = fields.into_iter().filter(|(_, value)| !value.is_null());
     Value::Object(

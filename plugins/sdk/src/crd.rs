@@ -1,12 +1,12 @@
-//! What a CustomResourceDefinition says beside the types of spec and status.
+//! The parts of a CustomResourceDefinition that are not derived from the types of spec and status.
 
-// Made natively and compiled in as text: the code that makes it would double the size of a small plugin.
+// Generated natively and compiled in as text: the generator would double the size of a small plugin.
 #[cfg(not(target_family = "wasm"))]
 mod generate;
 #[cfg(not(target_family = "wasm"))]
 mod structural;
 
-/// What the types do not say.
+/// The settings that the types do not contain.
 #[cfg_attr(
     target_family = "wasm",
     allow(dead_code, reason = "only the native build makes the text")
@@ -33,7 +33,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// A column of texts: its title and the path of its values, such as `.status.phase`.
+    /// Creates a column of strings, from its title and the path of its values, such as `.status.phase`.
     #[must_use]
     pub const fn string(title: &'static str, path: &'static str) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Column {
         }
     }
 
-    /// A column of whole numbers.
+    /// Creates a column of integers.
     #[must_use]
     pub const fn integer(title: &'static str, path: &'static str) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Column {
         }
     }
 
-    /// A column of `true` and `false`.
+    /// Creates a column of booleans.
     #[must_use]
     pub const fn boolean(title: &'static str, path: &'static str) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl Column {
         }
     }
 
-    /// A column of times, shown as ages.
+    /// Creates a column of times, shown as ages.
     #[must_use]
     pub const fn date(title: &'static str, path: &'static str) -> Self {
         Self {

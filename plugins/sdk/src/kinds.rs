@@ -1,6 +1,6 @@
-//! The kinds that most operators make.
+//! The kinds that most operators create.
 
-/// A kind as it stands in a manifest.
+/// A kind as written in a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// `v1` or `group/version`.
@@ -10,7 +10,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// A kind by its API version and name.
+    /// Creates a kind from its API version and name.
     #[must_use]
     pub const fn new(api_version: &'static str, kind: &'static str) -> Self {
         Self { api_version, kind }

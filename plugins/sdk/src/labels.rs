@@ -1,4 +1,4 @@
-//! Labels, and the selectors that pick what has them.
+//! Labels, and the selectors that match them.
 
 use serde::{Serialize, Serializer};
 
@@ -19,27 +19,27 @@ use crate::object::Object;
 pub struct Labels(Vec<(&'static str, String)>);
 
 impl Labels {
-    /// One label. A value may have at most 63 letters, digits, `-`, `_` and `.`.
+    /// Creates a set of one label. A value may have at most 63 letters, digits, `-`, `_` and `.`.
     #[must_use]
     pub fn new(key: &'static str, value: impl Into<String>) -> Self {
         Self(vec![(key, value.into())])
     }
 
-    /// And one more.
+    /// Adds another label.
     #[must_use]
     pub fn and(mut self, key: &'static str, value: impl Into<String>) -> Self {
         self.0.push((key, value.into()));
         self
     }
 
-    /// As `kubectl get -l` and [`Need::selected`](crate::Need::selected) take them.
+    /// Returns a selector in the syntax of `kubectl get -l` and [`Need::selected`](crate::Need::selected).
     #[must_use]
     pub fn query(&self) -> String {
         let pairs = self.0.iter().map(|(key, value)| format!("{key}={value}"));
         pairs.collect::<Vec<_>>().join(",")
     }
 
-    /// Whether an object has all of them.
+    /// Reports whether an object has all of the labels.
     #[must_use]
     pub fn select(&self, object: &Object) -> bool {
         self.0.iter().all(|(key, value)| object.label(key) == Some(value))

@@ -84,7 +84,7 @@ pub use serde_json::{Value, json};
 #[cfg(feature = "yaml")]
 pub use template::Template;
 
-/// All that a plugin's source usually names.
+/// The names that a plugin's source usually needs.
 pub mod prelude {
     pub use crate::{
         CONFIG_MAP, CleanupResponse, Column, Condition, DEPLOYMENT, Event, Failure, GeneratedSecret, Kind,
@@ -93,9 +93,9 @@ pub mod prelude {
     };
 }
 
-/// Makes the crate a plugin: exports what the host calls.
+/// Makes the crate a plugin: exports the functions that the host calls.
 ///
-/// Takes the name of a constant, a [`Plugin`]. The plugin's name and version are those of the crate.
+/// Takes the name of a constant of type [`Plugin`]. The plugin's name and version are those of the crate.
 #[macro_export]
 macro_rules! register {
     ($plugin:ident) => {
@@ -107,7 +107,7 @@ macro_rules! register {
             const VERSION: &'static str = ::core::env!("CARGO_PKG_VERSION");
 
             const CRD: &'static str = {
-                // The tests make the file when it is missing, so they do without it.
+                // The tests create the file when it is missing, so they must compile without it.
                 #[cfg(not(test))]
                 const TEXT: &str = ::core::include_str!(::core::concat!(
                     ::core::env!("CARGO_MANIFEST_DIR"),
@@ -139,7 +139,7 @@ macro_rules! register {
     };
 }
 
-/// An export that takes a request, whose fields the canonical ABI hands over one by one.
+/// Defines an export that takes a request, whose fields the canonical ABI passes one by one.
 #[cfg(not(feature = "command"))]
 #[doc(hidden)]
 #[macro_export]
@@ -180,11 +180,11 @@ macro_rules! __call {
     };
 }
 
-/// What [`register!`] expands to: the component's exports, or a `main` for the command form. A native build,
-/// as in `cargo test`, exports nothing.
+/// The expansion of [`register!`]: the component's exports, or a `main` for the command form. A native build, as in
+/// `cargo test`, exports nothing.
 ///
-/// `wit-bindgen` would also export functions that free what was answered. It goes with all the rest of the sandbox, and
-/// they are 4 KB of the plugin and a part of each call.
+/// `wit-bindgen` would also export functions that free the answer. It is freed with the whole sandbox, and they
+/// would add 4 KB to the plugin and time to each call.
 #[cfg(not(feature = "command"))]
 #[doc(hidden)]
 #[macro_export]
@@ -217,7 +217,7 @@ macro_rules! __export {
     };
 }
 
-/// For the macros alone.
+/// Only for the macros.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::bindings::*;

@@ -1,4 +1,4 @@
-//! Lines in the host's log, with the parent's reference and the plugin's digest beside them.
+//! Log lines for the host's log, where they get the parent's reference and the plugin's digest.
 
 #[cfg(all(target_family = "wasm", not(feature = "command")))]
 use crate::bindings::operator_host::plugin::logging;
@@ -9,7 +9,7 @@ macro_rules! levels {
         pub fn $name(message: &str) {
             #[cfg(all(target_family = "wasm", not(feature = "command")))]
             logging::log(logging::Level::$level, message);
-            // A command's log is its standard error; so is that of a native test.
+            // A command logs to standard error, and so does a native test.
             #[cfg(not(all(target_family = "wasm", not(feature = "command"))))]
             eprintln!("{}: {message}", stringify!($name));
         }
@@ -17,12 +17,12 @@ macro_rules! levels {
 }
 
 levels! {
-    /// Logs one line for those who debug this plugin.
+    /// Logs one line for debugging this plugin.
     debug Debug
-    /// Logs one line about what went as it should.
+    /// Logs one line about normal operation.
     info Info
-    /// Logs one line about what may need attention.
+    /// Logs one line about something that may need attention.
     warn Warn
-    /// Logs one line about what failed.
+    /// Logs one line about a failure.
     error Error
 }

@@ -1,12 +1,12 @@
-//! JSON without its white space, at compile time: a file that people read costs twice its content.
+//! Removes the white space of JSON at compile time: the readable form is twice as large.
 
-/// How long the text is without the white space between its tokens.
+/// Returns the length of the text without the white space between its tokens.
 #[must_use]
 pub const fn minified_len(text: &str) -> usize {
     minify_into(text, &mut [])
 }
 
-/// The text without the white space between its tokens; `N` is its [`minified_len`].
+/// Returns the text without the white space between its tokens; `N` is its [`minified_len`].
 #[must_use]
 pub const fn minified<const N: usize>(text: &str) -> [u8; N] {
     let mut out = [0; N];
@@ -14,7 +14,7 @@ pub const fn minified<const N: usize>(text: &str) -> [u8; N] {
     out
 }
 
-/// Writes as much as fits and counts all.
+/// Writes as much as fits and returns the total length.
 const fn minify_into(text: &str, out: &mut [u8]) -> usize {
     let bytes = text.as_bytes();
     let (mut read, mut written) = (0, 0);

@@ -1,4 +1,4 @@
-//! An object of the cluster, as the API server shows it.
+//! An object of the cluster, as the API server returns it.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -10,33 +10,33 @@ use serde_json::Value;
 use crate::kinds::{DEPLOYMENT, Kind, POD};
 use crate::scan::{self, Escaped, Item};
 
-/// An object of the cluster: JSON with the fields that every object has at hand.
+/// An object of the cluster: JSON, with accessors for the fields that every object has.
 #[derive(Clone)]
 pub struct Object {
-    /// As the host sent it; empty for one that was made of a value.
+    /// The text from the host; empty for an object that was created from a value.
     text: String,
-    /// Where in the text its outermost members are, and those of its metadata, which every pass asks for.
+    /// The positions of its top-level members and those of its metadata, which every reconcile reads.
     members: Vec<Member>,
     metadata: Vec<Member>,
-    /// The tree, once somebody needs it.
+    /// The parsed value, once it is needed.
     value: OnceCell<Value>,
 }
 
-/// A place in the text.
+/// A member's position in the text.
 #[derive(Clone)]
 struct Member {
     /// Without its quotes.
     name: Range<usize>,
     value: Range<usize>,
-    /// Whether the value is a text with escapes.
+    /// Whether the value is a string with escapes.
     escaped: bool,
 }
 
-/// What stands at a path.
+/// The value at a path.
 enum Found<'a> {
-    /// In the text. It has no escapes itself.
+    /// In the text. Contains no escapes.
     Item(Item<'a>),
-    /// In the tree.
+    /// In the parsed value.
     Value(&'a Value),
 }
 
@@ -64,7 +64,7 @@ impl PartialEq for Object {
 }
 
 impl Object {
-    /// Of the host's JSON, which is looked into where a field is asked for and read in full only when it must be.
+    /// Wraps JSON from the host. Fields are looked up in the text, which is parsed completely only when necessary.
     pub(crate) fn from_text(text: String) -> Self {
         let start = |item: Item| item.json.as_ptr() as usize - text.as_ptr() as usize;
         let mut odd = false;
@@ -85,7 +85,7 @@ impl Object {
         let metadata = outermost.iter().find(|member| part(&member.name) == "metadata");
         let metadata = members(metadata.map_or("", |metadata| part(&metadata.value)));
         if odd {
-            // A name with an escape is not what it looks like.
+            // A name with an escape cannot be compared as text.
             return Self::from(parse(&text));
         }
         Self {
@@ -96,73 +96,73 @@ impl Object {
         }
     }
 
-    /// `apiVersion`.
+    /// Returns `apiVersion`.
     #[must_use]
     pub fn api_version(&self) -> &str {
         self.string(&["apiVersion"]).unwrap_or_default()
     }
 
-    /// `kind`.
+    /// Returns `kind`.
     #[must_use]
     pub fn kind(&self) -> &str {
         self.string(&["kind"]).unwrap_or_default()
     }
 
-    /// `metadata.name`.
+    /// Returns `metadata.name`.
     #[must_use]
     pub fn name(&self) -> &str {
         self.string(&["metadata", "name"]).unwrap_or_default()
     }
 
-    /// `metadata.namespace`; `None` for a cluster-scoped object.
+    /// Returns `metadata.namespace`; `None` for a cluster-scoped object.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         self.string(&["metadata", "namespace"])
     }
 
-    /// Whether this is an object of that kind, in that version.
+    /// Reports whether the object has this kind and version.
     #[must_use]
     pub fn is(&self, kind: Kind) -> bool {
         self.kind() == kind.kind && self.api_version() == kind.api_version
     }
 
-    /// The value of a label.
+    /// Returns the value of a label.
     #[must_use]
     pub fn label(&self, key: &str) -> Option<&str> {
         self.string(&["metadata", "labels", key])
     }
 
-    /// The value of an annotation.
+    /// Returns the value of an annotation.
     #[must_use]
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.string(&["metadata", "annotations", key])
     }
 
-    /// The value at a path of field names and list positions, such as `/spec/ports/0/port`.
+    /// Returns the value at a path of field names and list positions, such as `/spec/ports/0/port`.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Value> {
         walk(self.value(), &steps(path))
     }
 
-    /// The text at a path; `None` when there is none or it is no text.
+    /// Returns the string at a path; `None` when the value is missing or not a string.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<&str> {
         self.string(&steps(path))
     }
 
-    /// The whole number at a path; `None` when there is none or it is no such number.
+    /// Returns the integer at a path; `None` when the value is missing or not an integer.
     #[must_use]
     pub fn integer(&self, path: &str) -> Option<i64> {
         self.number(&steps(path))
     }
 
-    /// The value at a path as a type of one's own; `None` when it is missing or does not fit.
+    /// Parses the value at a path into a type; `None` when it is missing or does not match.
     #[must_use]
     pub fn parse<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
         T::deserialize(self.get(path)?).ok()
     }
 
-    /// Whether the object is on its way out: it has a `metadata.deletionTimestamp`.
+    /// Reports whether the object is terminating: it has a `metadata.deletionTimestamp`.
     #[must_use]
     pub fn is_terminating(&self) -> bool {
         match self.find(&["metadata", "deletionTimestamp"]) {
@@ -172,8 +172,8 @@ impl Object {
         }
     }
 
-    /// The status of a condition in `status.conditions`: `Some(true)` for `True`, `Some(false)` for `False`,
-    /// `None` when it is missing or unknown.
+    /// Returns the status of a condition in `status.conditions`: `Some(true)` for `True`, `Some(false)` for
+    /// `False`, `None` when it is missing or unknown.
     #[must_use]
     pub fn condition(&self, type_: &str) -> Option<bool> {
         const PATH: &[&str] = &["status", "conditions"];
@@ -191,11 +191,11 @@ impl Object {
         }
     }
 
-    /// Whether the object can be relied on, by what its own controller or kubelet reports; never for one that
-    /// is terminating.
+    /// Reports whether the object is ready according to its own controller or kubelet; a terminating object never
+    /// is.
     ///
-    /// A Pod by its condition `Ready`. A Deployment when its controller has seen the present spec, and all its
-    /// replicas are updated and available. Any other kind by its condition `Ready`.
+    /// A Deployment is ready when its controller has observed the current spec and all its replicas are updated and
+    /// available; a Pod and any other kind by their condition `Ready`.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         if self.is_terminating() {
@@ -207,7 +207,7 @@ impl Object {
         }
     }
 
-    /// Whether this is a Pod whose containers have ended for good: `Failed` (an evicted one, too) or
+    /// Reports whether this is a Pod whose containers have ended permanently: `Failed` (including evicted pods) or
     /// `Succeeded`.
     #[must_use]
     pub fn is_finished_pod(&self) -> bool {
@@ -221,7 +221,7 @@ impl Object {
         reported("observedGeneration") >= count("metadata", "generation").unwrap_or(0)
             && reported("updatedReplicas") == wanted
             && reported("availableReplicas") == wanted
-            // Pods of an earlier version that still run are not yet out of the way.
+            // Pods of an earlier version that still run are not replaced yet.
             && reported("replicas") == wanted
     }
 
@@ -234,7 +234,7 @@ impl Object {
 
     fn number(&self, steps: &[&str]) -> Option<i64> {
         match self.find(steps)? {
-            // What is not so plain a number, the tree knows.
+            // Other numbers are read from the parsed value.
             Found::Item(item) => item.integer().or_else(|| walk(self.value(), steps)?.as_i64()),
             Found::Value(value) => value.as_i64(),
         }
@@ -264,7 +264,7 @@ impl Object {
             escaped: member.escaped,
         };
         for step in inner {
-            // A position in a list is for the tree.
+            // List positions are looked up in the parsed value.
             if item.json.starts_with('[') {
                 return Err(Escaped);
             }
@@ -289,7 +289,7 @@ fn steps(path: &str) -> Vec<&str> {
     path.split('/').skip(1).collect()
 }
 
-// Not `Value::pointer`: its escapes bring 5 KB of text search into the plugin.
+// Not `Value::pointer`: its escape handling adds 5 KB of string search code to the plugin.
 fn walk<'a>(value: &'a Value, steps: &[&str]) -> Option<&'a Value> {
     steps.iter().try_fold(value, |value, step| match value {
         Value::Object(members) => members.get(*step),
@@ -298,7 +298,7 @@ fn walk<'a>(value: &'a Value, steps: &[&str]) -> Option<&'a Value> {
     })
 }
 
-/// The status of a condition of this type.
+/// Returns the status of a condition of this type.
 fn condition<'a>(conditions: Item<'a>, type_: &str) -> Result<Option<&'a str>, Escaped> {
     for condition in scan::elements(conditions.json) {
         let text = |name| condition.member(name)?.map_or(Ok(None), Item::string);
@@ -309,13 +309,13 @@ fn condition<'a>(conditions: Item<'a>, type_: &str) -> Result<Option<&'a str>, E
     Ok(None)
 }
 
-/// As [`condition`], in a tree.
+/// Does the same as [`condition`] in a parsed value.
 fn condition_of<'a>(conditions: &'a Value, type_: &str) -> Option<&'a str> {
     let mut conditions = conditions.as_array()?.iter();
     conditions.find(|condition| condition["type"] == type_)?["status"].as_str()
 }
 
-/// The host's texts are JSON by the contract; a panic says so where one is not.
+/// Parses text from the host, which is JSON by contract; panics with a message otherwise.
 pub(crate) fn parse(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(value) => value,
@@ -348,7 +348,7 @@ mod tests {
 
     type Question = Box<dyn Fn(&Object) -> String>;
 
-    /// Everything that can be asked of an object, with its answer.
+    /// Returns all queries for an object with their results.
     fn questions() -> Vec<Question> {
         let mut all: Vec<Question> = vec![
             Box::new(|o| format!("{} {} {:?}", o.api_version(), o.kind(), (o.name(), o.namespace()))),
@@ -421,7 +421,7 @@ mod tests {
                         ask(&tree),
                         "first of {text}"
                     );
-                    // Some of the questions before made a tree of it.
+                    // Some of the earlier queries have parsed it.
                     assert_eq!(ask(&object), ask(&tree), "later of {text}");
                 }
                 assert_eq!(object, tree);

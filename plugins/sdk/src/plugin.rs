@@ -1,4 +1,4 @@
-//! What a plugin is: its kinds, its functions, its CustomResourceDefinition.
+//! The definition of a plugin: its kinds, its functions, its CustomResourceDefinition.
 
 use std::mem::ManuallyDrop;
 
@@ -16,10 +16,10 @@ use crate::response::{CleanupResponse, Failure, Response};
 type Reconcile<Spec, Status> = fn(&Request<Spec, Status>) -> Result<Response<Status>, Failure>;
 type Cleanup<Spec, Status> = fn(&Request<Spec, Status>) -> Result<CleanupResponse<Status>, Failure>;
 
-/// A plugin: the kind that it reconciles, the kinds that it makes and reads, and its functions.
+/// A plugin: the kind that it reconciles, the kinds that it creates and reads, and its functions.
 ///
-/// A constant, given to [`register!`](crate::register): so the compiler sees which parts a plugin does without
-/// and leaves them out of the binary.
+/// Pass it as a constant to [`register!`](crate::register), so that the compiler can omit the parts that a plugin
+/// does not use from the binary.
 #[must_use = "give it to `register!`"]
 pub struct Plugin<Spec, Status> {
     reconcile: Reconcile<Spec, Status>,
@@ -35,7 +35,7 @@ where
     Spec: DeserializeOwned + JsonSchema,
     Status: Serialize + DeserializeOwned + JsonSchema,
 {
-    /// A plugin for a kind in a group and version, such as `my-operator.dev/v1` and `Echo`.
+    /// Creates a plugin for a kind in a group and version, such as `my-operator.dev/v1` and `Echo`.
     pub const fn new(
         api_version: &'static str,
         kind: &'static str,
@@ -51,69 +51,69 @@ where
         }
     }
 
-    /// The kinds of the children that the response may hold, generated Secrets among them.
+    /// Sets the kinds of the children that the response may contain, including generated Secrets.
     pub const fn makes(mut self, kinds: &'static [Kind]) -> Self {
         self.makes = kinds;
         self
     }
 
-    /// The kinds that the response may need.
+    /// Sets the kinds that the response may need.
     pub const fn reads(mut self, kinds: &'static [Kind]) -> Self {
         self.reads = kinds;
         self
     }
 
-    /// A function that is called while a parent is being deleted, until it says that it is done.
+    /// Sets a function that is called while a parent is being deleted, until it returns that it is done.
     pub const fn cleanup(mut self, cleanup: Cleanup<Spec, Status>) -> Self {
         self.cleanup = Some(cleanup);
         self
     }
 
-    /// The kind's plural in the API's paths. Without it, the kind in lower case and an `s`.
+    /// Sets the kind's plural in the API's paths. The default is the kind in lower case with an `s`.
     pub const fn plural(mut self, plural: &'static str) -> Self {
         self.crd.plural = Some(plural);
         self
     }
 
-    /// What `kubectl get` accepts in place of the plural.
+    /// Sets the names that `kubectl get` accepts instead of the plural.
     pub const fn short_names(mut self, names: &'static [&'static str]) -> Self {
         self.crd.short_names = names;
         self
     }
 
-    /// Groups of kinds that `kubectl get` shows together, such as `all`.
+    /// Sets the categories in which `kubectl get` includes the kind, such as `all`.
     pub const fn categories(mut self, categories: &'static [&'static str]) -> Self {
         self.crd.categories = categories;
         self
     }
 
-    /// The columns of `kubectl get` between the name and the age.
+    /// Sets the columns of `kubectl get` between the name and the age.
     pub const fn columns(mut self, columns: &'static [Column]) -> Self {
         self.crd.columns = columns;
         self
     }
 
-    /// The names that a parent may have, as a regular expression and a length: for plugins that make names and
-    /// labels from it which must be shorter or simpler than a name in general.
+    /// Limits the names of parents by a regular expression and a length: for plugins that derive names and labels
+    /// which must be shorter or simpler than object names in general.
     pub const fn names(mut self, pattern: &'static str, max_length: usize) -> Self {
         self.crd.names = Some((pattern, max_length));
         self
     }
 
-    /// Parents are in no namespace.
+    /// Makes the kind cluster-scoped.
     pub const fn cluster_scoped(mut self) -> Self {
         self.crd.cluster_scoped = true;
         self
     }
 }
 
-/// A plugin whose types are out of sight.
+/// A plugin without its type parameters.
 #[doc(hidden)]
 pub trait Reconciler {
     fn describe(&self, name: &str, version: &str, crd: &str) -> wit::Description;
     fn reconcile(&self, request: wit::Request) -> Result<wit::Response, Failure>;
     fn cleanup(&self, request: wit::Request) -> Result<wit::CleanupResponse, Failure>;
-    /// The definition, and what is wrong with the types.
+    /// Returns the definition, and the problems of the types.
     #[cfg(not(target_family = "wasm"))]
     fn crd(&self) -> (serde_json::Value, Vec<String>);
 }
@@ -136,7 +136,7 @@ where
     }
 
     fn reconcile(&self, request: wit::Request) -> Result<wit::Response, Failure> {
-        // Not dropped: the instance ends with this call, and its memory at once.
+        // Not dropped: the instance and its memory end with this call.
         let request = ManuallyDrop::new(Request::from_wit(request)?);
         Ok((self.reconcile)(&request)?.into_wit(&request.children))
     }
@@ -157,7 +157,7 @@ where
     }
 }
 
-/// What `register!` implements.
+/// The trait that `register!` implements.
 #[doc(hidden)]
 pub trait Registered {
     const NAME: &'static str;

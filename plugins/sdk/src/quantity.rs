@@ -4,25 +4,25 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-/// A quantity as Kubernetes writes it: a decimal number with a suffix, such as `10Gi`, `500m`, `1.5` or `2e3`.
+/// A Kubernetes quantity: a decimal number with a suffix, such as `10Gi`, `500m`, `1.5` or `2e3`.
 ///
-/// Compared by value (`1Gi` equals `1024Mi`), shown as it was written.
+/// Compared by value (`1Gi` equals `1024Mi`), displayed as written.
 #[derive(Clone, Debug)]
 pub struct Quantity {
     text: String,
-    /// In thousand-millionths, the finest that Kubernetes keeps, rounded up.
+    /// In billionths, the finest unit that Kubernetes keeps, rounded up.
     nanos: i128,
 }
 
 impl Quantity {
-    /// Whether it is more than zero.
+    /// Reports whether it is greater than zero.
     #[must_use]
     pub fn is_positive(&self) -> bool {
         self.nanos > 0
     }
 }
 
-/// A text that is no [`Quantity`].
+/// A text that is not a [`Quantity`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidQuantity(String);
 
@@ -50,7 +50,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// The value of a quantity; `None` when the text is none, or is too large to be meant.
+/// Returns the value of a quantity; `None` when the text is not one, or is unreasonably large.
 fn nanos(text: &str) -> Option<i128> {
     let (negative, unsigned) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -78,8 +78,7 @@ fn nanos(text: &str) -> Option<i128> {
     Some(if negative { -nanos } else { nanos })
 }
 
-/// What one of the suffix is, in thousand-millionths: so many, and by how many that is to be divided, since `1e-10` is
-/// less than one.
+/// Returns the value of a suffix in billionths, as a numerator and a denominator, since `1e-10` is less than one.
 fn factor(suffix: &str) -> Option<(i128, i128)> {
     const ONE: i128 = 1_000_000_000;
     let decimal = |power: u32| ONE.checked_mul(10_i128.checked_pow(power)?);
@@ -164,7 +163,7 @@ mod tests {
             ("2e3", "2k"),
             ("1E", "1e18"),
             ("10e-1", "1"),
-            // Less than Kubernetes keeps is rounded up.
+            // Fractions below Kubernetes' precision are rounded up.
             ("1e-10", "1n"),
             ("15e-10", "2n"),
             ("0.5e-9", "1n"),

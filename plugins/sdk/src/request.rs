@@ -1,4 +1,4 @@
-//! What a plugin knows in one call.
+//! The input of one call of a plugin.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -8,61 +8,61 @@ use crate::kinds::Kind;
 use crate::object::{Object, parse};
 use crate::response::{Failure, Need};
 
-/// All that a plugin knows in one call.
+/// The input of one call of a plugin.
 #[derive(Debug)]
 pub struct Request<Spec, Status> {
     /// The custom resource.
     pub parent: Parent<Spec, Status>,
-    /// The objects in the cluster that the parent owns, with their status, sorted by API version, kind,
-    /// namespace and name. The values of a Secret that the host generated are blank.
+    /// The objects in the cluster that the parent owns, with their status, sorted by API version, kind, namespace
+    /// and name. The values of a generated Secret are blank.
     pub children: Vec<Object>,
-    /// The host's clock, in RFC 3339, UTC, whole seconds. It moves from call to call: what is written
-    /// to the status from it makes a new status each time, so use [`Request::stamp`].
+    /// The host's clock, in RFC 3339, UTC, whole seconds. It differs in each call: writing it to the status would
+    /// change the status each time, so use [`Request::stamp`].
     pub now: String,
-    /// Whether the parent's namespace is being deleted: nothing can be created there any more, and a cleanup must do
-    /// without.
+    /// Whether the parent's namespace is being deleted: no object can be created in it any more, and a cleanup must
+    /// do without.
     pub namespace_terminating: bool,
     related: Vec<(String, Vec<Object>)>,
 }
 
-/// The custom resource that is reconciled.
+/// The custom resource that is being reconciled.
 #[derive(Debug)]
 pub struct Parent<Spec, Status> {
-    /// Its name: unique in the namespace for the kind.
+    /// Its name, unique per kind in the namespace.
     pub name: String,
     /// `None` for a cluster-scoped parent.
     pub namespace: Option<String>,
-    /// The rest of the resource: metadata, and no spec or status.
+    /// The rest of the resource: its metadata, without spec and status.
     pub object: Object,
-    /// What the user wants.
+    /// The desired state.
     pub spec: Spec,
-    /// What the last reconcile reported; `None` at first, and when it does not fit the type (an older
-    /// version of the plugin wrote it).
+    /// The status from the last reconcile. `None` at first, and when it does not match the type (an older version
+    /// of the plugin wrote it).
     pub status: Option<Status>,
 }
 
 impl<Spec, Status> Request<Spec, Status> {
-    /// The owned children of one kind.
+    /// Returns the owned children of one kind.
     pub fn children_of(&self, kind: Kind) -> impl Iterator<Item = &Object> {
         self.children.iter().filter(move |child| child.is(kind))
     }
 
-    /// One owned child by kind and name, in the parent's namespace. Of a cluster-scoped parent one that is in no
-    /// namespace: [`Request::child_in`] looks in those that the configuration lists.
+    /// Returns an owned child by kind and name, in the parent's namespace. For a cluster-scoped parent, only a
+    /// cluster-scoped child; use [`Request::child_in`] for children in namespaces.
     #[must_use]
     pub fn child(&self, kind: Kind, name: &str) -> Option<&Object> {
         self.child_in(kind, self.parent.namespace.as_deref(), name)
     }
 
-    /// One owned child by kind, namespace and name; `None` as namespace for a cluster-scoped kind.
+    /// Returns an owned child by kind, namespace and name; the namespace is `None` for a cluster-scoped kind.
     #[must_use]
     pub fn child_in(&self, kind: Kind, namespace: Option<&str>, name: &str) -> Option<&Object> {
         self.children_of(kind)
             .find(|child| child.name() == name && child.namespace() == namespace)
     }
 
-    /// What the host read for a need, empty when there is no such object; `None` when it has not been asked
-    /// yet. The response must name the need in both cases, so that the host goes on watching:
+    /// Returns the objects that the host read for a need, empty if there are none; `None` when the need has not
+    /// been requested yet. The response must contain the need in both cases, so that the host keeps watching:
     ///
     /// ```
     /// # use operator_plugin::prelude::*;
@@ -85,9 +85,9 @@ impl<Spec, Status> Request<Spec, Status> {
 }
 
 impl<Spec, Status: Clone + PartialEq> Request<Spec, Status> {
-    /// The status with a time of last change: the present time when anything else in it differs from the
-    /// parent's present status, else the time that is there. A status that changed with each pass would make
-    /// a write, and so another pass, for ever.
+    /// Sets the time of last change in the status: the current time if anything else differs from the parent's
+    /// current status, otherwise the existing time. A status that changed in each reconcile would cause another
+    /// write and another reconcile, endlessly.
     #[must_use]
     pub fn stamp(&self, mut status: Status, time: fn(&mut Status) -> &mut String) -> Status {
         if let Some(mut previous) = self.parent.status.clone() {
@@ -102,11 +102,11 @@ impl<Spec, Status: Clone + PartialEq> Request<Spec, Status> {
 }
 
 impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
-    /// Reads the parent into the plugin's types. A spec that does not fit is the user's to change: it gets past
+    /// Reads the parent into the plugin's types. A spec that does not match is the user's to fix: this happens with
     /// a CustomResourceDefinition that is older than the plugin, or is not the plugin's.
     pub(crate) fn from_wit(request: wit::Request) -> Result<Self, Failure> {
         let mut parent = parse(&request.parent);
-        // A custom resource without a spec wants the defaults.
+        // A custom resource without a spec uses the defaults.
         let spec = match parent["spec"].take() {
             Value::Null => Value::Object(Map::new()),
             spec => spec,

@@ -1,4 +1,4 @@
-//! What a plugin answers.
+//! The answer of a plugin.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::bindings::operator_host::plugin::types as wit;
 use crate::kinds::Kind;
 use crate::object::Object;
 
-/// What should be.
+/// The desired state.
 #[derive(Debug)]
 #[must_use = "the host sees what the function returns"]
 pub struct Response<Status> {
@@ -29,7 +29,7 @@ pub struct Response<Status> {
 }
 
 impl<Status> Response<Status> {
-    /// No children and this status.
+    /// Creates a response with this status and no children.
     pub fn new(status: Status) -> Self {
         Self {
             status: Some(status),
@@ -37,7 +37,7 @@ impl<Status> Response<Status> {
         }
     }
 
-    /// No children, and the status fields stay as they are.
+    /// Creates a response with no children that leaves the status fields unchanged.
     pub fn unchanged() -> Self {
         Self {
             children: Vec::new(),
@@ -51,7 +51,7 @@ impl<Status> Response<Status> {
         }
     }
 
-    /// Asks for objects to read before there is an answer: the host reads them and calls again.
+    /// Creates a response that asks for objects to read first: the host reads them and calls again.
     pub fn needs_first(needs: impl IntoIterator<Item = Need>) -> Self {
         Self {
             needs: needs.into_iter().collect(),
@@ -59,35 +59,35 @@ impl<Status> Response<Status> {
         }
     }
 
-    /// A child that should exist, whole: what this parent owns and the response does not name is deleted
-    /// (or left alone, for the kinds that the host retains).
+    /// Adds a child that should exist, as a complete object. Owned objects that the response does not name are
+    /// deleted (or left alone, for the kinds that the host retains).
     ///
-    /// A child by the same name that is being deleted is left alone until it is gone, and made anew then.
+    /// If a child of the same name is being deleted, the host waits for the deletion and recreates it then.
     pub fn child(mut self, child: impl Into<Value>) -> Self {
         self.children.push(child.into());
         self
     }
 
-    /// More than one [`child`](Self::child).
+    /// Adds several children; see [`child`](Self::child).
     pub fn children(mut self, children: impl IntoIterator<Item = Value>) -> Self {
         self.children.extend(children);
         self
     }
 
-    /// A child that stays as it is: neither applied nor deleted.
+    /// Names a child that stays unchanged: it is neither applied nor deleted.
     pub fn keep(mut self, child: impl Into<ObjectRef>) -> Self {
         self.keep.push(child.into());
         self
     }
 
-    /// More than one [`keep`](Self::keep).
+    /// Names several children that stay unchanged; see [`keep`](Self::keep).
     pub fn keep_all(mut self, children: impl IntoIterator<Item = ObjectRef>) -> Self {
         self.keep.extend(children);
         self
     }
 
-    /// A Secret whose values the host makes, once. A plugin must not draw passwords itself: it has no
-    /// randomness that cannot be predicted.
+    /// Adds a Secret whose values the host generates once. A plugin must not generate passwords itself: it has no
+    /// unpredictable randomness.
     pub fn generate(mut self, secret: GeneratedSecret) -> Self {
         self.generate.push(secret);
         self
@@ -95,7 +95,7 @@ impl<Status> Response<Status> {
 }
 
 impl<Status: Serialize> Response<Status> {
-    /// The world's record, with what is terminating kept rather than applied.
+    /// Converts to the world's record, in which terminating children are kept instead of applied.
     pub(crate) fn into_wit(mut self, observed: &[Object]) -> wit::Response {
         let terminating = observed.iter().filter(|object| object.is_terminating());
         let terminating: Vec<ObjectRef> = terminating.map(ObjectRef::from).collect();
@@ -117,8 +117,8 @@ impl<Status: Serialize> Response<Status> {
     }
 }
 
-/// Whether a desired child is this object. A child that names no namespace is in its parent's, where this one
-/// was found.
+/// Reports whether a desired child is this object. A child without a namespace is in its parent's, and so is the
+/// object.
 fn refers_to(child: &Value, object: &ObjectRef) -> bool {
     let metadata = &child["metadata"];
     metadata["name"] == object.name
@@ -127,7 +127,7 @@ fn refers_to(child: &Value, object: &ObjectRef) -> bool {
         && (metadata["namespace"].is_null() || metadata["namespace"].as_str() == object.namespace.as_deref())
 }
 
-/// What a cleanup answers: the parent is being deleted and waits for it.
+/// The answer of a cleanup: the parent is being deleted and waits for it.
 #[derive(Debug)]
 #[must_use = "the host sees what the function returns"]
 pub struct CleanupResponse<Status> {
@@ -141,7 +141,7 @@ pub struct CleanupResponse<Status> {
 }
 
 impl<Status> CleanupResponse<Status> {
-    /// Nothing is left to do: the parent may go, and what it owns with it.
+    /// Finishes the cleanup: the parent is released and deleted with the objects that it owns.
     pub fn done() -> Self {
         Self {
             done: true,
@@ -154,7 +154,7 @@ impl<Status> CleanupResponse<Status> {
         }
     }
 
-    /// Not yet: call again when something changes.
+    /// Continues the cleanup: the host calls again when something changes.
     pub fn not_yet() -> Self {
         Self {
             done: false,
@@ -162,7 +162,7 @@ impl<Status> CleanupResponse<Status> {
         }
     }
 
-    /// A child to apply while the parent is being deleted. Children that are not named stay.
+    /// Adds a child to apply while the parent is being deleted. Children that are not named stay.
     pub fn child(mut self, child: impl Into<Value>) -> Self {
         self.children.push(child.into());
         self
@@ -183,45 +183,46 @@ impl<Status: Serialize> CleanupResponse<Status> {
     }
 }
 
-/// What both answers have: one field, one way to set it.
+/// The setters that both answers share.
 macro_rules! shared {
     ($response:ident) => {
         impl<Status> $response<Status> {
-            /// A child from a type that serializes to the whole object, such as those of k8s-openapi.
+            /// Adds a child from a type that serializes to a complete object, such as those of k8s-openapi.
             ///
             /// # Panics
             ///
-            /// When it does not serialize to JSON: a map whose keys are no text.
+            /// When it does not serialize to JSON: a map whose keys are not strings.
             pub fn object(self, child: &impl Serialize) -> Self {
                 self.child(to_value(child))
             }
 
-            /// The parent's whole status, but for `conditions` and `observedGeneration`, which the host writes.
+            /// Sets the parent's whole status, except `conditions` and `observedGeneration`, which the host writes.
             pub fn status(mut self, status: Status) -> Self {
                 self.status = Some(status);
                 self
             }
 
-            /// A condition beside the host's own `Reconciling` and `Stalled`; one of type `Ready` replaces the host's.
+            /// Adds a condition to the host's own `Reconciling` and `Stalled`; one of type `Ready` replaces the
+            /// host's.
             pub fn condition(mut self, condition: Condition) -> Self {
                 self.conditions.push(condition);
                 self
             }
 
-            /// An Event on the parent.
+            /// Adds an Event on the parent.
             pub fn event(mut self, event: Event) -> Self {
                 self.events.push(event);
                 self
             }
 
-            /// Ask again after this time even when nothing changes. Rarely of use: a change of the parent, of a child or
-            /// of a need's object does so anyway.
+            /// Requests another call after this time even if nothing changes. Rarely useful: a change of the
+            /// parent, of a child or of an object of a need causes one anyway.
             pub fn requeue_after(mut self, after: Duration) -> Self {
                 self.requeue_after = Some(after);
                 self
             }
 
-            /// An object to read and to watch: see [`Request::answer`](crate::Request::answer).
+            /// Adds objects to read and to watch; see [`Request::answer`](crate::Request::answer).
             pub fn need(mut self, need: Need) -> Self {
                 self.needs.push(need);
                 self
@@ -233,8 +234,8 @@ macro_rules! shared {
 shared!(Response);
 shared!(CleanupResponse);
 
-/// A status type that JSON cannot say (a map whose keys are no text) is a bug in the plugin: the host reports
-/// the panic with its message.
+/// Serializes a status. A type that JSON cannot represent (a map whose keys are not strings) is a bug in the
+/// plugin: the host reports the panic with its message.
 fn to_text(value: &impl Serialize) -> String {
     match serde_json::to_string(value) {
         Ok(text) => text,
@@ -242,7 +243,7 @@ fn to_text(value: &impl Serialize) -> String {
     }
 }
 
-/// As [`to_text`], for a child.
+/// Serializes a child; see [`to_text`].
 fn to_value(child: &impl Serialize) -> Value {
     match serde_json::to_value(child) {
         Ok(value) => value,
@@ -250,13 +251,13 @@ fn to_value(child: &impl Serialize) -> Value {
     }
 }
 
-/// What does not fit, more than 584 million years, is as good as those.
+/// Converts to milliseconds. Longer durations than 584 million years are capped.
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl ObjectRef {
-    /// An object in the parent's namespace.
+    /// Refers to an object in the parent's namespace.
     #[must_use]
     pub fn new(kind: Kind, name: impl Into<String>) -> Self {
         Self {
@@ -280,7 +281,7 @@ impl From<&Object> for ObjectRef {
 }
 
 impl GeneratedSecret {
-    /// A Secret by this name in the parent's namespace.
+    /// Creates a Secret of this name in the parent's namespace.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -289,8 +290,8 @@ impl GeneratedSecret {
         }
     }
 
-    /// A key and how many letters and digits its value has, 8 to 1024. Drawn when the Secret lacks the key,
-    /// never changed after.
+    /// Adds a key whose value has this many letters and digits, 8 to 1024. The host generates it when the Secret
+    /// lacks the key, and never changes it.
     #[must_use]
     pub fn value(mut self, key: impl Into<String>, length: u32) -> Self {
         self.entries.push(GeneratedValue {
@@ -301,7 +302,7 @@ impl GeneratedSecret {
         self
     }
 
-    /// As [`value`](Self::value), with the characters to draw from: each once, at least 2.
+    /// Adds a key as [`value`](Self::value) does, with the characters to choose from: at least 2 different ones.
     #[must_use]
     pub fn value_from(mut self, key: impl Into<String>, length: u32, alphabet: impl Into<String>) -> Self {
         self.entries.push(GeneratedValue {
@@ -320,7 +321,7 @@ impl From<bool> for ConditionStatus {
 }
 
 impl Condition {
-    /// A condition by its type, with a CamelCase reason for machines and a sentence for people.
+    /// Creates a condition from its type, a CamelCase reason for machines and a message for readers.
     pub fn new(
         type_: impl Into<String>,
         status: impl Into<ConditionStatus>,
@@ -335,7 +336,7 @@ impl Condition {
         }
     }
 
-    /// The condition that `kubectl wait --for=condition=Ready` waits for, in place of the host's own.
+    /// Creates the condition that `kubectl wait --for=condition=Ready` waits for, which replaces the host's own.
     pub fn ready(
         status: impl Into<ConditionStatus>,
         reason: impl Into<String>,
@@ -346,7 +347,7 @@ impl Condition {
 }
 
 impl Event {
-    /// For information: a CamelCase reason, such as `ScaledDown`, and a sentence.
+    /// Creates an informational Event with a CamelCase reason, such as `ScaledDown`, and a message.
     pub fn normal(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             type_: EventType::Normal,
@@ -355,7 +356,7 @@ impl Event {
         }
     }
 
-    /// Something needs attention.
+    /// Creates an Event about a problem that needs attention.
     pub fn warning(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             type_: EventType::Warning,
@@ -366,7 +367,8 @@ impl Event {
 }
 
 impl Need {
-    /// One object of the parent's namespace. The id is of the plugin's choice, unique in the response.
+    /// Creates a need for one object in the parent's namespace. The plugin chooses the id, which must be unique in
+    /// the response.
     pub fn object(id: impl Into<String>, kind: Kind, name: impl Into<String>) -> Self {
         Self {
             name: Some(name.into()),
@@ -374,7 +376,8 @@ impl Need {
         }
     }
 
-    /// Every object of the parent's namespace that a label selector picks, written as in `kubectl get -l`.
+    /// Creates a need for every object in the parent's namespace that matches a label selector, in the syntax of
+    /// `kubectl get -l`.
     pub fn selected(id: impl Into<String>, kind: Kind, label_selector: impl Into<String>) -> Self {
         Self {
             label_selector: Some(label_selector.into()),
@@ -382,7 +385,7 @@ impl Need {
         }
     }
 
-    /// In another namespace than the parent's. The host's configuration must allow it.
+    /// Reads from another namespace than the parent's. The host's configuration must allow it.
     #[must_use]
     pub fn in_namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = Some(namespace.into());
@@ -402,8 +405,8 @@ impl Need {
 }
 
 impl Failure {
-    /// The user must change the resource: says what is wrong and what to change. Nothing is tried again until
-    /// the resource changes.
+    /// Reports a problem that the user must fix in the resource. The message describes it and what to change. The
+    /// host does not retry until the resource changes.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid(Invalid {
             reason: None,
@@ -411,7 +414,7 @@ impl Failure {
         })
     }
 
-    /// As [`invalid`](Self::invalid), with a CamelCase reason other than `InvalidSpec`.
+    /// Reports such a problem as [`invalid`](Self::invalid) does, with a CamelCase reason other than `InvalidSpec`.
     pub fn invalid_because(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Invalid(Invalid {
             reason: Some(reason.into()),
@@ -419,7 +422,7 @@ impl Failure {
         })
     }
 
-    /// Something is not there yet or failed in passing: tried again with a growing delay.
+    /// Reports something that is missing or failed temporarily. The host retries with a growing delay.
     pub fn retry(message: impl Into<String>) -> Self {
         Self::Retry(Retry {
             message: message.into(),
@@ -427,7 +430,7 @@ impl Failure {
         })
     }
 
-    /// As [`retry`](Self::retry), after this time.
+    /// Reports a temporary problem as [`retry`](Self::retry) does, to be retried after this time.
     pub fn retry_after(message: impl Into<String>, after: Duration) -> Self {
         Self::Retry(Retry {
             message: message.into(),
@@ -442,7 +445,7 @@ mod tests {
 
     use super::*;
 
-    /// As the types of k8s-openapi do: the kind is not a field of the struct, but of what it serializes to.
+    /// Like the types of k8s-openapi: the kind is not a field of the struct, but part of its serialized form.
     #[derive(Serialize)]
     #[serde(tag = "kind", rename_all = "camelCase")]
     struct ConfigMap {

@@ -1,4 +1,4 @@
-//! Pods whose specs change are replaced one at a time.
+//! Replaces pods whose specs have changed, one at a time.
 
 use serde_json::Value;
 
@@ -6,30 +6,30 @@ use crate::kinds::POD;
 use crate::object::Object;
 use crate::response::ObjectRef;
 
-/// The annotation of a pod that says which spec it was made from.
+/// The annotation of a pod with the hash of the spec that it was created from.
 pub const TEMPLATE_HASH: &str = "operator-host.dev/template-hash";
 
-/// What becomes of a set of desired pods in this pass.
+/// The changes to a set of desired pods in this reconcile.
 #[derive(Debug, PartialEq)]
 pub struct Rollout {
-    /// To give to [`Response::children`](crate::Response::children).
+    /// The pods to pass to [`Response::children`](crate::Response::children).
     pub apply: Vec<Value>,
-    /// Pods of an earlier spec that wait for their turn: to [`Response::keep`](crate::Response::keep).
+    /// Pods of an earlier spec that wait for their turn, to pass to [`Response::keep`](crate::Response::keep).
     pub keep: Vec<ObjectRef>,
-    /// The pod that is being replaced in this pass.
+    /// The pod that is being replaced in this reconcile.
     pub replaced: Option<String>,
     /// The names of all desired pods.
     pub names: Vec<String>,
-    /// How many of them exist and were made from another spec, the replaced one among them.
+    /// How many of them exist with another spec, including the one being replaced.
     pub outdated: usize,
 }
 
-/// Decides which of the desired pods are applied, kept or, by being left out, deleted to be made anew.
+/// Decides which of the desired pods are applied, kept or, by omission, deleted and then recreated.
 ///
-/// Most of a pod's spec cannot change while it lives. Each pod carries a hash of the spec it was made from, in
-/// the annotation [`TEMPLATE_HASH`]. A pod whose hash is another is replaced when all those of the present spec
-/// are there and Ready: one at a time, those that are not Ready first, else the last first. A pod that has ended
-/// (`Failed`, `Succeeded`) is replaced at once.
+/// Most of a pod's spec is immutable. Each pod carries a hash of the spec that it was created from in the
+/// annotation [`TEMPLATE_HASH`]. A pod with another hash is replaced once all pods of the current spec exist and
+/// are Ready: one at a time, first those that are not Ready, then the last. A pod that has ended (`Failed`,
+/// `Succeeded`) is replaced at once.
 #[must_use]
 pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) -> Rollout {
     let mut rollout = Rollout {
@@ -46,7 +46,7 @@ pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) ->
         pod["metadata"]["annotations"][TEMPLATE_HASH] = Value::from(hash.as_str());
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
         rollout.names.push(name.to_owned());
-        // A pod without one is in its parent's namespace, as all that is observed then.
+        // A pod without one is in its parent's namespace, and so are all observed objects then.
         let namespace = pod["metadata"]["namespace"].as_str();
         let is_this = |object: &&Object| {
             object.is(POD)
@@ -78,7 +78,7 @@ pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) ->
     rollout
 }
 
-/// FNV-1a of the spec's text, whose maps are sorted by key.
+/// Returns the FNV-1a hash of the spec's text, whose maps are sorted by key.
 fn hash(spec: &Value) -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in spec.to_string().bytes() {

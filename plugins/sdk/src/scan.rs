@@ -1,26 +1,26 @@
-//! Finds values in the text of a JSON document without making a tree of it.
+//! Finds values in the text of a JSON document without parsing it into a tree.
 //!
-//! A plugin asks an object of the cluster for three or four fields of a hundred: to allocate all of them was half of
-//! what a call takes. Eight bytes are looked at in one step, since each turn of a loop in WebAssembly also asks
-//! whether the call's time is over.
+//! A plugin reads three or four of an object's hundred fields, and allocating all of them took half of a call's
+//! time. The scanner processes eight bytes at a time, since each loop iteration in WebAssembly also checks the
+//! call's time limit.
 //!
-//! The text is JSON by the contract. Of another text, something or nothing is found; nothing panics.
+//! The text is JSON by contract. In any other text, something or nothing is found, but nothing panics.
 
-/// There is an escape in a name or in a text that was asked for: the document must be read in full.
+/// A name or a requested string contains an escape: the document must be parsed completely.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Escaped;
 
-/// What stands in a document.
+/// A value in a document.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Item<'a> {
-    /// As it stands there, a text with its quotes.
+    /// Its text, including the quotes of a string.
     pub(crate) json: &'a str,
-    /// Whether it is a text with escapes.
+    /// Whether it is a string with escapes.
     pub(crate) escaped: bool,
 }
 
 impl<'a> Item<'a> {
-    /// What a text says; of a value that is no text, nothing.
+    /// Returns the content of a string; `None` for any other value.
     pub(crate) fn string(self) -> Result<Option<&'a str>, Escaped> {
         if self.escaped {
             return Err(Escaped);
@@ -29,9 +29,9 @@ impl<'a> Item<'a> {
         Ok(inside.and_then(|rest| rest.strip_suffix('"')))
     }
 
-    /// The number that stands here, when it is digits alone and not too many; else nothing.
+    /// Returns the number if it consists of digits only and is not too long; otherwise `None`.
     pub(crate) fn integer(self) -> Option<i64> {
-        // Not `parse`: its errors and overflows are half a kilobyte of a plugin.
+        // Not `parse`: its error and overflow handling add half a kilobyte to a plugin.
         const DIGITS: usize = 18;
         if self.json.len() > DIGITS {
             return None;
@@ -43,7 +43,7 @@ impl<'a> Item<'a> {
         })
     }
 
-    /// A member of an object; of a value that is no object, nothing.
+    /// Returns a member of an object; `None` for any other value.
     pub(crate) fn member(self, name: &str) -> Result<Option<Self>, Escaped> {
         let mut escaped = false;
         for member in members(self.json) {
@@ -64,7 +64,7 @@ pub(crate) struct Member<'a> {
     pub(crate) value: Item<'a>,
 }
 
-/// The members of an object, in their order; of a value that is no object, none.
+/// Returns the members of an object in order; none for any other value.
 pub(crate) fn members(object: &str) -> impl Iterator<Item = Member<'_>> {
     Members(Items::of(object, b'{'))
 }
@@ -87,12 +87,12 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// The elements of an array; of a value that is no array, none.
+/// Returns the elements of an array; none for any other value.
 pub(crate) fn elements(array: &str) -> impl Iterator<Item = Item<'_>> {
     Items::of(array, b'[')
 }
 
-/// The values in an array or object, a member's name and its value one after the other.
+/// The values in an array or object; a member's name and value are separate items.
 struct Items<'a> {
     text: &'a str,
     at: usize,
@@ -119,7 +119,7 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// The next eight bytes, the first one lowest; zeros behind the last, and zero at the end.
+    /// Returns the next eight bytes, the first one lowest; padded with zeros at the end.
     #[inline(always)]
     fn word(&self) -> u64 {
         match self.text.as_bytes().get(self.at..self.at + 8) {
@@ -135,7 +135,7 @@ impl<'a> Items<'a> {
         rest.fold(0, |word, &byte| word << 8 | u64::from(byte))
     }
 
-    /// From behind a quote to behind the one that ends the text. Whether there are escapes between them.
+    /// Advances from after the opening quote to after the closing one. Returns whether the string contains escapes.
     fn end_of_string(&mut self) -> Option<bool> {
         let mut escaped = false;
         loop {
@@ -158,9 +158,9 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// From behind the brace or bracket that opens something to behind the one that closes it.
+    /// Advances from after an opening brace or bracket to after the matching closing one.
     fn end_of_nested(&mut self) -> Option<()> {
-        // This bit apart, brackets are braces.
+        // Brackets and braces differ only in this bit.
         const BIT: u64 = ONES * 0x20;
         let mut depth = 1;
         let mut in_string = false;
@@ -182,7 +182,7 @@ impl<'a> Items<'a> {
                     in_string = !in_string;
                 } else if in_string {
                     if mark & escapes != 0 {
-                        // What is escaped may be in the next word.
+                        // The escaped byte may be in the next word.
                         step += usize::from(mark.leading_zeros() == 0);
                         left &= !(mark << 8);
                     }
@@ -238,7 +238,7 @@ impl<'a> Iterator for Items<'a> {
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// The highest bit of each byte of the word that is this one, which is ASCII.
+/// Sets the highest bit of each byte of the word that equals this ASCII byte.
 fn marks(word: u64, byte: u8) -> u64 {
     const LOW: u64 = ONES * 0x7f;
     let others = word ^ (ONES * u64::from(byte));
@@ -255,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// Every value in the document is found by its name or place, and is what the reader of the tree says.
+    /// Checks that every value in the document is found by its name or position and equals the parsed one.
     fn same(item: Item, value: &Value) {
         let text = item.json;
         match value {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     fn document() -> Value {
-        // Texts of each length, and with what has a meaning outside of them.
+        // Strings of each length, with characters that have a meaning outside of them.
         let texts: Vec<String> = (0..20).map(|length| "{[\"\\]},:é".repeat(length)).collect();
         json!({
             "": {}, "a": [], "numbers": [0, -1, 1.5e300, u64::MAX], "words": [true, false, null],

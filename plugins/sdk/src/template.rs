@@ -1,15 +1,15 @@
-//! Children from YAML with blanks.
+//! Creates children from YAML templates.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::response::Failure;
 
-/// A child as a YAML text with blanks: `${name}` and `${spec.image}` are filled in from values.
+/// A YAML template of a child with placeholders: `${name}` and `${spec.image}` are replaced by values.
 ///
-/// A text that is one blank and nothing else becomes the value itself, whatever its type; a blank within a text must be
-/// a text, a number or a boolean. The YAML is read first and the blanks are filled in then, so no value can change what
-/// the template means.
+/// A string that consists of one placeholder becomes the value itself, whatever its type; a placeholder within a
+/// string must be a string, a number or a boolean. The YAML is parsed before the placeholders are replaced, so no
+/// value can change the structure of the template.
 ///
 /// ```
 /// use operator_plugin::{Template, json};
@@ -30,17 +30,17 @@ use crate::response::Failure;
 pub struct Template(&'static str);
 
 impl Template {
-    /// A template from its text, as from `include_str!`.
+    /// Creates a template from its text, for example with `include_str!`.
     #[must_use]
     pub const fn new(text: &'static str) -> Self {
         Self(text)
     }
 
-    /// The child with the blanks filled in from the fields of `values`.
+    /// Replaces the placeholders by the fields of `values` and returns the child.
     ///
     /// # Errors
     ///
-    /// [`Failure::invalid`] when the template is not YAML of one document or names a value that is not there: both are
+    /// [`Failure::invalid`] when the template is not a single YAML document or refers to a missing value. Both are
     /// bugs of the plugin, which its tests find.
     pub fn fill(&self, values: &impl Serialize) -> Result<Value, Failure> {
         let wrong = |message: String| Failure::invalid_because("BadTemplate", message);

@@ -23,7 +23,7 @@ use crate::object::Object;
 use crate::plugin::Reconciler;
 use crate::response::{Condition, Event, Failure, GeneratedSecret, Need};
 
-/// One call: a parent, what is there, and the time.
+/// The input of one call: a parent, the existing objects, and the time.
 #[derive(Clone, Debug)]
 pub struct Case {
     parent: Value,
@@ -34,11 +34,12 @@ pub struct Case {
 }
 
 impl Case {
-    /// A parent from YAML, and nothing in the cluster. In the namespace `default` unless it says otherwise.
+    /// Creates a case with a parent from YAML and no other objects. The parent's namespace is `default` unless the
+    /// YAML contains another one.
     ///
     /// # Panics
     ///
-    /// When the text is not YAML of one document.
+    /// When the text is not a single YAML document.
     #[must_use]
     pub fn new(parent: &str) -> Self {
         let mut documents = documents(parent);
@@ -54,14 +55,14 @@ impl Case {
         }
     }
 
-    /// With another value at a path of the parent, such as `/spec/replicas`. `null` takes a field away.
+    /// Sets the value at a path of the parent, such as `/spec/replicas`. `null` removes a field.
     #[must_use]
     pub fn set(mut self, path: &str, value: impl Into<Value>) -> Self {
         set(&mut self.parent, path, value.into());
         self
     }
 
-    /// With these objects in the cluster, owned by the parent, from YAML with any number of documents.
+    /// Adds existing objects owned by the parent, from any number of YAML documents.
     ///
     /// # Panics
     ///
@@ -72,8 +73,8 @@ impl Case {
         self
     }
 
-    /// With the children and the status of an outcome, as the cluster would show them in the next call. What the
-    /// outcome left out is gone, unless it is of a kind that the host retains.
+    /// Sets the children and the status to those of an outcome, as the cluster would show them in the next call.
+    /// Children that the outcome does not contain are removed, unless the host retains their kind.
     #[must_use]
     pub fn after(mut self, outcome: &Outcome) -> Self {
         let observed = std::mem::take(&mut self.children);
@@ -98,11 +99,11 @@ impl Case {
         self
     }
 
-    /// With a value at a path of one object that is there, such as `/metadata/deletionTimestamp`.
+    /// Sets a value at a path of an existing object, such as `/metadata/deletionTimestamp`.
     ///
     /// # Panics
     ///
-    /// When there is no object by that name.
+    /// When there is no object of that name.
     #[must_use]
     pub fn with(mut self, kind: Kind, name: &str, path: &str, value: impl Into<Value>) -> Self {
         let child = self
@@ -116,7 +117,7 @@ impl Case {
         self
     }
 
-    /// With the pods that are there Running and Ready.
+    /// Makes the existing pods Running and Ready.
     #[must_use]
     pub fn pods_ready(mut self) -> Self {
         for child in self.children.iter_mut().filter(|child| child["kind"] == "Pod") {
@@ -128,7 +129,7 @@ impl Case {
         self
     }
 
-    /// With the answer to a need, from YAML with any number of documents.
+    /// Sets the answer to a need, from any number of YAML documents.
     ///
     /// # Panics
     ///
@@ -139,14 +140,14 @@ impl Case {
         self
     }
 
-    /// At this time, in RFC 3339, UTC.
+    /// Sets the time, in RFC 3339, UTC.
     #[must_use]
     pub fn at(mut self, now: &str) -> Self {
         now.clone_into(&mut self.now);
         self
     }
 
-    /// In a namespace that is being deleted.
+    /// Marks the namespace as being deleted.
     #[must_use]
     pub fn in_a_terminating_namespace(mut self) -> Self {
         self.namespace_terminating = true;
@@ -161,8 +162,8 @@ impl Case {
     ///
     /// # Panics
     ///
-    /// When the plugin breaks the contract: a child of a kind that it does not make, two children by one name,
-    /// or two calls with one request and different responses.
+    /// When the plugin violates the contract: a child of a kind that it does not declare, two children of the same
+    /// name, or two calls with the same request and different responses.
     pub fn run(&self, plugin: &impl Reconciler) -> Result<Outcome, Failure> {
         let response = plugin.reconcile(self.request());
         assert_eq!(
@@ -199,7 +200,7 @@ impl Case {
 
     fn request(&self) -> wit::Request {
         let texts = |values: &[Value]| values.iter().map(Value::to_string).collect();
-        // The host shows children with their namespace, which is their parent's unless they say otherwise.
+        // The host shows children with their namespace; the default is their parent's.
         let mut children = self.children.clone();
         if let Some(namespace) = self.parent["metadata"]["namespace"].as_str() {
             for child in &mut children {
@@ -224,14 +225,14 @@ impl Case {
     }
 }
 
-/// What a plugin answered.
+/// The answer of a plugin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The children that should exist.
     pub children: Vec<Value>,
-    /// The names of those that stay as they are.
+    /// The names of children that stay unchanged.
     pub keep: Vec<String>,
-    /// The Secrets that the host makes.
+    /// The Secrets that the host generates.
     pub generate: Vec<GeneratedSecret>,
     /// The status, or `null`.
     pub status: Value,
@@ -239,12 +240,12 @@ pub struct Outcome {
     pub conditions: Vec<Condition>,
     /// The Events.
     pub events: Vec<Event>,
-    /// What the plugin wants to read.
+    /// The objects that the plugin wants to read.
     pub needs: Vec<Need>,
 }
 
 impl Outcome {
-    /// The names of the children, in order.
+    /// Returns the names of the children, in order.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         self.children
@@ -253,7 +254,7 @@ impl Outcome {
             .collect()
     }
 
-    /// The names of the children of one kind, in order.
+    /// Returns the names of the children of one kind, in order.
     #[must_use]
     pub fn names_of(&self, kind: Kind) -> Vec<&str> {
         let of_kind = self.children.iter().filter(|child| child["kind"] == kind.kind);
@@ -262,11 +263,11 @@ impl Outcome {
             .collect()
     }
 
-    /// One child.
+    /// Returns one child.
     ///
     /// # Panics
     ///
-    /// When there is none.
+    /// When it does not exist.
     #[must_use]
     pub fn child(&self, kind: Kind, name: &str) -> Object {
         let child = self
@@ -294,12 +295,12 @@ impl From<wit::Response> for Outcome {
     }
 }
 
-/// What a plugin answered to a cleanup.
+/// The answer of a plugin to a cleanup.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cleanup {
-    /// Whether the parent may go.
+    /// Whether the parent is released.
     pub done: bool,
-    /// The children to apply meanwhile.
+    /// The children to apply in the meantime.
     pub children: Vec<Value>,
     /// The status, or `null`.
     pub status: Value,
@@ -318,15 +319,16 @@ impl From<wit::CleanupResponse> for Cleanup {
     }
 }
 
-/// Compares `crd.json` in the plugin's folder with what the plugin's types say, and writes it when it differs.
+/// Compares `crd.json` in the plugin's folder with the definition generated from the plugin's types, and updates it
+/// if it differs.
 ///
-/// The file is compiled into the plugin, so that the code which makes it is not: it is as large as all of Echo.
-/// What [`register!`](crate::register) adds to the plugin's tests calls this. With `CI` set, the file is only
-/// compared.
+/// The file is compiled into the plugin instead of its generator, which is as large as all of Echo. The tests that
+/// [`register!`](crate::register) adds to the plugin call this function. With `CI` set, the file is only compared.
 ///
 /// # Panics
 ///
-/// When the file was out of date: what was built before has the old one. When a type has no structural schema.
+/// When the file was out of date, because earlier builds contain the old one, or when a type has no structural
+/// schema.
 pub fn check_crd(folder: &str, plugin: &impl Reconciler) {
     let path = Path::new(folder).join("crd.json");
     let (definition, problems) = plugin.crd();
@@ -334,7 +336,7 @@ pub fn check_crd(folder: &str, plugin: &impl Reconciler) {
     let up_to_date = fs::read_to_string(&path).is_ok_and(|text| text == expected);
     if !problems.is_empty() {
         if !up_to_date {
-            // Written all the same: `operator-host check` names what is wrong in it too.
+            // Write it anyway: `operator-host check` also reports its problems.
             let _ = fs::write(&path, expected);
         }
         panic!(
@@ -355,11 +357,11 @@ pub fn check_crd(folder: &str, plugin: &impl Reconciler) {
     panic!("{shown} is not what the plugin's types say: run the plugin's tests and commit what they write");
 }
 
-/// A value from YAML.
+/// Parses a value from YAML.
 ///
 /// # Panics
 ///
-/// When the text is not YAML of one document.
+/// When the text is not a single YAML document.
 #[must_use]
 pub fn yaml(text: &str) -> Value {
     match serde_saphyr::from_str(text) {
@@ -375,7 +377,7 @@ fn documents(yaml: &str) -> Vec<Value> {
     }
 }
 
-/// What the crate itself wrote.
+/// Parses text that the crate itself wrote.
 fn json(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(value) => value,
@@ -406,7 +408,7 @@ fn find<'a>(objects: &'a [Value], like: &Value) -> Option<&'a Value> {
     })
 }
 
-/// What is there, with the fields that were applied.
+/// Merges the applied fields into an existing object.
 fn merged(before: &Value, applied: &Value) -> Value {
     match (before, applied) {
         (Value::Object(before), Value::Object(applied)) => {

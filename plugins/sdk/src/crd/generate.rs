@@ -1,6 +1,7 @@
-//! From Rust types to a CustomResourceDefinition with a structural schema.
+//! Generates a CustomResourceDefinition with a structural schema from Rust types.
 //!
-//! What a structural schema is: <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>
+//! Structural schemas:
+//! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -10,7 +11,7 @@ use super::{Column, Crd, structural};
 use crate::kinds::Kind;
 
 impl Crd {
-    /// The definition of a kind with that spec and status, and what is wrong with the types.
+    /// Returns the definition of a kind with this spec and status, and the problems of the types.
     ///
     /// Maps are sorted by key (serde_json's default), so equal types give equal text.
     pub(crate) fn generate<Spec: JsonSchema, Status: JsonSchema>(
@@ -19,7 +20,7 @@ impl Crd {
     ) -> (Value, Vec<String>) {
         let mut problems = Vec::new();
         let mut spec = schema_of::<Spec>("spec", &mut problems);
-        // The comment on the spec's type is what `kubectl explain` says of the kind.
+        // The doc comment of the spec's type becomes the kind's description in `kubectl explain`.
         let spec_description = spec.as_object_mut().and_then(|spec| spec.remove("description"));
         let mut status = schema_of::<Status>("status", &mut problems);
         add_host_fields(&mut status);
@@ -93,8 +94,8 @@ fn schema_of<T: JsonSchema>(path: &str, problems: &mut Vec<String>) -> Value {
     schema
 }
 
-/// The status holds more than the plugin's type: what the host writes. And the host writes it before the plugin
-/// has said anything, so no field of the plugin's is required.
+/// Adds the fields that the host writes to the status. The host writes them before the plugin has answered, so none
+/// of the plugin's fields is required.
 fn add_host_fields(status: &mut Value) {
     let Some(status) = status.as_object_mut() else {
         return;
@@ -309,7 +310,7 @@ mod tests {
         );
     }
 
-    /// The host knows the rules of structural schemas for itself: its tests read these files.
+    /// The host implements the rules of structural schemas itself; its tests read these files.
     #[test]
     fn what_is_made_here_is_committed_for_the_hosts_tests() {
         let schemas = [

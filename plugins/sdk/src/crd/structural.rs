@@ -1,9 +1,9 @@
-//! From JSON Schema as `schemars` writes it to the part of it that Kubernetes takes.
+//! Converts JSON Schema from `schemars` to the subset that Kubernetes supports.
 
 use serde_json::{Map, Value, json};
 
-/// The keywords of `JSONSchemaProps` that a structural schema may hold; what else there is (`title`, `$schema`,
-/// `examples`) says nothing to the API server.
+/// The keywords of `JSONSchemaProps` that a structural schema may contain; the API server does not use others
+/// (`title`, `$schema`, `examples`).
 const KEYWORDS: [&str; 24] = [
     "additionalProperties",
     "allOf",
@@ -31,8 +31,8 @@ const KEYWORDS: [&str; 24] = [
     "type",
 ];
 
-/// Makes a schema structural in place. A type that has no such schema is a bug in the plugin: what is wrong is added to
-/// `problems` with its path, and that part stays as it is, so that `operator-host check` names it too.
+/// Makes a schema structural in place. A type without such a schema is a bug in the plugin: each problem is added
+/// to `problems` with its path, and that part stays unchanged, so that `operator-host check` reports it, too.
 pub(super) fn rewrite(schema: &mut Value, path: &str, problems: &mut Vec<String>) {
     match schema {
         Value::Object(fields) => rewrite_object(fields, path, problems),
@@ -70,7 +70,7 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str, problems: &mut Ve
         for (name, property) in properties {
             rewrite(property, &format!("{path}.{name}"), problems);
         }
-        // It may not stand beside `properties`. What else is allowed (a flattened map) must then not be pruned.
+        // It is not allowed next to `properties`. Then the additional fields (a flattened map) must not be pruned.
         if !matches!(
             fields.remove("additionalProperties"),
             None | Some(Value::Bool(false))
@@ -97,7 +97,7 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str, problems: &mut Ve
     }
 }
 
-/// `Option<T>`: `null` among the types or the alternatives becomes `nullable`.
+/// Converts `Option<T>`: `null` among the types or the alternatives becomes `nullable`.
 fn accept_null(fields: &mut Map<String, Value>) {
     let is_null = |type_: &Value| type_ == "null";
     if let Some(Value::Array(types)) = fields.get_mut("type") {
@@ -124,8 +124,9 @@ fn accept_null(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Enums: alternatives of single values become one `enum`, those of objects one object with the properties
-/// of all, numbers and strings an int-or-string. `false`, and nothing is changed, when they are none of these.
+/// Converts enums: alternatives of single values become one `enum`, those of objects one object with the properties
+/// of all, and numbers and strings an int-or-string. Returns `false` and changes nothing when they are none of
+/// these.
 fn merge_alternatives(fields: &mut Map<String, Value>) -> bool {
     for keyword in ["anyOf", "oneOf", "allOf"] {
         let Some(Value::Array(mut alternatives)) = fields.remove(keyword) else {
@@ -165,7 +166,7 @@ fn merge_alternatives(fields: &mut Map<String, Value>) -> bool {
     true
 }
 
-/// The strings that a schema of strings allows, when it names them all.
+/// Returns the strings that a schema allows, if it lists them all.
 fn single_values(schema: &Value) -> Option<Vec<Value>> {
     let values = match (schema.get("const"), schema.get("enum")) {
         (Some(value), _) => vec![value.clone()],
@@ -175,8 +176,8 @@ fn single_values(schema: &Value) -> Option<Vec<Value>> {
     values.iter().all(Value::is_string).then_some(values)
 }
 
-/// Moves the properties of an alternative to the schema around it, as a structural schema wants, and leaves the
-/// rule which of them must be there.
+/// Moves the properties of an alternative to the enclosing schema, as a structural schema requires, and returns the
+/// remaining rule about which of them are required.
 fn hoist_properties(alternative: &mut Value, properties: &mut Value) -> Value {
     let mut rule = json!({ "required": alternative["required"].take() });
     let Value::Object(hoisted) = alternative["properties"].take() else {
@@ -184,7 +185,7 @@ fn hoist_properties(alternative: &mut Value, properties: &mut Value) -> Value {
     };
     for (name, property) in hoisted {
         match single_values(&property) {
-            // The tag of a tagged enum: all its values together, and one in each rule.
+            // The tag of a tagged enum: the property allows all values, and each rule one.
             Some(tags) => {
                 rule["properties"][&name]["enum"] = json!(tags);
                 let known = properties[&name]["enum"].as_array().cloned().unwrap_or_default();
@@ -197,7 +198,7 @@ fn hoist_properties(alternative: &mut Value, properties: &mut Value) -> Value {
     rule
 }
 
-/// Keywords whose values Kubernetes writes in its own way.
+/// Translates keywords whose values Kubernetes represents differently.
 fn translate_values(fields: &mut Map<String, Value>) {
     if let Some(value) = fields.remove("const") {
         fields.insert("enum".to_owned(), json!([value]));
@@ -210,7 +211,7 @@ fn translate_values(fields: &mut Map<String, Value>) {
     if let Some(format) = format {
         fields.insert("format".to_owned(), json!(format));
     }
-    // OpenAPI 3.0 has the bound and, beside it, whether the bound itself is out.
+    // OpenAPI 3.0 has the bound and a flag for whether it is exclusive.
     for (exclusive, bound) in [("exclusiveMaximum", "maximum"), ("exclusiveMinimum", "minimum")] {
         if let Some(value) = fields.get_mut(exclusive).filter(|value| value.is_number()) {
             let value = std::mem::replace(value, Value::Bool(true));
