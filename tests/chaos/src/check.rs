@@ -1,4 +1,4 @@
-//! What must be true at the end of a round: of the objects that are there, and of how they came to be.
+//! Checks the end of a round: the existing objects, and how they were created.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,21 +18,21 @@ use crate::rollouts;
 use crate::users::Reasons;
 
 const CONTROLLER_LABEL: &str = "operator-host.dev/controller";
-/// For so long nothing may be written once everything is as it should be.
+/// How long no host may write once everything is as expected.
 const QUIET: Duration = Duration::from_millis(300);
-/// The annotation of a Lease that tells who held it, and the name of the only one in the mode `single`.
+/// The only Lease in mode `single`.
 const LEASE: &str = "operator-host";
-/// After so long a Deployment that does not get on is looked at.
+/// How long a Deployment may be stuck before it is examined.
 const STUCK: Duration = Duration::from_secs(5);
-/// How much more resident memory a host may have at the end of a round than at the end of its first one.
+/// How much more resident memory a host may use at the end of a round than at the end of its first one.
 const GROWTH: u64 = 64 << 20;
 
-/// Something that is not as it should be.
+/// A deviation from the expected state.
 #[derive(Debug)]
 pub(crate) struct Fault {
-    /// What, in words.
+    /// The description.
     what: String,
-    /// The object that it is about.
+    /// The affected object.
     object: Option<Box<DynamicObject>>,
 }
 
@@ -44,13 +44,13 @@ impl Fault {
         }
     }
 
-    /// The same with when it was found.
+    /// Adds when it was found.
     pub(crate) fn when(mut self, when: &str) -> Self {
         self.what = format!("{when}: {}", self.what);
         self
     }
 
-    /// What is wrong, without the object.
+    /// Returns the description without the object.
     pub(crate) fn what(&self) -> String {
         self.what.clone()
     }
@@ -81,17 +81,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What is looked for in a namespace.
+/// The expected state of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// Exactly what follows from the parents that are there.
+    /// Exactly the objects that follow from the existing parents.
     Exact,
-    /// No parent, and of the children only what is retained.
+    /// No parents, and only retained children.
     Gone,
 }
 
-/// Waits until a namespace is as wanted and the hosts write nothing more; gives how long that took, and how many
-/// parents and children there are.
+/// Waits until a namespace is in the expected state and the hosts stop writing. Returns how long that took, and the
+/// number of parents and children.
 pub(crate) async fn until(
     client: &Client,
     namespace: &str,
@@ -129,7 +129,7 @@ pub(crate) async fn until(
     }
 }
 
-/// How much there is in a namespace.
+/// The number of objects in a namespace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) parents: usize,
@@ -206,7 +206,7 @@ fn child_fault(
     oracle::difference(&live, &says, "it")
 }
 
-/// What the store holds.
+/// Lists the objects in the store.
 async fn list(client: &Client, namespace: &str, resource: &ApiResource) -> Result<Vec<DynamicObject>, Fault> {
     list_with(client, namespace, resource, &ListParams::default()).await
 }
@@ -223,7 +223,7 @@ async fn list_with(
         .map_err(|error| Fault::new(format!("cannot list {}: {error}", resource.plural)))?
         .items;
     for item in &mut items {
-        // What a list holds has no type.
+        // List items have no type.
         item.types = Some(kube::core::TypeMeta {
             api_version: resource.api_version.clone(),
             kind: resource.kind.clone(),
@@ -232,7 +232,7 @@ async fn list_with(
     Ok(items)
 }
 
-/// Every parent and child that is there, for who looks for what went wrong.
+/// Returns every parent and child, for debugging a failure.
 pub(crate) async fn all_objects(client: &Client, namespace: &str) -> String {
     let mut all = Vec::new();
     let parents = Sample::ALL.into_iter().map(Sample::resource);
@@ -242,8 +242,8 @@ pub(crate) async fn all_objects(client: &Client, namespace: &str) -> String {
     serde_json::to_string_pretty(&all).unwrap_or_default()
 }
 
-/// What the API server's watch cache, and with it every watch, does not know although it is in the store: the kinds, in
-/// words. There should be none.
+/// Returns the kinds that differ between the store and the API server's watch cache, which feeds every watch. There
+/// should be none.
 pub(crate) async fn unseen_by_watches(client: &Client, namespace: &str) -> Result<Vec<String>, Fault> {
     let cached = ListParams::default().match_any();
     let mut unseen = Vec::new();
@@ -262,10 +262,10 @@ pub(crate) async fn unseen_by_watches(client: &Client, namespace: &str) -> Resul
     Ok(unseen)
 }
 
-/// Objects that are retained, with what must never change of them: the UID, and what a Secret holds.
+/// Retained objects with what must never change: the UID, and a Secret's data.
 pub(crate) type Retained = BTreeMap<Key, (Option<String>, Value)>;
 
-/// What is retained in a namespace.
+/// Returns the retained objects in a namespace.
 pub(crate) async fn retained(client: &Client, namespace: &str) -> Result<Retained, Fault> {
     let mut all = BTreeMap::new();
     for kind in Kind::ALL.into_iter().filter(|kind| kind.is_retained()) {
@@ -279,7 +279,7 @@ pub(crate) async fn retained(client: &Client, namespace: &str) -> Result<Retaine
     Ok(all)
 }
 
-/// What was retained before, or was created since, and is not there as it was.
+/// Reports retained objects that are missing or have changed.
 pub(crate) fn lost(before: &Retained, after: &Retained, created: &[Key]) -> Vec<Fault> {
     let changed = before.iter().filter_map(|(key, was)| match after.get(key) {
         Some(is) if is == was => None,
@@ -295,15 +295,15 @@ pub(crate) fn lost(before: &Retained, after: &Retained, created: &[Key]) -> Vec<
     changed.chain(missing).map(Fault::new).collect()
 }
 
-/// What the hosts wrote, by the API server's audit log.
+/// The writes of the hosts, from the API server's audit log.
 pub(crate) struct History {
     log: PathBuf,
-    /// How much of the log was read.
+    /// How many bytes of the log were read.
     at: u64,
     namespace: String,
-    /// Of this round.
+    /// The events of this round.
     round: Vec<AuditEvent>,
-    /// Every Lease that was taken or renewed since these hosts run.
+    /// Every acquisition or renewal of a Lease since these hosts were started.
     leases: Vec<AuditEvent>,
 }
 
@@ -318,7 +318,7 @@ impl History {
         }
     }
 
-    /// A new round, in this namespace.
+    /// Begins a new round in this namespace.
     pub(crate) fn begin(&mut self, namespace: &str) -> Result<(), Fault> {
         self.read()?;
         self.round.clear();
@@ -326,12 +326,12 @@ impl History {
         Ok(())
     }
 
-    /// Other hosts.
+    /// Forgets the Leases of earlier hosts.
     pub(crate) fn forget_leases(&mut self) {
         self.leases.clear();
     }
 
-    /// Reads on.
+    /// Reads new events.
     pub(crate) fn read(&mut self) -> Result<(), Fault> {
         if !self.log.exists() {
             return Ok(());
@@ -352,14 +352,14 @@ impl History {
         Ok(())
     }
 
-    /// What was written in this round, but for Events.
+    /// Returns the writes of this round, except Events.
     pub(crate) fn writes(&self) -> impl Iterator<Item = &AuditEvent> {
         self.round
             .iter()
             .filter(|event| object(event).resource != "events")
     }
 
-    /// What was done wrongly on the way.
+    /// Returns the forbidden writes of this round.
     pub(crate) fn faults(&self, shape: Shape, reasons: &Reasons) -> Vec<Fault> {
         let mut faults = self.needless(reasons);
         faults.extend(self.retained_deleted());
@@ -369,7 +369,7 @@ impl History {
         faults
     }
 
-    /// The objects of retained kinds that were created in this round.
+    /// Returns the objects of retained kinds that were created in this round.
     pub(crate) fn retained_created(&self) -> Vec<Key> {
         let created = self.created().into_keys();
         created.filter(|(kind, _)| kind.is_retained()).collect()
@@ -412,7 +412,7 @@ impl History {
             .collect()
     }
 
-    /// Writes of another than who had last written the Lease for it.
+    /// Returns writes by replicas that were not the last to write their Lease.
     fn not_leading(&self, shape: Shape) -> Vec<Fault> {
         let mut faults = Vec::new();
         let mut leases: Vec<_> = self.leases.iter().collect();
@@ -456,7 +456,7 @@ fn is_done(event: &AuditEvent) -> bool {
         && object(event).namespace == files::NAMESPACE
 }
 
-/// The replica that a request comes from, by how it calls itself.
+/// Returns the replica that sent a request, by its user agent.
 fn replica(event: &AuditEvent) -> Option<&str> {
     let (_, identity) = event
         .user_agent
@@ -465,7 +465,7 @@ fn replica(event: &AuditEvent) -> Option<&str> {
     Some(identity.trim_end_matches(')'))
 }
 
-/// What a host's memory has grown to beyond all measure.
+/// Reports a host whose memory has grown too much.
 pub(crate) fn growth(memory: &[(u64, u64)]) -> Option<Fault> {
     let grown = memory.iter().find(|(now, first)| *now > first + GROWTH);
     grown.map(|(now, first)| {

@@ -1,5 +1,5 @@
-//! Drawing lots: the same seed gives the same draws, on every machine and in every version of this program's
-//! dependencies.
+//! Pseudorandom choices: the same seed gives the same choices, on every machine and with every version of this
+//! program's dependencies.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,7 +13,7 @@ impl Draw {
         Self(seed)
     }
 
-    /// Another sequence, which draws from this one do not change.
+    /// Returns another sequence, which choices from this one do not affect.
     pub(crate) fn fork(&self, label: u64) -> Self {
         let mut other = Self(self.0 ^ label.wrapping_mul(0xd6e8_feb8_6659_fd93));
         other.next();
@@ -28,9 +28,9 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// Returns a number below `bound`, which is not 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
-        // The bias is 2^-50 for what is drawn here.
+        // The bias is 2^-50 for the numbers used here.
         (self.next() % bound as u64) as usize
     }
 
@@ -38,12 +38,12 @@ impl Draw {
         self.below(100) < chance
     }
 
-    /// One of `items`, of which there is at least one.
+    /// Returns one of `items`, which is not empty.
     pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }
 
-    /// One of `items`, each as often as its weight says.
+    /// Returns one of `items`, with a probability proportional to its weight.
     pub(crate) fn weighted<'a, T>(&mut self, items: &'a [(usize, T)]) -> &'a T {
         let mut at = self.below(items.iter().map(|(weight, _)| weight).sum());
         for (weight, item) in items {
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(draws(Draw::new(7)), draws(Draw::new(7)));
         assert_ne!(draws(Draw::new(7)), draws(Draw::new(8)));
         assert_ne!(draws(Draw::new(7)), draws(Draw::new(7).fork(1)));
-        // What stands in `regressions` must stay what it is.
+        // The seeds in `regressions` depend on these numbers.
         assert_eq!(draws(Draw::new(1))[..3], [465, 519, 590]);
     }
 

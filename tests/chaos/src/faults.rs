@@ -1,8 +1,8 @@
-//! What breaks, and how it is mended.
+//! The faults, and how they are repaired.
 //!
-//! To add a fault: a variant of [`Fault`], a line in [`Fault::draw`], an arm in [`Fault::lane`], [`Fault::begin`] and
-//! [`Fault::end`]. Its end must put everything right again, since a round is checked after all have ended. It holds no
-//! state of its own: what it needs to end is in the variant, drawn before it begins.
+//! To add a fault: a variant of [`Fault`], a line in [`Fault::draw`], an arm in [`Fault::lane`], [`Fault::begin`]
+//! and [`Fault::end`]. Its end must repair everything, since a round is checked after all faults have ended. A
+//! fault holds no state of its own: the data that its end needs is in the variant, drawn before it begins.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,13 +24,13 @@ use crate::oracle::Sample;
 use crate::stage::Stage;
 use crate::users;
 
-/// How long what is waited for while a fault ends may take.
+/// Timeout of every step at the end of a fault.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// A fault; see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// SIGKILL; it is started again in the end.
+    /// SIGKILL; restarted at the end.
     HostKilled {
         replica: usize,
     },
@@ -38,11 +38,11 @@ pub(crate) enum Fault {
     HostTerminated {
         replica: usize,
     },
-    /// SIGSTOP; it is continued in the end.
+    /// SIGSTOP; continued at the end.
     HostStopped {
         replica: usize,
     },
-    /// No byte is free where it keeps compiled plugins and versions.
+    /// The disk for compiled plugins and versions is full.
     DiskFull {
         replica: usize,
     },
@@ -50,44 +50,44 @@ pub(crate) enum Fault {
     ApiServerStopped,
     EtcdKilled,
     EtcdStopped,
-    /// The garbage collector, and what is behind Deployments, is away.
+    /// The controller manager is killed, and with it the garbage collector and the Deployment controller.
     ControllerManagerKilled,
     /// The definition of a kind is deleted, and with it all objects of the kind.
     DefinitionRemoved {
         sample: Sample,
     },
-    /// The hosts may do nothing any more.
+    /// The hosts lose all permissions.
     AllRightsTaken,
-    /// The hosts have no rights on pods.
+    /// The hosts lose their permissions on pods.
     RightsOnPodsTaken,
-    /// Each request of the hosts takes so much longer.
+    /// Each request of the hosts is delayed.
     WireSlow {
         millis: u64,
     },
-    /// Each request of the hosts is refused with this status; 401 is what an expired token gets.
+    /// Each request of the hosts is refused with this status; 401 is the response to an expired token.
     WireRefusing {
         status: u16,
     },
-    /// All connections of the hosts are cut, and new ones.
+    /// All connections of the hosts are cut, including new ones.
     WireCut,
-    /// Watches are cut, and new ones.
+    /// Watches are cut, including new ones.
     WatchesCut,
-    /// Watches say nothing any more.
+    /// Watches become silent.
     WatchesStalled,
-    /// Writes are done, and their answers get lost.
+    /// Writes are executed, but their responses are lost.
     AnswersLost,
-    /// A plugin's file holds this for a while.
+    /// A plugin's file is temporarily replaced.
     PluginSwapped {
         sample: Sample,
         content: Content,
     },
-    /// The configuration holds this for a while.
+    /// The configuration is temporarily replaced.
     ConfigEdited {
         edit: Edit,
     },
 }
 
-/// What faults have in common that must not happen at the same time.
+/// The resource that a fault affects. Faults of the same lane must not overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
     Hosts,
@@ -108,15 +108,15 @@ pub(crate) struct Planned {
     lasts: Duration,
 }
 
-/// What faults are drawn from.
+/// The input for drawing faults.
 pub(crate) struct Possible<'a> {
     pub(crate) shape: Shape,
     pub(crate) has_disks: bool,
-    /// Only faults whose name has one of these in it; all when it is empty.
+    /// Only faults whose name contains one of these strings; all if empty.
     pub(crate) only: &'a [String],
 }
 
-/// One to four faults for a round, in the order of their beginning.
+/// Draws one to four faults for a round, ordered by their start.
 pub(crate) fn plan(draw: &mut Draw, possible: &Possible<'_>) -> anyhow::Result<Vec<Planned>> {
     let count = 1 + draw.below(4);
     let mut all = Vec::new();
@@ -140,7 +140,7 @@ pub(crate) fn plan(draw: &mut Draw, possible: &Possible<'_>) -> anyhow::Result<V
     Ok(all)
 }
 
-/// Lets them happen. Those of one lane wait for each other.
+/// Executes the faults. Those of the same lane run one after the other.
 pub(crate) async fn carry_out(stage: &Stage, plan: &[Planned]) -> anyhow::Result<()> {
     let start = Instant::now();
     let lanes = Lane::ALL.map(|lane| async move {
@@ -341,7 +341,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Nobody makes objects of a kind that is going, or holds them up: either would keep it there.
+/// Users must not create objects of a kind that is being deleted, or block their deletion: either would prevent it.
 async fn remove_definition(stage: &Stage, sample: Sample) -> anyhow::Result<()> {
     stage.close(Some(sample));
     let name = stage.definition(sample)?.name_any();
@@ -350,13 +350,13 @@ async fn remove_definition(stage: &Stage, sample: Sample) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Waits until the definition is gone, which takes until the hosts have let its objects go, and installs it again.
+/// Waits until the hosts have released the objects and the definition is deleted, then installs it again.
 async fn return_definition(stage: &Stage, sample: Sample) -> anyhow::Result<()> {
     let definition = stage.definition(sample)?;
     let api = Api::<CustomResourceDefinition>::all(stage.client.clone());
     let deadline = Instant::now() + LIMIT;
     while let Some(there) = api.get_opt(&definition.name_any()).await? {
-        // It may have gone since.
+        // It may have been deleted since.
         let _ = users::let_go_all(&stage.client, sample).await;
         if Instant::now() > deadline {
             let status = serde_json::to_string(&there.status)?;
@@ -366,7 +366,7 @@ async fn return_definition(stage: &Stage, sample: Sample) -> anyhow::Result<()> 
     }
     manifests::apply(&stage.client, std::slice::from_ref(definition)).await?;
     stage.close(None);
-    // Its garbage collector looks for kinds every half minute otherwise.
+    // Otherwise its garbage collector discovers kinds only every half minute.
     stage.server.lock().await.restart_controller_manager().await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The files that the hosts run by: the plugins' folder and the configuration. Both are followed while hosts run.
+//! The files that the hosts read: the plugins' folder and the configuration. Running hosts follow changes of both.
 
 use std::path::{Path, PathBuf};
 
@@ -7,47 +7,47 @@ use anyhow::{Context, ensure};
 use crate::fleet::Shape;
 use crate::oracle::Sample;
 
-/// Where the Leases are, and the hosts' ServiceAccount.
+/// The namespace of the Leases and of the hosts' ServiceAccount.
 pub(crate) const NAMESPACE: &str = "operator-host";
-/// The number in the puppet's file that makes a variant of it: see `tests/fixtures/puppet`.
+/// The prefix of the number in the puppet's file that selects a variant; see `tests/fixtures/puppet`.
 const VARIANT: &[u8] = b"puppet-variant:";
 
-/// See the module.
+/// The files of the hosts; see the module.
 pub(crate) struct Files {
     folder: PathBuf,
     samples: PathBuf,
     shape: Shape,
 }
 
-/// How a configuration differs from the right one.
+/// An edit of the correct configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
     None,
-    /// A controller is not there.
+    /// A controller is missing.
     Without(Sample),
     /// A controller has other settings.
     Otherwise(Sample),
-    /// It is no configuration.
+    /// The file is not a valid configuration.
     Broken,
 }
 
-/// What is in a plugin's file.
+/// The content of a plugin's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// The plugin, as it was built.
+    /// The plugin as built.
     Own,
     /// The same with another digest.
     Newer,
-    /// Half of it.
+    /// The first half of it.
     Torn,
-    /// No WebAssembly at all.
+    /// Not WebAssembly.
     Garbage,
     /// A variant of the puppet: 1 is slow, 2 wants no children, 3 fails.
     Variant(u8),
 }
 
 impl Files {
-    /// Puts the plugins and the configuration below `folder`; `samples` is where the plugins were built.
+    /// Writes the plugins and the configuration below `folder`; `samples` contains the built plugins.
     pub(crate) fn new(folder: &Path, samples: &Path, shape: Shape) -> anyhow::Result<Self> {
         let this = Self {
             folder: folder.to_owned(),
@@ -86,7 +86,7 @@ impl Files {
         self.put(Path::new("config.yaml"), text.as_bytes())
     }
 
-    /// Writes a file whole: what is read is the one before or this one.
+    /// Replaces a file atomically: a reader gets either the old or the new content.
     fn put(&self, name: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         let file = self.folder.join(name);
         let part = self.folder.join("part");
@@ -100,7 +100,7 @@ impl Content {
     fn of(self, mut own: Vec<u8>) -> anyhow::Result<Vec<u8>> {
         match self {
             Self::Own => {}
-            // A custom section, which means nothing to anybody: its id, its size, the size of its name, its name.
+            // A custom section without meaning: its id, its size, the size of its name, its name.
             Self::Newer => own.extend(b"\x00\x06\x05newer"),
             Self::Torn => own.truncate(own.len() / 2),
             Self::Garbage => own = b"no plugin".repeat(100),
@@ -115,7 +115,7 @@ impl Content {
     }
 }
 
-/// The configuration, with short times: what heals shall be seen to.
+/// Returns the configuration, with short times, so that recovery is quick.
 fn config(shape: Shape, edit: Edit) -> String {
     let mut text = format!(
         "plugins: plugins\nleadership: {}\n\

@@ -1,4 +1,4 @@
-//! The hosts: one or more replicas as processes, started again when they end, as a kubelet would.
+//! The hosts: one or more replicas as processes, restarted when they end, as a kubelet would do.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use crate::stage::Paths;
 const SIGTERM: i32 = 15;
 /// How long a host may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(20);
-/// Room for compiled plugins and their versions.
+/// Size of the disk for compiled plugins and their versions.
 const DISK: &str = "size=128m";
-/// Exit codes that README documents: a failure, and a wrong configuration.
+/// Exit codes that README documents: a failure, and an invalid configuration.
 const DOCUMENTED: [i32; 3] = [0, 1, 2];
-/// Set where this process has mounts of its own.
+/// Set when this process has its own mount namespace.
 const UNSHARED: &str = "CHAOS_UNSHARED";
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// How many replicas there are, and who of them writes.
+/// The number of replicas, and which of them write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) replicas: usize,
@@ -42,7 +42,8 @@ impl Shape {
     }
 }
 
-/// Gives this process mounts of its own, which go with it, where that is allowed: it starts itself again, once.
+/// Gives this process its own mount namespace, which ends with it, where that is allowed: restarts the process
+/// once.
 pub(crate) fn unshare_mounts() {
     let may = || {
         let tried = Command::new("unshare").args(["-m", "true"]).output();
@@ -57,39 +58,39 @@ pub(crate) fn unshare_mounts() {
             .args(["-m", "--"])
             .arg(program)
             .args(std::env::args_os().skip(1));
-        // It returns only when it failed; without mounts of its own it goes on.
+        // It returns only on failure; then continue without a mount namespace.
         let _ = command.env(UNSHARED, "1").exec();
     }
 }
 
-/// See the module.
+/// The replicas; see the module.
 pub(crate) struct Fleet {
     pub(crate) shape: Shape,
     program: PathBuf,
     config: PathBuf,
     kubeconfig: PathBuf,
     replicas: Vec<Replica>,
-    /// Whether each replica has a small disk of its own.
+    /// Whether each replica has its own small disk.
     disks: bool,
-    /// Compiled plugins from earlier, and for later.
+    /// Compiled plugins from earlier runs and for later ones.
     compiled: PathBuf,
 }
 
 struct Replica {
     folder: PathBuf,
     process: Option<Component>,
-    /// Whether it should run now.
+    /// Whether it should be running.
     wanted: bool,
-    /// When it may be started again.
+    /// The earliest time of its next start.
     not_before: Instant,
-    /// Resident memory at the end of its first whole round.
+    /// Resident memory at the end of its first full round.
     memory: Option<u64>,
-    /// How it ended without being asked, since the last look.
+    /// Its unexpected exits since the last check.
     ends: Vec<ExitStatus>,
 }
 
 impl Fleet {
-    /// Starts the hosts. Their folders are made below `folder`.
+    /// Starts the hosts. Their folders are created below `folder`.
     pub(crate) fn start(
         shape: Shape,
         paths: &Paths,
@@ -110,7 +111,7 @@ impl Fleet {
             let folder = folder.join(name);
             let cache = folder.join("cache");
             std::fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
-            // Without mounts of its own this process would leave its disks to the machine.
+            // Without its own mount namespace this process would leave its disks mounted on the machine.
             this.disks &= std::env::var_os(UNSHARED).is_some() && mount_disk(&cache);
             copy_compiled(&this.compiled, &cache)?;
             this.replicas.push(Replica {
@@ -126,17 +127,17 @@ impl Fleet {
         Ok(this)
     }
 
-    /// Keeps what the first host has compiled, so that the next hosts need not.
+    /// Saves the compiled plugins of the first host for the next hosts.
     pub(crate) fn keep_compiled(&self) -> anyhow::Result<()> {
         copy_compiled(&self.replicas[0].folder.join("cache"), &self.compiled)
     }
 
-    /// Whether disks can be filled without filling this machine's.
+    /// Reports whether disks can be filled without filling this machine's.
     pub(crate) fn has_disks(&self) -> bool {
         self.disks
     }
 
-    /// Starts what should run and does not.
+    /// Starts replicas that should run but do not.
     pub(crate) fn tend(&mut self) -> anyhow::Result<()> {
         for (replica, name) in self.replicas.iter_mut().zip(NAMES) {
             if let Some(status) = replica.process.as_mut().and_then(Component::exited) {
@@ -169,14 +170,14 @@ impl Fleet {
         Ok(())
     }
 
-    /// SIGKILL. It stays away until [`Fleet::let_run`].
+    /// Sends SIGKILL. The replica stays down until [`Fleet::let_run`].
     pub(crate) fn kill(&mut self, replica: usize) {
         let replica = &mut self.replicas[replica];
         replica.wanted = false;
         replica.process = None;
     }
 
-    /// SIGTERM, and waits for the end. It stays away until [`Fleet::let_run`].
+    /// Sends SIGTERM and waits for the end. The replica stays down until [`Fleet::let_run`].
     pub(crate) async fn terminate(&mut self, replica: usize) -> anyhow::Result<()> {
         let replica = &mut self.replicas[replica];
         replica.wanted = false;
@@ -192,46 +193,46 @@ impl Fleet {
         Ok(())
     }
 
-    /// It runs again.
+    /// Lets the replica run again.
     pub(crate) fn let_run(&mut self, replica: usize) -> anyhow::Result<()> {
         self.replicas[replica].wanted = true;
         self.tend()
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub(crate) fn pause(&self, replica: usize) {
         if let Some(process) = &self.replicas[replica].process {
             process.pause();
         }
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub(crate) fn resume(&self, replica: usize) {
         if let Some(process) = &self.replicas[replica].process {
             process.resume();
         }
     }
 
-    /// Leaves no byte free on a replica's disk.
+    /// Fills a replica's disk completely.
     pub(crate) fn fill_disk(&self, replica: usize) {
         let filler = self.replicas[replica].folder.join("cache/filler");
-        // It ends with an error, when the disk is full.
+        // It ends with an error when the disk is full.
         let _ = std::fs::File::create(filler)
             .and_then(|mut file| std::io::copy(&mut std::io::repeat(0), &mut file));
     }
 
-    /// Frees what [`Fleet::fill_disk`] took.
+    /// Removes the file of [`Fleet::fill_disk`].
     pub(crate) fn free_disk(&self, replica: usize) -> anyhow::Result<()> {
         let filler = self.replicas[replica].folder.join("cache/filler");
         std::fs::remove_file(&filler).with_context(|| filler.display().to_string())
     }
 
-    /// How hosts have ended by themselves since the last call, but for a documented failure.
+    /// Returns the unexpected exits since the last call, except documented failures.
     pub(crate) fn take_crashes(&mut self) -> Vec<String> {
         let each = self.replicas.iter_mut().zip(NAMES);
         each.flat_map(|(replica, name)| {
             let ends = std::mem::take(&mut replica.ends).into_iter();
-            // Who is told to end in its first moments does not listen for that yet, and is ended by the kernel.
+            // A host that gets SIGTERM right after its start has no handler yet and is ended by the kernel.
             let is_told = |end: &ExitStatus| end.signal() == Some(SIGTERM);
             let is_documented = |end: &ExitStatus| end.code().is_some_and(|code| DOCUMENTED.contains(&code));
             let ends = ends.filter(|end| !is_told(end) && !is_documented(end));
@@ -241,7 +242,7 @@ impl Fleet {
         .collect()
     }
 
-    /// Resident memory of each host, now and at the end of its first whole round, in bytes.
+    /// Returns the resident memory of each host in bytes, now and at the end of its first full round.
     pub(crate) fn memory(&mut self) -> Vec<(u64, u64)> {
         let each = self.replicas.iter_mut();
         each.filter_map(|replica| {
@@ -251,7 +252,7 @@ impl Fleet {
         .collect()
     }
 
-    /// The last lines of each host's log.
+    /// Returns the last lines of each host's log.
     pub(crate) fn log_tails(&self, lines: usize) -> String {
         let mut all = String::new();
         for (replica, name) in self.replicas.iter().zip(NAMES) {
@@ -266,15 +267,15 @@ impl Fleet {
         all
     }
 
-    /// Forgets what the logs hold: nothing was wrong.
+    /// Truncates the logs after a round without failures.
     pub(crate) fn clear_logs(&self) {
         for replica in &self.replicas {
-            // The hosts append, so that they go on at the beginning.
+            // The hosts append, so they continue at the beginning.
             let _ = std::fs::write(replica.folder.join("host.log"), "");
         }
     }
 
-    /// Each host's name and log file.
+    /// Returns each host's name and log file.
     pub(crate) fn logs(&self) -> impl Iterator<Item = (&'static str, PathBuf)> + '_ {
         let each = self.replicas.iter().zip(NAMES);
         each.map(|(replica, name)| (name, replica.folder.join("host.log")))
@@ -292,7 +293,7 @@ impl Drop for Fleet {
     }
 }
 
-/// Copies what a host has compiled, without the plugins' versions, which are its memory.
+/// Copies the compiled plugins, without the plugins' versions, which are the host's state.
 fn copy_compiled(from: &Path, to: &Path) -> anyhow::Result<()> {
     let what = || {
         format!(
@@ -306,7 +307,7 @@ fn copy_compiled(from: &Path, to: &Path) -> anyhow::Result<()> {
         if !entry.file_name().to_string_lossy().starts_with("compiled") {
             continue;
         }
-        // With its mode: the host takes no folder that others can open.
+        // Preserve the mode: the host refuses a folder that others can write to.
         let copied = Command::new("cp").arg("-a").arg(entry.path()).arg(to).output();
         let copied = copied.with_context(what)?;
         ensure!(
@@ -325,7 +326,7 @@ fn mount_disk(folder: &Path) -> bool {
     mount.output().is_ok_and(|mount| mount.status.success())
 }
 
-/// From `/proc/PID/status`: proc_pid_status(5).
+/// Reads `/proc/PID/status`: proc_pid_status(5).
 fn resident(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,15 +1,16 @@
-//! Breaks everything around the host at random, and checks that the cluster ends up exactly right.
+//! Breaks everything around the host at random, and checks that the cluster ends up in exactly the expected state.
 //!
-//! `make chaos ROUNDS=n SEED=s` runs it. A round has a namespace of its own: users make parents of every sample and
-//! change them as fast as they can, while faults come and go. When the last fault has ended, everything must become
-//! exact within a limit, stay quiet, and have been reached without a needless or forbidden write.
+//! `make chaos ROUNDS=n SEED=s` runs it. A round has its own namespace: users create parents of every sample and
+//! change them as fast as they can, while faults begin and end. After the last fault everything must reach the
+//! exact state within a limit, stay unchanged, and have been reached without a needless or forbidden write.
 //!
-//! What users do and what breaks when is drawn from the round's seed; how it falls together in time is not. The rounds
-//! of ten seeds in a row (1230 to 1239) share their hosts, so that a round is the same whether it is run alone or not.
+//! The round's seed determines what users do and which faults occur; their exact timing is not deterministic. The
+//! rounds of ten consecutive seeds (1230 to 1239) share their hosts, so that a round is the same whether or not it
+//! is run alone.
 //!
-//! Modules in reading order: `draw` lots, `oracle` what must exist, `users` who want it, `faults` what breaks,
-//! `check` what must hold in the end, `rollouts` what Kubernetes leaves undone, `stage` with `fleet` and `files` what it
-//! is played on, `report` what is printed.
+//! Modules in reading order: `draw` random choices, `oracle` expected objects, `users` their actions, `faults` the
+//! failures, `check` the final checks, `rollouts` workarounds for Kubernetes, `stage` with `fleet` and `files` the
+//! environment, `report` the output.
 
 mod check;
 mod draw;
@@ -38,9 +39,9 @@ use report::{Outcome, Report};
 use stage::{Paths, Stage};
 use users::Crowd;
 
-/// How many seeds in a row share their hosts.
+/// How many consecutive seeds share their hosts.
 const ERA: u64 = 10;
-/// The shortest time that users have.
+/// The minimum time for the users' actions.
 const STORM: Duration = Duration::from_millis(1500);
 
 #[derive(Parser)]
@@ -48,31 +49,31 @@ const STORM: Duration = Duration::from_millis(1500);
     about = "Breaks everything around the host at random, and checks that the cluster ends up exactly right"
 )]
 struct Args {
-    /// How many rounds to play
+    /// Number of rounds
     #[arg(long, default_value_t = 20)]
     rounds: usize,
-    /// The first round's seed; the next round has the next number. Left out: a new one
+    /// Seed of the first round; later rounds count up [default: random]
     #[arg(long)]
     seed: Option<u64>,
-    /// Play the rounds of the seeds in this file first: one a line, with what it found behind it
+    /// First run the rounds of the seeds in this file: one per line, followed by what it found
     #[arg(long, value_name = "FILE")]
     regressions: Option<PathBuf>,
-    /// Draw only faults with one of these words in their names, such as `host,etcd`
+    /// Draw only faults whose names contain one of these words, such as `host,etcd`
     #[arg(long, value_delimiter = ',', value_name = "WORDS")]
     faults: Vec<String>,
-    /// How long everything may take to become exact after the last fault, in seconds
+    /// Time in seconds within which everything must become exact after the last fault
     #[arg(long, default_value_t = 60)]
     settle: u64,
-    /// The program operator-host
+    /// Path of the operator-host program
     #[arg(long, value_name = "FILE")]
     host: PathBuf,
-    /// The folder with the built plugins
+    /// Folder with the built plugins
     #[arg(long, value_name = "FOLDER")]
     plugins: PathBuf,
-    /// A file or folder with definitions of the samples
+    /// File or folder with definitions of the samples
     #[arg(long, value_name = "PATH", required = true)]
     crds: Vec<PathBuf>,
-    /// Where to keep what a failed round leaves
+    /// Folder for the logs and files of a failed round
     #[arg(long, value_name = "FOLDER")]
     keep: PathBuf,
 }
@@ -112,7 +113,7 @@ async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(report.end())
 }
 
-/// The seeds of a file: the first word of each line that begins with a digit.
+/// Reads the seeds of a file: the first word of each line that begins with a digit.
 fn regressions(file: &Path) -> anyhow::Result<Vec<u64>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     let seeds = text
@@ -121,7 +122,7 @@ fn regressions(file: &Path) -> anyhow::Result<Vec<u64>> {
     Ok(seeds.collect())
 }
 
-/// The stage as it was left by the last round, if that was right.
+/// The environment as left by the last round, if that succeeded.
 struct Play<'a> {
     args: &'a Args,
     paths: Paths,
@@ -151,7 +152,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// The hosts of an era, on the control plane of the one before.
+    /// Starts the hosts of an era, on the control plane of the previous one.
     async fn set_up(&mut self, era: u64) -> anyhow::Result<()> {
         let shape = Shape::draw(&mut Draw::new(era));
         match &mut self.stage {
@@ -175,7 +176,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Keeps logs, audit log and configuration of a failed round, and says what went wrong.
+    /// Saves logs, audit log and configuration of a failed round, and reports the failure.
     async fn keep_evidence(&self, seed: u64, outcome: &Outcome) {
         let Some((stage, _, _)) = &self.stage else { return };
         let folder = self.args.keep.join(seed.to_string());
@@ -247,7 +248,7 @@ async fn round(stage: &Stage, history: &mut History, seed: u64, args: &Args) -> 
     Ok(outcome)
 }
 
-/// A round up to the first fault; what is found beside it is added to the outcome.
+/// Runs a round up to the first fault; failures found on the way are added to the outcome.
 async fn play(
     stage: &Stage,
     history: &mut History,
@@ -261,7 +262,7 @@ async fn play(
     history.begin(namespace)?;
     let mut crowd = Crowd::new(client, namespace, draw);
     crowd.move_in().await;
-    // The first hosts of all have to compile the plugins.
+    // The very first hosts have to compile the plugins.
     let calm = check::until(client, namespace, Want::Exact, history, limit * 5).await;
     calm.map_err(|fault| fault.when("before anything broke"))?;
     let kept = stage.fleet.lock().await.keep_compiled();

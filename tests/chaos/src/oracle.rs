@@ -1,12 +1,12 @@
-//! What must exist, derived from the parents' specs alone.
+//! Derives the objects that must exist from the parents' specs alone.
 //!
-//! Written from the samples' documentation, not from their code: a second opinion on what they make. Names say which
-//! sample an object belongs to: those of Echos begin with `e`, and so on ([`Sample::letter`]).
+//! Written from the samples' documentation, not from their code, as an independent check. An object's name shows
+//! which sample it belongs to: names of Echos begin with `e`, and so on ([`Sample::letter`]).
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
-/// A kind of parent, and the plugin that serves it.
+/// A kind of parent, and the plugin that reconciles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Sample {
     Echo,
@@ -19,7 +19,7 @@ pub(crate) enum Sample {
 impl Sample {
     pub(crate) const ALL: [Self; 5] = [Self::Echo, Self::Hello, Self::MyApp, Self::MySql, Self::Puppet];
 
-    /// The controller's name, which is also the plugin file's.
+    /// Returns the controller's name, which is also the plugin file's.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Echo => "echo",
@@ -30,7 +30,7 @@ impl Sample {
         }
     }
 
-    /// What the names of its parents begin with.
+    /// Returns the first letter of its parents' names.
     pub(crate) fn letter(self) -> char {
         match self {
             Self::Echo => 'e',
@@ -41,7 +41,7 @@ impl Sample {
         }
     }
 
-    /// Which sample an object belongs to, by its name.
+    /// Returns the sample that an object belongs to, by its name.
     pub(crate) fn of_object(name: &str) -> Option<Self> {
         let letter = name.strip_prefix("data-").unwrap_or(name).chars().next()?;
         Self::ALL.into_iter().find(|sample| sample.letter() == letter)
@@ -96,7 +96,7 @@ impl Kind {
             .find(|kind| kind.resource().plural == plural)
     }
 
-    /// Whether it outlives its parent and every change that no longer wants it.
+    /// Reports whether it outlives its parent and every change that no longer wants it.
     pub(crate) fn is_retained(self) -> bool {
         matches!(self, Self::Claim | Self::Secret)
     }
@@ -113,7 +113,7 @@ pub(crate) type Key = (Kind, String);
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) key: Key,
-    /// What must stand in it, beside whatever else does.
+    /// The fields that it must contain; it may have others.
     pub(crate) says: Value,
 }
 
@@ -124,7 +124,7 @@ fn wanted(kind: Kind, name: String, says: Value) -> Wanted {
     }
 }
 
-/// The children that a parent with this name and spec must have.
+/// Returns the children that a parent with this name and spec must have.
 pub(crate) fn children(sample: Sample, name: &str, spec: &Value) -> Vec<Wanted> {
     let replicas = spec["replicas"].as_u64().unwrap_or(1);
     match sample {
@@ -186,7 +186,7 @@ pub(crate) fn children(sample: Sample, name: &str, spec: &Value) -> Vec<Wanted> 
     }
 }
 
-/// What the status of a parent must say, once everything is there and ready.
+/// Returns the fields that a parent's status must contain once everything exists and is ready.
 pub(crate) fn status(sample: Sample, spec: &Value) -> Value {
     let replicas = spec["replicas"].as_u64().unwrap_or(1);
     match sample {
@@ -198,7 +198,7 @@ pub(crate) fn status(sample: Sample, spec: &Value) -> Value {
     }
 }
 
-/// What is wrong with a parent's own metadata and status; `None` when nothing is.
+/// Returns what is wrong with a parent's own metadata and status; `None` if nothing is.
 pub(crate) fn status_fault(sample: Sample, parent: &DynamicObject) -> Option<String> {
     let status = &parent.data["status"];
     let generation = parent.metadata.generation.unwrap_or_default();
@@ -228,7 +228,8 @@ pub(crate) fn status_fault(sample: Sample, parent: &DynamicObject) -> Option<Str
     difference(status, &self::status(sample, &parent.data["spec"]), "status")
 }
 
-/// The first place where `live` does not say what `wanted` does; lists must have the same length.
+/// Returns the first place where `live` differs from `wanted`; `live` may have more fields, but lists must have the
+/// same length.
 pub(crate) fn difference(live: &Value, wanted: &Value, path: &str) -> Option<String> {
     match (live, wanted) {
         (Value::Object(live), Value::Object(wanted)) => wanted.iter().find_map(|(key, wanted)| {

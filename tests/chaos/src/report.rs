@@ -1,4 +1,4 @@
-//! What is printed: a line a round, and a summary.
+//! The output: one line per round, and a summary.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 use crate::check::{Counts, Fault};
 use crate::fleet::Shape;
 
-/// How a round went.
+/// The result of a round.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) shape: Shape,
-    /// The names of what broke.
+    /// The names of the faults.
     plan: Vec<String>,
-    /// What users did.
+    /// Number of users' actions.
     pub(crate) actions: usize,
-    /// What the hosts wrote until everything was exact.
+    /// Number of the hosts' writes until everything was exact.
     pub(crate) writes: usize,
     pub(crate) counts: Counts,
-    /// From the last fault until everything was exact.
+    /// Time from the last fault until everything was exact.
     pub(crate) settled: Duration,
-    /// From the deletion of all parents until nothing was left.
+    /// Time from the deletion of all parents until nothing was left.
     pub(crate) gone: Duration,
     /// Resident bytes of each host: now, and after its first round.
     pub(crate) memory: Vec<(u64, u64)>,
-    /// What is not as it should be.
+    /// The failures.
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -48,18 +48,18 @@ impl Outcome {
     }
 }
 
-/// See the module.
+/// Collects and prints the results.
 pub(crate) struct Report {
     started: Instant,
     rounds: usize,
-    /// The seeds of the rounds that went wrong, with what was found.
+    /// The seeds of the failed rounds, with their failures.
     failed: Vec<(u64, Vec<String>)>,
     settled: Vec<f64>,
     gone: Vec<f64>,
     writes: Vec<f64>,
     memory: Vec<f64>,
     growth: Vec<f64>,
-    /// How often each fault was drawn, without what differs from draw to draw.
+    /// How often each fault was drawn, without its parameters.
     faults: BTreeMap<String, usize>,
 }
 

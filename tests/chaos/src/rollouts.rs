@@ -1,10 +1,10 @@
-//! Deployments that Kubernetes itself never finishes.
+//! Works around Deployments that Kubernetes itself never finishes.
 //!
-//! Two ways are known. On 1.20, a Deployment that is scaled in the middle of a rollout, and whose template changes after
-//! that, has an active ReplicaSet of the wanted size with an annotation that says another one: the controller takes every
-//! sync for a scaling, finds nothing to scale, and never creates the ReplicaSet of the new template. On 1.36, a ReplicaSet
-//! controller whose API server was restarted can miss that a pod became ready. A write of the annotation, or of the
-//! ReplicaSet, makes both go on.
+//! Two causes are known. On 1.20, a Deployment that is scaled in the middle of a rollout, and whose template
+//! changes after that, has an active ReplicaSet of the desired size whose annotation contains another size: the
+//! controller treats every sync as a scaling, finds nothing to scale, and never creates the ReplicaSet of the new
+//! template. On 1.36, a ReplicaSet controller whose API server was restarted can miss that a pod became ready.
+//! Writing the annotation, or the ReplicaSet, makes both continue.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use kube::api::{Api, ListParams, Patch, PatchParams};
@@ -12,10 +12,10 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 
 const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
-/// Holds the resource version of the Deployment for which the ReplicaSet was last written here.
+/// The resource version of the Deployment for which the ReplicaSet was last written here.
 const NUDGED: &str = "operator-host.dev/chaos-nudged";
 
-/// Gets the stuck Deployments of a namespace on. What fails is tried again with the next look.
+/// Makes the stuck Deployments of a namespace continue. Failures are retried at the next check.
 pub(crate) async fn unstick(client: &Client, namespace: &str) {
     let all = ListParams::default();
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
@@ -54,7 +54,7 @@ pub(crate) async fn unstick(client: &Client, namespace: &str) {
     }
 }
 
-/// Whether all replicas are of the present template and available.
+/// Reports whether all replicas have the current template and are available.
 fn is_rolled_out(deployment: &Deployment) -> bool {
     let wanted = deployment.spec.replicas.unwrap_or(1);
     deployment.status.as_ref().is_some_and(|status| {

@@ -1,4 +1,4 @@
-//! What a round is played on: a control plane, the wire between it and the hosts, the hosts and their files.
+//! The environment of a round: a control plane, the proxy between it and the hosts, the hosts and their files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ use crate::files::{self, Files};
 use crate::fleet::{Fleet, Shape};
 use crate::oracle::Sample;
 
-/// What is audited: what the hosts write. Reads and everybody else would be most of the log.
+/// Audit only the hosts' writes. Reads and other clients would be most of the log.
 const POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -31,33 +31,34 @@ rules:
 - level: None
 ";
 
-/// Where things are.
+/// Paths of the programs and files.
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
-    /// The program operator-host.
+    /// The operator-host program.
     pub(crate) host: PathBuf,
     /// The folder with the built plugins.
     pub(crate) plugins: PathBuf,
-    /// A folder for compiled plugins, which is kept from one run to the next.
+    /// A folder for compiled plugins, which is kept between runs.
     pub(crate) compiled: PathBuf,
     /// Files and folders with the definitions of the samples.
     pub(crate) crds: Vec<PathBuf>,
 }
 
-/// See the module. Each part has a lock of its own, so that faults of different parts do not wait for each other.
+/// The environment; see the module. Each part has its own lock, so that faults of different parts do not wait for
+/// each other.
 pub(crate) struct Stage {
-    // Fields are dropped in this order: the hosts go first.
+    // Fields are dropped in this order: the hosts first.
     pub(crate) fleet: Mutex<Fleet>,
     pub(crate) wire: Proxy,
     pub(crate) server: Mutex<ControlPlane>,
-    /// The users' and the check's way to the API server, past the wire.
+    /// The users' and the check's client, which does not use the proxy.
     pub(crate) client: Client,
     pub(crate) files: Files,
     pub(crate) audit_log: PathBuf,
-    /// The kind that users keep their hands off now.
+    /// The kind that users must not touch at the moment.
     pub(crate) closed: std::sync::Mutex<Option<Sample>>,
     definitions: Vec<DynamicObject>,
-    /// Roles and bindings of the hosts, as `operator-host rbac` prints them.
+    /// Roles and bindings of the hosts, as printed by `operator-host rbac`.
     pub(crate) rights: Vec<DynamicObject>,
     folder: TempDir,
 }
@@ -107,14 +108,14 @@ impl Stage {
         })
     }
 
-    /// Other hosts, with another shape.
+    /// Replaces the hosts by others with another shape.
     pub(crate) async fn recast(&mut self, paths: &Paths, shape: Shape) -> anyhow::Result<()> {
         let mut fleet = self.fleet.lock().await;
         for replica in 0..fleet.shape.replicas {
             fleet.terminate(replica).await?;
         }
         self.files = Files::new(self.folder.path(), &paths.plugins, shape)?;
-        // What a host needs depends on how it is led.
+        // The required permissions depend on the leader election mode.
         self.rights = rights(paths, &self.files, self.folder.path())?;
         manifests::apply(&self.client, &self.rights).await?;
         let kubeconfig = self.wire.kubeconfig();
@@ -125,12 +126,12 @@ impl Stage {
         Ok(())
     }
 
-    /// Has users keep their hands off a kind, or lets them go on.
+    /// Stops users from touching a kind, or lets them continue.
     pub(crate) fn close(&self, sample: Option<Sample>) {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = sample;
     }
 
-    /// The definition of a kind.
+    /// Returns the definition of a kind.
     pub(crate) fn definition(&self, sample: Sample) -> anyhow::Result<&DynamicObject> {
         let resource = sample.resource();
         let name = format!("{}.{}", resource.plural, resource.group);
@@ -139,11 +140,11 @@ impl Stage {
         found.with_context(|| format!("no definition {name}: give it with --crds"))
     }
 
-    /// Starts hosts and the controller manager again when they have ended, for as long as it is polled.
+    /// Restarts hosts and the controller manager when they have ended, for as long as it is polled.
     pub(crate) async fn tend(&self) -> anyhow::Result<()> {
         loop {
             self.fleet.lock().await.tend()?;
-            // A fault that is under way has it; then it is looked at later.
+            // A running fault holds the lock; then try again later.
             if let Ok(mut server) = self.server.try_lock() {
                 server.tend_controller_manager()?;
             }
@@ -152,7 +153,7 @@ impl Stage {
     }
 }
 
-/// A namespace; it may be there.
+/// Creates a namespace, unless it exists.
 pub(crate) async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
     let namespace = Namespace {
         metadata: named(name),
@@ -162,14 +163,14 @@ pub(crate) async fn create_namespace(client: &Client, name: &str) -> anyhow::Res
     created(api.create(&PostParams::default(), &namespace).await)
 }
 
-/// Deletes a namespace and does not wait.
+/// Deletes a namespace without waiting.
 pub(crate) async fn delete_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
     let api = Api::<Namespace>::all(client.clone());
     api.delete(name, &DeleteParams::default()).await?;
     Ok(())
 }
 
-/// The ServiceAccount of the hosts.
+/// Creates the ServiceAccount of the hosts.
 async fn create_account(client: &Client) -> anyhow::Result<()> {
     create_namespace(client, files::NAMESPACE).await?;
     let account = ServiceAccount {
@@ -194,11 +195,11 @@ fn named(name: &str) -> ObjectMeta {
     }
 }
 
-/// What the hosts need, as the program itself prints it.
+/// Returns the hosts' roles, as printed by the program itself.
 fn rights(paths: &Paths, files: &Files, folder: &Path) -> anyhow::Result<Vec<DynamicObject>> {
     let mut command = Command::new(&paths.host);
     command.arg("rbac").arg("--config").arg(files.config());
-    // Not what it may ask a cluster for: there is a definition of each kind.
+    // Prevent it from asking a cluster: the definitions of all kinds are in files.
     command.env("KUBECONFIG", "/nonexistent");
     for crds in &paths.crds {
         let listed = std::fs::read_dir(crds).into_iter().flatten().flatten();

@@ -1,8 +1,9 @@
-//! The users: they create, edit, scale and delete parents, and meddle with children, as fast as they can.
+//! The users: they create, edit, scale and delete parents, and modify children, as fast as they can.
 //!
-//! Each user has parents of their own, so that what they want next follows from their own draws. What they wanted is
-//! not asked afterwards: the check reads the specs that the API server has. Only what can make a child go is counted
-//! ([`Reasons`]), tried or done, so that a child that was made more often than that was made needlessly.
+//! Each user has their own parents, so that their next action follows from their own random choices. The check does
+//! not use what they wanted; it reads the specs from the API server. Only actions that can cause the deletion of a
+//! child are counted ([`Reasons`]), tried or done, so that the check can detect children that were recreated
+//! needlessly.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +17,9 @@ use serde_json::{Value, json};
 use crate::draw::Draw;
 use crate::oracle::{self, Key, Kind, Sample};
 
-/// How many users there are.
+/// Number of users.
 const USERS: usize = 3;
-/// The parents of each, by kind.
+/// The parents of each user, by kind.
 const PARENTS: [(Sample, usize); 5] = [
     (Sample::Echo, 2),
     (Sample::Hello, 1),
@@ -26,13 +27,13 @@ const PARENTS: [(Sample, usize); 5] = [
     (Sample::MySql, 1),
     (Sample::Puppet, 2),
 ];
-/// A request that hangs is given up: the API server may be stopped.
+/// Timeout of a request: the API server may be suspended.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// At most so many of what a spec can count.
+/// Maximum of every number in a spec.
 const MOST: u64 = 5;
 const PAUSED: &str = "operator-host.dev/paused";
 
-/// How often each child was given a reason to go, and so to be made again later.
+/// How often each child was given a reason to be deleted, and thus to be recreated later.
 #[derive(Debug, Default)]
 pub(crate) struct Reasons(BTreeMap<Key, usize>);
 
@@ -41,14 +42,14 @@ impl Reasons {
         *self.0.entry(key).or_default() += 1;
     }
 
-    /// One for each child that the parents of a kind could ever have.
+    /// Adds one reason for each child that the parents of a kind could ever have.
     pub(crate) fn add_all_of(&mut self, sample: Sample) {
         for name in names(sample) {
             possible(sample, &name).into_iter().for_each(|key| self.add(key));
         }
     }
 
-    /// How often a child may have been made at most.
+    /// Returns how often a child may have been created at most.
     pub(crate) fn creations(&self, key: &Key) -> usize {
         1 + self.0.get(key).copied().unwrap_or(0)
     }
@@ -60,7 +61,7 @@ impl Reasons {
     }
 }
 
-/// The names of all parents of a kind.
+/// Returns the names of all parents of a kind.
 pub(crate) fn names(sample: Sample) -> Vec<String> {
     let each = PARENTS.iter().find(|(other, _)| *other == sample);
     let each = each.map_or(0, |(_, each)| *each);
@@ -69,9 +70,9 @@ pub(crate) fn names(sample: Sample) -> Vec<String> {
         .collect()
 }
 
-/// Every child that a parent can have with any spec that is drawn here.
+/// Returns every child that a parent can have with any spec that is drawn here.
 pub(crate) fn possible(sample: Sample, name: &str) -> Vec<Key> {
-    // With what a cleanup makes.
+    // Including the children that a cleanup creates.
     let children: Vec<_> = (0..=MOST).map(|i| puppet_child(name, i, "")).collect();
     let widest = json!({ "replicas": MOST, "response": { "children": children } });
     let all = oracle::children(sample, name, &widest).into_iter();
@@ -81,7 +82,7 @@ pub(crate) fn possible(sample: Sample, name: &str) -> Vec<Key> {
 /// All users of a namespace.
 pub(crate) struct Crowd(Vec<User>);
 
-/// One of them.
+/// One user.
 struct User {
     client: Client,
     namespace: String,
@@ -95,9 +96,9 @@ struct User {
 struct Parent {
     sample: Sample,
     name: String,
-    /// What was last asked for.
+    /// The version that was last requested.
     version: String,
-    /// The largest volume ever asked for, in GiB: volumes do not shrink.
+    /// The largest volume ever requested, in GiB: volumes do not shrink.
     storage: usize,
 }
 
@@ -126,7 +127,7 @@ impl Crowd {
         Self((0..USERS).map(user).collect())
     }
 
-    /// Each parent is made.
+    /// Creates each parent.
     pub(crate) async fn move_in(&mut self) {
         let all = self.0.iter_mut().map(|user| async move {
             for i in 0..user.parents.len() {
@@ -136,7 +137,7 @@ impl Crowd {
         futures::future::join_all(all).await;
     }
 
-    /// Everybody does what they like until it is over, but for parents of a kind that is `closed`.
+    /// Lets all users act until it is over, except on parents of a kind that is `closed`.
     pub(crate) async fn storm(&mut self, over: &AtomicBool, closed: &Mutex<Option<Sample>>) {
         let all = self.0.iter_mut().map(|user| async move {
             while !over.load(Ordering::Relaxed) {
@@ -148,8 +149,8 @@ impl Crowd {
         futures::future::join_all(all).await;
     }
 
-    /// What was held up on purpose goes on: paused parents, cleanups that are not done. Gives why parents' children
-    /// may have gone, and how much was done in all.
+    /// Ends what was blocked on purpose: paused parents, unfinished cleanups. Returns the reasons for deleted
+    /// children, and the total number of actions.
     pub(crate) async fn calm_down(self) -> (Reasons, usize) {
         let all = self.0.into_iter().map(|user| async move {
             for parent in &user.parents {
@@ -166,7 +167,7 @@ impl Crowd {
     }
 }
 
-/// What a user may do next.
+/// The possible actions of a user.
 #[derive(Clone, Copy)]
 enum Action {
     Put,
@@ -197,7 +198,7 @@ impl User {
         if *closed.lock().unwrap_or_else(PoisonError::into_inner) != Some(self.parents[parent].sample) {
             self.carry_out(action, parent).await;
         }
-        // What is drawn next does not depend on what was left out.
+        // The next choices do not depend on a skipped action.
         self.draw = rest;
     }
 
@@ -227,7 +228,7 @@ impl User {
         }
     }
 
-    /// Makes the parent or gives it another spec.
+    /// Creates the parent or replaces its spec.
     async fn put(&mut self, index: usize) {
         let (draw, parent) = (&mut self.draw, &mut self.parents[index]);
         let (sample, name) = (parent.sample, parent.name.clone());
@@ -260,7 +261,8 @@ impl User {
         patience(api.delete(name, &DeleteParams::default())).await;
     }
 
-    /// A child that the parent may have just now. Claims and Secrets are left alone: nobody brings data back.
+    /// Returns a child that the parent may have now. Claims and Secrets are left alone, since their data cannot be
+    /// restored.
     fn child(&mut self, index: usize) -> Key {
         let Parent { sample, name, .. } = &self.parents[index];
         let mut possible = possible(*sample, name);
@@ -301,7 +303,7 @@ impl User {
         self.merge(kind.resource(), &name, &patch).await;
     }
 
-    /// Undoes what holds a parent up. Says whether the API server has answered.
+    /// Removes what blocks a parent. Returns whether the API server has answered.
     async fn let_go(&self, parent: &Parent) -> bool {
         let patch = release(parent.sample);
         self.merge(parent.sample.resource(), &parent.name, &patch).await
@@ -342,7 +344,7 @@ impl Parent {
         }
     }
 
-    /// A puppet does what its spec says. Its variants, other versions of its plugin, do what the faults need.
+    /// Draws the spec of a puppet. Its variants, other versions of its plugin, act as the faults require.
     fn puppet_spec(&self, draw: &mut Draw) -> Value {
         let text = draw.below(1000).to_string();
         let children: Vec<_> = (0..MOST)
@@ -371,13 +373,12 @@ fn puppet_child(puppet: &str, number: u64, text: &str) -> Value {
     })
 }
 
-/// Makes a request, whatever comes of it: refused, lost and too late are all part of the day. Says whether it was
-/// answered.
+/// Sends a request and ignores its result, which may be refused, lost or late. Returns whether it was answered.
 async fn patience(request: impl Future<Output = kube::Result<impl Sized>>) -> bool {
     match tokio::time::timeout(PATIENCE, request).await {
         Ok(Ok(_)) => true,
         Ok(Err(kube::Error::Api(status))) if status.code < 500 => true,
-        // A server that is away refuses at once; nobody asks a thousand times a second.
+        // An unavailable server refuses at once; do not retry a thousand times per second.
         Ok(Err(_)) => {
             tokio::time::sleep(Duration::from_millis(50)).await;
             false
@@ -386,7 +387,7 @@ async fn patience(request: impl Future<Output = kube::Result<impl Sized>>) -> bo
     }
 }
 
-/// Undoes what holds the parents of a kind up, in all namespaces.
+/// Removes what blocks the parents of a kind, in all namespaces.
 pub(crate) async fn let_go_all(client: &Client, sample: Sample) -> kube::Result<()> {
     let everywhere: Api<DynamicObject> = Api::all_with(client.clone(), &sample.resource());
     for parent in everywhere.list(&ListParams::default()).await? {
@@ -398,7 +399,7 @@ pub(crate) async fn let_go_all(client: &Client, sample: Sample) -> kube::Result<
     Ok(())
 }
 
-/// The patch that undoes what holds a parent up.
+/// Returns the patch that removes what blocks a parent.
 fn release(sample: Sample) -> Value {
     let mut patch = json!({ "metadata": { "annotations": { PAUSED: null } } });
     if sample == Sample::Puppet {
