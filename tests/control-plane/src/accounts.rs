@@ -1,4 +1,4 @@
-//! ServiceAccounts from the outside: a token as a pod would have it, in a kubeconfig.
+//! Tokens of ServiceAccounts for programs outside of the cluster, in kubeconfigs.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -20,20 +20,20 @@ use crate::cluster::ControlPlane;
 use crate::component::POLL;
 use crate::error::Error;
 
-/// Longer than any test, or any evening in the playground.
+/// Longer than any test or playground session.
 const LIFETIME: i64 = 24 * 60 * 60;
 
-/// How long the authoriser may take to learn of roles that are written.
+/// How long the authorizer may take to see new roles.
 const LIMIT: Duration = Duration::from_secs(30);
 
 impl ControlPlane {
-    /// A kubeconfig with a new token of a ServiceAccount that exists; its namespace is the default one, as in a pod.
-    /// Returns once the API server knows of all that is bound to the account itself: its authoriser reads roles by a watch, and a
-    /// new server gives everybody discovery a second after it is ready.
+    /// Creates a kubeconfig with a new token of an existing ServiceAccount, whose namespace is the default one, as
+    /// in a pod. Returns once the API server knows all roles that are bound to the account itself: its authorizer
+    /// watches roles, and a new server grants discovery to everybody a second after it is ready.
     ///
     /// # Errors
-    /// [`Error::Api`] when it does not, [`Error::Io`] when the file cannot be written, [`Error::Refused`] when the
-    /// account still lacks rights that are bound to it after half a minute.
+    /// [`Error::Api`] when the API server refuses, [`Error::Io`] when the file cannot be written,
+    /// [`Error::Refused`] when the account still lacks permissions that are bound to it after half a minute.
     pub async fn kubeconfig_of_account(&self, namespace: &str, name: &str) -> Result<PathBuf, Error> {
         let client = self.client().await?;
         let accounts = Api::<ServiceAccount>::namespaced(client.clone(), namespace);
@@ -64,7 +64,7 @@ impl ControlPlane {
     }
 }
 
-/// The rules of every role that is bound to the account itself, with the binding's namespace.
+/// Returns the rules of every role that is bound to the account itself, with the binding's namespace.
 async fn bound(
     client: &Client,
     namespace: &str,
@@ -92,12 +92,12 @@ async fn bound(
             found.push((bound_in, rules));
         }
     }
-    // Who has no role may look around, as everybody.
+    // Every account without a role still gets discovery.
     found.push((None, Vec::new()));
     Ok(found)
 }
 
-/// None for a role that is not there: such a binding gives nothing.
+/// Returns no rules for a missing role: such a binding grants nothing.
 async fn rules_of(
     client: &Client,
     namespace: Option<&str>,
@@ -116,10 +116,11 @@ async fn rules_of(
     Ok(rules.unwrap_or_default())
 }
 
-/// Asks the API server, as the account, what it may do, until that holds the rules and the discovery that everybody has.
+/// Asks the API server for the account's permissions until they include the rules and the discovery that everybody
+/// gets.
 ///
 /// # Errors
-/// What it still said in the end.
+/// The last answer.
 async fn until_allowed(
     account: &Client,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! The audit log: who wrote what, as the API server saw it.
+//! The audit log: who wrote what, as recorded by the API server.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use crate::error::{Context, Error};
 
-/// Every write once, when it is answered, without bodies; and what ServiceAccounts read, of which a watch is there
-/// twice: when it starts and when it ends.
+/// Records every write once, when it is answered, without bodies; and reads by ServiceAccounts, of which a watch is
+/// recorded twice: at its start and at its end.
 pub(crate) const POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -22,39 +22,39 @@ rules:
 - level: Metadata
 ";
 
-/// One request, as the API server's audit log has it: a write, or what a ServiceAccount read.
+/// One request in the API server's audit log: a write, or a read by a ServiceAccount.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditEvent {
-    /// `create`, `update`, `patch`, `delete` or `deletecollection`; of a read `get`, `list` or `watch`. A server-side apply is a `patch` whose
-    /// URI names its field manager.
+    /// `create`, `update`, `patch`, `delete` or `deletecollection`; for reads `get`, `list` or `watch`. A
+    /// server-side apply is a `patch` whose URI contains its field manager.
     pub verb: String,
     /// The request's path and query.
     #[serde(rename = "requestURI")]
     pub request_uri: String,
-    /// Who asked.
+    /// The user who sent the request.
     pub user: AuditUser,
-    /// In whose name; `None` when in their own.
+    /// The impersonated user, if any.
     pub impersonated_user: Option<AuditUser>,
-    /// When the request came, RFC 3339 with microseconds, so that texts compare as times.
+    /// When the request was received, in RFC 3339 with microseconds, so that strings compare as times.
     #[serde(default)]
     pub request_received_timestamp: String,
-    /// When it was answered, likewise.
+    /// When it was answered, in the same format.
     #[serde(default)]
     pub stage_timestamp: String,
-    /// The program that asked, as it calls itself.
+    /// The user agent.
     #[serde(default)]
     pub user_agent: String,
     /// The object; `None` when the request was not about one.
     pub object_ref: Option<AuditObject>,
-    /// The answer.
+    /// The response.
     pub response_status: Option<AuditStatus>,
 }
 
-/// The author of an audited request.
+/// The user who sent an audited request.
 #[derive(Clone, Debug, Deserialize)]
 pub struct AuditUser {
-    /// The user's name; empty when the API server does not know who asked.
+    /// The user's name; empty when the API server does not know the user.
     #[serde(default)]
     pub username: String,
     /// The groups.
@@ -68,7 +68,7 @@ pub struct AuditUser {
 pub struct AuditObject {
     /// The plural, such as `pods`.
     pub resource: String,
-    /// Such as `status`; empty for the object itself.
+    /// For example `status`; empty for the object itself.
     pub subresource: String,
     /// Empty for a cluster-scoped object.
     pub namespace: String,
@@ -80,7 +80,7 @@ pub struct AuditObject {
     pub api_version: String,
 }
 
-/// The answer to an audited request.
+/// The response to an audited request.
 #[derive(Clone, Debug, Deserialize)]
 pub struct AuditStatus {
     /// The HTTP status.
@@ -88,7 +88,7 @@ pub struct AuditStatus {
 }
 
 impl AuditEvent {
-    /// The field manager that the request named.
+    /// Returns the field manager of the request.
     #[must_use]
     pub fn field_manager(&self) -> Option<String> {
         let query = self.request_uri.split_once('?')?.1;
@@ -99,15 +99,15 @@ impl AuditEvent {
     }
 }
 
-/// Every event of the log so far whose line has `text`. A line that is still being written is left out.
+/// Returns every event of the log whose line contains `text`. An incomplete last line is skipped.
 pub(crate) fn read_about(log: &Path, text: &str) -> Result<Vec<AuditEvent>, Error> {
     Ok(parse(log, 0, text)?.0)
 }
 
-/// The events of the log after its first `from` bytes, and how many bytes it has in whole events.
+/// Returns the events of the log after its first `from` bytes, and the number of bytes in complete events.
 ///
 /// # Errors
-/// [`Error::Io`] or [`Error::Audit`] when it cannot be read.
+/// [`Error::Io`] or [`Error::Audit`] when the log cannot be read.
 pub fn read_since(log: &Path, from: u64) -> Result<(Vec<AuditEvent>, u64), Error> {
     parse(log, from, "")
 }
@@ -131,7 +131,7 @@ fn parse(log: &Path, from: u64, about: &str) -> Result<(Vec<AuditEvent>, u64), E
     Ok((events, from + whole as u64))
 }
 
-/// A server that is killed can leave half a line; the next one goes on behind it.
+/// A server that is killed can leave half a line; the next one appends to it.
 fn event(line: &str) -> serde_json::Result<AuditEvent> {
     let start = line.rfind(r#"{"kind":"Event""#).unwrap_or(0);
     serde_json::from_str(&line[start..])

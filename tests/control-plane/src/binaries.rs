@@ -1,4 +1,4 @@
-//! Where the programs of the control plane are.
+//! Locates the programs of the control plane.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,7 +17,7 @@ pub(crate) struct Binaries {
 }
 
 impl Binaries {
-    /// Looks in `KUBEBUILDER_ASSETS`; what is missing there, `install.sh` provides.
+    /// Looks in `KUBEBUILDER_ASSETS`; without it, runs `install.sh`.
     pub(crate) fn find(controller_manager: bool) -> Result<Self, Error> {
         if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
             let found = Self::in_folder(Path::new(&folder));
@@ -47,7 +47,7 @@ impl Binaries {
     }
 }
 
-/// Runs `install.sh`, which prints the folder, and builds what is in it when it has to.
+/// Runs `install.sh`, which prints the folder and builds its contents if necessary.
 fn install() -> Result<PathBuf, Error> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
     let output = Command::new(&script)

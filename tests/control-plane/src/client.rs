@@ -1,4 +1,4 @@
-//! Clients that do not wait for Nagle's algorithm.
+//! Clients without Nagle's algorithm.
 
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
@@ -14,10 +14,10 @@ use tower::ServiceBuilder;
 
 use crate::error::Error;
 
-/// A client for `config` with TCP_NODELAY. Without it, which is kube 5.0's default, the first list and the
+/// Creates a client for `config` with TCP_NODELAY. Without it, which is kube 5.0's default, the first list and the
 /// first write on each connection wait 40 ms for a delayed acknowledgement.
 ///
-/// Its connections belong to the tokio runtime that it is used in.
+/// Its connections belong to the tokio runtime in which it is used.
 ///
 /// # Errors
 /// [`Error::Api`] when the configuration's certificates or credentials cannot be used.
@@ -35,7 +35,7 @@ pub fn connect(config: &Config) -> Result<Client, Error> {
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 
-/// The client configuration of a kubeconfig file's current context.
+/// Returns the client configuration of a kubeconfig file's current context.
 pub(crate) async fn config_of(kubeconfig: &Path) -> Result<Config, Error> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     Ok(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)

@@ -1,4 +1,4 @@
-//! The control plane as a whole: what is started in which order, and how it is stopped and broken.
+//! The control plane as a whole: the order in which components are started, and how they are stopped and broken.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,21 +24,21 @@ use crate::{
     ports::{self, Port},
 };
 
-/// Generous: a busy machine with other control planes starting beside this one.
+/// Generous, for a busy machine on which other control planes start at the same time.
 const READY_LIMIT: Duration = Duration::from_secs(90);
 /// How long a component may take to end by itself.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The controllers that take part. Those that need a cloud, a kubelet or a signing key are left out, and so is
-/// the volume binder: [`crate::node`] does its work.
+/// The enabled controllers. Those that need a cloud, a kubelet or a signing key are omitted, and so is the volume
+/// binder: [`crate::node`] does its work.
 const CONTROLLERS: &str = "clusterrole-aggregation,cronjob,daemonset,deployment,disruption,endpoint,endpointslice,\
                            garbagecollector,job,namespace,pv-protection,pvc-protection,replicaset,\
                            replicationcontroller,resourcequota,statefulset,ttl";
 
-/// A running control plane. Dropping it kills what it started and removes its data.
+/// A running control plane. Dropping it kills its processes and removes its data.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // Fields are dropped in this order: whoever asks goes before whoever answers.
+    // Fields are dropped in this order: clients before servers.
     node: Option<Node>,
     controller_manager: Option<Component>,
     apiserver: Option<Component>,
@@ -52,11 +52,11 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts all that the options ask for and returns when the API server is ready, the namespace `default`
-    /// is there and the stand-in for nodes is at work.
+    /// Starts the components that the options ask for. Returns when the API server is ready, the namespace
+    /// `default` exists and the simulated node is running.
     ///
     /// # Errors
-    /// Any [`Error`]; what was started by then is killed.
+    /// Any [`Error`]; the processes started so far are killed.
     pub async fn start(options: Options) -> Result<Self, Error> {
         let binaries = Binaries::find(options.controller_manager)?;
         let data = DataDir::new(options.data_dir.as_deref())?;
@@ -91,13 +91,13 @@ impl ControlPlane {
         Ok(this)
     }
 
-    /// The administrator's kubeconfig, for `KUBECONFIG` and `kubectl`.
+    /// Returns the administrator's kubeconfig, for `KUBECONFIG` and `kubectl`.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.data.kubeconfig(ADMIN)
     }
 
-    /// The kubeconfig of a user that the options named.
+    /// Returns the kubeconfig of a user that the options named.
     ///
     /// # Errors
     /// [`Error::UnknownUser`] when they did not.
@@ -119,7 +119,7 @@ impl ControlPlane {
         Ok(self.data.kubeconfig(user))
     }
 
-    /// A new client with the administrator's rights, with connections of its own.
+    /// Returns a new client with the administrator's permissions and its own connections.
     ///
     /// # Errors
     /// [`Error::Kubeconfig`] and [`Error::Api`] when the credentials cannot be used.
@@ -127,7 +127,7 @@ impl ControlPlane {
         client::connect(&client::config_of(&self.kubeconfig()).await?)
     }
 
-    /// A new client of a user that the options named.
+    /// Returns a new client of a user that the options named.
     ///
     /// # Errors
     /// As [`Self::kubeconfig_of`] and [`Self::client`].
@@ -135,42 +135,42 @@ impl ControlPlane {
         client::connect(&client::config_of(&self.kubeconfig_of(user)?).await?)
     }
 
-    /// The folder with data, credentials and logs (`etcd.log`, `kube-apiserver.log`,
+    /// Returns the folder with data, credentials and logs (`etcd.log`, `kube-apiserver.log`,
     /// `kube-controller-manager.log`).
     #[must_use]
     pub fn data_dir(&self) -> &Path {
         self.data.root()
     }
 
-    /// The API server's address.
+    /// Returns the API server's address.
     #[must_use]
     pub fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.apiserver_port.number)
     }
 
-    /// Stops the API server and keeps its port, data and certificates. It has two seconds to end.
+    /// Stops the API server with a grace period of two seconds. Its port, data and certificates are kept.
     pub async fn stop_apiserver(&mut self) {
         if let Some(mut apiserver) = self.apiserver.take() {
             apiserver.stop(GRACE).await;
         }
     }
 
-    /// SIGKILL for the API server; port, data and certificates stay for [`Self::start_apiserver`].
+    /// Sends SIGKILL to the API server. Its port, data and certificates are kept for [`Self::start_apiserver`].
     pub fn kill_apiserver(&mut self) {
         self.apiserver = None;
     }
 
-    /// Stops the API server in its tracks: connections stay and nothing is answered until `resume_apiserver`.
+    /// Suspends the API server: connections stay open, and nothing is answered until `resume_apiserver`.
     pub fn pause_apiserver(&self) {
         self.apiserver.iter().for_each(Component::pause);
     }
 
-    /// Lets the API server go on.
+    /// Resumes the API server.
     pub fn resume_apiserver(&self) {
         self.apiserver.iter().for_each(Component::resume);
     }
 
-    /// Starts the API server again and returns when it is ready. Does nothing when it runs.
+    /// Starts the API server again and returns when it is ready. Does nothing if it is running.
     ///
     /// # Errors
     /// [`Error::Ended`], [`Error::NotReady`] or [`Error::Io`].
@@ -196,8 +196,7 @@ impl ControlPlane {
         self.start_apiserver().await
     }
 
-    /// Starts kube-controller-manager. Does nothing when it runs. Nothing waits for it: what it does appears in
-    /// the cluster.
+    /// Starts kube-controller-manager without waiting for it. Does nothing if it is running.
     ///
     /// # Errors
     /// [`Error::MissingBinary`] or [`Error::Io`].
@@ -221,8 +220,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Starts kube-controller-manager again if it has ended by itself, as a kubelet would. It does so when the API server
-    /// is away for long.
+    /// Restarts kube-controller-manager if it has ended by itself, as a kubelet would do. It ends when the API
+    /// server is unavailable for long.
     ///
     /// # Errors
     /// As [`Self::start_controller_manager`].
@@ -238,13 +237,13 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// SIGKILL for kube-controller-manager, when it runs: nothing is collected until it is started again.
+    /// Sends SIGKILL to kube-controller-manager if it is running: there is no garbage collection until it is
+    /// started again.
     pub fn kill_controller_manager(&mut self) {
         self.controller_manager = None;
     }
 
-    /// Stops kube-controller-manager, when it runs, and starts it: its garbage collector then knows every kind
-    /// that is installed now.
+    /// Restarts kube-controller-manager, so that its garbage collector knows every installed kind.
     ///
     /// # Errors
     /// As [`Self::start_controller_manager`].
@@ -255,8 +254,8 @@ impl ControlPlane {
         self.start_controller_manager()
     }
 
-    /// Applies the manifests of a file or a folder as the administrator, waits until the definitions among them
-    /// are served, and starts kube-controller-manager again so that its garbage collector knows them.
+    /// Applies the manifests of a file or a folder as the administrator, waits until the definitions among them are
+    /// served, and restarts kube-controller-manager so that its garbage collector knows them.
     ///
     /// # Errors
     /// As [`manifests::read`], [`manifests::apply`] and [`Self::start_controller_manager`].
@@ -269,13 +268,13 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// SIGKILL for etcd. What it had answered is there again after [`Self::start_etcd`] if the options ask for that
-    /// ([`Options::durable`]).
+    /// Sends SIGKILL to etcd. After [`Self::start_etcd`] it has all acknowledged writes only if the options ask for
+    /// that ([`Options::durable`]).
     pub fn kill_etcd(&mut self) {
         self.etcd.kill();
     }
 
-    /// Starts etcd again, when it has ended, and returns when the API server is ready.
+    /// Starts etcd again if it has ended, and returns when the API server is ready.
     ///
     /// # Errors
     /// As [`Self::start_apiserver`].
@@ -287,33 +286,33 @@ impl ControlPlane {
         self.wait_ready().await
     }
 
-    /// Stops etcd in its tracks: the API server answers nothing that needs the store until `resume_etcd`.
+    /// Suspends etcd: the API server answers nothing that needs the store until `resume_etcd`.
     pub fn pause_etcd(&self) {
         self.etcd.pause();
     }
 
-    /// Lets etcd go on.
+    /// Resumes etcd.
     pub fn resume_etcd(&self) {
         self.etcd.resume();
     }
 
-    /// The audit log's file, when the options asked for it.
+    /// Returns the audit log's file, if the options asked for it.
     #[must_use]
     pub fn audit_log(&self) -> Option<PathBuf> {
         self.options.audit.then(|| self.data.path("audit.log"))
     }
 
-    /// Every write so far, and every request of a ServiceAccount, in the order of the answers.
+    /// Returns every write so far, and every request of a ServiceAccount, ordered by response.
     ///
     /// # Errors
-    /// [`Error::NotRunning`] when the options did not ask for the log, [`Error::Io`] or [`Error::Audit`] when
-    /// it cannot be read.
+    /// [`Error::NotRunning`] when the options did not ask for the log, [`Error::Io`] or [`Error::Audit`] when it
+    /// cannot be read.
     pub fn audit_events(&self) -> Result<Vec<AuditEvent>, Error> {
         self.audit_events_about("")
     }
 
-    /// Those of [`audit_events`](Self::audit_events) whose line in the log has `text`, such as a namespace: the others
-    /// are not parsed, which counts in the log of a long run.
+    /// Returns those [`audit_events`](Self::audit_events) whose line in the log contains `text`, such as a
+    /// namespace. The others are not parsed, which saves time in the log of a long run.
     ///
     /// # Errors
     /// As [`audit_events`](Self::audit_events).
@@ -327,7 +326,7 @@ impl ControlPlane {
         }
     }
 
-    /// Fails when a component that should run has ended, with the end of its log.
+    /// Fails with the end of its log when a component that should be running has ended.
     ///
     /// # Errors
     /// [`Error::Ended`].
@@ -337,7 +336,7 @@ impl ControlPlane {
         self.controller_manager.as_mut().map_or(Ok(()), Component::check)
     }
 
-    /// Stops everything, each component with a moment to end by itself. Dropping does the same with SIGKILL.
+    /// Stops everything, each component with a grace period. Dropping does the same with SIGKILL.
     pub async fn shutdown(mut self) {
         drop(self.node.take());
         if let Some(mut controller_manager) = self.controller_manager.take() {
@@ -348,7 +347,7 @@ impl ControlPlane {
         self.etcd.stop(GRACE).await;
     }
 
-    /// Waits until `/readyz` answers 200 and the namespace `default` is there.
+    /// Waits until `/readyz` answers 200 and the namespace `default` exists.
     async fn wait_ready(&mut self) -> Result<(), Error> {
         let started = Instant::now();
         let mut client = None;
@@ -378,7 +377,7 @@ impl ControlPlane {
     async fn ready(&self, client: &mut Option<Client>) -> Result<(), Error> {
         let client = match client {
             Some(client) => client,
-            // The key is written after the certificate: a client made before could trust half a certificate.
+            // The key is written after the certificate: an earlier client could trust half a certificate.
             None if !self.data.certificate().with_extension("key").exists() => {
                 let hint = "it has not written its certificate yet";
                 return Err(Error::NotRunning {
@@ -388,7 +387,7 @@ impl ControlPlane {
             }
             None => client.insert(self.client().await?),
         };
-        // These two take a second more, in steps of a second. The administrator needs neither; other users
+        // These two checks take another second, in steps of a second. The administrator needs neither; other users
         // need the roles.
         let mut checks =
             "/readyz?exclude=poststarthook/scheduling/bootstrap-system-priority-classes".to_owned();
@@ -399,7 +398,7 @@ impl ControlPlane {
             .body(Vec::new())
             .map_err(kube::Error::HttpError)?;
         client.request_text(checks).await?;
-        // The server makes it too, a second later.
+        // The server creates it, too, a second later.
         let namespace = Namespace {
             metadata: ObjectMeta {
                 name: Some("default".to_owned()),
@@ -422,7 +421,7 @@ impl ControlPlane {
             format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_client_port.number),
             "--bind-address=127.0.0.1".to_owned(),
             "--advertise-address=127.0.0.1".to_owned(),
-            // The `kubernetes` Service has no endpoints: nothing in this cluster could reach them.
+            // The `kubernetes` Service has no endpoints, since nothing in this cluster could reach them.
             "--endpoint-reconciler-type=none".to_owned(),
             format!("--secure-port={}", self.apiserver_port.number),
             format!("--cert-dir={}", path("certificates")),
@@ -484,12 +483,12 @@ fn etcd_flags(data: &DataDir, durable: bool, [client_port, peer_port]: [u16; 2])
         format!("--initial-cluster=default={peer}"),
         "--log-level=warn".to_owned(),
         "--logger=zap".to_owned(),
-        // The only member elects itself; the defaults would have it wait a second for others.
+        // The only member elects itself; with the defaults it would wait a second for others.
         "--heartbeat-interval=10".to_owned(),
         "--election-timeout=100".to_owned(),
     ];
-    // Data that goes with the process needs no fsync; with it, each write waits for the disk. Without it etcd keeps the
-    // last writes to itself.
+    // Data that is deleted with the process needs no fsync, for which each write would wait. Without it etcd may
+    // lose the last writes.
     if !durable {
         flags.push("--unsafe-no-fsync".to_owned());
     }
@@ -501,20 +500,20 @@ fn controller_manager_flags(kubeconfig: &Path, program: &Path) -> Vec<String> {
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--controllers={CONTROLLERS}"),
         "--leader-elect=false".to_owned(),
-        // No port: nothing asks it anything.
+        // Disable the port: nothing uses it.
         "--secure-port=0".to_owned(),
         "--kube-api-qps=1000".to_owned(),
         "--kube-api-burst=2000".to_owned(),
         "--concurrent-gc-syncs=20".to_owned(),
     ];
-    // Until 1.23 there is an insecure port beside it, which has to be turned off; since 1.24 the flag is gone.
+    // Before 1.24 it also has an insecure port, which must be disabled; 1.24 removed the flag.
     if minor_version(program).is_some_and(|minor| minor < 24) {
         flags.push("--port=0".to_owned());
     }
     flags
 }
 
-/// The 20 of `Kubernetes v1.20.2`.
+/// Returns the 20 of `Kubernetes v1.20.2`.
 fn minor_version(program: &Path) -> Option<u32> {
     let output = std::process::Command::new(program)
         .arg("--version")

@@ -1,4 +1,4 @@
-//! One child process: a log file of its own, a process group of its own, and never an orphan.
+//! A child process with its own log file and process group, which is never orphaned.
 
 use std::{
     fs::OpenOptions,
@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal};
 
 use crate::error::{Context, Error};
 
-/// How often a condition outside of this process is looked at while waiting for it.
+/// How often a condition outside of this process is polled.
 pub(crate) const POLL: Duration = Duration::from_millis(10);
 
-/// Where a component writes.
+/// The destination of a component's output.
 #[derive(Debug)]
 pub enum Output {
     /// stdout and stderr are appended to this file.
@@ -26,10 +26,10 @@ pub enum Output {
     Pipe(PipeWriter),
 }
 
-/// A running child process. Killed when the value is dropped and when this process dies, however it dies.
+/// A running child process. It is killed when the value is dropped and when this process dies, in whatever way.
 ///
-/// It has a process group of its own, so that Ctrl-C in a terminal reaches this process alone, which then
-/// stops its components in order.
+/// It has its own process group, so that Ctrl-C in a terminal reaches only this process, which then stops its
+/// components in order.
 #[derive(Debug)]
 pub struct Component {
     name: &'static str,
@@ -38,7 +38,7 @@ pub struct Component {
 }
 
 impl Component {
-    /// Starts `program` with `arguments` and `environment` on top of this process's own.
+    /// Starts `program` with `arguments`, and with `environment` in addition to this process's own.
     ///
     /// # Errors
     /// [`Error::Io`] when the log cannot be opened or the program cannot be run.
@@ -49,8 +49,8 @@ impl Component {
         environment: &[(&str, &Path)],
         output: Output,
     ) -> Result<Self, Error> {
-        // PR_SET_PDEATHSIG through util-linux: no `unsafe` between fork and exec here. setpriv replaces
-        // itself with the program, so the process that is killed is the right one.
+        // Set PR_SET_PDEATHSIG through util-linux, which needs no `unsafe` between fork and exec. setpriv replaces
+        // itself with the program, so the signal reaches the right process.
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--"])
@@ -84,18 +84,18 @@ impl Component {
         Ok(Self { name, child, log })
     }
 
-    /// The process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, when it has.
+    /// Returns the exit status if it has ended.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Fails when the component has ended, with the end of its log.
+    /// Fails with the end of its log when the component has ended.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         match self.exited() {
             None => Ok(()),
@@ -118,7 +118,7 @@ impl Component {
         }
     }
 
-    /// Waits until it has ended, at most `limit`.
+    /// Waits up to `limit` until it has ended.
     pub async fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
@@ -129,12 +129,12 @@ impl Component {
         }
     }
 
-    /// SIGTERM, and no wait for what it does with it.
+    /// Sends SIGTERM without waiting.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// SIGTERM, then SIGKILL when it has not ended after `grace`. Says how it ended.
+    /// Sends SIGTERM, then SIGKILL if it has not ended after `grace`. Returns the exit status.
     pub async fn stop(&mut self, grace: Duration) -> Option<ExitStatus> {
         self.terminate();
         if let Some(status) = self.wait(grace).await {
@@ -143,15 +143,15 @@ impl Component {
         self.kill()
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) -> Option<ExitStatus> {
-        // Fails only when it has been waited for already, which `wait` then answers.
+        // Fails only when it was already waited for; then `wait` returns the status.
         let _ = self.child.kill();
         self.child.wait().ok()
     }
 
-    /// SIGSTOP: it keeps its connections and answers nothing. Returns when all its threads stand still, which
-    /// on a busy machine is later than the signal.
+    /// Sends SIGSTOP: the process keeps its connections and answers nothing. Returns when all its threads are
+    /// stopped, which takes a while on a busy machine.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -160,30 +160,30 @@ impl Component {
         }
     }
 
-    /// Whether a thread of it is neither stopped nor ended.
+    /// Reports whether one of its threads is neither stopped nor ended.
     fn runs(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
         tasks.into_iter().flatten().flatten().any(|task| {
             let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            // The state follows the name, which stands in parentheses: proc_pid_stat(5).
+            // The state follows the name in parentheses: proc_pid_stat(5).
             let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
             state.is_some_and(|state| !matches!(state, 'T' | 't' | 'Z' | 'X'))
         })
     }
 
-    /// SIGCONT: undoes `pause`.
+    /// Sends SIGCONT, which undoes `pause`.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
     fn signal(&self, signal: Signal) {
-        // The child is not waited for before `self` goes, so the id is still its own.
+        // The child is not reaped before `self` is dropped, so the id is still its own.
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = rustix::process::kill_process(pid, signal);
         }
     }
 
-    /// The last lines of the log, each indented.
+    /// Returns the last lines of the log, indented.
     fn tail(&self) -> String {
         let text = self
             .log
@@ -205,9 +205,9 @@ impl Drop for Component {
 
 type Request = (Command, mpsc::Sender<io::Result<Child>>);
 
-/// Starts a process from a thread that lives as long as this process does.
+/// Starts a process from a thread that lives as long as this process.
 ///
-/// The kernel sends the parent-death signal when the *thread* that made the child ends, and a control plane
+/// The kernel sends the parent-death signal when the *thread* that created the child ends, and a control plane
 /// outlives the thread of the test or of the tokio runtime that started it.
 fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
     static SPAWNER: LazyLock<mpsc::Sender<Request>> = LazyLock::new(|| {

@@ -19,11 +19,11 @@ use crate::{
 /// The administrator's name.
 pub(crate) const ADMIN: &str = "admin";
 
-/// A folder, removed at the end when it is a temporary one.
+/// A folder; a temporary one is removed at the end.
 #[derive(Debug)]
 pub(crate) struct DataDir {
     path: PathBuf,
-    // Order: the folder goes first, the lock that claims it after.
+    // Drop order: the folder first, then the lock that claims it.
     _temporary: Option<TempDir>,
     _lock: Option<File>,
 }
@@ -75,7 +75,7 @@ impl DataDir {
         }
     }
 
-    /// The API server writes its own certificate here, with the authority that signed it behind it.
+    /// The file into which the API server writes its certificate, followed by that of the CA that signed it.
     pub(crate) fn certificate(&self) -> PathBuf {
         self.path("certificates/apiserver.crt")
     }
@@ -85,7 +85,7 @@ impl DataDir {
         std::fs::write(&path, text).context(|| format!("write {}", path.display()))
     }
 
-    /// Writes what the API server reads and one kubeconfig for each user.
+    /// Writes the files that the API server reads, and one kubeconfig for each user.
     pub(crate) fn write_credentials(&self, port: u16, users: &[User]) -> Result<(), Error> {
         self.write("audit-policy.yaml", audit::POLICY)?;
         let key = self.path("service-account.key");
@@ -145,13 +145,13 @@ impl DataDir {
     }
 }
 
-/// 128 bits that are hard to guess for others on this machine; nothing else is protected by them.
+/// Returns 128 random bits, so that other users of this machine cannot guess the token.
 fn token() -> String {
     let draw = || RandomState::new().hash_one(std::time::SystemTime::now());
     format!("{:016x}{:016x}", draw(), draw())
 }
 
-/// Removes the folders of processes that died before they could: nobody holds their locks any more.
+/// Removes the folders of processes that were killed, which no longer hold their locks.
 fn remove_abandoned(root: &Path) {
     for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
         let Ok(lock) = OpenOptions::new().write(true).open(entry.path().join("lock")) else {

@@ -1,6 +1,6 @@
-//! A Deployment run on this machine: what its pod would find in its volumes, as files, and what it would be told.
+//! Runs a Deployment on this machine: writes the volumes of its pod as files and returns its environment.
 //!
-//! For programs that a control plane without nodes cannot run. Nothing is isolated.
+//! For programs that a control plane without nodes cannot run. There is no isolation.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use serde_json::Value;
 use crate::error::{Context, Error};
 use crate::manifests;
 
-/// How to start the first container of a Deployment outside of it.
+/// Describes how to start the first container of a Deployment outside of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deployed {
-    /// The container's environment, as far as it is written down in the Deployment, with its mounts where they are here.
+    /// The container's environment, as far as the Deployment contains it, with its mounts replaced by local paths.
     pub environment: Vec<(String, PathBuf)>,
     /// Namespace and name of its ServiceAccount.
     pub account: (String, String),
 }
 
-/// The objects of a kustomization, as `kubectl kustomize` makes them, in the file `into`.
+/// Renders a kustomization with `kubectl kustomize` into the file `into`, and returns its objects.
 ///
 /// # Errors
-/// [`Error::Io`] when kubectl does not run or refuses, [`Error::Manifest`] when it makes something else.
+/// [`Error::Io`] when kubectl does not run or fails, [`Error::Manifest`] when its output is not a manifest.
 pub fn kustomize(folder: &Path, into: &Path) -> Result<Vec<DynamicObject>, Error> {
     let what = || {
         format!(
@@ -48,11 +48,11 @@ pub fn kustomize(folder: &Path, into: &Path) -> Result<Vec<DynamicObject>, Error
     manifests::read(into)
 }
 
-/// Gives objects the versions that this API server has of them; whether it is an old one. Kubernetes 1.20 has no
-/// `policy/v1` yet, 1.25 has no `policy/v1beta1` any more.
+/// Converts objects to versions that this API server serves. Returns whether the server is an old one. Kubernetes
+/// 1.20 has no `policy/v1` yet, and 1.25 no longer has `policy/v1beta1`.
 ///
 /// # Errors
-/// [`Error::Api`] when the API server does not say which version it is.
+/// [`Error::Api`] when the API server does not return its version.
 pub async fn for_server(client: &Client, objects: &mut [DynamicObject]) -> Result<bool, Error> {
     let minor = client.apiserver_version().await?.minor;
     let minor = minor.trim_end_matches('+').parse::<u32>();
@@ -63,8 +63,8 @@ pub async fn for_server(client: &Client, objects: &mut [DynamicObject]) -> Resul
     Ok(is_old)
 }
 
-/// Gives an object the version that an old API server has of it: `policy/v1` is from Kubernetes 1.21, and its
-/// PodDisruptionBudget is `policy/v1beta1`'s; `matchConditions` of webhooks are from 1.28.
+/// Converts an object to the version that an old API server serves: `policy/v1` exists since Kubernetes 1.21,
+/// before that its PodDisruptionBudget is in `policy/v1beta1`; `matchConditions` of webhooks exist since 1.28.
 pub fn for_old_servers(object: &mut DynamicObject) {
     if let Some(types) = &mut object.types
         && types.api_version == "policy/v1"
@@ -82,7 +82,7 @@ pub fn for_old_servers(object: &mut DynamicObject) {
 /// Writes the volumes of a Deployment's first container below `root`.
 ///
 /// # Errors
-/// [`Error::Api`] when the Deployment or a ConfigMap is not there, [`Error::Io`] when a file cannot be written.
+/// [`Error::Api`] when the Deployment or a ConfigMap does not exist, [`Error::Io`] when a file cannot be written.
 pub async fn unpack(client: &Client, namespace: &str, name: &str, root: &Path) -> Result<Deployed, Error> {
     let deployment = Api::<Deployment>::namespaced(client.clone(), namespace)
         .get(name)
@@ -145,12 +145,12 @@ pub async fn unpack(client: &Client, namespace: &str, name: &str, root: &Path) -
     })
 }
 
-/// A ConfigMap that a volume shows.
+/// A ConfigMap that is mounted as a volume.
 struct Source {
     config_map: String,
     /// Whether it, or one of its items, may be missing.
     optional: bool,
-    /// Keys and paths; `None`: every key, as its own path.
+    /// Keys and paths; `None` for every key under its own name.
     items: Option<Vec<KeyToPath>>,
 }
 

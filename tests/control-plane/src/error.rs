@@ -1,11 +1,11 @@
-//! What can go wrong around a control plane.
+//! Errors of a control plane.
 
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
-/// Why a control plane did not start, or did not do what was asked of it.
+/// Why a control plane did not start, or an operation on it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// `install.sh` could not provide the programs. What it said is on stderr.
+    /// `install.sh` could not provide the programs. Its messages are on stderr.
     #[error(
         "no control plane on this machine: {script} ended with {status}; its messages above say why. \
          Or set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver"
@@ -13,10 +13,10 @@ pub enum Error {
     Install {
         /// The script.
         script: PathBuf,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
     },
-    /// A program that the options need is not in the folder.
+    /// A program that the options need is missing.
     #[error("{name} is missing in {folder}: run tests/control-plane/install.sh, or fix KUBEBUILDER_ASSETS")]
     MissingBinary {
         /// The program.
@@ -29,7 +29,7 @@ pub enum Error {
     Ended {
         /// The component.
         component: &'static str,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
         /// Its log.
         log: PathBuf,
@@ -43,14 +43,14 @@ pub enum Error {
         component: &'static str,
         /// How long it had.
         after: Duration,
-        /// What the last check said.
+        /// The result of the last check.
         last: String,
         /// Its log.
         log: PathBuf,
         /// The last lines of the log.
         tail: String,
     },
-    /// An operation that needs a component which was stopped or never started.
+    /// An operation needs a component that was stopped or never started.
     #[error("{component} is not running in this control plane: {hint}")]
     NotRunning {
         /// The component.
@@ -58,7 +58,7 @@ pub enum Error {
         /// What to do about it.
         hint: &'static str,
     },
-    /// No free port in the range below the ephemeral ports.
+    /// There is no free port below the ephemeral range.
     #[error("no free port on 127.0.0.1 between {from} and {to}")]
     NoPort {
         /// The first port tried.
@@ -72,9 +72,9 @@ pub enum Error {
     /// A file or a process could not be handled.
     #[error("cannot {what}")]
     Io {
-        /// What was tried, as an infinitive without `to`.
+        /// The operation, as an infinitive without `to`.
         what: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A line of the audit log that is not an audit event.
@@ -82,10 +82,10 @@ pub enum Error {
     Audit {
         /// The log.
         log: PathBuf,
-        /// Why not.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// A file with manifests that cannot be understood.
+    /// A file that is not a valid manifest.
     #[error("{file} is not a manifest: {reason}")]
     Manifest {
         /// The file.
@@ -98,10 +98,10 @@ pub enum Error {
     Refused {
         /// `Kind/name`.
         object: String,
-        /// What the API server said.
+        /// The error of the API server.
         message: String,
     },
-    /// A data folder that another process uses.
+    /// Another process uses the data folder.
     #[error("{0} is used by another control plane: stop that one, or name another folder")]
     InUse(PathBuf),
     /// The kubeconfig cannot be used.
@@ -112,7 +112,7 @@ pub enum Error {
     Api(#[from] kube::Error),
 }
 
-/// Says what was tried when an I/O operation fails.
+/// Adds the failed operation to an I/O error.
 pub(crate) trait Context<T> {
     fn context(self, what: impl FnOnce() -> String) -> Result<T, Error>;
 }

@@ -1,17 +1,18 @@
 //! A real Kubernetes control plane on this machine, for the tests and for `make run`.
 //!
-//! [`ControlPlane::start`] runs etcd, kube-apiserver and kube-controller-manager on free ports of 127.0.0.1,
-//! with data in a temporary folder, ready in a second or two. They are killed when the value is dropped and
-//! when the process dies, whichever way. Any number of them run side by side, in one process or in many.
+//! [`ControlPlane::start`] runs etcd, kube-apiserver and kube-controller-manager on free ports of 127.0.0.1, with
+//! data in a temporary folder. They are ready in a second or two, and are killed when the value is dropped and when
+//! the process dies, in whatever way. Any number of them can run side by side, in one process or in many.
 //!
-//! What it is not: there is no kubelet, scheduler or volume provisioner. [`node`] plays them: pods become
-//! Ready after a moment without any container running, claims are bound to volumes that hold nothing. The
-//! ServiceAccount admission plugin is off, so that a pod does not wait for its namespace's `default` account;
-//! `StorageObjectInUseProtection` is off when no kube-controller-manager is there to take its finalizers away.
+//! There is no kubelet, scheduler or volume provisioner. [`node`] simulates them: pods become Ready after a moment
+//! without any running container, and claims are bound to empty volumes. The ServiceAccount admission plugin is
+//! off, so that a pod does not wait for its namespace's `default` account; `StorageObjectInUseProtection` is off
+//! when there is no kube-controller-manager to remove its finalizers.
 //!
 //! Modules in reading order: `options` what to start, `cluster` the control plane, `component` one process,
-//! `ports`, `binaries` and `install.sh` where the programs come from, `client`, `manifests`, `audit`, `accounts`, `deployed` programs that have no node
-//! here, `proxy` bad weather between a client and the API server, then `node`.
+//! `ports`, `binaries` and `install.sh` that provide the programs, `client`, `manifests`, `audit`, `accounts`,
+//! `deployed` programs that have no node here, `proxy` network faults between a client and the API server, then
+//! `node`.
 
 mod accounts;
 mod audit;

@@ -1,4 +1,4 @@
-//! Manifests from files into a cluster, in the order that works: definitions, namespaces, the rest.
+//! Applies manifests from files in a working order: definitions, namespaces, then the rest.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,12 +18,12 @@ use crate::{
     error::{Context, Error},
 };
 
-/// The field manager of what is applied here.
+/// The field manager of these applies.
 const MANAGER: &str = "control-plane";
 /// How long a definition may take to be served.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Every object in a YAML file, or in the `.yaml` and `.yml` files of a folder, in the order of their names.
+/// Reads every object in a YAML file, or in the `.yaml` and `.yml` files of a folder, ordered by file name.
 ///
 /// # Errors
 /// [`Error::Io`] when a file cannot be read, [`Error::Manifest`] when it is not a list of Kubernetes objects.
@@ -70,8 +70,8 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(files)
 }
 
-/// Applies `objects` with server-side apply and returns when every definition among them is served. An object
-/// without a namespace goes to `default`, where its kind has namespaces.
+/// Applies `objects` with server-side apply and returns when every definition among them is served. The default
+/// namespace of namespaced objects is `default`.
 ///
 /// # Errors
 /// [`Error::Refused`] names the object that the API server refused.
@@ -116,7 +116,7 @@ async fn apply_one(client: &Client, object: &DynamicObject) -> Result<(), Error>
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
-        // A definition that was established this moment is served the next.
+        // A definition is served a moment after it was established.
         let unserved = match &error {
             kube::Error::Api(status) => status.is_not_found(),
             kube::Error::Discovery(_) => true,

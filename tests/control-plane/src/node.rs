@@ -1,14 +1,14 @@
-//! The stand-in for kubelet, scheduler and volume provisioner. No container runs and no byte is stored.
+//! Simulates kubelet, scheduler and volume provisioner. No container runs and no data is stored.
 //!
 //! - A pod whose claims are all Bound is bound to the Node [`NODE`], and is Running and Ready after
-//!   [`Options::ready_after`]. A pod that is being deleted is let go at once.
-//! - A claim with a storage class is bound to a volume made for it, and the volume grows when the claim's
-//!   request does. The volume goes with its claim. The class [`STORAGE_CLASS`] is the default one.
-//! - The annotations [`HOLD_READY`] and [`HOLD_BOUND`] hold a pod or a claim back until they go, so that a test
-//!   can stand in the middle of a roll-out.
+//!   [`Options::ready_after`]. A pod that is being deleted is removed at once.
+//! - A claim with a storage class is bound to a new volume, which grows with the claim's request and is deleted
+//!   with the claim. The class [`STORAGE_CLASS`] is the default one.
+//! - The annotations [`HOLD_READY`] and [`HOLD_BOUND`] hold a pod or a claim back until they are removed, so that a
+//!   test can pause a rollout.
 //!
-//! It acts on watch events alone: what an object needs next is a pure function of the object (`pods`,
-//! `claims`), and one loop (`work`) carries it out, one request an object at a time.
+//! It reacts to watch events only: the next step for an object is a pure function of the object (`pods`, `claims`),
+//! and one loop (`work`) executes it, one request per object at a time.
 
 mod claims;
 mod pods;
@@ -30,18 +30,18 @@ use crate::{client, error::Error};
 pub const NODE: &str = "stand-in";
 /// The name of the default storage class.
 pub const STORAGE_CLASS: &str = "standard";
-/// A pod annotated with `"true"` here is Running and not Ready, whatever it was before.
+/// A pod with this annotation set to `"true"` is Running and not Ready, even if it was Ready before.
 pub const HOLD_READY: &str = "control-plane/hold-ready";
-/// A claim annotated with `"true"` here stays Pending.
+/// A claim with this annotation set to `"true"` stays Pending.
 pub const HOLD_BOUND: &str = "control-plane/hold-bound";
 
-/// The field manager of what the stand-in applies.
+/// The field manager of the simulation's applies.
 const MANAGER: &str = "control-plane-node";
 
-/// How the stand-in behaves.
+/// Options of the simulation.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// From a pod's binding to Running and Ready: what an image pull and a start would take.
+    /// Time from a pod's binding until it is Running and Ready, for the image pull and the start.
     pub ready_after: Duration,
 }
 
@@ -53,7 +53,7 @@ impl Default for Options {
     }
 }
 
-/// A stand-in at work, until it is dropped.
+/// A running simulation, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Node {
     stop: Option<oneshot::Sender<()>>,
@@ -61,10 +61,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts the stand-in for the cluster of this kubeconfig and returns when the Node and the storage class
-    /// are there.
+    /// Starts the simulation for the cluster of this kubeconfig and returns when the Node and the storage class
+    /// exist.
     ///
-    /// It has a thread and a runtime of its own, so that it outlives the runtime of the test that started it.
+    /// It has its own thread and runtime, so that it outlives the runtime of the test that started it.
     ///
     /// # Errors
     /// [`Error::Kubeconfig`] or [`Error::Api`] when the cluster cannot be reached or refuses the two objects.
@@ -89,7 +89,7 @@ impl Node {
                         }
                     });
                 });
-                // Without a runtime `ready` is dropped, which the other side sees.
+                // Without a runtime `ready` is dropped, which the receiver notices.
                 drop(outcome);
             });
         let thread = thread.map_err(io_error)?;
@@ -120,7 +120,7 @@ fn io_error(source: std::io::Error) -> Error {
     }
 }
 
-/// Makes the Node and the storage class, or brings them up to date.
+/// Creates or updates the Node and the storage class.
 async fn prepare(config: &kube::Config) -> Result<Client, Error> {
     let client = client::connect(config)?;
     let parameters = PatchParams::apply(MANAGER).force();

@@ -1,36 +1,36 @@
-//! What a control plane is made of.
+//! The options of a control plane.
 
 use std::path::PathBuf;
 
 use crate::node;
 
-/// What to start and how. [`Options::default`] is all there is, without the audit log.
+/// Options for starting a control plane. [`Options::default`] starts everything except the audit log.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Run kube-controller-manager: the garbage collector, and the controllers behind Deployments,
-    /// StatefulSets, Jobs, Endpoints and the deletion of namespaces.
+    /// Run kube-controller-manager: the garbage collector, and the controllers behind Deployments, StatefulSets,
+    /// Jobs, Endpoints and the deletion of namespaces.
     ///
-    /// Its garbage collector learns of new kinds at its start and then every 30 seconds. After installing a
-    /// CustomResourceDefinition, [`ControlPlane::restart_controller_manager`] spares that wait.
+    /// Its garbage collector discovers new kinds at its start and then every 30 seconds. Call
+    /// [`ControlPlane::restart_controller_manager`] after installing a CustomResourceDefinition to avoid that wait.
     ///
     /// [`ControlPlane::restart_controller_manager`]: crate::ControlPlane::restart_controller_manager
     pub controller_manager: bool,
-    /// Run the stand-in for kubelet, scheduler and volume provisioner.
+    /// Simulate kubelet, scheduler and volume provisioner.
     pub node: Option<node::Options>,
-    /// Keep an audit log of every write, and of what ServiceAccounts read.
+    /// Keep an audit log of every write, and of reads by ServiceAccounts.
     pub audit: bool,
-    /// Let etcd keep what it has answered when it is killed. Without it, each write is faster.
+    /// Make etcd keep acknowledged writes when it is killed. Writes are faster without it.
     pub durable: bool,
-    /// Users beside the administrator.
+    /// Additional users besides the administrator.
     pub users: Vec<User>,
-    /// Further flags for kube-apiserver, such as `--feature-gates=…`; they come last and win.
+    /// Additional flags for kube-apiserver, such as `--feature-gates=…`; they come last and take precedence.
     pub apiserver_flags: Vec<String>,
-    /// Where data and logs go; kept after the end. `None`: a temporary folder that goes with the control
-    /// plane, unless the environment variable `CONTROL_PLANE_KEEP` is set.
+    /// Folder for data and logs, which is kept. `None`: a temporary folder, which is deleted with the control plane
+    /// unless the environment variable `CONTROL_PLANE_KEEP` is set.
     pub data_dir: Option<PathBuf>,
 }
 
-/// Somebody who may authenticate; what they may do is up to RBAC.
+/// A user that can authenticate; RBAC determines its permissions.
 #[derive(Clone, Debug)]
 pub struct User {
     /// The name that RBAC subjects refer to. Letters, digits and `-`.
@@ -54,7 +54,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The API server alone: no controllers, no stand-in for nodes.
+    /// Returns options for the API server alone: no controllers, no simulated node.
     #[must_use]
     pub fn bare() -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Options {
         self
     }
 
-    /// Adds a user without rights, in these groups.
+    /// Adds a user without permissions, in these groups.
     #[must_use]
     pub fn with_user(mut self, name: &str, groups: &[&str]) -> Self {
         let groups = groups.iter().map(ToString::to_string).collect();

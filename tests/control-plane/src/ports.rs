@@ -1,8 +1,8 @@
-//! Ports on 127.0.0.1 that nobody else takes, also while nothing listens on them.
+//! Ports on 127.0.0.1 that stay reserved even while nothing listens on them.
 //!
-//! A port found by binding to port 0 is free only until somebody else is given it. These are taken from below
-//! the ephemeral range, where no outgoing connection gets its port, and each is reserved by a lock on a file:
-//! for every process of this user, for as long as the value lives, and no longer than the process.
+//! A port found by binding to port 0 is free only until it is assigned to another process. These are below the
+//! ephemeral range, from which outgoing connections get their ports, and each is reserved by a lock on a file:
+//! against every process of this user, for as long as the value lives, and no longer than the process.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,7 +15,7 @@ use crate::error::{Context, Error};
 
 const FROM: u16 = 15_000;
 
-/// A port of one's own.
+/// A reserved port.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) number: u16,
@@ -28,7 +28,7 @@ pub(crate) fn reserve() -> Result<Port, Error> {
     std::fs::create_dir_all(&folder).context(|| format!("create {}", folder.display()))?;
     let to = ephemeral_from().clamp(FROM + 1, 32_768);
     let span = to - FROM;
-    // Somewhere else each time, so that processes that start together do not try the same ports in turn.
+    // Start at a random port, so that processes that start together do not try the same ports in turn.
     let start = (RandomState::new().hash_one(std::process::id()) % u64::from(span)) as u16;
     for offset in 0..span {
         let number = FROM + (start + offset) % span;
@@ -46,7 +46,7 @@ pub(crate) fn reserve() -> Result<Port, Error> {
     Err(Error::NoPort { from: FROM, to })
 }
 
-/// The folder below the system's temporary one that this user's control planes share.
+/// Returns the folder below the system's temporary one that this user's control planes share.
 pub(crate) fn shared_folder() -> Result<PathBuf, Error> {
     let user = rustix::process::getuid().as_raw();
     let folder = std::env::temp_dir().join(format!("operator-host-control-plane-{user}"));

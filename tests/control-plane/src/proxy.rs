@@ -1,8 +1,8 @@
-//! A proxy between a client and the API server, which makes bad weather on demand: refusals, silence, cut
-//! connections, answers that get lost.
+//! A proxy between a client and the API server that injects faults on demand: refusals, silence, cut connections,
+//! lost responses.
 //!
-//! It speaks plain HTTP on a port of 127.0.0.1 and hands every request on as it is, with the caller's own token. One
-//! proxy stands before one client (or a few that shall see the same weather); the tests keep their own way around it.
+//! It speaks plain HTTP on a port of 127.0.0.1 and forwards every request unchanged, with the client's own token. A
+//! proxy serves one client (or a few that get the same faults); the tests bypass it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,35 +27,35 @@ use tokio::task::JoinHandle;
 use crate::client;
 use crate::error::{Context, Error};
 
-/// What becomes of requests from now on.
+/// How requests are handled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// They are handed on.
+    /// They are forwarded.
     #[default]
     Pass,
-    /// They are handed on after this time.
+    /// They are forwarded after this delay.
     Delay(Duration),
-    /// They are answered with this HTTP status and never reach the API server; watches that run are ended, so that
-    /// they have to be asked for again. `retry_after`, in seconds, becomes the header of that name.
+    /// They are answered with this HTTP status and never reach the API server; running watches are ended, so that
+    /// they have to be requested again. `retry_after`, in seconds, becomes the header of that name.
     Refuse {
-        /// Such as 429 or 503.
+        /// For example 429 or 503.
         status: u16,
         /// The `Retry-After` header.
         retry_after: Option<u32>,
     },
-    /// They wait until the mode changes, and answers under way stop where they are: silence, on connections that stay.
+    /// They wait until the mode changes, and responses in progress pause: silence, on open connections.
     Stall,
-    /// Connections are closed, those that run and those that come.
+    /// All connections are closed, including new ones.
     Cut,
-    /// Writes reach the API server, and their connection is closed in place of an answer. Reads are handed on.
+    /// Writes reach the API server, and their connection is closed instead of a response. Reads are forwarded.
     DropAnswers,
 }
 
-/// The mode, and the requests that it holds for.
+/// The mode, and the requests that it applies to.
 #[derive(Clone, Debug, Default)]
 struct Weather {
     mode: Mode,
-    /// Only requests with this in their path and query; the others pass.
+    /// Only requests whose path and query contain this; the others pass.
     only: Option<String>,
 }
 
@@ -68,40 +68,40 @@ impl Weather {
     }
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Such as `GET`.
+    /// For example `GET`.
     pub method: String,
     /// Path and query.
     pub uri: String,
-    /// When.
+    /// When it was received.
     pub at: Instant,
-    /// The status that it was refused with by the proxy itself; `None` of one that was handed on, or was to be.
+    /// The status with which the proxy refused it; `None` if it was forwarded, or was to be.
     pub refused: Option<u16>,
 }
 
 impl Seen {
-    /// Whether it asks for a watch.
+    /// Reports whether it is a watch.
     #[must_use]
     pub fn is_watch(&self) -> bool {
         self.method == "GET" && self.uri.contains("watch=true")
     }
 
-    /// Whether it asks for all objects of a kind; the API server is asked with a limit for nothing else.
+    /// Reports whether it lists all objects of a kind; only such requests have a limit.
     #[must_use]
     pub fn is_list(&self) -> bool {
         self.method == "GET" && !self.is_watch() && self.uri.contains("limit=")
     }
 
-    /// Whether it changes something.
+    /// Reports whether it is a write.
     #[must_use]
     pub fn is_write(&self) -> bool {
         self.method != "GET"
     }
 }
 
-/// See the module. It ends when it is dropped, with its connections.
+/// The proxy; see the module. It ends with its connections when it is dropped.
 pub struct Proxy {
     weather: watch::Sender<Weather>,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -120,13 +120,13 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Starts one before the cluster of a kubeconfig; its user stays who they are.
+    /// Starts a proxy for the cluster of a kubeconfig. It does not change the user.
     ///
     /// # Errors
-    /// When the kubeconfig cannot be used, or there is no port.
+    /// When the kubeconfig cannot be used, or there is no free port.
     pub async fn start(upstream: &Path) -> Result<Self, Error> {
         let mut config = client::config_of(upstream).await?;
-        // Each request brings its own credentials.
+        // Each request contains its own credentials.
         config.auth_info = AuthInfo::default();
         let client = client::connect(&config)?;
         let listener = TcpListener::bind("127.0.0.1:0")
@@ -156,18 +156,18 @@ impl Proxy {
         })
     }
 
-    /// The kubeconfig that leads through the proxy.
+    /// Returns the kubeconfig that uses the proxy.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Changes the weather for all requests.
+    /// Sets the mode for all requests.
     pub fn set_mode(&self, mode: Mode) {
         self.weather.send_replace(Weather { mode, only: None });
     }
 
-    /// Changes the weather for the requests that have `part` in their path and query; the others pass.
+    /// Sets the mode for the requests whose path and query contain `part`; the others pass.
     pub fn set_mode_of(&self, part: &str, mode: Mode) {
         self.weather.send_replace(Weather {
             mode,
@@ -175,21 +175,21 @@ impl Proxy {
         });
     }
 
-    /// The requests that have come since the last call, in order.
+    /// Returns the requests received since the last call, in order.
     #[must_use]
     pub fn take_seen(&self) -> Vec<Seen> {
         std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The same kubeconfig with another address, and without what is for TLS.
+/// Writes the same kubeconfig with another address, and without its TLS settings.
 fn write_kubeconfig(upstream: &Path, server: &str, to: &Path) -> Result<(), Error> {
     let bad = |error: &dyn std::fmt::Display| Error::Manifest {
         file: upstream.to_owned(),
         reason: error.to_string(),
     };
     let text = std::fs::read_to_string(upstream).context(|| format!("read {}", upstream.display()))?;
-    // As it stands, since kube's type hides tokens from whoever writes it.
+    // Edit the YAML itself, since kube's type does not serialize tokens.
     let mut kubeconfig: Value = serde_saphyr::from_str(&text).map_err(|error| bad(&error))?;
     let clusters = kubeconfig["clusters"].as_array_mut();
     for cluster in clusters.ok_or_else(|| bad(&"it names no clusters"))? {
@@ -199,7 +199,7 @@ fn write_kubeconfig(upstream: &Path, server: &str, to: &Path) -> Result<(), Erro
     std::fs::write(to, kubeconfig.to_string()).context(|| format!("write {}", to.display()))
 }
 
-/// What a connection needs.
+/// The state of a connection.
 #[derive(Clone)]
 struct Way {
     client: Client,
@@ -207,7 +207,7 @@ struct Way {
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
-/// Why a connection ends in the middle.
+/// Why a connection is closed early.
 #[derive(Debug, thiserror::Error)]
 #[error("the proxy cuts this connection")]
 struct Cut;
@@ -221,7 +221,7 @@ async fn accept(listener: TcpListener, way: Way) {
             Ok((stream, _)) => {
                 tokio::spawn(serve(stream, way.clone()));
             }
-            // Too many files, at worst: it passes.
+            // At worst there are too many open files, which is temporary.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
@@ -248,7 +248,7 @@ async fn answer(request: Request<Incoming>, mut way: Way) -> Result<Answer, BoxE
         at: Instant::now(),
         refused: None,
     };
-    // Whole before anything else: what a caller gives up half-way is never handed on.
+    // Read the whole body first: a request that its client abandons is never forwarded.
     let (parts, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     let mut drops = false;
@@ -279,7 +279,7 @@ async fn answer(request: Request<Incoming>, mut way: Way) -> Result<Answer, BoxE
     Ok(response.map(|body| StreamBody::new(flow(body, way.weather, uri)).boxed_unsync()))
 }
 
-/// What the API server says when it has no time.
+/// Returns the response of an overloaded API server.
 fn refusal(status: u16, retry_after: Option<u32>) -> Result<Answer, BoxError> {
     let mut response = Response::builder()
         .status(status)
@@ -293,7 +293,7 @@ fn refusal(status: u16, retry_after: Option<u32>) -> Result<Answer, BoxError> {
     Ok(response.body(text.map_err(|never| match never {}).boxed_unsync())?)
 }
 
-/// The answer's body, as far as the weather lets it through.
+/// Returns the response's body, as far as the mode lets it through.
 fn flow(
     body: Body,
     weather: watch::Receiver<Weather>,

@@ -1,4 +1,4 @@
-//! The control plane itself, before anything is tested on it.
+//! Tests of the control plane itself.
 
 #![allow(
     clippy::unwrap_used,
@@ -262,7 +262,7 @@ async fn the_api_server_comes_back_with_its_data_and_etcd_can_be_away() {
     })
     .await;
 
-    // The stand-in works on after the watch gap.
+    // The simulation continues after the watch gap.
     let pods = api::<Pod>(&client);
     create(&pods, pod("after", None)).await;
     until(
@@ -372,7 +372,7 @@ fn a_control_plane_outlives_the_runtime_that_started_it() {
     });
 }
 
-/// What the proxy's clients see of each weather, and what the API server sees.
+/// Checks the effect of each mode on the proxy's clients and on the API server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_proxy_makes_bad_weather_on_demand() {
     use control_plane::proxy::{Mode, Proxy};
@@ -410,7 +410,7 @@ async fn a_proxy_makes_bad_weather_on_demand() {
     assert_eq!(code(through.get("passed").await.unwrap_err()), Some(429));
     assert!(within("the watch ends", watch.next()).await.is_none());
 
-    // Silence, and then all of it.
+    // First silence, then all of it.
     proxy.set_mode(Mode::Pass);
     let mut watch = through.watch(&WatchParams::default(), "0").await.unwrap().boxed();
     watch.next().await.unwrap().unwrap();
@@ -425,7 +425,7 @@ async fn a_proxy_makes_bad_weather_on_demand() {
         Some(Ok(WatchEvent::Added(_)))
     ));
 
-    // Only some requests are concerned.
+    // Only some requests are affected.
     proxy.set_mode_of("/configmaps/passed", Mode::Cut);
     assert_eq!(code(through.get("passed").await.unwrap_err()), None);
     through.get("behind").await.unwrap();

@@ -1,4 +1,4 @@
-//! What a claim needs next, and how it gets it.
+//! Determines and executes the next step for a claim.
 
 use k8s_openapi::{
     api::core::v1::{PersistentVolume, PersistentVolumeClaim},
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use super::{HOLD_BOUND, MANAGER};
 
-/// What brings a claim forward.
+/// The next step for a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Make a volume of this size and bind the two. Every part can be done again.
+    /// Create a volume of this size and bind the two. Every part is idempotent.
     Bind(Quantity),
-    /// Make volume and claim this large.
+    /// Resize volume and claim to this size.
     Grow(Quantity),
 }
 
-/// What `claim` needs; `None` when it has it, is held, or is not ours.
+/// Returns the next step for `claim`; `None` when it is complete, held, or not ours.
 pub(super) fn next(claim: &PersistentVolumeClaim) -> Option<Step> {
     let spec = claim.spec.as_ref()?;
     let wanted = spec.resources.as_ref()?.requests.as_ref()?.get("storage")?;
@@ -32,7 +32,7 @@ pub(super) fn next(claim: &PersistentVolumeClaim) -> Option<Step> {
         .unwrap_or("Pending");
     let ours = match &spec.volume_name {
         Some(volume) => *volume == volume_name(&claim.uid().unwrap_or_default()),
-        // An empty class asks for a volume that somebody made by hand.
+        // An empty class asks for a manually created volume.
         None => spec
             .storage_class_name
             .as_ref()
@@ -47,7 +47,7 @@ pub(super) fn next(claim: &PersistentVolumeClaim) -> Option<Step> {
     }
 }
 
-/// Whether pods may mount it.
+/// Reports whether pods may mount it.
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim
         .status
@@ -59,7 +59,7 @@ fn capacity(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
     claim.status.as_ref()?.capacity.as_ref()?.get("storage")
 }
 
-/// The volume of the claim with this UID, as every provisioner names it.
+/// Returns the volume name for the claim with this UID, as every provisioner does.
 pub(super) fn volume_name(uid: &str) -> String {
     format!("pvc-{uid}")
 }
@@ -79,7 +79,7 @@ pub(super) async fn act(client: &Client, claim: &PersistentVolumeClaim, step: St
             volumes
                 .patch_status(&volume, &merge, &Patch::Merge(bound))
                 .await?;
-            // The resource version keeps a claim that was made anew from getting its predecessor's volume.
+            // The resource version prevents a recreated claim from getting its predecessor's volume.
             let version = claim.resource_version();
             let spec = json!({
                 "metadata": {
@@ -137,7 +137,7 @@ fn volume_for(claim: &PersistentVolumeClaim, volume: &str, size: &Quantity) -> V
     })
 }
 
-/// Deletes the volume of a claim that is gone.
+/// Deletes the volume of a deleted claim.
 pub(super) async fn release(client: &Client, uid: &str) -> kube::Result<()> {
     let volumes = Api::<PersistentVolume>::all(client.clone());
     let volume = volume_name(uid);

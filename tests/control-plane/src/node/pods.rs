@@ -1,4 +1,4 @@
-//! What a pod needs next.
+//! Determines the next step for a pod.
 
 use std::net::Ipv4Addr;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{HOLD_READY, NODE};
 
-/// The address of the one Node.
+/// The address of the Node.
 pub(super) const HOST_IP: &str = "10.244.0.1";
 
 /// One request.
@@ -17,21 +17,21 @@ pub(super) const HOST_IP: &str = "10.244.0.1";
 pub(super) enum Step {
     /// Bind it to the Node, once its claims are bound.
     Bind,
-    /// Write a status that says it runs. The first one waits until the pod has been bound for a while.
+    /// Write the status of a running pod. The first one waits until the pod has been bound for a while.
     Run {
         /// Whether it is Ready.
         ready: bool,
-        /// Whether this is its start.
+        /// Whether this is its first status.
         first: bool,
     },
-    /// Delete it for good: nothing has to be stopped.
+    /// Delete it without a grace period: nothing has to be stopped.
     Remove,
-    /// Its deletion is done but for its end: a server that dies between the two leaves it there for ever. Any change of
-    /// it makes the server go on.
+    /// Its deletion is complete except for the last step: a server that dies between the two leaves it there
+    /// forever. Any change of it makes the server continue.
     Clear,
 }
 
-/// What `pod` needs; `None` when it is as it should be or somebody else's.
+/// Returns the next step for `pod`; `None` when it is complete or not ours.
 pub(super) fn next(pod: &Pod, claim_is_bound: impl Fn(&str) -> bool) -> Option<Step> {
     let spec = pod.spec.as_ref()?;
     let status = pod.status.as_ref();
@@ -41,11 +41,11 @@ pub(super) fn next(pod: &Pod, claim_is_bound: impl Fn(&str) -> bool) -> Option<S
     match spec.node_name.as_deref() {
         Some(node) if node != NODE => None,
         bound if pod.metadata.deletion_timestamp.is_some() => {
-            // A grace period of 0 says that we have been here.
+            // A grace period of 0 means that this step was already done.
             let step = match pod.metadata.deletion_grace_period_seconds {
                 Some(0) if !pod.finalizers().is_empty() => return None,
                 Some(0) => Step::Clear,
-                // The API server removes what is bound to no Node by itself.
+                // The API server itself removes pods that are not bound to a Node.
                 _ if bound.is_none() => return None,
                 _ => Step::Remove,
             };
@@ -62,7 +62,7 @@ pub(super) fn next(pod: &Pod, claim_is_bound: impl Fn(&str) -> bool) -> Option<S
     }
 }
 
-/// The claims that `pod` mounts.
+/// Returns the claims that `pod` mounts.
 pub(super) fn claims(spec: &PodSpec) -> impl Iterator<Item = &str> {
     let volumes = spec.volumes.iter().flatten();
     volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
@@ -76,7 +76,7 @@ fn is_ready(status: Option<&PodStatus>) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// An image may change in a running pod; its container then starts again.
+/// The image of a running pod may change; its container then restarts.
 fn runs_these_images(spec: &PodSpec, status: Option<&PodStatus>) -> bool {
     let running = status
         .and_then(|status| status.container_statuses.as_ref())
@@ -89,7 +89,7 @@ fn runs_these_images(spec: &PodSpec, status: Option<&PodStatus>) -> bool {
     })
 }
 
-/// The strategic merge patch of a running pod's status. `number` makes the address.
+/// Returns the strategic merge patch of a running pod's status. `number` determines the address.
 pub(super) fn running(pod: &Pod, ready: bool, number: u32, now: Timestamp) -> Value {
     let spec = pod.spec.clone().unwrap_or_default();
     let before = pod.status.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The loop: events in, one request an object at a time out.
+//! The loop: reacts to events with one request per object at a time.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,18 +19,18 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use super::{NODE, Options, claims, pods};
 
-/// Requests under way at once.
+/// Maximum number of concurrent requests.
 const CONCURRENCY: usize = 8;
-/// After a request that failed for no reason of the object's own, such as an API server that restarts.
+/// Delay after a failure that is not the object's own, such as an API server that restarts.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// How long the end of a deletion may take.
 const LEFT: Duration = Duration::from_secs(1);
 
-/// The annotation by which a pod that is deleted by half is changed.
+/// The annotation that is changed on a pod whose deletion is stuck.
 const CLEARED: &str = "control-plane/cleared";
 
-/// An object's UID: what is made anew under an old name is another object.
+/// An object's UID: a recreated object of the same name is another object.
 type Uid = String;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,14 +39,14 @@ enum Kind {
     Claim,
 }
 
-/// An object, or its turn to be looked at.
+/// An object, or its turn to be checked.
 type Key = (Kind, Uid);
 
-/// What a future of the loop has to say when it ends.
+/// The result of a future in the loop.
 enum Done {
-    /// A request was answered. `true`: look again, no event will come.
+    /// A request was answered. `true`: check the object again, since no event will follow.
     Acted(Key, bool),
-    /// A moment that an object waited for has come.
+    /// The time that an object waited for has come.
     Time(Key),
 }
 
@@ -55,17 +55,17 @@ struct Work<'a> {
     options: &'a Options,
     pods: HashMap<Uid, Arc<Pod>>,
     claims: HashMap<Uid, Arc<PersistentVolumeClaim>>,
-    /// The resource version that a request was made for. The object is left alone until the request is
-    /// answered and an event has brought another version.
+    /// The resource version for which a request was made. The object is left alone until the request is answered
+    /// and an event has delivered another version.
     acting: HashSet<Key>,
     acted_on: HashMap<Key, String>,
     /// When a pod may start.
     start_at: HashMap<Uid, Instant>,
-    /// When a pod whose deletion is done but for its end counts as left there.
+    /// When a pod whose deletion is complete except for the last step counts as stuck.
     left_at: HashMap<Uid, Instant>,
     permits: Arc<Semaphore>,
     pending: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// Addresses given so far.
+    /// Number of addresses assigned so far.
     addresses: u32,
 }
 
@@ -202,7 +202,7 @@ impl Work<'_> {
         };
         let wait = match step {
             pods::Step::Run { first: true, .. } => Some((&mut self.start_at, self.options.ready_after)),
-            // Its end is on its way, unless the API server lost its store right then.
+            // The last step follows by itself, unless the API server lost its store at that moment.
             pods::Step::Clear => Some((&mut self.left_at, LEFT)),
             _ => None,
         };
@@ -259,8 +259,8 @@ impl Work<'_> {
                 drop(permit);
                 let again = match outcome {
                     Ok(()) => false,
-                    // It is gone or is refused: an event tells, when there is more to do. A conflict is not final: that is
-                    // also what the API server calls a binding that its store did not answer.
+                    // It was deleted or refused: an event follows if there is more to do. A conflict is not final:
+                    // the API server also reports one for a binding that its store did not answer.
                     Err(kube::Error::Api(status))
                         if (400..500).contains(&status.code) && !matches!(status.code, 409 | 429) =>
                     {

@@ -1,4 +1,5 @@
-//! The host as it is deployed, but for the pod: its manifests, its rights, its configuration and its identity.
+//! Runs the host as deployed, except for the pod: with its manifests, its permissions, its configuration and its
+//! identity.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +8,19 @@ use control_plane::{ControlPlane, deployed, manifests};
 
 use crate::{counted, screen::Screen};
 
-/// The name that the manifests give to the namespace and to all that is in it.
+/// The name that the manifests use for the namespace and for all objects in it.
 const NAME: &str = "operator-host";
 
-/// Who the host is, and what it is told beside its arguments.
+/// The host's identity, and its environment.
 #[derive(Default)]
 pub(crate) struct Identity {
     pub(crate) kubeconfig: Option<PathBuf>,
     pub(crate) environment: Vec<(String, PathBuf)>,
-    /// As the audit log calls it; `None` for the administrator.
+    /// The user name in the audit log; `None` for the administrator.
     pub(crate) user: Option<String>,
 }
 
-/// Applies the kustomization, and makes of its Deployment what a process on this machine needs.
+/// Applies the kustomization, and prepares its Deployment to run as a process on this machine.
 pub(crate) async fn deploy(
     folder: &Path,
     plane: &ControlPlane,
@@ -55,7 +56,7 @@ pub(crate) async fn deploy(
     })
 }
 
-/// Looks through the audit log for what the API server refused to the host.
+/// Reports the requests of the host that the API server refused, from the audit log.
 pub(crate) fn say_what_was_forbidden(
     user: &str,
     plane: &ControlPlane,

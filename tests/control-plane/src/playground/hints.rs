@@ -1,4 +1,4 @@
-//! What to try next, for the samples that are there.
+//! Suggests what to try next with the installed samples.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub(crate) fn print(
     }
 }
 
-/// Prints how to try out new versions of a plugin, and where to see what became of them.
+/// Prints how to try out new versions of a plugin, and where to see the result.
 pub(crate) fn print_plugins(screen: &Screen, program: &Path, address: &str) {
     screen.plain(
         "Another version of the Echo plugin, proved on the Echos here and promoted; one that is held back:",
@@ -34,7 +34,7 @@ pub(crate) fn print_plugins(screen: &Screen, program: &Path, address: &str) {
     screen.command(&format!("{} plugins --address {address}", program.display()));
 }
 
-/// Prints how to end it all.
+/// Prints how to stop everything.
 pub(crate) fn print_end(screen: &Screen) {
     screen.plain("Ctrl-C stops everything that was started here.");
     screen.plain("");

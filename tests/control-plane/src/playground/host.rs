@@ -14,10 +14,10 @@ use control_plane::{Component, Output};
 
 use crate::{Arguments, DRAIN, news, screen::Screen};
 
-/// Where the host keeps the last versions of each plugin, beside its log.
+/// Where the host keeps the last versions of each plugin, next to its log.
 pub(crate) const VERSIONS: &str = "versions";
 
-/// Which lines of the host's log a person sees.
+/// Which lines of the host's log are shown.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum HostLog {
     /// Every line.
@@ -38,8 +38,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// `more` are variables of its environment; with `OPERATOR_HOST_CONFIG` among them the arguments need no
-    /// configuration.
+    /// Starts the host. `more` contains additional environment variables; with `OPERATOR_HOST_CONFIG` among them
+    /// the arguments need no configuration.
     pub(crate) fn start(
         program: &Path,
         arguments: &Arguments,
@@ -87,7 +87,7 @@ impl Host {
         &self.program
     }
 
-    /// Where its health port is.
+    /// Returns the address of its health port.
     pub(crate) fn address(&self) -> String {
         self.address.clone()
     }
@@ -96,7 +96,7 @@ impl Host {
         &self.log
     }
 
-    /// SIGTERM; SIGKILL when it has not drained in time.
+    /// Sends SIGTERM; SIGKILL if it has not drained in time.
     pub(crate) async fn stop(&mut self) -> Option<ExitStatus> {
         let status = self.component.stop(DRAIN).await;
         self.finish_log();
@@ -113,7 +113,7 @@ impl Host {
         }
     }
 
-    /// The end of its log, since its file may go with the cluster.
+    /// Returns the end of its log, since the file may be deleted with the cluster.
     pub(crate) fn last_words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
@@ -122,14 +122,14 @@ impl Host {
     }
 
     fn finish_log(&mut self) {
-        // Ends when the host has closed its side.
+        // Ends when the host has closed its end.
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
     }
 }
 
-/// The one that the user wants, or a free one, whatever else listens on this machine.
+/// Returns the address that the user wants, or one with a free port.
 fn address() -> anyhow::Result<String> {
     if let Ok(address) = std::env::var("OPERATOR_HOST_HEALTH_ADDR") {
         return Ok(address);
@@ -156,12 +156,12 @@ fn copy(reader: PipeReader, mut file: File, shown: HostLog, screen: &Screen) {
     }
 }
 
-/// Whether a line of the log, as text or as JSON, says WARN or ERROR before it says anything else.
+/// Reports whether a line of the log, as text or as JSON, has the level WARN or ERROR.
 fn is_warning(line: &str) -> bool {
     if line.starts_with('{') {
         return line.contains(r#""level":"WARN""#) || line.contains(r#""level":"ERROR""#);
     }
-    // The time stands before the level.
+    // The time precedes the level.
     line.split_whitespace()
         .take(3)
         .any(|word| matches!(word, "WARN" | "ERROR"))

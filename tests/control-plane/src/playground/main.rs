@@ -1,8 +1,8 @@
-//! What `make run` runs: a cluster, the host, and a view of what the two do.
+//! The program behind `make run`: a cluster, the host, and a view of what they do.
 //!
 //! In order: a control plane (or the current kubeconfig's cluster), the definitions, the watches, the host, the
-//! samples; then lines as things change, until Ctrl-C, SIGTERM or the end of the host. Everything that was
-//! started is stopped, the host first.
+//! samples; then lines as things change, until Ctrl-C, SIGTERM or the end of the host. Everything that was started
+//! is stopped, the host first.
 
 mod deploy;
 mod hints;
@@ -22,41 +22,41 @@ use tokio::signal::unix::{SignalKind, signal};
 use host::{Host, HostLog};
 use screen::Screen;
 
-/// A local cluster with the host in it, and a view of what happens there.
+/// Runs a local cluster with the host in it, and shows what happens there.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The host's program.
+    /// The host's program
     #[arg(long, value_name = "FILE")]
     host: PathBuf,
-    /// The host's configuration.
+    /// The host's configuration
     #[arg(long, value_name = "FILE", required_unless_present = "deploy")]
     config: Option<PathBuf>,
-    /// A kustomization to apply; the host runs outside of the cluster as its Deployment says, with the token of its
-    /// ServiceAccount.
+    /// A kustomization to apply; the host runs outside of the cluster as its Deployment specifies, with the token
+    /// of its ServiceAccount
     #[arg(long, value_name = "FOLDER", conflicts_with = "config")]
     deploy: Option<PathBuf>,
-    /// CustomResourceDefinitions to install before the host starts.
+    /// CustomResourceDefinitions to install before the host starts
     #[arg(long, value_name = "PATH")]
     crds: PathBuf,
-    /// Resources to create once the host runs.
+    /// Resources to create once the host runs
     #[arg(long, value_name = "PATH")]
     samples: Option<PathBuf>,
-    /// The cluster: one of its own, or the one of the current kubeconfig.
+    /// The cluster: a new one, or the one of the current kubeconfig
     #[arg(long, env = "CLUSTER", default_value = "local")]
     cluster: Cluster,
-    /// Where the local cluster's data and every log go. Without it, a folder that goes at the end.
+    /// Folder for the local cluster's data and all logs [default: a temporary folder]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
-    /// Which lines of the host's log to show; all of them are in its file.
+    /// Which lines of the host's log to show; its file contains all of them
     #[arg(long, env = "HOST_LOG", default_value = "warn")]
     host_log: HostLog,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Cluster {
-    /// etcd, kube-apiserver and kube-controller-manager on this machine.
+    /// etcd, kube-apiserver and kube-controller-manager on this machine
     Local,
-    /// Whatever `kubectl` talks to.
+    /// The cluster that `kubectl` uses
     Current,
 }
 
@@ -73,8 +73,8 @@ async fn main() -> ExitCode {
             _ => std::future::pending().await,
         }
     };
-    // Whatever `run` holds when a signal comes is stopped when it is dropped, but for a host that runs: `run`
-    // itself waits for the signal then.
+    // Everything that `run` holds when a signal arrives is stopped when it is dropped, except for a running host:
+    // then `run` itself waits for the signal.
     match run(&arguments, &screen, interrupted).await {
         Ok(code) => code,
         Err(error) => {
@@ -174,7 +174,7 @@ async fn run(
     Ok(code)
 }
 
-/// Creates the samples, says what to try, and returns when the host ends.
+/// Creates the samples, prints suggestions, and returns when the host ends.
 async fn play(
     host: &mut Host,
     client: &Client,
@@ -188,11 +188,11 @@ async fn play(
     let created = async {
         match manifests::apply(client, samples).await {
             Ok(()) => screen.step(&format!("{} created", counted(samples.len(), "sample"))),
-            // The cluster is there to try things out, also without this sample.
+            // The cluster is still useful without this sample.
             Err(error) => screen.error(&format!("a sample is missing: {error}")),
         }
         hints::print(screen, kubeconfig, samples, definitions);
-        // A deployed host reads its plugins from ConfigMaps, not from the folder that they are built to.
+        // A deployed host reads its plugins from ConfigMaps, not from the build folder.
         if !deployed {
             hints::print_plugins(screen, &program, &address);
         }
@@ -202,7 +202,7 @@ async fn play(
         let ended = host.ended();
         let mut ended = std::pin::pin!(ended);
         tokio::select! {
-            // The host's end tells more than a sample that was refused for it.
+            // The host's end is more informative than a sample that was refused because of it.
             biased;
             status = &mut ended => status,
             () = created => ended.await,
@@ -216,11 +216,11 @@ async fn play(
     ExitCode::FAILURE
 }
 
-/// What runs before the host does.
+/// The parts that run before the host does.
 struct Running {
     plane: Option<ControlPlane>,
     client: Client,
-    /// `None`: whatever this process itself would use.
+    /// `None`: the one that this process itself would use.
     kubeconfig: Option<PathBuf>,
     logs: PathBuf,
     _temporary: Option<tempfile::TempDir>,
@@ -279,7 +279,7 @@ impl Running {
     }
 }
 
-/// Every start begins anew: removes what an earlier one left in `data`, and nothing else that lies there.
+/// Removes what an earlier run left in `data`, and no other files there.
 fn forget(data: &std::path::Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
     let lock = std::fs::File::create(data.join("lock"))?;
@@ -319,5 +319,5 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// How long the host may drain.
+/// How long the host may take to drain.
 const DRAIN: Duration = Duration::from_secs(30);

@@ -1,10 +1,10 @@
-//! What the host's log says of plugins that changed, in words for a person.
+//! Reports plugin changes from the host's log in readable form.
 
 use serde_json::Value;
 
 use crate::screen::{Mood, Screen};
 
-/// Shows a line of the log when it is about a plugin that took over or was held back; whether it was.
+/// Shows a line of the log if it is about a plugin that took over or was held back. Returns whether it was.
 pub(crate) fn show(line: &str, screen: &Screen) -> bool {
     let Some((mood, name, text, diff)) = read(line) else {
         return false;
@@ -40,7 +40,7 @@ fn read(line: &str) -> Option<(Mood, String, String, String)> {
             text("diff").to_owned(),
         ));
     }
-    // The first of each is no news.
+    // The first version of each plugin is not reported.
     line["before"].as_str()?;
     let took = line["reload_ms"]
         .as_u64()

@@ -1,19 +1,19 @@
-//! Lines for a person: the time, what, and how it is; in colour on a terminal.
+//! Prints lines for a reader: time, object and state, in colour on a terminal.
 
 use std::io::{IsTerminal, Write};
 
 use jiff::Zoned;
 
-/// The look of a line's last part.
+/// The colour of a line's last part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
-    /// As it should be.
+    /// As expected.
     Good,
-    /// On its way.
+    /// In progress.
     Waiting,
-    /// Somebody has to do something.
+    /// Somebody has to act.
     Bad,
-    /// Gone, or of no interest.
+    /// Deleted, or of little interest.
     Faint,
 }
 
@@ -28,7 +28,7 @@ impl Mood {
     }
 }
 
-/// Where the lines go: stdout.
+/// Prints the lines to stdout.
 #[derive(Clone, Debug)]
 pub(crate) struct Screen {
     colour: bool,
@@ -51,41 +51,41 @@ impl Screen {
     }
 
     fn print(line: &str) {
-        // A reader that went away is no reason to stop what was started.
+        // A closed stdout is no reason to stop what was started.
         let _ = writeln!(std::io::stdout().lock(), "{line}");
     }
 
-    /// Something that this program did.
+    /// Prints an action of this program.
     pub(crate) fn step(&self, text: &str) {
         Self::print(&format!("{} {text}", self.paint("1", "==>")));
     }
 
-    /// Something that went wrong.
+    /// Prints an error.
     pub(crate) fn error(&self, text: &str) {
         Self::print(&format!("{} {text}", self.paint("1;31", "error:")));
     }
 
-    /// A line as it is.
+    /// Prints a line unchanged.
     pub(crate) fn plain(&self, text: &str) {
         Self::print(text);
     }
 
-    /// A command to copy.
+    /// Prints a command to copy.
     pub(crate) fn command(&self, text: &str) {
         Self::print(&format!("    {}", self.paint("36", text)));
     }
 
-    /// A line that belongs to the one before it.
+    /// Prints a line that belongs to the previous one.
     pub(crate) fn detail(&self, text: &str, mood: Mood) {
         Self::print(&format!("             {}", self.paint(mood.code(), text)));
     }
 
-    /// A line of the host's log.
+    /// Prints a line of the host's log.
     pub(crate) fn log(&self, text: &str) {
         Self::print(&format!("{} {text}", self.paint("2", "log")));
     }
 
-    /// How an object is now. Children stand further to the right than their parents.
+    /// Prints the current state of an object. Children are indented more than their parents.
     pub(crate) fn object(&self, child: bool, name: &str, state: &str, mood: Mood) {
         let time = Zoned::now().strftime("%H:%M:%S").to_string();
         let indent = if child { "    " } else { "" };

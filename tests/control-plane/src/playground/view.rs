@@ -1,4 +1,4 @@
-//! Watches custom resources and their children and prints a line whenever one looks different.
+//! Watches custom resources and their children and prints a line whenever one has changed.
 
 use std::collections::HashMap;
 
@@ -60,14 +60,14 @@ pub(crate) fn start(client: &Client, definitions: &[DynamicObject], screen: Scre
                     seen.changed(child, &resource.kind, &object);
                 }
                 Ok(watcher::Event::Delete(object)) => seen.gone(child, &resource.kind, &object),
-                // The watch starts again by itself, and the cluster's own end brings this too.
+                // The watch restarts by itself; errors also occur when the cluster ends.
                 Ok(watcher::Event::Init | watcher::Event::InitDone) | Err(_) => {}
             }
         }
     })
 }
 
-/// The served kind that a definition defines.
+/// Returns the served kind of a definition.
 fn resource_of(definition: &DynamicObject) -> Option<ApiResource> {
     let spec = definition.data.get("spec")?;
     let versions = spec["versions"].as_array()?;
@@ -80,7 +80,7 @@ fn resource_of(definition: &DynamicObject) -> Option<ApiResource> {
     ))
 }
 
-/// What was printed last of each object.
+/// The last printed state of each object.
 struct Seen {
     screen: Screen,
     states: HashMap<String, String>,
@@ -125,7 +125,7 @@ fn name(kind: &str, object: &DynamicObject) -> String {
     }
 }
 
-/// The Ready condition, then every scalar of the status.
+/// Returns the Ready condition, then every scalar of the status.
 fn parent_state(object: &DynamicObject) -> (String, Mood) {
     let status = &object.data["status"];
     let condition = |kind: &str| {
@@ -161,7 +161,7 @@ fn parent_state(object: &DynamicObject) -> (String, Mood) {
     if let Some(held) = condition("PluginHeldBack") {
         parts.push(format!("holds a new plugin back: {}", text(&held["reason"])));
     }
-    // `lastUpdate` moves with the others and says nothing by itself.
+    // `lastUpdate` changes together with other fields and adds no information.
     let quiet = ["observedGeneration", "lastUpdate"];
     let scalars = status.as_object().into_iter().flatten();
     let scalars = scalars
