@@ -1,4 +1,4 @@
-//! Well-formed answers that ask for what a plugin must not have: the whole answer is refused, by name and rule.
+//! Well-formed answers that contain something forbidden: the whole answer is refused, with the child and the rule.
 
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::support::Scenario;
 
 struct Case {
     name: &'static str,
-    /// What the plugin asks for beside a good child.
+    /// The forbidden part, in addition to a valid child.
     asks: Value,
     says: &'static [&'static str],
 }
@@ -101,7 +101,7 @@ async fn run(scenario: &Scenario, case: &Case) {
     scenario.until_ready(name).await;
     let before = scenario.version(CONFIG_MAP, &good).await;
 
-    // The good child would change too: but no part of such an answer is used.
+    // The valid child would change, too, but no part of such an answer is used.
     let mut bad = spec("changed");
     for (field, asked) in case.asks.as_object().unwrap() {
         match bad["response"][field].as_array_mut() {

@@ -1,5 +1,5 @@
-//! Plugins that break a rule while they are called, in both binary forms: nothing that is there changes, and
-//! the resource says why.
+//! Plugins that violate a rule during a call, in both binary forms: existing children stay unchanged, and the
+//! resource's status contains the reason.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::support::{Scenario, condition};
 struct Case {
     how: &'static str,
     reason: &'static str,
-    /// What the message must say, which is also what to do where that is not plain.
+    /// The required parts of the message, including advice where it is not obvious.
     says: &'static [&'static str],
 }
 
@@ -95,7 +95,7 @@ async fn versions(scenario: &Scenario, how: &str) -> BTreeMap<String, String> {
     versions
 }
 
-/// The resource is good, goes bad, and is put right.
+/// The resource is valid, becomes bad, and is corrected.
 async fn run(scenario: &Scenario, case: &Case) {
     let how = case.how;
     scenario.puppet(how, good(how, "before")).await;
@@ -126,7 +126,7 @@ async fn a_form_that_misbehaves(form: &str, file: &str) {
     let limits = "limits: {deadline: 300ms, memory: 16Mi, response: 256Ki}";
     let controllers = format!("{}{}", controller(file, limits), echo::CONTROLLER);
     let mut host = scenario.start(&controllers);
-    // Kept bad for as long as the others run, so that there is something to stand in the way.
+    // Stays bad while the others run, so that it could block them.
     scenario.puppet("bad", json!({"misbehave": "loop"})).await;
     let others = async {
         scenario.until_stalled("bad", "PluginTimedOut").await;
@@ -165,7 +165,7 @@ async fn a_plugin_that_floods_the_log_answers_and_the_log_is_cut() {
         spec["misbehave"] = "log-flood".into();
         scenario.puppet("flood", spec).await;
         scenario.until_ready("flood").await;
-        // Two calls: the second sees the children that the first made.
+        // Two calls: the second sees the children that the first created.
         let lines = host.log().matches("flood ").count();
         assert!((100..=1000).contains(&lines), "{lines} lines");
     }

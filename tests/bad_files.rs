@@ -1,4 +1,5 @@
-//! Files that are no plugin: the children of the plugin that was there before stay, and the resource says why.
+//! Files that are not plugins: the children of the previous plugin stay, and the resource's status contains the
+//! reason.
 
 use serde_json::json;
 
@@ -89,7 +90,7 @@ async fn a_file_that_is_no_plugin_changes_nothing_and_the_resource_says_why() {
     let before = scenario.version(CONFIG_MAP, "a").await;
     assert_eq!(host.stop().await.code(), Some(0));
 
-    // It wants a change now that no bad plugin makes.
+    // It requests a change that no bad plugin makes.
     scenario.puppet("p", spec("after")).await;
     for (number, case) in cases().iter().enumerate() {
         let file = scenario.file(&format!("{}.wasm", case.name), &case.file);
@@ -106,7 +107,7 @@ async fn a_file_that_is_no_plugin_changes_nothing_and_the_resource_says_why() {
         assert_says(stalled["message"].as_str().unwrap(), case.says);
         assert_eq!(puppet.data["status"]["note"], "kept", "{}", case.name);
         assert_eq!(scenario.version(CONFIG_MAP, "a").await, before, "{}", case.name);
-        // The other controller goes on.
+        // The other controller continues.
         scenario
             .apply(&echo::echo(u32::try_from(number).unwrap() + 1))
             .await;

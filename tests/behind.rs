@@ -1,4 +1,4 @@
-//! A host that acts on what it knows while the cluster is ahead of it.
+//! A host whose caches are behind the cluster.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::leaders::shared;
 use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller};
 use crate::support::{Host, LIMIT, Scenario, cluster, root};
 
-/// From now on the watches of a resource, by its plural, say nothing.
+/// Silences the watches of a resource, by its plural.
 fn hold(proxy: &Proxy, resource: &str) {
     proxy.set_mode_of(&format!("/{resource}?&watch=true"), Mode::Stall);
 }
 
-/// What was written to the ConfigMaps of a scenario, such as `patch a`.
+/// Returns the writes to the ConfigMaps of a scenario, such as `patch a`.
 async fn writes_of_children(scenario: &Scenario) -> Vec<String> {
     let writes = scenario.all_writes(cluster().await).await;
     let of_children = writes.iter().filter_map(|write| {
@@ -26,13 +26,13 @@ async fn writes_of_children(scenario: &Scenario) -> Vec<String> {
     of_children.collect()
 }
 
-/// How often the ConfigMap `a` was applied.
+/// Returns how often the ConfigMap `a` was applied.
 async fn applied(scenario: &Scenario) -> usize {
     let writes = writes_of_children(scenario).await;
     writes.iter().filter(|write| *write == "patch a").count()
 }
 
-/// Takes the finalizer off the puppet `p`, deletes it, and waits until its ConfigMap `a` is gone, too.
+/// Removes the finalizer of the puppet `p`, deletes it, and waits until its ConfigMap `a` is deleted, too.
 async fn delete_with_its_child(scenario: &Scenario) {
     let released = json!({"metadata": {"finalizers": null}});
     scenario.patch(PUPPET, "p", released).await;
@@ -40,7 +40,7 @@ async fn delete_with_its_child(scenario: &Scenario) {
     scenario.until_gone(CONFIG_MAP, "a").await;
 }
 
-/// With the kinds of the tests, and nobody who collects what has no owner.
+/// Starts a cluster with the kinds of the tests, but without a garbage collector.
 async fn own_cluster_without_controllers(options: Options) -> ControlPlane {
     let cluster = ControlPlane::start(options).await.expect("a control plane");
     let client = cluster.client().await.expect("a client");
@@ -49,7 +49,7 @@ async fn own_cluster_without_controllers(options: Options) -> ControlPlane {
     cluster
 }
 
-/// Regression: a new leader whose watch of the parents was behind deleted what its predecessor had made.
+/// Regression: a new leader whose watch of the parents was behind deleted the children of its predecessor.
 #[tokio::test]
 async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
     let scenario = Scenario::new("time-travel").await;
@@ -67,7 +67,7 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
     scenario.puppet("p", children(&[("a", "1")])).await;
     scenario.until_ready("p").await;
 
-    // The other replica knows the parent as it is now, and nothing that comes after.
+    // The other replica knows the current parent, but none of the later changes.
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
     let folder = scenario.folder.path().join("second");
     std::fs::create_dir_all(&folder).unwrap();
@@ -94,18 +94,18 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
     let status = &scenario.get(PUPPET, "p").await.unwrap().data["status"];
     assert_eq!(status["observedGeneration"].as_i64(), ready.metadata.generation);
     let mut writes = writes_of_children(&scenario).await;
-    // The two of the second pass are sent at the same time.
+    // The two writes of the second reconcile are sent concurrently.
     writes[1..].sort();
     assert_eq!(writes, ["patch a", "patch a", "patch b"]);
 
-    // It follows the parent again once it hears of it.
+    // It processes the parent again once the watch delivers it.
     proxy.set_mode(Mode::Pass);
     scenario.puppet("p", children(&[("b", "1")])).await;
     scenario.until_gone(CONFIG_MAP, "a").await;
 }
 
-/// A mark that no API server backs up (a forged one, or a cluster that came from a backup) blocks nothing, and is asked
-/// about once.
+/// A generation annotation that the API server contradicts (a forged one, or a cluster restored from a backup)
+/// blocks nothing, and is checked once.
 #[tokio::test]
 async fn a_mark_of_a_generation_that_never_was_is_put_right_and_stops_nothing() {
     let scenario = Scenario::new("forged-mark").await;
@@ -143,7 +143,7 @@ async fn a_mark_of_a_generation_that_never_was_is_put_right_and_stops_nothing() 
     assert!((1..=3).contains(&asked), "{asked}");
 }
 
-/// Regression: a host that heard of its children's deletion before that of their parent made them once more.
+/// Regression: a host that received the deletion of children before that of their parent recreated them.
 #[tokio::test]
 async fn children_that_go_with_a_parent_are_not_made_again_by_a_host_that_has_not_heard_of_it() {
     let scenario = Scenario::new("late-news").await;
@@ -157,10 +157,10 @@ async fn children_that_go_with_a_parent_are_not_made_again_by_a_host_that_has_no
     hold(&proxy, "puppets");
     let before = host.log().matches("pass done").count();
     delete_with_its_child(&scenario).await;
-    // Not only the first that follows: it has to remember what the API server said.
+    // Not only in the first reconcile afterwards: it must remember the API server's answer.
     host.until_passes("late-news/p", before + 4).await;
     assert_eq!(applied(&scenario).await, 1);
-    // And it makes them again where the parent is still there.
+    // And it recreates them where the parent still exists.
     proxy.set_mode(Mode::Pass);
     let children = json!({"response": {"children": [config_map("a", "2")]}});
     scenario.puppet("p", children).await;
@@ -173,20 +173,21 @@ async fn children_that_go_with_a_parent_are_not_made_again_by_a_host_that_has_no
         .await;
 }
 
-/// Regression: the same, when they went while the plugin was called.
+/// Regression: the same, when they were deleted during a call of the plugin.
 #[tokio::test]
 async fn children_that_go_during_a_call_are_not_made_again_for_a_parent_that_went_too() {
     deleted_during_a_call("late-call", false).await;
 }
 
-/// Regression: the host had heard that the parent went, and no longer asked for it when it heard of the children.
+/// Regression: the host had received the deletion of the parent, and no longer checked it when it received that of
+/// the children.
 #[tokio::test]
 async fn children_that_go_during_a_call_are_not_recreated_for_a_parent_that_is_known_to_be_gone() {
     deleted_during_a_call("heard-call", true).await;
 }
 
-/// Deletes a parent and its child while the plugin is called, and expects that the child is not recreated. `heard`: the
-/// host hears of both, not only of the child.
+/// Deletes a parent and its child while the plugin is called, and expects that the child is not recreated. `heard`:
+/// the host's watches deliver both deletions, not only the child's.
 async fn deleted_during_a_call(namespace: &str, heard: bool) {
     let scenario = Scenario::new(namespace).await;
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
@@ -215,7 +216,7 @@ async fn deleted_during_a_call(namespace: &str, heard: bool) {
     assert!(maps.get_opt("a").await.expect("an answer").is_none());
 }
 
-/// Regression: an object that took the name of a child, behind the host's back, was overwritten by force.
+/// Regression: an object that took the name of a child, unknown to the host, was overwritten by force.
 #[tokio::test]
 async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
     let scenario = Scenario::new("another-uid").await;
@@ -245,7 +246,7 @@ async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
     );
 }
 
-/// Regression: a failure's status repeated by force what the host knew of others' fields.
+/// Regression: the status after a failure restored outdated values of others' fields by force.
 #[tokio::test]
 async fn a_failure_s_status_leaves_alone_what_another_manager_writes() {
     let scenario = Scenario::new("shared-status").await;
@@ -254,7 +255,7 @@ async fn a_failure_s_status_leaves_alone_what_another_manager_writes() {
     let spec =
         json!({"response": {"children": [config_map("a", "1")], "status": {"note": "n", "count": "$count"}}});
     scenario.puppet("p", spec).await;
-    // Without force: a field that the host had taken would be a conflict.
+    // Without force: a field that the host had taken over would be a conflict.
     let backup = async |text: &str| {
         let status = json!({
             "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": "p"},
@@ -271,7 +272,7 @@ async fn a_failure_s_status_leaves_alone_what_another_manager_writes() {
     scenario.until_ready("p").await;
     hold(&proxy, "puppets");
     backup("new").await;
-    // A child that somebody takes away makes the next pass fail, on a parent that is not as the host knows it.
+    // Deleting a child makes the next reconcile fail, for a parent that differs from the host's cache.
     let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}});
     let other = scenario.apply(&other.to_string()).await;
     let owner = json!([{
@@ -296,7 +297,7 @@ async fn a_failure_s_status_leaves_alone_what_another_manager_writes() {
     assert_eq!(ready.data["status"]["backup"], "newer");
 }
 
-/// Regression: where no garbage collector deleted them, a new parent waited for its predecessor's children for ever.
+/// Regression: without a garbage collector, a new parent waited forever for its predecessor's children.
 #[tokio::test]
 async fn the_children_of_a_predecessor_are_cleared_away_without_a_garbage_collector() {
     let options = Options {
@@ -316,7 +317,7 @@ async fn the_children_of_a_predecessor_are_cleared_away_without_a_garbage_collec
     scenario.until_ready("p").await;
     let uid = async |kind: &str, name: &str| scenario.get(kind, name).await.unwrap().metadata.uid;
     let before = [uid(CONFIG_MAP, "a").await, uid("v1/Secret", "s").await];
-    // By now Secrets are to be kept.
+    // Secrets are retained now.
     assert_eq!(host.stop().await.code(), Some(0));
     let _host = scenario.start(&controller("puppet.wasm", kinds));
     scenario.delete(PUPPET, "p").await;
@@ -338,7 +339,7 @@ async fn the_children_of_a_predecessor_are_cleared_away_without_a_garbage_collec
         .await;
 }
 
-/// A host that knows only the predecessor takes the children of the parent that is there for somebody else's.
+/// A host that knows only the predecessor treats the children of the current parent as somebody else's.
 #[tokio::test]
 async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     let scenario = Scenario::new("successor").await;
@@ -355,7 +356,8 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
     let folder = scenario.folder.path().join("second");
     std::fs::create_dir_all(&folder).unwrap();
-    // It lists the parents before, and their children after: it never hears that a child was deleted.
+    // It lists the parents before the change, and their children after it, so it never receives the deletion of a
+    // child.
     proxy.set_mode_of("/configmaps?", Mode::Stall);
     let second = Host::through(&config, &proxy.kubeconfig(), "second", &folder);
     let watches_parents = |seen: &[Seen]| {

@@ -1,4 +1,4 @@
-//! Parents in no namespace, with children in those that the configuration lists.
+//! Cluster-scoped parents, with children in the configured namespaces.
 
 use serde_json::{Value, json};
 
@@ -51,13 +51,13 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
         Some(&child.metadata.owner_references.unwrap()[0].uid),
         parent.metadata.uid.as_ref()
     );
-    // A change of a child finds its parent, though the child is in a namespace and the parent in none.
+    // A change of a child enqueues its parent, although the child is in a namespace and the parent in none.
     second.delete(CONFIG_MAP, "a").await;
     second
         .until(CONFIG_MAP, "a", "again", |a| a.metadata.uid != child.metadata.uid)
         .await;
 
-    // This kind has no status subresource: what went wrong is said by an Event and in the log.
+    // This kind has no status subresource: errors are reported in an Event and in the log.
     apply(&[within("cluster-scoped-2"), within("kube-system")]).await;
     host.until_log(&["kube-system", "is not allowed", "`otherNamespaces`"])
         .await;
@@ -68,7 +68,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
     host.until_log(&["need \\\"settings\\\"", "the plugin must name a namespace"])
         .await;
 
-    // One namespace that is going keeps nothing from the others.
+    // A terminating namespace does not affect the others.
     let going = Scenario::new("cluster-scoped-1").await;
     let held = json!({
         "apiVersion": "v1", "kind": "ConfigMap",

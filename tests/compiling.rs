@@ -1,4 +1,4 @@
-//! Plugins are compiled in a process of their own, which may take so much time and memory and no more.
+//! Plugins are compiled in a separate process with limited time and memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::support::{Host, LIMIT, Scenario, plugin};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_operator-host");
 const MIB: usize = 1 << 20;
-/// Enough for every plugin here, of a host that was built without optimization.
+/// Enough for every plugin here with an unoptimized host.
 const MEMORY: usize = 512 * MIB;
 
 fn outside(memory: usize) -> Compiler {
@@ -46,7 +46,7 @@ fn answer(form: Form) -> Vec<u8> {
     Fixture::new(cases::ANSWER).build(form)
 }
 
-/// The error of a file that must not load.
+/// Returns the error of a file that must not load.
 fn refused(loaded: Result<Plugin, LoadError>) -> LoadError {
     match loaded {
         Ok(_) => panic!("it was loaded"),
@@ -54,7 +54,7 @@ fn refused(loaded: Result<Plugin, LoadError>) -> LoadError {
     }
 }
 
-/// Bytes of memory that a process has, of this sort.
+/// Returns the bytes of memory of this sort that a process has.
 fn memory(process: u32, sort: &str) -> usize {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(sort)).unwrap();
@@ -62,7 +62,7 @@ fn memory(process: u32, sort: &str) -> usize {
     kib * 1024
 }
 
-/// The compiling processes of this one.
+/// Returns the compiling processes of this one.
 fn compiling(parent: u32) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let processes = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -75,7 +75,7 @@ fn compiling(parent: u32) -> Vec<u32> {
     processes.filter(ours).collect()
 }
 
-/// Whether a compiling process has come to where it reads the file: its priority is the last that it limits.
+/// Reports whether a compiling process has set its limits and waits for the file: the priority is the last one set.
 fn is_limited(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default();
@@ -146,7 +146,7 @@ async fn a_plugin_that_takes_a_gigabyte_to_compile_is_refused_and_this_process_d
     let after = memory(std::process::id(), "VmRSS");
     // Other tests run in this process at the same time.
     assert!(after < before + 300 * MIB, "{before} {after}");
-    // One that is not hard has enough.
+    // A file that is not hard to compile has enough.
     runtime
         .load(answer(Form::Command), Limits::default())
         .await
@@ -161,7 +161,7 @@ async fn a_plugin_that_compiles_for_long_is_ended_by_the_kernel() {
     loop {
         match refused(runtime.load(file.clone(), limits).await) {
             LoadError::CompileTimeout(_) => return,
-            // The machine has other things to do.
+            // The machine is busy with other work.
             LoadError::CompileStalled(_) => {}
             error => panic!("{error:?}"),
         }
@@ -172,7 +172,7 @@ async fn a_plugin_that_compiles_for_long_is_ended_by_the_kernel() {
 async fn one_that_waits_for_the_processor_is_ended_by_the_clock() {
     let folder = tempfile::tempdir().unwrap();
     let sleeper = folder.path().join("sleeper");
-    // In place of a process that gets no processor time.
+    // Instead of a process that gets no processor time.
     fs::write(&sleeper, "#!/bin/sh\nexec sleep 1000\n").unwrap();
     Command::new("chmod")
         .args(["+x".as_ref(), sleeper.as_os_str()])
@@ -226,7 +226,7 @@ async fn what_could_not_be_compiled_is_remembered_until_there_is_more_to_try_wit
         let loaded = runtime.load(file, within(Duration::from_secs(compile))).await;
         refused(loaded)
     };
-    // By the kernel, or by the clock on a machine that has other things to do.
+    // Ended by the kernel, or by the timeout on a busy machine.
     let too_long =
         |error: &LoadError| matches!(error, LoadError::CompileTimeout(_) | LoadError::CompileStalled(_));
     let first = load(MEMORY, 1, hard::slow()).await;
@@ -249,7 +249,7 @@ async fn what_could_not_be_compiled_is_remembered_until_there_is_more_to_try_wit
     let more = load(60 * MIB, 60, hard::large()).await;
     assert!(matches!(more, LoadError::CompileMemory { .. }), "{more:?}");
 
-    // A record that somebody else wrote says nothing.
+    // A record that somebody else wrote is ignored.
     let records = fs::read_dir(folder.path().join("compiled-v1")).unwrap().flatten();
     let records: Vec<PathBuf> = records.map(|entry| entry.path()).collect();
     let failed = |path: &&PathBuf| path.extension().is_some_and(|suffix| suffix == "failed");
@@ -286,7 +286,7 @@ async fn more_of_anything_than_compilers_write_is_refused_before_it_is_compiled(
     }
 }
 
-/// A compiling process that waits for its file, and what holds its standard input.
+/// Starts a compiling process that waits for its file; the result keeps its standard input open.
 fn waiting(seconds: u64) -> Child {
     Command::new(PROGRAM)
         .args(["compile-plugin", &MEMORY.to_string(), &seconds.to_string()])
@@ -337,7 +337,7 @@ async fn a_compiling_process_has_its_limits_before_it_reads_the_file() {
 
 #[tokio::test]
 async fn a_compiling_process_ends_with_its_host_and_works_for_no_other() {
-    // A host that is killed while its compiling process waits for the file.
+    // A host is killed while its compiling process waits for the file.
     let script = format!("exec 3<&0; \"{PROGRAM}\" compile-plugin {MEMORY} 60 $$ <&3 & wait");
     let mut host = Command::new("sh")
         .args(["-c", &script])
@@ -353,7 +353,7 @@ async fn a_compiling_process_ends_with_its_host_and_works_for_no_other() {
     host.wait().unwrap();
     until("its end", || compiling(id).is_empty()).await;
 
-    // One that was started for a host that is gone.
+    // A compiling process whose host has ended.
     let output = Command::new(PROGRAM)
         .args(["compile-plugin", "100000000", "60", "1"])
         .output()
@@ -368,7 +368,7 @@ async fn compiling_ends_with_the_load_that_wanted_it() {
     let own = std::process::id();
     let load = async move { runtime.load(hard::slow(), within(Duration::from_secs(50))).await };
     let load = tokio::spawn(load);
-    // The only one with this much time.
+    // The only process with this time limit.
     let ours = || {
         let seconds =
             |process: &u32| fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
@@ -382,7 +382,7 @@ async fn compiling_ends_with_the_load_that_wanted_it() {
     until("its end", || ours() == 0).await;
 }
 
-/// A scenario with Echo's plugin in a folder that a ConfigMap is mounted at, and a controller of a kind of its own.
+/// Creates a scenario with Echo's plugin in a folder like a mounted ConfigMap, and a controller for its own kind.
 fn mounted(scenario: &Scenario, files: &BTreeMap<String, Vec<u8>>, controllers: &str) -> (Mount, PathBuf) {
     let mut mount = Mount::new(&scenario.folder.path().join("mount"), "none.wasm", b"");
     mount.project(files);
@@ -399,7 +399,7 @@ fn echo_file() -> Vec<u8> {
     fs::read(plugin("echo")).unwrap()
 }
 
-/// Another file that answers the same: the sample with a custom section behind.
+/// Returns another file with the same answers: the sample with an additional custom section.
 fn same_answers(number: u8) -> Vec<u8> {
     let mut file = echo_file();
     file.extend([0, 3, 1, b'v', number]);
@@ -424,7 +424,7 @@ async fn twenty_reloads_leave_the_hosts_memory_as_it_was() {
     scenario
         .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
         .await;
-    // What the first reload takes once: threads, and the buffers of a second version beside the first.
+    // The first reload has one-time costs: threads, and the buffers of a second version.
     mount.project(&files(1));
     until_loaded(&host, 2).await;
     let resident = || memory(host.process().id(), "VmRSS");

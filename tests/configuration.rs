@@ -15,14 +15,14 @@ async fn until_echo_is_ready(scenario: &Scenario) {
         .await;
 }
 
-/// How often a controller has started.
+/// Returns how often a controller has started.
 fn starts(host: &Host, name: &str) -> usize {
     let log = host.log();
     let of = |line: &&str| line.contains("controller started") && line.contains(&format!("\"{name}\""));
     log.lines().filter(of).count()
 }
 
-/// A puppet that is made now and ready shows that its controller is at work.
+/// Checks that a controller works: a new puppet becomes ready.
 async fn puppet_works(scenario: &Scenario, name: &str) {
     scenario
         .puppet(
@@ -47,7 +47,7 @@ async fn a_controller_is_added_changed_and_removed_without_a_restart() {
     host.until_log(&["configuration taken", "\"added\":\"echo\""])
         .await;
 
-    // What the plugin may make changes for one of them.
+    // One of the controllers must not create the kind any more.
     let without = ECHO_CONTROLLER.replace("kind: Pod}", "kind: Service}");
     assert_ne!(without, ECHO_CONTROLLER);
     scenario.config(&format!("{puppet}{without}"));
@@ -97,7 +97,7 @@ async fn a_bad_configuration_is_refused_whole_and_said_everywhere() {
     let puppet = controller("puppet.wasm", "");
     let mut host = scenario.start(&puppet);
     puppet_works(&scenario, "before").await;
-    // Echo's part is good, and not taken with the rest.
+    // Echo's part is valid, but is not applied without the rest.
     let bad = puppet.replace("kind: Puppet", "kind: puppet");
     let file = scenario.config(&format!("{ECHO_CONTROLLER}{bad}"));
     let line = host
@@ -236,7 +236,7 @@ async fn the_configuration_says_what_is_logged() {
     .await;
 }
 
-/// Regression: a change of `namespaces` stopped every controller and listed everything anew.
+/// Regression: a change of `namespaces` stopped every controller and listed everything again.
 #[tokio::test]
 async fn another_namespace_is_watched_while_the_others_go_on() {
     use control_plane::proxy::{Proxy, Seen};

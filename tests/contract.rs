@@ -1,4 +1,5 @@
-//! The plugin contract as it grows: what is new in it reaches the plugins, and those that were made before run on.
+//! The evolution of the plugin contract: new features reach the plugins, and plugins for earlier versions continue
+//! to work.
 
 use control_plane::Options;
 use k8s_openapi::api::core::v1::Namespace;
@@ -11,7 +12,7 @@ use serde_json::json;
 use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, controller};
 use crate::support::{Host, Scenario, own_cluster, root};
 
-/// With a host that watches all namespaces.
+/// Starts a host that watches all namespaces.
 fn start(scenario: &Scenario, controllers: &str) -> Host {
     let config = scenario.config(controllers);
     let text = std::fs::read_to_string(&config).unwrap();
@@ -43,7 +44,7 @@ async fn a_cleanup_is_told_when_its_namespace_begins_to_go() {
         scenario
             .until(PUPPET, "p", "a cleanup in a healthy namespace", going(false))
             .await;
-        // Nothing changes but the namespace.
+        // Only the namespace changes.
         delete_namespace(&scenario).await;
         scenario
             .until(PUPPET, "p", "a cleanup in a namespace that goes", going(true))
@@ -75,7 +76,7 @@ async fn a_plugin_made_for_the_first_version_of_the_contract_runs_unchanged() {
         scenario.puppet("p", json!({})).await;
         scenario.until_ready("p").await;
         assert!(scenario.get(CONFIG_MAP, "answer").await.is_some());
-        // Its cleanup is asked too, and in a namespace that goes.
+        // Its cleanup is called, too, in a terminating namespace.
         delete_namespace(&scenario).await;
         scenario.until_gone(PUPPET, "p").await;
         assert_eq!(host.stop().await.code(), Some(0));

@@ -1,4 +1,4 @@
-//! What is committed about the samples is what the samples say.
+//! The committed definitions match the samples.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions come, change and go while the host runs.
+//! CustomResourceDefinitions are created, changed and deleted while the host runs.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::support::{Host, Scenario, condition, install, resource, root};
 
 const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
 
-/// A kind that the first controller may make and nobody has installed.
+/// Returns a definition of a kind that the first controller may create and that is not installed.
 fn widgets(served: &str) -> String {
     format!(
         "apiVersion: apiextensions.k8s.io/v1\n\
@@ -35,7 +35,7 @@ fn definitions(scenario: &Scenario) -> Api<DynamicObject> {
     Api::all_with(scenario.client.clone(), &resource(DEFINITION))
 }
 
-/// How often the log says it.
+/// Returns how often the log contains the words.
 fn said(host: &Host, words: &str) -> usize {
     host.log().lines().filter(|line| line.contains(words)).count()
 }
@@ -72,7 +72,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
     ));
     let waiting = "waiting for the CustomResourceDefinition of my-operator.dev/v1";
     until_said(&host, waiting, 1).await;
-    // What takes its time is not to be measured with the definition.
+    // Wait for the slow parts first, so that only the definition is measured.
     host.until_log(&["plugin loaded", "\"controller\":\"echo\""])
         .await;
 
@@ -103,7 +103,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
             deleted.elapsed()
         );
         for i in 0..2 {
-            // Nothing collects garbage here.
+            // There is no garbage collector here.
             scenario.delete(POD, &format!("e-pod-{i}")).await;
             scenario.until_gone(POD, &format!("e-pod-{i}")).await;
         }
@@ -127,7 +127,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
     a_child_kind_without_definition(&scenario).await;
 }
 
-/// The controller runs, says which definition is missing, and stops no parent that needs none of its objects.
+/// The controller runs, reports the missing definition, and blocks no parent that needs none of its objects.
 async fn a_child_kind_without_definition(scenario: &Scenario) {
     echoes(scenario).await;
     install(&scenario.client, scenario.folder.path(), &widgets("false")).await;
@@ -135,7 +135,7 @@ async fn a_child_kind_without_definition(scenario: &Scenario) {
         "children: [{apiVersion: v1, kind: Pod}, {apiVersion: stable.example.com/v1, kind: Widget}]";
     let controller = CONTROLLER.replace("children: [{apiVersion: v1, kind: Pod}]", children);
     let host = scenario.start(&controller);
-    // The definition is there, and its version v1 is not served.
+    // The definition exists, but its version v1 is not served.
     host.until_log(&["cannot watch", "stable.example.com/v1/Widget"])
         .await;
     let reconciled = |pods: i64| {

@@ -1,5 +1,5 @@
-//! `manifests/deploy` and the Helm chart: what they say, that the API server takes it, and that the host works with the
-//! rights that they give it.
+//! `manifests/deploy` and the Helm chart: their contents, that the API server accepts them, and that the host works
+//! with the permissions that they grant.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn base() -> PathBuf {
     root().join("manifests/deploy/base")
 }
 
-/// The deployed configuration beside the plugins as they are built.
+/// Returns the deployed configuration with the built plugins next to it.
 fn configuration() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let built = plugin("echo");
@@ -39,7 +39,7 @@ fn configuration() -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// The objects of a kustomization. The plugins of the base are packed before, as its script does, once.
+/// Returns the objects of a kustomization. The plugins of the base are packed first, once, as its script does.
 fn kustomized(folder: &str) -> Vec<DynamicObject> {
     static PACKED: Once = Once::new();
     PACKED.call_once(|| {
@@ -113,7 +113,7 @@ async fn dry_run(client: &Client, object: &DynamicObject) {
     let name = object.name_any();
     let taken = api.patch(&name, &params, &Patch::Apply(object)).await;
     let taken = taken.unwrap_or_else(|error| panic!("{} {name}: {error}", types.kind));
-    // A field that the server does not know is dropped without a word.
+    // The server silently drops an unknown field.
     let differs = lost(
         "",
         &serde_json::to_value(object).unwrap(),
@@ -122,7 +122,7 @@ async fn dry_run(client: &Client, object: &DynamicObject) {
     assert_eq!(differs, Vec::<String>::new(), "{} {name}", types.kind);
 }
 
-/// The paths of what is in `sent` and not in `taken`.
+/// Returns the paths that are in `sent` but not in `taken`.
 fn lost(path: &str, sent: &Value, taken: &Value) -> Vec<String> {
     match (sent, taken) {
         (Value::Object(sent), Value::Object(taken)) => sent
@@ -146,7 +146,7 @@ fn lost(path: &str, sent: &Value, taken: &Value) -> Vec<String> {
     }
 }
 
-/// Kinds of the overlays whose definitions are not here: they are served with any content.
+/// Kinds in the overlays whose definitions are not in this repository: they are served without a schema.
 const FOREIGN: [(&str, &str); 3] = [
     ("monitoring.coreos.com", "ServiceMonitor"),
     ("cert-manager.io", "Certificate"),
@@ -206,12 +206,12 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
     let overlays = ["webhook", "versions", "everything"]
         .map(|name| kustomized(&format!("manifests/deploy/overlays/{name}")));
     for object in objects.iter().chain(overlays.iter().flatten()) {
-        // Of what is used here both versions of `policy` say the same.
+        // Both versions of `policy` are the same for the fields used here.
         let mut object = [object.clone()];
         deployed::for_server(&client, &mut object).await.unwrap();
         dry_run(&client, &object[0]).await;
     }
-    // What the stub of a definition cannot check: the monitor finds the Service, and the Service the pods.
+    // The stub definition cannot check that the monitor selects the Service, and the Service the pods.
     let of = |wanted: &str| objects.iter().find(|object| kind(object) == wanted).unwrap();
     let (monitor, service, deployment) = (of("ServiceMonitor"), of("Service"), of("Deployment"));
     let wanted = monitor.data["spec"]["selector"]["matchLabels"]
@@ -263,7 +263,7 @@ fn the_overlays_fit_together() {
             .find(|object| kind(object) == wanted && object.name_any() == name);
         found.unwrap_or_else(|| panic!("no {wanted} {name}"))
     };
-    // From the API server through the Service into the pod, and to the certificate for the name that it calls.
+    // From the API server through the Service to the pod, and its certificate for that name.
     let webhooks = object("ValidatingWebhookConfiguration", NAME);
     let called = &webhooks.data["webhooks"][0]["clientConfig"]["service"];
     let service = object("Service", called["name"].as_str().unwrap());
@@ -300,7 +300,7 @@ fn the_overlays_fit_together() {
             certificate.data["spec"]["issuerRef"]["name"].as_str().unwrap(),
         )
     };
-    // The API server trusts an authority that is not renewed with each certificate.
+    // The API server trusts a CA that is not renewed with each certificate.
     let authority = &issued_by(certificate).data["spec"]["ca"]["secretName"];
     let certificates = objects.iter().filter(|object| kind(object) == "Certificate");
     let authority: Vec<_> = certificates
@@ -313,7 +313,7 @@ fn the_overlays_fit_together() {
     let volume: Vec<_> = volume.filter(|v| v["secret"]["secretName"] == *secret).collect();
     let mount = container["volumeMounts"].as_array().unwrap().iter();
     let mount: Vec<_> = mount.filter(|m| m["name"] == volume[0]["name"]).collect();
-    // What the pod reads is the configuration with the webhook, and finds the certificate beside it.
+    // The pod reads the configuration with the webhook, and finds the certificate next to it.
     let config = &object("ConfigMap", "operator-host-config").data["data"]["config.yaml"];
     let file = root().join("manifests/deploy/components/webhook/config/config.yaml");
     assert_eq!(config.as_str().unwrap(), std::fs::read_to_string(file).unwrap());
@@ -346,8 +346,8 @@ fn the_overlays_fit_together() {
     assert_eq!(state["value"], mount["mountPath"]);
 }
 
-/// The rules of the Pod Security Standards' restricted profile, which the namespace enforces and a server of 1.20
-/// does not know. Source: Kubernetes, "Pod Security Standards".
+/// Checks the rules of the Pod Security Standards' restricted profile, which the namespace enforces but a server of
+/// 1.20 does not know. Source: Kubernetes, "Pod Security Standards".
 #[test]
 fn the_pod_keeps_to_the_restricted_profile() {
     let objects = kustomized("manifests/deploy/base");
@@ -375,8 +375,8 @@ fn the_pod_keeps_to_the_restricted_profile() {
     }
 }
 
-/// Whoever may change the ConfigMap of one plugin can bring that plugin's files and no other's; and what the ConfigMap
-/// of telemetry says can be nothing but variables of telemetry.
+/// A user who may change the ConfigMap of one plugin can replace only that plugin's files, and the ConfigMap of
+/// telemetry can set only telemetry variables.
 #[test]
 fn a_config_map_can_neither_replace_another_plugin_nor_set_any_variable() {
     let objects = kustomized("manifests/deploy/base");
@@ -433,8 +433,8 @@ fn helm(arguments: &[&str], kubeconfig: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Waits until the API server can say what its kinds look like, without which Helm checks nothing and refuses: newer
-/// ones take half a minute after their start.
+/// Waits until the API server serves its OpenAPI description, without which Helm refuses: newer servers take half a
+/// minute after their start.
 async fn until_openapi(client: &Client) {
     let limit = tokio::time::Instant::now() + Duration::from_secs(180);
     loop {
@@ -447,7 +447,7 @@ async fn until_openapi(client: &Client) {
     }
 }
 
-/// Installs the chart and gives what was rendered, as Helm keeps it in the release.
+/// Installs the chart and returns the rendered objects, as stored in the release.
 async fn rendered(cluster: &ControlPlane, client: &Client, values: &Value) -> Vec<DynamicObject> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("values.json");
@@ -464,7 +464,7 @@ async fn rendered(cluster: &ControlPlane, client: &Client, values: &Value) -> Ve
         .await
         .unwrap();
     let release = found.items[0].data.as_ref().unwrap()["release"].0.clone();
-    // Base64 in the Secret's own base64, of gzipped JSON.
+    // Gzipped JSON in base64, again in the Secret's own base64.
     let zipped = folder.path().join("release");
     std::fs::write(&zipped, release).unwrap();
     let unzip = Command::new("bash")
@@ -478,7 +478,7 @@ async fn rendered(cluster: &ControlPlane, client: &Client, values: &Value) -> Ve
     manifests::read(&file).unwrap()
 }
 
-/// The objects by kind and name, without what one of the two ways adds by its nature.
+/// Returns the objects by kind and name, without the parts that only one of the two ways adds.
 fn comparable(objects: Vec<DynamicObject>) -> BTreeMap<String, Value> {
     let essence = |mut object: DynamicObject| {
         deployed::for_old_servers(&mut object);
@@ -505,7 +505,7 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     );
     let (_folder, config) = configuration();
     let text = std::fs::read_to_string(&config).unwrap();
-    // One operator has rights of its own, which is more than the kustomization has.
+    // One operator has its own permissions, which the kustomization does not have.
     let own = "plugin: echo.wasm\n    serviceAccount: shop/writer";
     std::fs::write(&config, text.replace("plugin: echo.wasm", own)).unwrap();
     let roles: Value = serde_json::from_str(&rbac(&config, ACCOUNT, &["-o", "json"])).unwrap();
@@ -537,7 +537,7 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     values["image"] = json!({ "tag": "0.1.0" });
     let mut from_helm = comparable(rendered(&cluster, &client, &values).await);
     let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/monitoring"));
-    // Helm makes the namespace by an option, and the plugins are more than a release can hold.
+    // Helm creates the namespace with an option, and the plugins are too large for a release.
     from_kustomize.retain(|name, _| !name.starts_with("Namespace") && !name.contains("-plugin"));
     let count = from_kustomize.len();
     let roles: Vec<DynamicObject> = serde_json::from_value(roles["items"].clone()).unwrap();
@@ -557,7 +557,7 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     similar_asserts(&text(&mut from_helm), &text(&mut from_kustomize));
 }
 
-/// What `webhook-manifests` prints for the chart.
+/// Returns the output of `webhook-manifests` for the chart.
 fn webhook_values(config: &Path) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
         .args([
@@ -715,7 +715,7 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
         .collect();
     assert!(forbidden.is_empty(), "{forbidden:#?}");
 
-    // The last one still has its finalizer, and the host is gone.
+    // The last one still has its finalizer, and the host is uninstalled.
     scenario.delete("fraim.co.jp/v1/Hello", "hello").await;
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
         .args(["uninstall", "--config"])
@@ -740,7 +740,7 @@ fn text(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// `make image-test` builds and runs it; this is what can be said of it in a moment.
+/// `make image-test` builds and runs it; this test checks what takes only a moment.
 #[test]
 fn the_dockerfile_ends_in_an_image_without_a_shell_that_runs_as_nobody() {
     let dockerfile = text("Dockerfile");
@@ -771,7 +771,7 @@ fn the_dockerfile_ends_in_an_image_without_a_shell_that_runs_as_nobody() {
         .filter(|line| line.starts_with("COPY"))
         .collect::<Vec<_>>();
     assert_eq!(copied, [&"COPY --from=build /image/ /"]);
-    // One argument pins all that is pulled.
+    // One argument pins each image that is pulled.
     let pulled: Vec<_> = dockerfile
         .lines()
         .filter(|line| line.starts_with("FROM "))

@@ -87,7 +87,7 @@ async fn nothing_is_written_when_nothing_changed() {
     scenario
         .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
         .await;
-    // The resync comes ten times a second; each pass logs at debug level.
+    // The resync runs ten times per second; each reconcile logs at debug level.
     let passes = || host.log().matches("pass done").count();
     let more_passes = async |more| {
         let seen = passes();
@@ -100,7 +100,7 @@ async fn nothing_is_written_when_nothing_changed() {
             .await
             .expect("more passes");
     };
-    // The status is seen before its write stands in the audit log.
+    // The status is visible before its write is in the audit log.
     more_passes(2).await;
     let before = scenario.writes(cluster().await);
     more_passes(10).await;
@@ -112,7 +112,7 @@ async fn nothing_is_written_when_nothing_changed() {
 async fn one_status_write_tells_of_the_children_that_the_same_pass_made() {
     let scenario = Scenario::new("echo-one-status").await;
     let _host = scenario.start(CONTROLLER);
-    // Pods are held back, so that nothing but the first pass has something to say.
+    // Pods are held back, so that only the first reconcile has something to report.
     scenario.apply(&echo(2)).await;
     scenario
         .until(ECHO, "e", "counted", |e| e.data["status"]["currentReplicas"] == 2)

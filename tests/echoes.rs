@@ -1,4 +1,4 @@
-//! Many Echo resources at once, and the proof that each has exactly what it should.
+//! Many Echo resources at once, and the check that each has exactly the expected pods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::{Host, LIMIT, Scenario, condition};
 pub const ECHO: &str = "my-operator.dev/v1/Echo";
 pub const POD: &str = "v1/Pod";
 
-/// One resource; made or changed.
+/// Creates or changes one resource.
 pub async fn apply(scenario: &Scenario, name: &str, replicas: usize) {
     let body = json!({
         "apiVersion": "my-operator.dev/v1", "kind": "Echo", "metadata": { "name": name },
@@ -28,7 +28,7 @@ pub async fn apply(scenario: &Scenario, name: &str, replicas: usize) {
         .expect("an Echo");
 }
 
-/// The resources `<prefix>0` and so on, ten at a time.
+/// Applies the resources `<prefix>0` and so on, ten at a time.
 pub async fn apply_many(scenario: &Scenario, prefix: &str, count: usize, replicas: usize) {
     let names: Vec<_> = (0..count).map(|i| format!("{prefix}{i}")).collect();
     futures::stream::iter(&names)
@@ -36,7 +36,7 @@ pub async fn apply_many(scenario: &Scenario, prefix: &str, count: usize, replica
         .await;
 }
 
-/// Waits until there are at least so many pods.
+/// Waits until there are at least this many pods.
 pub async fn until_pods(scenario: &Scenario, count: usize) {
     wait(scenario, &format!("{count} pods"), async || {
         let found = scenario.names(POD).await.len();
@@ -45,8 +45,8 @@ pub async fn until_pods(scenario: &Scenario, count: usize) {
     .await;
 }
 
-/// Waits until every Echo has exactly the pods that its spec asks for, owned by it, and a status that says so,
-/// and nothing else is there. None may have had a Warning on the way.
+/// Waits until every Echo has exactly the pods of its spec, owned by it, and a matching status, and nothing else
+/// exists. None may have had a Warning.
 pub async fn until_exact(scenario: &Scenario) {
     wait(scenario, "every Echo has exactly its pods", async || {
         first_fault(scenario).await
@@ -120,7 +120,7 @@ fn status_fault(echo: &DynamicObject, replicas: u64) -> Option<&'static str> {
     }
 }
 
-/// How often each pod was made, by the audit log: more than once is a pod too many on the way.
+/// Returns how often each pod was created, from the audit log: more than once is one too many.
 pub fn creations(writes: &[AuditEvent]) -> BTreeMap<String, usize> {
     let mut created = BTreeMap::new();
     for write in writes {
@@ -132,7 +132,7 @@ pub fn creations(writes: &[AuditEvent]) -> BTreeMap<String, usize> {
     created
 }
 
-/// The lines of a host's log that are worse than information.
+/// Returns the lines of a host's log above the level INFO.
 pub fn complaints(host: &Host) -> Vec<String> {
     let log = host.log();
     log.lines()

@@ -1,5 +1,5 @@
-//! All who ask a plugin call it again until its needs settle, within the same limits and with the same words: a pass,
-//! the webhook, the proof of a new version, `render` and `diff`.
+//! All callers of a plugin call it again until its needs settle, with the same limits and the same messages: a
+//! reconcile, the webhook, the proof of a new version, `render` and `diff`.
 
 use std::process::Command;
 
@@ -13,14 +13,14 @@ use crate::webhook::{Authority, put};
 
 const FILE: &str = "puppet.wasm";
 
-/// What a plugin asks for, and what comes of it.
+/// A plugin's request, and the expected result.
 struct Case {
     name: &'static str,
     spec: Value,
     /// The condition's reason.
     reason: &'static str,
     says: &'static str,
-    /// Whether it can be known without a configuration.
+    /// Whether it is known without a configuration.
     is_rendered: bool,
 }
 
@@ -80,7 +80,7 @@ fn cases() -> [Case; 6] {
     ]
 }
 
-/// What `command` says when it ends with this exit code.
+/// Returns the output of `command`, which must end with this exit code.
 fn says(command: &mut Command, code: i32) -> String {
     let output = command.output().expect("it runs");
     let text = String::from_utf8(output.stderr).unwrap();
@@ -154,7 +154,7 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
         let message = scenario.until_stalled(name, case.reason).await;
         assert_says(&message, &[case.says]);
         review(&scenario, &running, &authority, spec).await;
-        // As a text in JSON, which the log is.
+        // As a JSON string, as in the log.
         let text = json!(message).to_string();
         running
             .until_log(&["the webhook gives no verdict", text.trim_matches('"')])
@@ -172,7 +172,7 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
         assert_says(&text, &[&line]);
     }
 
-    // The same of a version that is to take over.
+    // The same for a version that is to take over.
     for (case, _) in &messages {
         scenario
             .puppet(case.name, json!({"variants": {"1": case.spec}}))

@@ -1,11 +1,11 @@
 //! The scenarios: the real host, as a process, against a real API server.
 //!
-//! One file a scenario. They share a control plane and run side by side, each in a namespace of its own with a
-//! host of its own; those that break the control plane start one for themselves.
+//! One file per scenario. They share a control plane and run in parallel, each with its own namespace and host;
+//! those that break the control plane start their own.
 
-// A test binary exports nothing, and its items say what they are for by their names.
+// A test binary exports nothing, and the names of its items describe them.
 #![allow(missing_docs, unreachable_pub)]
-// A helper that fails is a test that fails.
+// A helper that fails is a failed test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod mount;

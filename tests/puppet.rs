@@ -1,4 +1,4 @@
-//! Ways to pull the puppet's strings: the plugin in `tests/fixtures/puppet` does what its resource says.
+//! Helpers for the puppet: the plugin in `tests/fixtures/puppet`, which does what its resource's spec describes.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ pub const CONFIG_MAP: &str = "v1/ConfigMap";
 /// The puppet's files in both binary forms, by the name of the form.
 pub const FORMS: [(&str, &str); 2] = [("component", "puppet.wasm"), ("command", "puppet-command.wasm")];
 
-/// The puppet that does what its resource says under `variants` at this number, which is one digit.
+/// Returns the variant of the puppet with this number, a single digit, which follows that entry of `variants`.
 pub fn variant(number: u8) -> Vec<u8> {
     let mut file = std::fs::read(crate::support::plugin("puppet")).unwrap();
     let mark = b"puppet-variant:";
@@ -27,7 +27,7 @@ pub fn variant(number: u8) -> Vec<u8> {
     file
 }
 
-/// A controller for puppets with a plugin file; `more` are further lines of its configuration.
+/// Returns a controller for puppets with a plugin file; `more` contains additional lines of its configuration.
 pub fn controller(file: &str, more: &str) -> String {
     let mut text = format!(
         "- name: puppet\n  parent: {{apiVersion: test.operator-host.dev/v1, kind: Puppet}}\n  plugin: {file}\n"
@@ -44,13 +44,13 @@ pub fn controller(file: &str, more: &str) -> String {
     text
 }
 
-/// A ConfigMap as a child.
+/// Returns a ConfigMap as a child.
 pub fn config_map(name: &str, text: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"text": text}})
 }
 
 impl Scenario {
-    /// Makes a puppet, or gives it another spec in place of the one it has.
+    /// Creates a puppet, or replaces its spec.
     pub async fn puppet(&self, name: &str, spec: Value) -> DynamicObject {
         let puppet = json!({
             "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": name}, "spec": spec,
@@ -58,7 +58,7 @@ impl Scenario {
         self.apply(&puppet.to_string()).await
     }
 
-    /// Waits until the puppet is reconciled as it is now, and well.
+    /// Waits until the current generation of the puppet is reconciled successfully.
     pub async fn until_ready(&self, name: &str) -> DynamicObject {
         let generation = self
             .get(PUPPET, name)
@@ -72,13 +72,13 @@ impl Scenario {
         .await
     }
 
-    /// Waits until the puppet is stalled for this reason, and gives the message.
+    /// Waits until the puppet is stalled for this reason, and returns the message.
     pub async fn until_stalled(&self, name: &str, reason: &str) -> String {
         self.until_condition(PUPPET, name, "Stalled", "True", reason)
             .await
     }
 
-    /// The resource version of an object that must be there.
+    /// Returns the resource version of an object that must exist.
     pub async fn version(&self, kind: &str, name: &str) -> String {
         let object = self.get(kind, name).await;
         object
@@ -88,7 +88,7 @@ impl Scenario {
 }
 
 impl Host {
-    /// How many passes a parent, as `namespace/name`, had so far. Hosts of one scenario write one log.
+    /// Returns the number of reconciles of a parent (`namespace/name`) so far. The hosts of a scenario share a log.
     pub fn passes(&self, parent: &str) -> usize {
         let parent = format!("\"{parent}\"");
         let log = self.log();
@@ -97,7 +97,7 @@ impl Host {
             .count()
     }
 
-    /// Waits until a parent had so many passes, and gives how long that took.
+    /// Waits until a parent had this many reconciles, and returns how long that took.
     pub async fn until_passes(&self, parent: &str, count: usize) -> Duration {
         let start = Instant::now();
         while self.passes(parent) < count {
@@ -112,12 +112,12 @@ impl Host {
     }
 }
 
-/// Whether a condition is there and true.
+/// Reports whether a condition exists and is true.
 pub fn is_true(object: &DynamicObject, type_: &str) -> bool {
     condition(object, type_).is_some_and(|condition| condition["status"] == "True")
 }
 
-/// Fails unless `text` holds all of `words`.
+/// Fails unless `text` contains all of `words`.
 #[track_caller]
 pub fn assert_says(text: &str, words: &[&str]) {
     for word in words {

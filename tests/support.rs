@@ -1,4 +1,4 @@
-//! What every scenario stands on: a control plane, a namespace, a host process, and ways to wait.
+//! Shared parts of all scenarios: a control plane, a namespace, a host process, and functions that wait.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,18 +15,18 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
-/// How long anything may take before a scenario fails. Generous: the machine is shared.
+/// How long anything may take before a scenario fails. Generous, since the machine is shared.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// A user of the shared control plane who may do what a scenario gives them a role for.
+/// A user of the shared control plane whose permissions each scenario grants with a role.
 pub const LIMITED: &str = "limited";
 
-/// The repository.
+/// Returns the repository's folder.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The file of a sample plugin, as `plugins/build.sh` leaves it.
+/// Returns the file of a sample plugin that `plugins/build.sh` built.
 pub fn plugin(name: &str) -> PathBuf {
     let file = root().join(format!("plugins/target/plugins/{name}.wasm"));
     assert!(
@@ -37,7 +37,7 @@ pub fn plugin(name: &str) -> PathBuf {
     file
 }
 
-/// The control plane that scenarios share, with the kinds of samples and tests installed and an audit log.
+/// Returns the control plane that scenarios share, with the kinds of samples and tests installed and an audit log.
 pub async fn cluster() -> &'static ControlPlane {
     static CLUSTER: OnceCell<ControlPlane> = OnceCell::const_new();
     CLUSTER
@@ -45,7 +45,7 @@ pub async fn cluster() -> &'static ControlPlane {
         .await
 }
 
-/// A control plane of a scenario's own, to be broken, with the same kinds installed.
+/// Starts a separate control plane for a scenario that breaks it, with the same kinds installed.
 pub async fn own_cluster(options: Options) -> ControlPlane {
     let mut cluster = ControlPlane::start(options).await.expect("a control plane");
     for kinds in ["manifests/crds", "tests/fixtures/puppet/crds.yaml"] {
@@ -54,7 +54,7 @@ pub async fn own_cluster(options: Options) -> ControlPlane {
     cluster
 }
 
-/// One scenario: a namespace in a cluster, and a folder for its files.
+/// A scenario: a namespace in a cluster, and a folder for its files.
 pub struct Scenario {
     pub client: Client,
     pub namespace: String,
@@ -63,12 +63,12 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// In the shared cluster, in a namespace of its own.
+    /// Creates a scenario in the shared cluster, with its own namespace.
     pub async fn new(name: &str) -> Self {
         Self::within(cluster().await, name).await
     }
 
-    /// In a cluster of the scenario's own.
+    /// Creates a scenario in its own cluster.
     pub async fn within(cluster: &ControlPlane, name: &str) -> Self {
         let client = cluster.client().await.expect("a client");
         let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
@@ -84,13 +84,13 @@ impl Scenario {
         }
     }
 
-    /// The kubeconfig that hosts of this scenario use.
+    /// Sets the kubeconfig that hosts of this scenario use.
     pub fn with_kubeconfig(mut self, kubeconfig: PathBuf) -> Self {
         self.kubeconfig = kubeconfig;
         self
     }
 
-    /// The kubeconfig of the cluster.
+    /// Returns the kubeconfig of the cluster.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
@@ -116,13 +116,13 @@ impl Scenario {
         self.file("config.yaml", text)
     }
 
-    /// The same with further lines at the top.
+    /// Writes such a configuration with additional lines at the top.
     pub fn config_with(&self, top: &str, controllers: &str) -> PathBuf {
         let text = std::fs::read_to_string(self.config(controllers)).unwrap();
         self.file("config.yaml", format!("{top}\n{text}"))
     }
 
-    /// Starts one of several hosts, with a name and a log of its own.
+    /// Starts one of several hosts, with its own name and log.
     pub fn start_named(&self, name: &str, config: &Path) -> Host {
         let folder = self.folder.path().join(name);
         std::fs::create_dir_all(&folder).unwrap();
@@ -135,12 +135,12 @@ impl Scenario {
         self.start_with(&self.config(controllers), &[])
     }
 
-    /// Starts a host with a configuration file and further arguments.
+    /// Starts a host with a configuration file and additional arguments.
     pub fn start_with(&self, config: &Path, arguments: &[&str]) -> Host {
         self.start_in(config, arguments, &[])
     }
 
-    /// Starts a host with a configuration file, further arguments, and further environment variables.
+    /// Starts a host with a configuration file, additional arguments, and additional environment variables.
     pub fn start_in(&self, config: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Host {
         Host::start(
             config,
@@ -151,7 +151,7 @@ impl Scenario {
         )
     }
 
-    /// Starts a host in a mount namespace of its own, after a shell script in it.
+    /// Starts a host in its own mount namespace, after running a shell script in it.
     pub fn start_after(&self, script: &str, config: &Path, arguments: &[&str]) -> Host {
         let script = format!("set -e\n{script}\nexec \"$0\" \"$@\"");
         let wrapper = ["unshare", "-m", "sh", "-c", &script].map(str::to_owned);
@@ -165,7 +165,7 @@ impl Scenario {
         )
     }
 
-    /// The API of a kind in this namespace; `kind` is as in [`resource`].
+    /// Returns the API of a kind in this namespace; `kind` is as in [`resource`].
     pub fn api(&self, kind: &str) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource(kind))
     }
@@ -205,12 +205,12 @@ impl Scenario {
             .expect("it can be deleted");
     }
 
-    /// The object, when it is there.
+    /// Returns the object if it exists.
     pub async fn get(&self, kind: &str, name: &str) -> Option<DynamicObject> {
         self.api(kind).get_opt(name).await.expect("an answer")
     }
 
-    /// The names of all objects of a kind, sorted.
+    /// Returns the names of all objects of a kind, sorted.
     pub async fn names(&self, kind: &str) -> Vec<String> {
         let list = self.api(kind).list(&ListParams::default()).await.expect("a list");
         let mut names: Vec<_> = list.iter().map(ResourceExt::name_any).collect();
@@ -218,7 +218,7 @@ impl Scenario {
         names
     }
 
-    /// Waits until an object is as `condition` says; `what` says so in words when it never is.
+    /// Waits until an object satisfies `condition`; `what` describes it in the failure message.
     pub async fn until(
         &self,
         kind: &str,
@@ -238,7 +238,7 @@ impl Scenario {
         }
     }
 
-    /// Waits until an object is gone.
+    /// Waits until an object is deleted.
     pub async fn until_gone(&self, kind: &str, name: &str) {
         let gone = |object: Option<&DynamicObject>| object.is_none();
         let wait = tokio::time::timeout(LIMIT, await_condition(self.api(kind), name, gone)).await;
@@ -249,7 +249,7 @@ impl Scenario {
         );
     }
 
-    /// Waits until a condition of the object has this status and reason, and gives its message.
+    /// Waits until a condition of the object has this status and reason, and returns its message.
     pub async fn until_condition(
         &self,
         kind: &str,
@@ -270,12 +270,12 @@ impl Scenario {
             .to_owned()
     }
 
-    /// Waits until there is an Event about an object with this type and reason, and gives its note.
+    /// Waits until there is an Event about an object with this type and reason, and returns its note.
     pub async fn until_event(&self, name: &str, type_: &str, reason: &str) -> String {
         self.until_event_saying(name, type_, reason, "").await
     }
 
-    /// Waits for an Event whose note has these words, and gives it.
+    /// Waits for an Event whose note contains these words, and returns it.
     pub async fn until_event_saying(&self, name: &str, type_: &str, reason: &str, words: &str) -> String {
         let api = self.api("events.k8s.io/v1/Event");
         let note = |event: &DynamicObject| event.data["note"].as_str().unwrap_or_default().to_owned();
@@ -303,13 +303,13 @@ impl Scenario {
         }
     }
 
-    /// The end of the log of this scenario's hosts.
+    /// Returns the end of the log of this scenario's hosts.
     pub fn log_tail(&self) -> String {
         tail(&self.folder.path().join("host.log"))
     }
 
-    /// As [`Scenario::writes`], with all that was seen until now: an object can be seen before its write stands in the
-    /// audit log. One more write is made and waited for, which comes after all of those.
+    /// Returns [`Scenario::writes`] including everything observed so far. An object can be observed before its
+    /// write is in the audit log, so this makes another write and waits for it.
     pub async fn all_writes(&self, cluster: &ControlPlane) -> Vec<AuditEvent> {
         let name = format!("mark-{}", self.writes(cluster).len());
         self.apply(&format!(
@@ -332,7 +332,7 @@ impl Scenario {
         self.writes(cluster)
     }
 
-    /// The writes that hosts made in this namespace, Events left out.
+    /// Returns the writes of hosts in this namespace, except Events.
     pub fn writes(&self, cluster: &ControlPlane) -> Vec<AuditEvent> {
         let events = cluster
             .audit_events_about(&self.namespace)
@@ -352,7 +352,7 @@ fn is_host(event: &AuditEvent) -> bool {
         || event.verb == "delete"
 }
 
-/// The condition of a type.
+/// Returns the condition of a type.
 pub fn condition<'a>(object: &'a DynamicObject, type_: &str) -> Option<&'a Value> {
     object.data["status"]["conditions"]
         .as_array()?
@@ -360,7 +360,7 @@ pub fn condition<'a>(object: &'a DynamicObject, type_: &str) -> Option<&'a Value
         .find(|condition| condition["type"] == type_)
 }
 
-/// From `v1/Pod` or `group/version/Kind` to its resource. Plurals are regular but for the samples' own.
+/// Converts `v1/Pod` or `group/version/Kind` to a resource. Plurals are regular, except those of the samples.
 pub fn resource(kind: &str) -> ApiResource {
     let (api_version, kind) = kind.rsplit_once('/').expect("version/Kind");
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -381,7 +381,7 @@ pub async fn install(client: &Client, folder: &Path, yaml: &str) {
         .expect("definitions");
 }
 
-/// A host process. Killed when dropped.
+/// A host process, which is killed when dropped.
 pub struct Host {
     process: Component,
     log: PathBuf,
@@ -398,7 +398,7 @@ impl Host {
         Self::start_through(&[], config, kubeconfig, arguments, more, folder)
     }
 
-    /// Starts one of several hosts that reaches the API server in another way than the others.
+    /// Starts one of several hosts with another kubeconfig than the others.
     pub fn through(config: &Path, kubeconfig: &Path, name: &str, folder: &Path) -> Self {
         Self::start(config, kubeconfig, &[], &[("HOSTNAME", name)], folder)
     }
@@ -434,12 +434,12 @@ impl Host {
         Self { process, log }
     }
 
-    /// What it has logged so far.
+    /// Returns its log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until a line of the log holds all of `words`, and gives that line.
+    /// Waits until a line of the log contains all of `words`, and returns that line.
     pub async fn until_log(&self, words: &[&str]) -> String {
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {
@@ -459,12 +459,12 @@ impl Host {
         }
     }
 
-    /// SIGTERM, and no wait.
+    /// Sends SIGTERM without waiting.
     pub fn terminate(&self) {
         self.process.terminate();
     }
 
-    /// SIGTERM; how it ended. SIGKILL follows after a while.
+    /// Sends SIGTERM, later SIGKILL, and returns the exit status.
     pub async fn stop(mut self) -> ExitStatus {
         self.process.stop(LIMIT).await.expect("it has ended")
     }
@@ -477,17 +477,17 @@ impl Host {
             .expect("it should have ended by itself")
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(mut self) {
         self.process.kill();
     }
 
-    /// Whether it lives.
+    /// Reports whether it is running.
     pub fn is_alive(&mut self) -> bool {
         self.process.exited().is_none()
     }
 
-    /// The process.
+    /// Returns the process.
     pub fn process(&self) -> &Component {
         &self.process
     }

@@ -12,10 +12,10 @@ use super::table::{Spread, Table, micros};
 
 const CALLS: usize = 3000;
 
-/// A machine that was idle takes this long until it is as fast as it gets.
+/// How long an idle machine takes to reach its full speed.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// An Echo with three pods, as large as an API server makes them.
+/// Returns an Echo with three pods, as large as those from an API server.
 pub fn request() -> Request {
     let pods: Vec<Value> = (0..3).map(pod).collect();
     serde_json::from_value(json!({
@@ -82,7 +82,7 @@ fn pod(i: usize) -> Value {
 
 pub async fn run(table: &mut Table) {
     eprintln!("plugin calls");
-    // In a task, as the passes of a controller are.
+    // In a task, like the reconciles of a controller.
     let measured = tokio::spawn(measure()).await.expect("the calls");
     for (what, unit, figure, target) in measured {
         table.row(&what, unit, figure, target);
@@ -108,7 +108,7 @@ async fn measure() -> Vec<(String, &'static str, String, &'static str)> {
             let taken = start.elapsed();
             assert_eq!(response.children.len(), 3);
             samples.push(taken);
-            // In turn, so that both see the same moods of the machine.
+            // Alternate, so that the machine's fluctuations affect both alike.
             if form == "component" {
                 native_samples.push(native(&request));
             }
@@ -148,7 +148,7 @@ fn native(request: &Request) -> Duration {
     taken
 }
 
-/// Echo's mapping, from text to text.
+/// Echo's mapping, from JSON to JSON.
 mod echo {
     use super::{Arc, Value, json};
 

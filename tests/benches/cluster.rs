@@ -1,4 +1,4 @@
-//! The host beside a bare client, on the same API server.
+//! Compares the host with a bare client, on the same API server.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -43,7 +43,7 @@ pub async fn run(table: &mut Table) {
     cluster.shutdown().await;
 }
 
-/// A host that logs as in production, and when it began to work on Echos, by its own log.
+/// Starts a host with production logging. Returns when it began to reconcile Echos, according to its log.
 async fn start_host(scenario: &Scenario, cache: &Path) -> (Host, SystemTime) {
     let arguments = ["--log", "info", "--cache-dir", cache.to_str().expect("UTF-8")];
     let host = scenario.start_with(&scenario.config(&controllers("1h")), &arguments);
@@ -57,13 +57,13 @@ async fn start_host(scenario: &Scenario, cache: &Path) -> (Host, SystemTime) {
     (host, time.into())
 }
 
-/// From the start of the process to its first child.
+/// Measures the time from the start of the process to its first child.
 async fn start(table: &mut Table, cluster: &ControlPlane) {
     eprintln!("start");
     let cache = tempfile::tempdir().expect("a folder");
     let (mut compiled, mut restored) = (Vec::new(), Vec::new());
     for i in 0..STARTS {
-        // In turn; the first with the cache fills it and does not count.
+        // Alternate. The first start with the cache fills it and does not count.
         for (samples, cached) in [(&mut compiled, false), (&mut restored, true)] {
             let scenario = Scenario::within(cluster, &format!("bench-start-{i}-{cached}")).await;
             let mut pods = follow(&scenario, "v1/Pod").await;
@@ -93,8 +93,8 @@ async fn start(table: &mut Table, cluster: &ControlPlane) {
     }
 }
 
-/// One Echo at a time: from the parent's watch event to the last child, seen by the same observer. Gives the status
-/// that the host wrote last.
+/// Reconciles one Echo at a time and measures from the parent's watch event to the last child, with the same
+/// observer. Returns the last status that the host wrote.
 async fn single(table: &mut Table, cluster: &ControlPlane, cache: &Path) -> Value {
     eprintln!("one at a time");
     let scenario = Scenario::within(cluster, "bench-single").await;
@@ -156,7 +156,7 @@ async fn single(table: &mut Table, cluster: &ControlPlane, cache: &Path) -> Valu
     status
 }
 
-/// 500 Echos of 3 pods from nothing to the last status; `status` is what the bare client writes.
+/// Reconciles 500 Echos of 3 pods until the last status; `status` is what the bare client writes.
 async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &Value) {
     let (mut with_host, mut without, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let (mut own, mut servers, mut bare_servers) = (Vec::new(), Vec::new(), Vec::new());
@@ -166,7 +166,7 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
         eprintln!("{ECHOES} at once, round {}", round + 1);
         let scenario = Scenario::within(cluster, &format!("bench-many-{round}")).await;
         let bare = Scenario::within(cluster, &format!("bench-many-bare-{round}")).await;
-        // One first, then the other: what was written before slows down what comes after.
+        // Alternate which one is first: earlier writes slow down later ones.
         let (taken, bare_time) = if round % 2 == 0 {
             let bare_time = bare_many(&scenario, &bare, status).await;
             (host_many(&scenario, cache, &mut memory).await, bare_time)
@@ -204,7 +204,7 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
         "at most 1.25",
     );
     for (whose, samples) in [
-        // With the host's start, which the time above is without.
+        // Including the host's start, which the time above excludes.
         ("API server and etcd with the host, its start included,", servers),
         ("API server and etcd with the bare client", bare_servers),
         ("the host, its start included,", own),
@@ -221,7 +221,7 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
     );
 }
 
-/// What a round took.
+/// The cost of an iteration.
 struct Taken {
     wall: Duration,
     /// Processor time of API server and etcd.
@@ -232,9 +232,9 @@ struct Taken {
 
 const SERVERS: [&str; 2] = ["kube-apiserver", "etcd"];
 
-/// Processor time that this process's children of these names have had.
+/// Returns the processor time of this process's children with these names.
 fn processor_time(names: &[&str]) -> Duration {
-    // In hundredths of a second, since Linux has always said so to its users.
+    // In hundredths of a second, the unit that Linux always reports.
     const TICK: Duration = Duration::from_millis(10);
     let own = std::process::id().to_string();
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
@@ -268,7 +268,7 @@ async fn host_many(scenario: &Scenario, cache: &Path, memory: &mut f64) -> Taken
     taken
 }
 
-/// 500 times 3 pods and a status, as the host would send them; the Echos are made first.
+/// Writes 500 times 3 pods and a status, as the host would; the Echos are created first.
 async fn bare_many(scenario: &Scenario, bare: &Scenario, status: &Value) -> Taken {
     for i in 0..ECHOES {
         create(bare, &format!("e{i}"), PODS).await;
@@ -306,7 +306,7 @@ async fn bare_many(scenario: &Scenario, bare: &Scenario, status: &Value) -> Take
     taken
 }
 
-/// Waits until the observer has seen that every Echo says that it has its pods.
+/// Waits until the observer has seen a complete status of every Echo.
 async fn all_statuses(parents: &mut mpsc::UnboundedReceiver<(Instant, DynamicObject)>) {
     let mut done = std::collections::HashSet::new();
     while done.len() < ECHOES {
@@ -317,7 +317,7 @@ async fn all_statuses(parents: &mut mpsc::UnboundedReceiver<(Instant, DynamicObj
     }
 }
 
-/// What the host would apply.
+/// Returns the body that the host would apply.
 fn body(scenario: &Scenario, bare: &Scenario, name: &str, pod: usize) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -371,7 +371,7 @@ async fn clear(scenario: &Scenario) {
     }
 }
 
-/// Every new state of every object of a kind from now on, with the time at which it was seen.
+/// Returns every later state of every object of a kind, with the time at which it was received.
 async fn follow(scenario: &Scenario, kind: &str) -> mpsc::UnboundedReceiver<(Instant, DynamicObject)> {
     let api: Api<DynamicObject> =
         Api::namespaced_with(scenario.client.clone(), &scenario.namespace, &resource(kind));
@@ -397,8 +397,8 @@ async fn follow(scenario: &Scenario, kind: &str) -> mpsc::UnboundedReceiver<(Ins
     receiver
 }
 
-/// Starts a host with a short resync on what is unchanged, waits for two full resyncs, and counts the writes that
-/// the API server saw meanwhile, whoever sent them.
+/// Starts a host with a short resync period on unchanged objects, waits for two full resyncs, and counts the writes
+/// of all clients meanwhile.
 async fn writes_of_a_resync(scenario: &Scenario) -> u64 {
     let before = writes(scenario).await;
     let host = scenario.start(&controllers("5s"));
@@ -412,7 +412,7 @@ async fn writes_of_a_resync(scenario: &Scenario) -> u64 {
     after - before
 }
 
-/// Requests that write, from the API server's own metrics.
+/// Returns the number of writes, from the API server's own metrics.
 async fn writes(scenario: &Scenario) -> u64 {
     let request = http::Request::get("/metrics")
         .body(Vec::new())
@@ -425,13 +425,13 @@ async fn writes(scenario: &Scenario) -> u64 {
                 .iter()
                 .any(|v| line.contains(&format!("verb=\"{v}\"")))
         })
-        // Leases and Events of the control plane itself, and the host's own Events of the rounds before.
+        // Exclude Leases and Events of the control plane itself, and the host's own Events of earlier iterations.
         .filter(|line| !line.contains("resource=\"leases\"") && !line.contains("resource=\"events\""))
         .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
         .sum::<f64>() as u64
 }
 
-/// Resident memory of a host, in MB.
+/// Returns the resident memory of a host, in MB.
 fn resident(host: &Host) -> f64 {
     let status =
         std::fs::read_to_string(format!("/proc/{}/status", host.process().id())).expect("its status");

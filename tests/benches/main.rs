@@ -1,8 +1,8 @@
-//! The figures: `make bench`. Prints medians with their spread, ratios within one run, and the machine's name.
+//! The figures of `make bench`: medians with their spread, ratios within one run, and the machine's name.
 //!
-//! Every comparison with a bare client sends the same requests to the same API server in the same run, since
-//! what a request costs is the server's affair. `cargo bench --workspace --bench figures -- call cluster` measures only
-//! the parts that are named: call, reload, cluster, telemetry.
+//! Every comparison with a bare client sends the same requests to the same API server in the same run, since the
+//! cost of a request depends on the server. `cargo bench --workspace --bench figures -- call cluster` measures only
+//! the named parts: call, reload, cluster, telemetry.
 
 #![allow(missing_docs, unreachable_pub, dead_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use table::Table;
 
 fn main() -> ExitCode {
-    // `cargo test --benches` and the like only want to know that it builds.
+    // `cargo test --benches` and similar commands only check that it builds.
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }

@@ -1,4 +1,4 @@
-//! From the swap of a mounted ConfigMap to the first answer of the new version.
+//! Measures from the swap of a mounted ConfigMap to the first answer of the new version.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -63,7 +63,7 @@ pub async fn run(table: &mut Table) {
     table.row(&what, "ms", Spread::of(samples, millis), "at most 250");
 }
 
-/// As the kubelet does it; when the new contents took the old ones' place.
+/// Swaps the folder as the kubelet does. Returns when the new contents replaced the old ones.
 fn swap(folder: &Path, version: usize, content: &[u8]) -> Instant {
     let name = format!("..2026_11_21_{version}");
     fs::create_dir(folder.join(&name)).expect("a folder");

@@ -1,9 +1,9 @@
-//! What the figures are printed as.
+//! The output format of the figures.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-/// Below so many samples percentiles say nothing that the extremes do not.
+/// With fewer samples, percentiles add nothing to the extremes.
 const FEW: usize = 20;
 
 /// Rows of figures, each with its limit where it has one.
@@ -19,13 +19,13 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The median, the 10th and the 90th percentile, in the unit that `unit` makes of a duration; of few samples
-    /// the smallest and the largest.
+    /// Returns the median with the 10th and the 90th percentile, in the unit of `unit`; for few samples with the
+    /// smallest and the largest.
     pub fn of(samples: Vec<Duration>, unit: fn(Duration) -> f64) -> Self {
         Self::of_figures(samples.into_iter().map(unit).collect())
     }
 
-    /// The same of plain numbers.
+    /// Does the same for plain numbers.
     pub fn of_figures(mut samples: Vec<f64>) -> Self {
         samples.sort_by(f64::total_cmp);
         let tail = if samples.len() < FEW { 0.0 } else { 0.1 };
@@ -54,7 +54,7 @@ impl Table {
         Self { rows: Vec::new() }
     }
 
-    /// One figure; `target` in words, empty when there is none.
+    /// Adds a figure; `target` is a description, empty if there is none.
     pub fn row(&mut self, what: &str, unit: &str, figure: impl Display, target: &str) {
         let figure = figure.to_string();
         eprintln!("  {what}: {figure} {unit}");

@@ -1,7 +1,7 @@
-//! What telemetry costs: hosts that differ in nothing else, over the same objects, by turns.
+//! Measures the cost of telemetry: hosts that differ in nothing else process the same objects in turns.
 //!
-//! Each looks at every object once a second, with nothing to do; its own instruments say how long that took. Only
-//! one of them runs at a time, the others are stopped, so that they do not wait for each other.
+//! Each reconciles every object once per second without changes; its own metrics contain the durations. Only one
+//! host runs at a time while the others are stopped, so that they do not compete.
 
 #[path = "../telemetry/collector.rs"]
 mod collector;
@@ -31,7 +31,7 @@ const CONTROLLER: &str = "\
   concurrency: 1
 ";
 
-/// Milliseconds of a no-op pass and of a plugin call, and of processor for each pass, in one window.
+/// Milliseconds of a no-op reconcile and of a plugin call, and processor time per reconcile, in one window.
 #[derive(Clone, Copy)]
 struct Cost {
     pass: f64,
@@ -74,9 +74,9 @@ async fn measure(table: &mut Table, cluster: &ControlPlane) {
             .until("my-operator.dev/v1/Echo", &format!("e{i}"), "ready", ready)
             .await;
     }
-    // Three that have done the same: it remembers what it made.
+    // Start three hosts with the same history: the one that created the objects remembers them.
     assert!(maker.stop().await.success());
-    // One log for all: the ports are in it in the order of the starts.
+    // They share a log, which contains the ports in the order of the starts.
     let mut hosts = Vec::new();
     for sampled in [None, Some("0.01"), Some("1")] {
         hosts.push(start(sampled));
@@ -90,7 +90,7 @@ async fn measure(table: &mut Table, cluster: &ControlPlane) {
     for _ in 0..WINDOWS {
         for (i, host) in hosts.iter().enumerate() {
             signal(host, "-CONT");
-            // What it missed comes first.
+            // First it catches up on the changes it missed.
             tokio::time::sleep(WINDOW / 4).await;
             let before = read(ports[i]).await;
             tokio::time::sleep(WINDOW).await;
