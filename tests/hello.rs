@@ -52,7 +52,7 @@ async fn a_deployment_follows_the_replicas_and_goes_with_its_hello() {
 async fn too_many_replicas_give_a_warning_and_leave_the_deployment_alone() {
     let cluster = own_cluster(Options::default()).await;
     let scenario = Scenario::within(&cluster, "hello-invalid").await;
-    // A definition without the rule, as one has it that was installed by hand.
+    // A definition without the rule, as after a manual installation.
     let text = std::fs::read_to_string(root().join("manifests/crds/helloes.fraim.co.jp.yaml")).unwrap();
     let mut crd: Value = serde_saphyr::from_str(&text).unwrap();
     let replicas = crd

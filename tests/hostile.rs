@@ -1,7 +1,8 @@
-//! Plugins that mean harm, in eight objects at once: the host's memory stays bounded, another controller's objects are
-//! reconciled about as fast as before, nothing in the cluster changes, and the resource says why.
+//! Malicious plugins, in eight objects at once: the host's memory stays bounded, another controller's objects are
+//! reconciled about as fast as before, nothing in the cluster changes, and the resource's status contains the
+//! reason.
 //!
-//! `bad_calls` and `bad_answers` show one bad call at a time; here it is the amount that counts.
+//! `bad_calls` and `bad_answers` test one bad call at a time; this test is about quantity.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,22 +17,22 @@ use crate::echo;
 use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_says, config_map, controller};
 use crate::support::{Host, Scenario, condition};
 
-/// As many as are reconciled at the same time by default.
+/// The default number of concurrent reconciles.
 const OBJECTS: usize = 8;
 const LIMITS: &str = "limits: {deadline: 500ms, memory: 32Mi, request: 4Mi, response: 7Mi}";
-/// MiB that the host may grow by: that many calls, each with all that it may have.
+/// Allowed growth of the host in MiB: that many calls, each with its maximum.
 const GROWTH: usize = OBJECTS * (32 + 7);
-/// Bytes of a condition's message: what the host leaves of it, with room for its own words.
+/// Bytes of a condition's message after truncation, with room for the host's own text.
 const MESSAGE: usize = 5_000;
-/// Lines that a plugin may write at once, and in each second: `host/runtime/src/log.rs`.
+/// Lines that a plugin may log at once, and per second: `host/runtime/src/log.rs`.
 const LINES_AT_ONCE: usize = 2_000;
 const LINES_PER_SECOND: usize = 500;
-/// What the host may write of its own about a case, in KiB: each failure once, and a line for each pass.
+/// Allowed size of the host's own log lines about a case, in KiB: each failure once, and a line for each reconcile.
 const OWN_WORDS: usize = 1_024;
 
 struct Case {
     name: &'static str,
-    /// In place of a good spec.
+    /// Replaces a valid spec.
     spec: Value,
     ends: End,
 }
@@ -39,7 +40,7 @@ struct Case {
 enum End {
     /// `Stalled` for this reason, with these words.
     Stalled(&'static str, &'static [&'static str]),
-    /// The plugin answers well in spite of all.
+    /// The plugin gives valid answers nevertheless.
     Ready,
 }
 
@@ -51,7 +52,7 @@ fn misbehave(name: &'static str, reason: &'static str, says: &'static [&'static 
     }
 }
 
-/// An answer in which one list is long: its item so many times.
+/// Returns a case with an answer in which one list repeats its item.
 fn many(name: &'static str, list: &str, item: &Value, count: u32, ends: End) -> Case {
     let mut spec = json!({"response": {"status": {"note": "other"}}, "many": {}});
     spec["response"][list] = json!([item]);
@@ -129,7 +130,7 @@ fn cases() -> Vec<Case> {
                 &["children[9]: \"9xxx", "cannot be its `metadata.name`"],
             ),
         ),
-        // 32 times all that is there.
+        // All existing objects, 32 times.
         many(
             "all-needs",
             "needs",
@@ -161,11 +162,11 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// One controller that means harm and another that does not, in one host.
+/// A host with a malicious controller and another one.
 struct Stage {
     scenario: Scenario,
     host: Host,
-    /// What Echo takes while all is well.
+    /// Echo's latency without disturbance.
     quiet: Duration,
 }
 
@@ -185,7 +186,7 @@ impl Stage {
         }
     }
 
-    /// All objects get a spec that makes the plugin do harm. `ends` waits for what comes of it.
+    /// Gives all objects a harmful spec. `ends` waits for the result.
     async fn harm(&mut self, name: &str, spec: &Value, ends: impl AsyncFnOnce(&Scenario)) {
         let before = snapshot(&self.scenario).await;
         let rested = forget_peak(&self.host);
@@ -217,7 +218,7 @@ impl Stage {
         assert!(self.host.is_alive(), "{}", self.scenario.log_tail());
         assert_eq!(snapshot(&self.scenario).await, before, "{name}");
         assert!(grown <= GROWTH, "{name}: it grew by {grown} MiB, over {GROWTH}");
-        // For a machine that does other things too. The release program is measured by `make bench`.
+        // Tolerant, for a busy machine. `make bench` measures the release program.
         let limit = (self.quiet * 4).max(Duration::from_secs(1));
         assert!(
             loud <= limit,
@@ -247,13 +248,13 @@ fn objects() -> impl Iterator<Item = String> {
     (0..OBJECTS).map(|number| format!("p-{number}"))
 }
 
-/// All that a plugin might change, with its version.
+/// Returns every object that a plugin might change, with its version.
 async fn snapshot(scenario: &Scenario) -> BTreeMap<String, Option<String>> {
     let mut all = BTreeMap::new();
     for kind in [CONFIG_MAP, "v1/Secret", "v1/Pod"] {
         let list = scenario.api(kind).list_metadata(&ListParams::default()).await;
         for object in list.expect("a list") {
-            // Echo's own pod is changed to measure.
+            // Echo's own pod changes during the measurement.
             if object.name_any() != "e-pod-0" {
                 all.insert(format!("{kind} {}", object.name_any()), object.resource_version());
             }
@@ -262,20 +263,20 @@ async fn snapshot(scenario: &Scenario) -> BTreeMap<String, Option<String>> {
     all
 }
 
-/// KiB, of a line of a process's status. Source: proc_pid_status(5).
+/// Returns a value in KiB from a process's status. Source: proc_pid_status(5).
 fn memory(host: &Host, line: &str) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", host.process().id())).unwrap();
     let rest = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
     rest.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// From now on `VmHWM` is the most since this moment. What is resident now. Source: proc_pid_clear_refs(5).
+/// Resets the peak `VmHWM` and returns the current resident memory. Source: proc_pid_clear_refs(5).
 fn forget_peak(host: &Host) -> usize {
     std::fs::write(format!("/proc/{}/clear_refs", host.process().id()), "5").unwrap();
     memory(host, "VmRSS:")
 }
 
-/// From a change of an Echo to its pod, in the middle of some.
+/// Returns the median time from a change of an Echo to its pod.
 async fn latency(scenario: &Scenario, mark: &str) -> Duration {
     let mut times = Vec::new();
     for number in 0..7 {
@@ -299,7 +300,7 @@ async fn all_ready(scenario: &Scenario) {
     join_all(objects().map(|name| async move { scenario.until_ready(&name).await })).await;
 }
 
-/// Waits until an object is stalled as it is now, for one of these reasons, and gives the message.
+/// Waits until the current generation of an object is stalled for one of these reasons, and returns the message.
 async fn until_stalled(scenario: &Scenario, name: &str, reasons: &[&str]) -> String {
     let is = |puppet: &kube::core::DynamicObject| {
         condition(puppet, "Stalled").is_some_and(|stalled| {
@@ -318,7 +319,7 @@ async fn until_stalled(scenario: &Scenario, name: &str, reasons: &[&str]) -> Str
 
 async fn suite(name: &str, file: &str) {
     let mut stage = Stage::new(name, |_| file.to_owned()).await;
-    // What there is to be read: 6 MB.
+    // The objects to read: 6 MB.
     for number in 0..20 {
         let large = config_map(&format!("large-{number}"), &"b".repeat(300_000));
         stage.scenario.apply(&large.to_string()).await;
@@ -343,7 +344,7 @@ async fn suite(name: &str, file: &str) {
                 }
             })
             .await;
-        // What is bad is not for ever.
+        // The resources recover from a bad spec.
         for object in objects() {
             stage.scenario.puppet(&object, good(&object)).await;
         }
@@ -362,7 +363,7 @@ async fn commands_that_mean_harm_hurt_nobody() {
     suite("hostile-command", FORMS[1].1).await;
 }
 
-/// What only WebAssembly itself can do, in the words of its text format.
+/// Only possible in WebAssembly itself, so written in its text format.
 const TABLES: &str = "
   (table $table 1 funcref)
   (func $case
@@ -370,7 +371,7 @@ const TABLES: &str = "
       (br_if $more (i32.ne (table.grow $table (ref.null func) (i32.const 10000)) (i32.const -1))))
     unreachable)";
 
-/// One wait for 200,000 clocks, of which each would be an object of the host.
+/// One poll of 200,000 clocks, each of which would be an object in the host.
 const CLOCKS: &str = "
   (func $case
     (drop (memory.grow (i32.const 200)))

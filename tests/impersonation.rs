@@ -1,4 +1,4 @@
-//! A controller that names a ServiceAccount has that account's rights on its children, and no others.
+//! A controller with a ServiceAccount has that account's permissions on its children, and no others.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::support::{LIMITED, Scenario, cluster, condition};
 
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
-/// Gives a user or a ServiceAccount of the namespace a role of its own.
+/// Grants a user or a ServiceAccount of the namespace its own role.
 async fn grant(scenario: &Scenario, name: &str, subject: Value, rules: Value) {
     let namespace = &scenario.namespace;
     let role = json!({ "apiVersion": RBAC, "kind": "Role",
@@ -21,7 +21,7 @@ async fn grant(scenario: &Scenario, name: &str, subject: Value, rules: Value) {
     scenario.apply(&binding.to_string()).await;
 }
 
-/// The host: it reads children and writes none, and may act as these ServiceAccounts.
+/// Grants the host's permissions: it reads children, writes none, and may impersonate these ServiceAccounts.
 async fn grant_host(scenario: &Scenario, accounts: &[&str]) {
     let mut rules = vec![
         json!({ "apiGroups": ["my-operator.dev", "test.operator-host.dev"], "resources": ["*"],
@@ -29,7 +29,7 @@ async fn grant_host(scenario: &Scenario, accounts: &[&str]) {
         json!({ "apiGroups": [""], "resources": ["pods", "configmaps", "secrets"],
             "verbs": ["get", "list", "watch"] }),
         json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),
-        // The host makes the key by which it knows what it generated.
+        // The host creates the key that proves which Secrets it generated.
         json!({ "apiGroups": [""], "resources": ["secrets"], "verbs": ["create"] }),
     ];
     if !accounts.is_empty() {
@@ -143,7 +143,7 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
         };
         let expected = match object.resource.as_str() {
             "pods" => "of-echo",
-            // Its key is the host's own to make.
+            // The host itself creates its key.
             "secrets" if account == "host" => {
                 keys += 1;
                 "host"

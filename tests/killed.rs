@@ -1,4 +1,4 @@
-//! The host is killed in the middle of its work, and started again.
+//! The host is killed during its work and restarted.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::support::{LIMIT, Scenario, cluster, condition};
 async fn a_host_killed_at_any_point_leaves_exactly_the_desired_children_after_its_restart() {
     let scenario = Scenario::new("killed").await;
     apply_many(&scenario, "k", 60, 3).await;
-    // Three parts of the work, killed somewhere in each.
+    // Kills the host at a random time in each of three parts of the work.
     let draw = |below: u64| usize::try_from(RandomState::new().hash_one(0) % below).unwrap();
     let points = [1 + draw(40), 60 + draw(40), 120 + draw(40)];
     eprintln!("killed after {points:?} of 180 pods");
@@ -23,7 +23,7 @@ async fn a_host_killed_at_any_point_leaves_exactly_the_desired_children_after_it
         until_pods(&scenario, point).await;
         host.kill();
     }
-    // While nobody looks: scaled down, scaled up, deleted.
+    // While the host is down: scaled down, scaled up, deleted.
     for i in 0..10 {
         let replicas = json!({ "spec": { "replicas": if i % 2 == 0 { 1 } else { 4 } } });
         scenario.patch(ECHO, &format!("k{i}"), replicas).await;
@@ -50,7 +50,7 @@ async fn a_host_killed_while_it_prunes_leaves_nothing_over() {
     assert_eq!(scenario.names(POD).await.len(), 20);
 }
 
-/// Every kind of sample, so that what the API server writes in its own way is among the children.
+/// Every kind of sample, so that the children include objects that the API server normalizes.
 #[tokio::test]
 async fn a_second_start_writes_nothing_when_nothing_changed() {
     let scenario = Scenario::new("second-start").await;
@@ -68,7 +68,7 @@ async fn a_second_start_writes_nothing_when_nothing_changed() {
         let of_name = |line: &&str| line.contains("pass done") && line.contains(name);
         host.log()[log..].lines().filter(of_name).count()
     };
-    // The first pass, and some of the resync.
+    // The first reconcile, and part of the resync.
     let enough = async {
         while ["second-start/db", "second-start/app", "second-start/s4"]
             .iter()

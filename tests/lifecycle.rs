@@ -1,4 +1,4 @@
-//! The end of a resource: the finalizer, and the plugin's last words before it is released.
+//! The deletion of a resource: the finalizer, and the plugin's cleanup before it is released.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
@@ -39,14 +39,14 @@ async fn a_deleted_resource_waits_until_the_plugin_says_that_it_is_done() {
             scenario.until_event("p", "Normal", "Leaving").await,
             "says goodbye"
         );
-        // What it does not name stays meanwhile.
+        // Children that the cleanup does not name stay.
         let names = scenario.names(CONFIG_MAP).await;
         for name in ["a", "b", "farewell"] {
             assert!(names.iter().any(|n| n == name), "{name} is not among {names:?}");
         }
         scenario.puppet("p", spec(true)).await;
         scenario.until_gone(PUPPET, "p").await;
-        // The garbage collector takes the rest.
+        // The garbage collector deletes the rest.
         scenario.until_gone(CONFIG_MAP, "a").await;
         scenario.until_gone(CONFIG_MAP, "farewell").await;
     }
@@ -64,7 +64,7 @@ async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right
         )
         .await;
     scenario.until_ready("p").await;
-    // A finalizer of somebody else is not ours to take.
+    // The host must not remove somebody else's finalizer.
     let both = json!({"metadata": {"finalizers": ["operator-host.dev/puppet", "example.com/other"]}});
     scenario.patch(PUPPET, "p", both).await;
     scenario.delete(PUPPET, "p").await;
@@ -82,7 +82,7 @@ async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
-/// Regression: what a plugin that is not done waits for was said by nobody but the plugin, if it cared to.
+/// Regression: only the plugin could report what an unfinished cleanup waits for.
 #[tokio::test]
 async fn a_resource_that_waits_for_its_cleanup_says_so_and_is_released_when_its_time_is_up() {
     let scenario = Scenario::new("release-after").await;
@@ -117,7 +117,7 @@ async fn a_resource_that_waits_for_its_cleanup_says_so_and_is_released_when_its_
     scenario.until_gone(CONFIG_MAP, "a").await;
 }
 
-/// Regression: 403 for ever, and a line for those who debug.
+/// Regression: 403 forever, logged only at debug level.
 #[tokio::test]
 async fn a_cleanup_that_wants_something_made_in_a_namespace_that_goes_says_so() {
     let scenario = Scenario::new("stuck").await;

@@ -1,4 +1,4 @@
-//! A folder as the kubelet keeps it for a ConfigMap: links to `..data`, and that a link to a time-stamped folder.
+//! A folder like the kubelet's for a ConfigMap: links to `..data`, which is a link to a time-stamped folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// One file in a folder that is made.
+    /// Creates the folder with one file.
     pub fn new(path: &Path, name: &str, content: &[u8]) -> Self {
         fs::create_dir(path).unwrap();
         let mut mount = Self {
@@ -22,12 +22,13 @@ impl Mount {
         mount
     }
 
-    /// The ConfigMap holds this one file from now on.
+    /// Replaces the contents by this one file.
     pub fn put(&mut self, name: &str, content: &[u8]) {
         self.project(&BTreeMap::from([(name.to_owned(), content.to_owned())]));
     }
 
-    /// As the kubelet does it: a new folder, the link swapped, links to new keys made, those of old ones taken away.
+    /// Updates the folder as the kubelet does: creates a new folder, swaps the link, adds links for new keys, and
+    /// removes those of old ones.
     pub fn project(&mut self, keys: &BTreeMap<String, Vec<u8>>) {
         self.version += 1;
         let name = format!("..2026_11_21_00_00_00.{}", self.version);

@@ -102,7 +102,7 @@ async fn a_cluster_gets_service_claims_pods_and_a_password_that_nobody_sees() {
     assert!(!host.log().contains(&password));
 }
 
-/// The generated password, decoded.
+/// Returns the generated password, decoded.
 async fn password(scenario: &Scenario) -> String {
     let secret = scenario
         .get(SECRET, "db-root")
@@ -183,7 +183,7 @@ async fn storage_grows_and_a_smaller_size_is_refused_with_both_sizes() {
         scenario.until_event("db", "Warning", "InvalidSpec").await,
         message
     );
-    // The rest of the invalid spec is not followed either.
+    // The rest of the invalid spec is ignored, too.
     assert_eq!(scenario.names(POD).await, pods);
     assert_eq!(storage(&scenario.get(CLAIM, "data-db-0").await.unwrap()), "2Gi");
 
@@ -278,7 +278,7 @@ async fn the_last_update_stands_still_while_nothing_else_in_the_status_moves() {
     let db = until_running(&scenario, 1).await;
     let passes = || host.log().matches("pass done").count();
     let seen = passes();
-    // More than a second of passes, so that a clock reading would differ.
+    // More than a second of reconciles, so that a clock reading would differ.
     let enough = async {
         while passes() < seen + 8 {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;

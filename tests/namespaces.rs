@@ -1,4 +1,4 @@
-//! A namespace is deleted with everything in it, under a host that is at work.
+//! A namespace is deleted with everything in it while the host works.
 
 use control_plane::Options;
 use k8s_openapi::api::core::v1::Namespace;
@@ -33,13 +33,13 @@ async fn a_namespace_that_is_deleted_goes_without_a_fight() {
         deleted.elapsed(),
         own.len()
     );
-    // Each of the 30 pods that goes is a reason to look at its parent. This host may not watch namespaces: the first
-    // refusals of the passes that run side by side tell it.
+    // Each of the 30 deleted pods enqueues its parent. This host may not watch namespaces: it learns of the
+    // deletion from the first refusals of concurrent reconciles.
     assert!(own.len() < 40, "{}", own.len());
     let complaints = complaints(&host);
     assert!(complaints.is_empty(), "{complaints:#?}");
 
-    // Regression: that it was going was believed of its successor, too, for a minute.
+    // Regression: for a minute, a recreated namespace was considered terminating, too.
     create(&namespaces, "going").await;
     let again = std::time::Instant::now();
     apply_many(&scenario, "h", 2, 2).await;
@@ -48,7 +48,8 @@ async fn a_namespace_that_is_deleted_goes_without_a_fight() {
     assert!(host.is_alive());
 }
 
-/// Regression: a server that deletes the pods before their parents had them made again, and refused, hundreds of times.
+/// Regression: when a server deleted the pods before their parents, these tried to recreate them and were refused
+/// hundreds of times.
 #[tokio::test]
 async fn nothing_is_created_in_a_namespace_that_is_known_to_go() {
     let cluster = own_cluster(Options::default().with_audit()).await;
@@ -60,7 +61,7 @@ async fn nothing_is_created_in_a_namespace_that_is_known_to_go() {
         &scenario.file("config.yaml", text.replace("namespaces: [going]\n", "")),
         &[],
     );
-    // A finalizer of somebody keeps the namespace, and its parent, for as long as the test looks.
+    // A finalizer keeps the namespace, and its parent, for the duration of the test.
     apply_many(&scenario, "g", 5, 2).await;
     until_exact(&scenario).await;
     let kept = serde_json::json!({ "metadata": { "finalizers": ["example.com/keep"] } });
@@ -84,11 +85,11 @@ async fn nothing_is_created_in_a_namespace_that_is_known_to_go() {
     });
     let creations = creations.count();
     eprintln!("{creations} pods were applied in a namespace that went");
-    // The word of the deletion and that of the namespace come by two ways.
+    // The deletions of the pods and of the namespace arrive on different watches.
     assert!(creations <= 2, "{creations}");
     assert!(complaints(&host).is_empty());
 
-    // It is there again, and so is everything that can be in it.
+    // It exists again, and objects can be created in it.
     create(&namespaces, "going").await;
     apply_many(&scenario, "h", 2, 2).await;
     until_exact(&scenario).await;

@@ -53,7 +53,7 @@ async fn what_is_needed_by_name_or_label_is_read_and_a_change_of_it_reconciles_a
             read(json!({"named": ["settings"], "blue": ["blue-1"]})),
         )
         .await;
-    // One comes into the selection by its label, one leaves it, one goes.
+    // One object enters the selection by its label, one leaves it, one is deleted.
     scenario
         .patch(
             CONFIG_MAP,

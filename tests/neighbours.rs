@@ -1,4 +1,4 @@
-//! A controller whose plugin misbehaves, and the time that another one's resources take meanwhile.
+//! A controller whose plugin misbehaves, and its effect on the latency of another one's resources.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::echo;
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
 use crate::support::{Host, Scenario, own_cluster, resource};
 
-/// How often Echo is measured, quiet and beside each neighbour.
+/// How often Echo is measured, alone and next to each neighbour.
 const SAMPLES: usize = 15;
 
-/// From a change of an Echo to the pod that comes of it, in the middle of some.
+/// Returns the median time from a change of an Echo to the resulting pod.
 async fn latency(scenario: &Scenario, name: &str) -> Duration {
     let mut taken = Vec::new();
     for sample in 0..SAMPLES {
@@ -30,7 +30,7 @@ async fn latency(scenario: &Scenario, name: &str) -> Duration {
     taken[SAMPLES / 2]
 }
 
-/// What a process has had resident at the most, in MiB. Source: proc_pid_status(5).
+/// Returns the peak resident memory of a process in MiB. Source: proc_pid_status(5).
 fn peak(host: &Host) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", host.process().id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -79,10 +79,10 @@ async fn a_plugin_that_misbehaves_in_twenty_objects_hardly_holds_up_another_cont
     }
     eprintln!("quiet {quiet:?}, {before} MiB; {figures:?}");
     for (how, beside, peak) in figures {
-        // Four times of what is little: the machine is shared. The release program is measured by `make bench`.
+        // Four times a small value, since the machine is shared. `make bench` measures the release program.
         let limit = (quiet * 4).max(Duration::from_millis(200));
         assert!(beside < limit, "{how}: {beside:?}, quiet {quiet:?}");
-        // Eight calls at a time with some 20 MiB each.
+        // Eight concurrent calls with about 20 MiB each.
         assert!(peak < before + 400, "{how}: {peak} MiB, {before} MiB before");
     }
     assert!(host.is_alive());
@@ -101,7 +101,7 @@ const CLUSTER_PUPPETS: &str = "\
 #[tokio::test]
 async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_are_reconciled() {
     const PARENTS: usize = 12;
-    // In a cluster of its own, since hosts in the shared one see the ClusterPuppets of each other.
+    // In a separate cluster, since hosts in the shared one see each other's ClusterPuppets.
     let cluster = own_cluster(Options::bare()).await;
     let scenario = Scenario::within(&cluster, "memory").await;
     let puppets = controller("puppet.wasm", "");
@@ -116,7 +116,7 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
     scenario.until("v1/Pod", "e-pod-0", "there", |_| true).await;
     let before = peak(&host);
 
-    // Of these calls the limits would let sixteen have 40 MiB each at a time.
+    // The limits would allow sixteen of these calls 40 MiB each at a time.
     let spec = |name: &str| {
         let mut child = config_map(name, "");
         child["metadata"]["namespace"] = "memory".into();
@@ -138,7 +138,7 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
     let (ours, theirs) = (names("ours"), names("theirs"));
     join_all(ours.iter().map(|name| scenario.puppet(name, spec(name)))).await;
     join_all(theirs.iter().map(|name| cluster_puppet(name, spec(name)))).await;
-    // A plugin that needs little goes on meanwhile.
+    // Meanwhile a plugin that needs little continues.
     let beside = latency(&scenario, "beside").await;
     for name in ours.iter().chain(&theirs) {
         scenario.until(CONFIG_MAP, name, "there", |_| true).await;
@@ -152,7 +152,7 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
     assert!(peak < before + 128, "{peak} MiB, {before} MiB before");
     assert!(beside < Duration::from_secs(2), "{beside:?}");
 
-    // A configuration that could never work is refused, and the one before stays.
+    // A configuration that could never work is refused, and the previous one stays.
     let large = controller("puppet.wasm", "limits: {memory: 100Mi}");
     scenario.config(&format!("{large}{}", echo::CONTROLLER));
     let line = host
@@ -229,7 +229,7 @@ async fn needs_that_make_the_request_too_large_are_refused_and_the_parent_says_s
             "`limits.request`",
         ],
     );
-    // It is asked again without them, and may answer otherwise.
+    // It is called again without them, and may answer differently.
     scenario.puppet("p", need(json!("large-1"))).await;
     scenario.until_ready("p").await;
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
@@ -261,7 +261,7 @@ async fn a_controller_writes_no_faster_than_it_may() {
         .puppet("p", json!({"response": {"children": children}}))
         .await;
     scenario.until_ready("p").await;
-    // A finalizer, six children and a status: seven of them wait 200 ms each.
+    // A finalizer, six children and a status: seven of these writes wait 200 ms each.
     assert!(
         start.elapsed() > Duration::from_millis(1300),
         "{:?}",

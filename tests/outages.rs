@@ -1,4 +1,4 @@
-//! The API server goes away, etcd goes away, and a host that is cut off misses what happens meanwhile.
+//! The API server or etcd is unavailable, and a host without a connection misses changes.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::echo::CONTROLLER;
 use crate::echoes::{POD, apply_many, complaints, creations, until_exact, until_pods};
 use crate::support::{Host, Scenario, own_cluster};
 
-/// One control plane for all of them, broken in one way after the other: each costs seconds of two cores.
+/// One control plane for all outages, one after the other: each costs seconds of two cores.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_outlives_every_outage_and_everything_is_there_once() {
     let options = Options {
@@ -38,15 +38,15 @@ async fn the_api_server_restarts_under_load(cluster: &mut ControlPlane, scenario
         back - away,
         back.elapsed()
     );
-    // Far below the delay of a watch that doubles its delay without bound, far above what it takes.
+    // Far below the delay of an unbounded back-off, and far above the time needed.
     assert!(back.elapsed() < Duration::from_secs(15), "{:?}", back.elapsed());
-    // The last writes before the end may have been lost to the audit log.
+    // The audit log may have lost the last writes before the end.
     let created = creations(&scenario.writes(cluster));
     assert!(created.len() > 100, "{}", created.len());
     assert!(created.values().all(|&times| times == 1), "{created:?}");
     let complaints = complaints(host);
     assert!(complaints.len() <= 5, "{complaints:#?}");
-    // It works on: this needs the watch of the parents.
+    // It continues to work: this needs the watch of the parents.
     apply_many(scenario, "b", 1, 1).await;
     until_exact(scenario).await;
 }
@@ -56,7 +56,7 @@ async fn etcd_is_away_under_load(cluster: &ControlPlane, scenario: &Scenario, ho
     apply_many(scenario, "c", 30, 3).await;
     until_pods(scenario, 190).await;
     cluster.pause_etcd();
-    // What is waited for is the outage itself.
+    // Wait for the outage itself.
     tokio::time::sleep(Duration::from_secs(10)).await;
     cluster.resume_etcd();
     let back = Instant::now();
@@ -69,11 +69,11 @@ async fn etcd_is_away_under_load(cluster: &ControlPlane, scenario: &Scenario, ho
     assert!(complaints.len() <= 5, "{complaints:#?}");
 }
 
-/// The host is cut off, and the API server that it comes back to does not know what happened before its own
-/// start: only a list says what is gone.
+/// The host is disconnected, and the new API server has no history from before its own start: only a list shows the
+/// deletions.
 async fn deletions_are_missed(cluster: &mut ControlPlane, scenario: &Scenario, host: &Host) {
     let first = scenario.get(POD, "a0-pod-1").await.expect("a pod");
-    // Its connections end, and it is not there to make new ones.
+    // Its connections end, and it is suspended and cannot open new ones.
     cluster.stop_apiserver().await;
     host.process().pause();
     cluster.start_apiserver().await.expect("the API server");

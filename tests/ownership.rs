@@ -1,4 +1,4 @@
-//! Whose an object is: what is pruned, kept, retained, adopted, and what a user may add to a child.
+//! Ownership of objects: which are pruned, kept, retained or adopted, and what a user may add to a child.
 
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ async fn only_what_a_parent_owns_is_pruned_and_a_copy_of_its_labels_is_not() {
         .puppet("p", children(&[config_map("a", ""), config_map("b", "")]))
         .await;
     scenario.until_ready("p").await;
-    // Somebody takes a child as a template for an object of their own, with or without another owner.
+    // A user takes a child as a template for their own object, with or without another owner.
     let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
     let keeps = json!({"response": {"keep": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "others"}]}});
     let other = scenario.puppet("other", keeps).await;
@@ -73,7 +73,7 @@ async fn a_child_that_is_kept_is_neither_applied_nor_deleted() {
     let changed = scenario
         .patch(CONFIG_MAP, "a", json!({"data": {"text": "user"}}))
         .await;
-    // Drift of the other one is put right, which shows that the host has seen the first by then.
+    // The drift of the other child is corrected, so the host has seen the first one by then.
     scenario
         .patch(CONFIG_MAP, "b", json!({"data": {"text": "user"}}))
         .await;
@@ -105,7 +105,7 @@ async fn claims_outlive_scale_down_and_parent_and_are_taken_up_again() {
     scenario.until_ready("p").await;
     assert_eq!(uid(scenario.get(CLAIM, "c-1").await.unwrap()), first);
 
-    // The garbage collector takes the parent's other children, and these are not among them.
+    // The garbage collector deletes the parent's other children, but not these.
     scenario
         .puppet("p", children(&[claim("c-0"), config_map("b", "")]))
         .await;
@@ -158,7 +158,7 @@ async fn an_object_without_an_owner_is_adopted_only_where_that_is_switched_on() 
     let _host = scenario.start(&controller("puppet.wasm", "adopt: true"));
     let puppet = scenario.until_ready("p").await;
     let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
-    // What the plugin does not name stays; a field that both name would be a conflict (see `refused`).
+    // Fields that the plugin does not set stay; a field that both set would be a conflict (see `refused`).
     assert_eq!(child.data["data"], json!({"text": "plugin", "more": "x"}));
     assert_eq!(
         Some(&child.metadata.owner_references.unwrap()[0].uid),
@@ -203,14 +203,14 @@ async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
     };
     let first = digest(&scenario.get(CONFIG_MAP, "a").await.unwrap());
 
-    // A custom section: the same code, another file.
+    // A custom section: the same code in another file.
     bytes.extend([0, 2, 1, b'x']);
     scenario.file("puppet.wasm", &bytes);
     let host = scenario.start(&controllers);
     host.until_passes("same-answers/p", passes + 1).await;
     assert_eq!(scenario.version(CONFIG_MAP, "a").await, child);
     assert_eq!(scenario.version(PUPPET, "p").await, parent);
-    // The next change carries the digest of the version that made it.
+    // The next change adds the digest of the version that made it.
     scenario.puppet("p", children(&[config_map("a", "2")])).await;
     let changed = scenario
         .until(CONFIG_MAP, "a", "changed", |a| a.data["data"]["text"] == "2")
@@ -218,7 +218,7 @@ async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
     assert_ne!(digest(&changed), first);
 }
 
-/// Regression: the API server leaves zero values out, and each child was written again after every start.
+/// Regression: the API server omits zero values, and each child was written again after every start.
 #[tokio::test]
 async fn a_restart_writes_nothing_though_the_plugin_gives_zero_values() {
     let scenario = Scenario::new("zeros").await;
@@ -253,7 +253,7 @@ async fn a_restart_writes_nothing_though_the_plugin_gives_zero_values() {
     host.until_passes("zeros/p", passes + 1).await;
     let writes = scenario.all_writes(cluster().await).await;
     assert_eq!(writes.len(), before, "{:?}", &writes[before..]);
-    // What must not be taken for a zero value is put back.
+    // Fields that are not zero values are restored.
     let open = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}});
     scenario.patch("apps/v1/Deployment", "d", open).await;
     scenario

@@ -1,5 +1,5 @@
-//! Plugins that `operator-host pack` made ConfigMaps of: through the real API server, projected as the kubelet does it,
-//! into a host that checks pins and signatures.
+//! Plugins that `operator-host pack` converted to ConfigMaps: stored in the real API server, projected as by the
+//! kubelet, and loaded by a host that checks pins and signatures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,10 +18,10 @@ use crate::telemetry::{get, until_ready_is_without};
 
 /// Made with `openssl genpkey -algorithm ed25519`, for these tests only.
 const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEILt4uGYZKBEtKWPqREJJza4LZAHpiLwCjYh+g9P860AS\n-----END PRIVATE KEY-----\n";
-/// Its public half, as `openssl pkey -pubout` writes it, without the lines around.
+/// The public key, as written by `openssl pkey -pubout`, without the first and last line.
 const PUBLIC: &str = "MCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=";
 
-/// Echo and a custom section with `len` bytes that do not compress.
+/// Returns Echo with a custom section of `len` bytes that cannot be compressed.
 fn echo_with(len: usize, seed: u64) -> Vec<u8> {
     let mut file = fs::read(plugin("echo")).unwrap();
     let mut state = seed;
@@ -46,7 +46,7 @@ fn echo_with(len: usize, seed: u64) -> Vec<u8> {
     file
 }
 
-/// A plugin's file, and the ConfigMaps that `pack` makes of it.
+/// Writes a plugin's file and returns the ConfigMaps that `pack` creates from it.
 fn pack(scenario: &Scenario, bytes: &[u8], more: &[&str]) -> Vec<ConfigMap> {
     let file = scenario.file("echo.wasm", bytes);
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
@@ -67,7 +67,7 @@ fn name(map: &ConfigMap) -> &str {
     map.metadata.name.as_deref().unwrap()
 }
 
-/// As `kubectl apply --server-side`; what the API server then has.
+/// Applies like `kubectl apply --server-side`, and returns the result.
 async fn apply(scenario: &Scenario, map: &ConfigMap) -> ConfigMap {
     let api: Api<ConfigMap> = Api::namespaced(scenario.client.clone(), &scenario.namespace);
     let params = PatchParams::apply("kubectl").force();
@@ -76,7 +76,7 @@ async fn apply(scenario: &Scenario, map: &ConfigMap) -> ConfigMap {
         .expect("the API server takes the ConfigMap")
 }
 
-/// One volume of several ConfigMaps, as the kubelet keeps it.
+/// A volume of several ConfigMaps, as the kubelet maintains it.
 struct Projected {
     mount: Mount,
     maps: BTreeMap<String, ConfigMap>,
@@ -90,7 +90,7 @@ impl Projected {
         }
     }
 
-    /// Some of the ConfigMaps have changed.
+    /// Updates the ConfigMaps that have changed.
     fn project(&mut self, maps: &[ConfigMap]) {
         for map in maps {
             self.maps.insert(name(map).to_owned(), map.clone());
@@ -170,7 +170,7 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
     until_live(&host, &digest(&second[0])).await;
     until_ready_is_without(&host, "stays live").await;
 
-    // The commands of plugin authors take it as it lies there.
+    // The commands for plugin authors accept the folder as it is.
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
         .arg("crd")
         .arg(volume.mount.path.join("echo.wasm"))
@@ -182,7 +182,7 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
         &["echoes.my-operator.dev"],
     );
 
-    // A small one again, as it is: the other ConfigMaps may stay.
+    // A small, unpacked plugin again: the other ConfigMaps may stay.
     let third = pack(&scenario, &echo_with(10, 3), &[]);
     assert_eq!(third.len(), 1);
     let map = apply(&scenario, &third[0]).await;
@@ -210,7 +210,7 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     fs::write(&keys, &other).unwrap();
     let more = ["--signature-keys", keys.to_str().unwrap()];
     let mut host = volume.start(&scenario, CONTROLLER, &more);
-    // The keys are followed, as the configuration is.
+    // The keys are reloaded, like the configuration.
     host.until_log(&["none of the keys in --signature-keys signs for this controller"])
         .await;
     fs::write(&keys, other.replace("mysql", "echo")).unwrap();
@@ -253,7 +253,7 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     );
     assert!(host.is_alive());
 
-    // Keys that cannot be read change nothing, and a revoked one ends what it signed at the next file.
+    // Unreadable keys change nothing, and a revoked key invalidates its signatures at the next file.
     fs::write(&keys, "keys: []").unwrap();
     host.until_log(&["the configuration is refused", "at least one key"])
         .await;
@@ -287,7 +287,7 @@ async fn a_pinned_controller_takes_that_version_only_and_another_pin_takes_effec
     until_ready_is_without(&host, "stays live").await;
 }
 
-/// Runs the program in a folder; what it said, and whether it succeeded.
+/// Runs the program in a folder. Returns its output and whether it succeeded.
 fn program(folder: &Path, arguments: &[&str]) -> (bool, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
         .current_dir(folder)
@@ -331,7 +331,7 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_say
         "what lies beside it is packed"
     );
 
-    // The same by hand.
+    // The same, step by step.
     let page = fs::read_to_string(crate::support::root().join("host/docs/delivery.md")).unwrap();
     let script = page.split("<!-- sign:begin -->\n```sh\n").nth(1).unwrap();
     let script = script.split("```").next().unwrap();

@@ -1,4 +1,5 @@
-//! The host runs as a user who lacks a permission: who needs it says so and waits, the others go on.
+//! The host runs as a user who lacks a permission: the affected controllers report it and wait, and the others
+//! continue.
 
 use serde_json::json;
 
@@ -15,7 +16,7 @@ const OTHER: &str = "\
   children: [{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: Service}]
 ";
 
-/// Gives the limited user these verbs on pods, beside all that both controllers need but pods.
+/// Grants the limited user these verbs on pods, and everything else that both controllers need.
 async fn grant(scenario: &Scenario, pods: &[&str]) {
     let namespace = &scenario.namespace;
     let rules = json!([
@@ -84,7 +85,7 @@ async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_says_wha
             e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
         })
         .await;
-    // The definitions, the pods; as often as it was tried.
+    // The definitions and the pods, however often they were tried.
     let complaints = complaints(&host);
     assert!(complaints.len() <= 4, "{complaints:#?}");
 }
@@ -108,7 +109,7 @@ async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_i
     }
     scenario.until_event("e", "Warning", "ApplyFailed").await;
     the_other_controller_works(&scenario).await;
-    // Tried again and again, said once.
+    // Retried repeatedly, reported once.
     host.until_log(&["DEBUG", "cannot apply Pod no-patch/e-pod-0"])
         .await;
     let said = complaints(&host);
@@ -162,11 +163,11 @@ async fn a_host_whose_service_account_is_deleted_says_so_and_changes_nothing() {
         .await;
 
     scenario.delete("v1/ServiceAccount", name).await;
-    // The API server takes a token that it has just seen for ten seconds more.
+    // The API server accepts a recently used token for ten more seconds.
     let deadline = tokio::time::Instant::now() + LIMIT;
     while !host.log().contains("Unauthorized") {
         assert!(tokio::time::Instant::now() < deadline, "{}", scenario.log_tail());
-        // It may be gone already, and be made anew.
+        // It may have been deleted already, and recreated.
         let _ = scenario
             .api(POD)
             .delete("e-pod-0", &kube::api::DeleteParams::default())

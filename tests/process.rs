@@ -1,4 +1,4 @@
-//! The process: what it does with a wrong configuration, and how it ends.
+//! The process: how it handles an invalid configuration, and how it ends.
 
 use std::process::Command;
 
@@ -92,7 +92,7 @@ async fn sigterm_waits_for_the_call_under_way_and_what_comes_of_it() {
     host.terminate();
     host.until_log(&["waiting for the passes under way"]).await;
     assert!(host.is_alive(), "it does not wait");
-    // No new work is taken up.
+    // No new work is started.
     scenario
         .puppet(
             "late",

@@ -1,6 +1,6 @@
-//! New versions of a plugin that are proved on the live objects, and promoted or held back.
+//! New plugin versions are proved on the live objects, and promoted or held back.
 //!
-//! A version is the puppet with another number: each resource says under `variants` what that version does to it.
+//! A version is the puppet with another number: each resource's `variants` contains what that version does.
 
 mod orders;
 mod projected;
@@ -30,7 +30,7 @@ struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// With variant 0 of the puppet, which does what resources say outside of `variants`.
+    /// Starts with variant 0 of the puppet, which ignores `variants`.
     fn new(scenario: &'a Scenario, more: &str) -> Self {
         let folder = scenario.folder.path();
         Self {
@@ -41,7 +41,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Writes the configuration; a host that runs follows it.
+    /// Writes the configuration, which a running host follows.
     fn configure(&self) -> PathBuf {
         let text = format!(
             "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{}",
@@ -67,13 +67,13 @@ fn digest(number: u8) -> Digest {
     Digest::of(&variant(number))
 }
 
-/// The line that says that a version took over.
+/// Waits for the log line about a version that took over.
 async fn until_live(host: &Host, number: u8, because: &str) -> String {
     host.until_log(&["plugin loaded", &digest(number).to_string(), because])
         .await
 }
 
-/// A puppet that is ready, and a version that would delete its only child.
+/// Creates a ready puppet, and a version that would delete its only child.
 async fn offer_one_that_deletes(scenario: &Scenario, stage: &mut Stage<'_>) {
     let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
     scenario.puppet("p", spec).await;
@@ -86,14 +86,14 @@ async fn until_held_back(host: &Host, number: u8) -> String {
         .await
 }
 
-/// What the host says of the one plugin.
+/// Returns the host's report about the one plugin.
 async fn report(host: &Host) -> Value {
     let (status, body) = get(host, "/plugins").await;
     assert_eq!(status, 200, "{body}");
     serde_json::from_str::<Value>(&body).unwrap()[0].clone()
 }
 
-/// Waits until the report of the one plugin is as `condition` says.
+/// Waits until that report satisfies `condition`.
 async fn until_report(host: &Host, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -168,7 +168,7 @@ async fn a_version_that_answers_otherwise_and_deletes_little_is_promoted_at_once
         "1 object: 0 unchanged, 1 changed, 1 of 5 children deleted",
     )
     .await;
-    // From the first hint of the new file.
+    // Counted from the first sign of the new file.
     let took = line.split("reload_ms").nth(1).expect("how long it took");
     let took = took.trim_matches(|c: char| !c.is_ascii_digit());
     let took: u64 = took
@@ -177,7 +177,7 @@ async fn a_version_that_answers_otherwise_and_deletes_little_is_promoted_at_once
         .unwrap()
         .parse()
         .unwrap();
-    // Well below a second on a machine that does nothing else; this one is shared.
+    // Well below a second on an idle machine; this one is shared.
     assert!(took < 5_000, "{took} ms: {line}");
     scenario
         .until(CONFIG_MAP, "a", "changed", |map| {
@@ -221,7 +221,7 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
     scenario
         .until_event_saying("bad", "Warning", "PluginHeldBack", "told to panic")
         .await;
-    // The object that it does not fail on holds nothing back, and the one that does is as Ready as before.
+    // The object that it succeeds on holds nothing back, and the other one is as Ready as before.
     let good = scenario.until_ready("good").await;
     assert!(!is_held_back(&good));
     scenario.until_ready("bad").await;
@@ -238,7 +238,7 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
             &digest(1).to_string(),
         ],
     );
-    // The live version goes on.
+    // The live version continues.
     let spec =
         json!({"response": response(&[("a", "x"), ("b", "x")]), "variants": {"1": {"misbehave": "panic"}}});
     scenario.puppet("bad", spec).await;
@@ -250,7 +250,7 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
         scenario.version(CONFIG_MAP, "g").await,
     );
     assert_eq!(before, after, "a child was touched");
-    // A version that does not fail takes its place, and nothing is held back any more.
+    // A version that does not fail replaces it, and nothing is held back any more.
     stage.swap(2);
     until_live(&host, 2, "proved").await;
     scenario
@@ -297,7 +297,7 @@ async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() 
             "kubectl annotate crd",
         ],
     );
-    // Who may read one parent reads nothing of another.
+    // A reader of one parent's Events must not learn about another.
     let event = scenario
         .until_event_saying("p", "Warning", "PluginHeldBack", "ConfigMap proving-deletes/b")
         .await;
@@ -309,7 +309,7 @@ async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() 
     }
     assert_eq!(text_of(&scenario, "a").await, "x");
     assert_eq!(text_of(&scenario, "b").await, "x");
-    // It is tried again by itself, and the objects have changed.
+    // It is retried by itself, and the objects have changed.
     let spec =
         json!({"response": both, "variants": {"1": {"response": response(&[("a", "y"), ("b", "x")])}}});
     scenario.puppet("p", spec).await;
@@ -337,7 +337,7 @@ async fn a_version_whose_file_is_gone_does_not_take_over_later() {
     scenario
         .until(PUPPET, "p", "no longer holds anything back", |p| !is_held_back(p))
         .await;
-    // It would do no harm any more. That nothing happens cannot be waited for: it would be tried again after 5 s.
+    // It would be harmless now. The absence of a retry cannot be waited for; it would happen after 5 s.
     scenario
         .puppet("p", json!({"response": response(&[("a", "x")])}))
         .await;
@@ -423,7 +423,7 @@ async fn an_object_that_is_being_deleted_is_asked_about_with_its_cleanup() {
     let line = until_held_back(&host, 1).await;
     assert_says(&line, &["fails on 1 object", "`apiVersion`"]);
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
-    // What it does in `reconcile` concerns nobody any more.
+    // Its `reconcile` is not called any more.
     stage.swap(2);
     until_live(&host, 2, "1 changed").await;
     scenario.until_gone(PUPPET, "p").await;

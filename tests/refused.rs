@@ -1,5 +1,5 @@
-//! One child that the API server does not take: the others are applied, nothing is pruned, and the parent says
-//! which field of which child is wrong.
+//! One child that the API server rejects: the others are applied, nothing is pruned, and the parent's status names
+//! the child and the field.
 
 use serde_json::json;
 
@@ -15,7 +15,7 @@ fn foreign_pod(container: &str) -> String {
     .to_string()
 }
 
-/// Three pods, then a host that is away while one of them is replaced by somebody else's and one too many.
+/// Creates three pods; while the host is down, one of them is replaced by somebody else's, and one is surplus.
 async fn with_a_foreign_pod(name: &str, container: &str) -> Scenario {
     let scenario = Scenario::new(name).await;
     let host = scenario.start(CONTROLLER);
@@ -82,14 +82,14 @@ async fn a_field_of_another_manager_is_named_and_not_taken() {
     let pod = scenario.get(POD, "e-pod-1").await.expect("the foreign pod");
     assert_eq!(pod.data["spec"]["containers"][0]["image"], "foreign:1");
     others_are_applied_and_nothing_is_pruned(&scenario).await;
-    // Put right by the user: the image is what the plugin wants, so both may have set it.
+    // The user corrects it: the image is what the plugin wants, so both may have set it.
     scenario
         .apply(&foreign_pod("echo").replace("foreign:1", "echo:1"))
         .await;
     recovers(&scenario).await;
 }
 
-/// Regression: a parent in whose way an object stood was looked at again only after its back-off.
+/// Regression: a parent blocked by an object was reconciled only after its back-off.
 #[tokio::test]
 async fn a_parent_goes_on_as_soon_as_what_stood_in_its_way_is_gone() {
     let scenario = Scenario::new("in-the-way").await;

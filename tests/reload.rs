@@ -1,6 +1,6 @@
-//! Plugins that change while the host runs, in a folder that changes as a mounted ConfigMap does.
+//! Plugins that change while the host runs, in a folder that changes like a mounted ConfigMap.
 //!
-//! Proving is off, so that whatever loads takes over; `proving` has the scenarios with it.
+//! Proving is off, so that every version that loads takes over; `proving` has the scenarios with it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,19 +30,19 @@ fn start(mount: &Mount, scenario: &Scenario, arguments: &[&str]) -> Host {
     scenario.start_with(&config, arguments)
 }
 
-/// The sample as it is.
+/// Returns the unmodified sample.
 fn echo() -> Vec<u8> {
     fs::read(plugin("echo")).unwrap()
 }
 
-/// Another file that answers the same: the sample with a custom section behind.
+/// Returns another file with the same answers: the sample with an additional custom section.
 fn same_answers(number: u8) -> Vec<u8> {
     let mut file = echo();
     file.extend([0, 3, 1, b'v', number]);
     file
 }
 
-/// A version that names its pods otherwise, `e-box-0` instead of `e-pod-0`.
+/// Returns a version with other names of pods, `e-box-0` instead of `e-pod-0`.
 fn other_names() -> Vec<u8> {
     let mut file = echo();
     let at = file.windows(5).position(|bytes| bytes == b"-pod-").unwrap();
@@ -63,7 +63,7 @@ async fn until_ready(scenario: &Scenario) {
         .await;
 }
 
-/// Waits until so many versions were loaded.
+/// Waits until this many versions were loaded.
 async fn until_loaded(host: &Host, count: usize) {
     let loaded = async {
         while host.log().matches("plugin loaded").count() < count {
@@ -89,7 +89,7 @@ async fn a_new_version_takes_over_and_every_object_is_reconciled() {
         .await;
     scenario.until_gone(POD, "e-pod-0").await;
     scenario.until_gone(POD, "e-pod-1").await;
-    // Back again, with the first version's digest.
+    // Return to the first version's digest.
     mount.put(FILE, &echo());
     scenario
         .until(POD, "e-pod-1", "made by the first version", |_| true)
@@ -111,7 +111,7 @@ async fn versions_that_answer_the_same_write_nothing() {
         mount.put(FILE, &same_answers(number));
         until_loaded(&host, usize::from(number) + 1).await;
     }
-    // What comes next is one more version, which does write: everything before it is through then.
+    // Load another version, which does write: then everything before it has been processed.
     mount.put(FILE, &other_names());
     scenario
         .until(POD, "e-box-0", "made by the last version", |_| true)

@@ -1,4 +1,5 @@
-//! A controller gets another name: what it made under the old one is its own, to the last field.
+//! A controller gets another name: it still owns everything that it created under the old one, including every
+//! field.
 
 use kube::core::DynamicObject;
 use serde_json::json;
@@ -87,13 +88,13 @@ async fn a_renamed_controller_takes_over_without_conflicts_or_leftovers() {
         .await;
     assert_eq!(after.metadata.uid, before.metadata.uid);
     assert!(!managers(&after).contains(&"operator-host/puppet".to_owned()));
-    // A field that the plugin no longer gives goes, which it would not if the old name still owned it.
+    // A field that the plugin no longer sets is removed, which would fail if the old name still owned it.
     let mut third = spec(json!({"x": "1"}), &[secret], json!({"x": "1"}));
     third["response"]["generate"] = generate(&[entry("password"), entry("token")]);
     scenario.puppet("p", third).await;
     let after = scenario.until_ready("p").await;
     assert_eq!(after.data["status"].get("y"), None);
-    // What was generated is still proved: a value is added, and none is drawn again.
+    // Generated Secrets are still proved: a value is added, and none is replaced.
     let generated = scenario.get(SECRET, "g").await.unwrap().data["data"].clone();
     assert!(drawn.is_string() && generated["password"] == drawn && generated["token"].is_string());
     assert_eq!(
@@ -102,7 +103,7 @@ async fn a_renamed_controller_takes_over_without_conflicts_or_leftovers() {
     );
     assert_eq!(host.stop().await.code(), Some(0));
 
-    // By now nothing is left of the old name.
+    // Nothing is left of the old name.
     let _host = scenario.start(&named("marionette", ""));
     let writes = scenario.all_writes(cluster().await).await;
     assert!(writes.iter().all(|write| write.verb != "delete"), "{writes:?}");

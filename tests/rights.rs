@@ -1,5 +1,5 @@
-//! `operator-host rbac`: with what it prints everything works, and without any one verb of it something does not,
-//! and the host says which.
+//! `operator-host rbac`: with the printed roles everything works; without any one verb of them something fails, and
+//! the host reports it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const ECHO: &str = "my-operator.dev/v1/Echo";
 const POD: &str = "v1/Pod";
 const SECRET: &str = "v1/Secret";
 
-/// A sample: its kind and name, its controller, and the kinds of children of which a stray one could be its own.
+/// A sample: its kind and name, its controller, and the kinds of children of which it could own a stray one.
 type Sample = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
 pub const SAMPLES: [Sample; 4] = [
@@ -37,7 +37,7 @@ pub const SAMPLES: [Sample; 4] = [
     ("fraim.co.jp/v1/Hello", "hello", "hello", &["apps/v1/Deployment"]),
 ];
 
-/// Runs `operator-host rbac`; what it printed, once it has succeeded.
+/// Runs `operator-host rbac` and returns its output; it must succeed.
 pub fn rbac(config: &Path, account: &str, more: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
         .args(["rbac", "--service-account", account, "--config"])
@@ -52,14 +52,14 @@ pub fn rbac(config: &Path, account: &str, more: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The deployed configuration for one namespace: with all its controllers, or with one.
+/// Returns the deployed configuration for one namespace, with one or all of its controllers.
 fn config(scenario: &Scenario, only: Option<&str>) -> PathBuf {
     let file = root().join("manifests/deploy/base/config/config.yaml");
     let text = std::fs::read_to_string(file).expect("the deployed configuration");
     let (head, controllers) = text.split_once("controllers:\n").expect("controllers");
     let plugins = root().join("plugins/target/plugins");
     let mut text = head.replace("../plugins", &plugins.display().to_string());
-    // The first leader waits as long as a lease lasts.
+    // The first leader waits for the duration of a lease.
     text.push_str("lease: {duration: 2s, renewDeadline: 1500ms, retryPeriod: 500ms}\n");
     text.push_str(&format!("namespaces: [{}]\ncontrollers:\n", scenario.namespace));
     for controller in controllers.split("  - name: ").skip(1) {
@@ -71,14 +71,14 @@ fn config(scenario: &Scenario, only: Option<&str>) -> PathBuf {
     scenario.file("config.yaml", text)
 }
 
-/// The roles and bindings for a scenario's host, whose account has the name of the namespace.
+/// Returns the roles and bindings for a scenario's host, whose account has the name of the namespace.
 fn roles(scenario: &Scenario, config: &Path) -> Vec<Value> {
     let account = format!("{0}/{0}", scenario.namespace);
     let list: Value = serde_json::from_str(&rbac(config, &account, &["-o", "json"])).expect("JSON");
     list["items"].as_array().expect("items").clone()
 }
 
-/// A host as a ServiceAccount with these roles.
+/// A host that runs as a ServiceAccount with these roles.
 struct Limited {
     scenario: Scenario,
     host: Host,
@@ -122,7 +122,7 @@ impl Limited {
         }
     }
 
-    /// Makes an object that a sample's parent owns and does not want.
+    /// Creates an object that a sample's parent owns and does not want.
     async fn stray(&self, parent: (&str, &str, &str), kind: &str) -> String {
         let (parent_kind, parent, controller) = parent;
         let (api_version, kind) = parent_kind
@@ -155,7 +155,7 @@ impl Limited {
         name
     }
 
-    /// The same pod is made anew twice, which is one Event and its repetition.
+    /// Recreates the same pod twice, which causes one Event and its repetition.
     async fn repeat_an_event(&self) {
         let pod = "hello-echo-pod-1";
         let mut last = None;
@@ -166,7 +166,7 @@ impl Limited {
         }
     }
 
-    /// A value of the generated Secret is lost, and drawn anew.
+    /// Removes a value of the generated Secret, which the host generates again.
     async fn lose_the_password(&self) {
         let name = "shop-db-root";
         self.scenario.until(SECRET, name, "made", |_| true).await;
@@ -175,7 +175,7 @@ impl Limited {
     }
 }
 
-/// Takes one verb on one resource out of all rules. A rule or a role without any is left empty.
+/// Removes one verb on one resource from all rules. A rule or a role without any is left empty.
 fn without(roles: &[Value], resource: &str, verb: &str) -> Vec<Value> {
     let mut roles = roles.to_vec();
     for role in &mut roles {
@@ -203,7 +203,7 @@ fn texts(list: &Value) -> Vec<String> {
     list.map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
-/// Every verb on every resource in the rules.
+/// Returns every verb on every resource in the rules.
 fn permissions(roles: &[Value]) -> BTreeSet<(String, String)> {
     let rules = roles
         .iter()
@@ -298,7 +298,7 @@ async fn everything_works(scenario: Scenario, config: &Path, roles: &[Value], ca
     nothing_was_forbidden_to(&account).await;
 }
 
-/// Looks through the shared cluster's audit log.
+/// Checks the shared cluster's audit log.
 async fn nothing_was_forbidden_to(user: &str) {
     let events = cluster().await.audit_events_about(user).expect("the audit log");
     let own: Vec<_> = events
@@ -319,7 +319,8 @@ async fn nothing_was_forbidden_to(user: &str) {
     assert!(refused.is_empty(), "{refused:#?}");
 }
 
-/// Does what needs this verb on this resource, and waits until the host says that it may not.
+/// Triggers an action that needs this verb on this resource, and waits until the host reports the missing
+/// permission.
 async fn one_is_missing(limited: &Limited, sample: Sample, resource: &str, verb: &str) {
     limited.create_samples(&[sample]).await;
     match (resource, verb) {

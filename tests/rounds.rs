@@ -1,4 +1,4 @@
-//! Plugins that are asked more than once in a pass, and answers that only the API server can refuse.
+//! Plugins that are called several times in a reconcile, and answers that only the API server can reject.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn a_cleanup_sees_what_it_made_before_its_status_is_written_and_is_asked_u
             p.data["status"]["seen"].is_array()
         })
         .await;
-    // The first status that the cleanup gives already knows of the child that the same pass made.
+    // The first status of the cleanup already contains the child that the same reconcile created.
     assert_eq!(puppet.data["status"]["seen"], json!(["a", "backup"]));
     scenario.puppet("p", spec(true)).await;
     scenario.until_gone(PUPPET, "p").await;
@@ -42,13 +42,13 @@ async fn a_plugin_that_wants_something_else_each_time_is_stopped_and_told_why() 
     let message = scenario.until_stalled("p", "PluginUnsettled").await;
     assert_says(&message, &["must not change by being done", "resource version"]);
     scenario.until_event("p", "Warning", "PluginUnsettled").await;
-    // It backs off: the host lives, and others are served.
+    // It backs off: the host is alive and serves other resources.
     scenario.puppet("q", json!({"response": {}})).await;
     scenario.until_ready("q").await;
     assert!(!host.log().contains("panicked"));
 }
 
-/// Regression: after four of them the plugin was said to want something else each time.
+/// Regression: after four iterations the plugin was reported to change its answer each time.
 #[tokio::test]
 async fn children_that_need_each_other_are_made_in_one_pass() {
     let scenario = Scenario::new("chain").await;
@@ -68,7 +68,7 @@ async fn children_that_need_each_other_are_made_in_one_pass() {
         json!(["a", "b", "c", "d", "e", "f", "g"])
     );
     assert!(!host.log().contains("something else"), "{}", host.log());
-    // One status, of one pass.
+    // One status, from one reconcile.
     let writes = scenario.all_writes(cluster().await).await;
     let statuses = writes.iter().filter(|write| {
         write
@@ -108,6 +108,6 @@ async fn a_plugin_that_wants_to_be_called_all_the_time_is_called_ten_times_a_sec
     scenario.puppet("p", spec).await;
     host.until_passes("eager/p", 1).await;
     let took = host.until_passes("eager/p", 7).await;
-    // Five whole waits lie between the first and the seventh pass.
+    // There are five full delays between the first and the seventh reconcile.
     assert!(took >= Duration::from_millis(500), "{took:?}");
 }

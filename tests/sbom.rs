@@ -1,4 +1,4 @@
-//! The list of what the image is made of, held against the lock file.
+//! Checks the list of the image's components against the lock file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -22,7 +22,7 @@ fn list(packages: &[&str]) -> (String, Value) {
     (text, document)
 }
 
-/// From `name version` of each crate to its checksum; our own have none.
+/// Returns the checksum of each crate by `name version`; our own crates have none.
 fn locked() -> BTreeMap<String, Option<String>> {
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
     let field = |package: &str, name: &str| {
@@ -88,7 +88,7 @@ fn the_list_names_the_crates_of_the_program_as_they_are_locked() {
     ] {
         assert!(names.contains(name), "{name} is in the program");
     }
-    // A macro, what only tests use, and what only plugins use.
+    // A macro, a dependency of the tests, and one of the plugins.
     for name in [
         "serde_derive",
         "wat",
@@ -99,7 +99,7 @@ fn the_list_names_the_crates_of_the_program_as_they_are_locked() {
         assert!(!names.contains(name), "{name} is not in the program");
     }
 
-    // Every reference means something that is there.
+    // Every reference refers to an existing component.
     let mut references: BTreeSet<&str> = components
         .iter()
         .map(|it| it["bom-ref"].as_str().unwrap())

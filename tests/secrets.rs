@@ -1,4 +1,4 @@
-//! Secrets whose values the host generates: once, never changed, seen by nobody.
+//! Secrets whose values the host generates once, never changes, and never shows.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn values(secret: &DynamicObject) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The API gives the values in base64; the alphabets here make them printable.
+/// Decodes the API's base64; the values are printable because of their alphabets.
 fn decoded(text: &str) -> String {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bits = String::new();
@@ -77,7 +77,7 @@ async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to()
         "{pin_value}"
     );
 
-    // Another length is no reason to draw again, and a key that is not named any more stays.
+    // A changed length does not cause a new value, and a key that is no longer named stays.
     scenario
         .puppet("p", spec(&[json!({"key": "password", "length": 30})]))
         .await;
@@ -104,7 +104,7 @@ async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to()
             "the log holds {value}"
         );
     }
-    // Data is not thrown away: the Secret outlives its parent and serves the next of that name.
+    // Data is not deleted: the Secret outlives its parent and is used by the next parent of that name.
     scenario.delete(PUPPET, "p").await;
     scenario.until_gone(PUPPET, "p").await;
     scenario.puppet("p", spec(&[password()])).await;
@@ -133,7 +133,8 @@ async fn values_that_somebody_else_chose_are_not_drawn_over_even_when_children_a
     );
 }
 
-/// Regression: a Secret that was made while Secrets were deleted kept its owner reference, and went with its parent.
+/// Regression: a Secret that was created while Secrets were not retained kept its owner reference, and was deleted
+/// with its parent.
 #[tokio::test]
 async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
     let scenario = Scenario::new("retention").await;
@@ -152,7 +153,7 @@ async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
     response["children"] = json!([service, config_map("a", ""), config_map("b", "")]);
     scenario.puppet("p", json!({"response": response})).await;
     scenario.until_ready("p").await;
-    // One that the plugin names, one that it only keeps.
+    // One that the plugin names, and one that it only keeps.
     response["children"] = json!([service, config_map("a", "")]);
     response["keep"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "b"}]);
     scenario.puppet("p", json!({"response": response})).await;
@@ -180,7 +181,8 @@ async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
     scenario.until_ready("p").await;
     assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), password);
 
-    // The other way an owner reference is what proves a child, so what has only marks is to be adopted.
+    // In the other direction an owner reference proves a child, so a Secret that has only the label and annotations
+    // needs adoption.
     with("delete");
     let message = scenario.until_stalled("p", "ChildRefused").await;
     assert_says(

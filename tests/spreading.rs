@@ -27,7 +27,7 @@ const OTHERS: &str = "\
 ";
 const CONTROLLERS: [&str; 4] = ["echo", "hello", "myapp", "puppet"];
 
-/// Who holds the Lease of each controller, by the replica's name.
+/// Returns the holder of each controller's Lease, by the replica's name.
 async fn holders(scenario: &Scenario) -> BTreeMap<String, String> {
     let leases = scenario.api("coordination.k8s.io/v1/Lease");
     let list = leases.list(&ListParams::default()).await.expect("Leases");
@@ -43,7 +43,7 @@ async fn holders(scenario: &Scenario) -> BTreeMap<String, String> {
     held.collect()
 }
 
-/// Waits until the controllers are shared by these replicas, each with so many.
+/// Waits until these replicas share the controllers in this distribution.
 async fn until_shared(scenario: &Scenario, replicas: &[&str], shares: &[usize]) -> BTreeMap<String, String> {
     let start = Instant::now();
     loop {
@@ -79,7 +79,7 @@ async fn replicas_share_the_controllers_evenly_and_take_over_those_of_a_lost_one
     hosts.insert("b", scenario.start_named("b", &config));
     until_shared(&scenario, &["a", "b"], &[2, 2]).await;
     hosts.insert("c", scenario.start_named("c", &config));
-    // Who has not compiled a plugin yet takes nothing over, and that is not what is measured.
+    // A replica that has not compiled its plugins yet takes over nothing, which is not measured here.
     for host in hosts.values() {
         for name in CONTROLLERS {
             let name = format!("\"controller\":\"{name}\"");
@@ -88,7 +88,7 @@ async fn replicas_share_the_controllers_evenly_and_take_over_those_of_a_lost_one
     }
     let holders = until_shared(&scenario, &["a", "b", "c"], &[1, 1, 2]).await;
 
-    // Each says of itself what it leads.
+    // Each replica reports what it leads.
     for (name, host) in &hosts {
         let ready = get(host, "/readyz?verbose").await.1;
         let metrics = get(host, "/metrics").await.1;
@@ -105,7 +105,7 @@ async fn replicas_share_the_controllers_evenly_and_take_over_those_of_a_lost_one
             );
         }
     }
-    // What is settled stays so.
+    // The distribution is stable.
     let before = versions(&scenario).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(versions(&scenario).await, before, "leases moved between replicas");
@@ -146,7 +146,7 @@ async fn replicas_share_the_controllers_evenly_and_take_over_those_of_a_lost_one
     assert_eq!(ended.await.unwrap().code(), Some(0));
     work("one").await;
 
-    // Of the replicas that are gone nothing is left.
+    // Nothing is left of the stopped replicas.
     let replicas = async || {
         let names = scenario.names("coordination.k8s.io/v1/Lease").await;
         names
@@ -162,7 +162,7 @@ async fn replicas_share_the_controllers_evenly_and_take_over_those_of_a_lost_one
     assert!(scenario.get(PUPPET, "p").await.is_some());
 }
 
-/// How often each Lease changed hands.
+/// Returns how often each Lease changed its holder.
 async fn versions(scenario: &Scenario) -> BTreeSet<String> {
     let leases = scenario.api("coordination.k8s.io/v1/Lease");
     let list = leases.list(&ListParams::default()).await.expect("Leases");
@@ -184,7 +184,7 @@ async fn versions(scenario: &Scenario) -> BTreeSet<String> {
         .collect()
 }
 
-/// Regression: a replica whose plugin could not be used took controllers as if it could.
+/// Regression: a replica whose plugin could not be used took controllers nevertheless.
 #[tokio::test]
 async fn a_replica_without_the_plugin_leads_only_until_another_has_it() {
     let scenario = Scenario::new("not-warm").await;
@@ -195,7 +195,7 @@ async fn a_replica_without_the_plugin_leads_only_until_another_has_it() {
         &controller("puppet.wasm", ""),
     );
     let text = std::fs::read_to_string(&config).unwrap();
-    // The one has a broken file, the other the real one.
+    // One replica has a broken file, the other the real one.
     let broken = scenario.folder.path().join("broken");
     std::fs::create_dir(&broken).unwrap();
     std::fs::write(broken.join("puppet.wasm"), "not WebAssembly").unwrap();
@@ -207,7 +207,7 @@ async fn a_replica_without_the_plugin_leads_only_until_another_has_it() {
     let _without = scenario.start_named("without", &without);
     let child = json!({"response": {"children": [config_map("p", "one")]}});
     scenario.puppet("p", child).await;
-    // Nobody has it: somebody says so.
+    // No replica leads it, and one of them reports that.
     scenario.until_stalled("p", "PluginNotLoaded").await;
     assert_eq!(holders(&scenario).await["puppet"], "without");
     let _with = scenario.start_named("with", &config);

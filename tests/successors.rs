@@ -1,4 +1,4 @@
-//! A parent is deleted and another one has its name at once; parents are changed while they are reconciled.
+//! A parent is deleted and recreated at once; parents change while they are reconciled.
 
 use control_plane::Options;
 use serde_json::json;
@@ -18,7 +18,7 @@ async fn a_parent_made_anew_under_its_name_gets_children_of_its_own() {
         scenario.delete(ECHO, "e").await;
         apply(&scenario, "e", replicas).await;
     }
-    // Pods of the first two are collected, the third's are made; none has a Warning.
+    // The pods of the first two are collected, the third's are created; none has a Warning.
     scenario
         .until(POD, "e-pod-0", "another pod", |pod| {
             pod.metadata.uid != first.metadata.uid
@@ -33,14 +33,14 @@ async fn a_parent_made_anew_under_its_name_gets_children_of_its_own() {
     assert!(others.is_empty(), "{others:#?}");
 }
 
-/// Regression: a change of the spec just before the write of a status was taken for that write's echo.
+/// Regression: a change of the spec just before a status write was treated as that write.
 #[tokio::test]
 async fn a_change_while_the_status_is_written_is_never_lost() {
     let scenario = Scenario::new("racing").await;
     let _host = scenario.start(CONTROLLER);
     apply_many(&scenario, "r", 10, 1).await;
     until_pods(&scenario, 5).await;
-    // Each pod that becomes Ready has a status written, and changes come all the time.
+    // Each pod that becomes Ready causes a status write, while the spec changes continuously.
     for replicas in [3, 1, 4, 2, 5, 3] {
         for i in 0..10 {
             let patch = json!({ "spec": { "replicas": replicas } });
@@ -50,10 +50,11 @@ async fn a_change_while_the_status_is_written_is_never_lost() {
     until_exact(&scenario).await;
 }
 
-/// Regression: on Kubernetes 1.36 the garbage collector can take a dead owner for alive when the API server was away.
+/// Regression: on Kubernetes 1.36 the garbage collector can take a deleted owner for an existing one after an
+/// outage of the API server.
 #[tokio::test]
 async fn what_the_garbage_collector_leaves_is_deleted_by_the_host() {
-    // No garbage collector at all.
+    // Without a garbage collector.
     let cluster = own_cluster(Options {
         controller_manager: false,
         ..Options::default()
@@ -71,7 +72,7 @@ async fn what_the_garbage_collector_leaves_is_deleted_by_the_host() {
     apply(&scenario, "again", 1).await;
     host.kill();
     scenario.delete(ECHO, "while-away").await;
-    // What only refers to such an owner, and is not marked as the controller's, is none of its business.
+    // An object that only refers to such an owner, without the controller's label, is left alone.
     let mut foreign = copy.clone();
     foreign.metadata.name = Some("foreign".into());
     foreign.metadata.labels = None;

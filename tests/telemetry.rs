@@ -1,4 +1,4 @@
-//! What the host tells a collector, over the wire, and what its health port says.
+//! What the host exports to a collector, and what its health port returns.
 
 mod collector;
 mod faults;
@@ -31,7 +31,7 @@ fn is_ready(object: &DynamicObject) -> bool {
     object.data["status"]["isReady"] == true
 }
 
-/// A host that exports to `endpoint`, often.
+/// Starts a host that exports to `endpoint` at short intervals.
 fn exporting(scenario: &Scenario, endpoint: &str, more: &[(&str, &str)]) -> Host {
     let mut environment = vec![
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
@@ -43,7 +43,7 @@ fn exporting(scenario: &Scenario, endpoint: &str, more: &[(&str, &str)]) -> Host
     scenario.start_in(&scenario.config(CONTROLLER), &[], &environment)
 }
 
-/// The host's health port.
+/// Returns the host's health port.
 pub async fn port(host: &Host) -> u16 {
     let line = host.until_log(&["serving health and metrics"]).await;
     let address = line.split("127.0.0.1:").nth(1).expect("an address");
@@ -51,12 +51,12 @@ pub async fn port(host: &Host) -> u16 {
     port.parse().unwrap()
 }
 
-/// GET of a path on the host's health port: the status code and the body.
+/// Sends a GET to the host's health port, and returns the status code and the body.
 pub async fn get(host: &Host, path: &str) -> (u16, String) {
     get_from(port(host).await, path).await
 }
 
-/// Waits until `/readyz?verbose` does not say these words any more.
+/// Waits until `/readyz?verbose` no longer contains these words.
 pub async fn until_ready_is_without(host: &Host, words: &str) {
     let start = std::time::Instant::now();
     loop {
@@ -72,10 +72,10 @@ pub async fn until_ready_is_without(host: &Host, words: &str) {
     }
 }
 
-/// GET of a path on a port of this machine.
+/// Sends a GET to a port of this machine.
 async fn get_from(port: u16, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    // HTTP/1.0, so that the body comes in one piece and ends with the connection.
+    // HTTP/1.0, so that the body is not chunked and ends with the connection.
     let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -100,12 +100,12 @@ fn children<'a>(spans: &'a [Span], parent: &Span, name: &str) -> Vec<&'a Span> {
 async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&str, &str)]) {
     let scenario = Scenario::new(name).await;
     let host = exporting(&scenario, &collector.endpoint(), more);
-    // What is there when a controller starts is looked at as in a resync.
+    // Objects that exist when a controller starts are reconciled as in a resync.
     host.until_log(&["controller started"]).await;
     let created = scenario.apply(&echo("e", 2)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
 
-    // The pass that made the pods.
+    // The reconcile that created the pods.
     let (root, spans) = collector
         .until_spans("a pass with two applies and a status", |spans| {
             let root = spans.iter().find(|span| {
@@ -141,7 +141,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
         [("Pod".into(), "e-pod-0".into()), ("Pod".into(), "e-pod-1".into())]
     );
 
-    // Once to learn what is wanted, once to see what came of it.
+    // Once for the desired state, and once for its result.
     let calls = children(&spans, &root, "plugin");
     assert_eq!(calls.len(), 2, "{calls:?}");
     for call in calls {
@@ -159,7 +159,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
         }
     }
 
-    // A pod's change leads to a pass of its own, which points back.
+    // A pod's change causes another reconcile, with a link to this one.
     collector
         .until_spans("a later pass that links to the first", |spans| {
             spans
@@ -169,7 +169,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
         })
         .await;
 
-    // The log of the pass, and the Event about it, name the same trace.
+    // The log of the reconcile and its Event contain the same trace ID.
     let trace = hex(&root.trace_id);
     let line: Value = serde_json::from_str(&host.until_log(&[&trace, "created Pod"]).await).unwrap();
     assert_eq!(line["trace_id"], trace);
@@ -198,7 +198,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
             .all(|team| team.as_deref() == Some("blue"))
     );
 
-    // What was counted is what the API server saw.
+    // The counters match the API server's audit log.
     let labels = [("controller", "echo"), ("kind", "Pod")];
     assert_eq!(
         collector
@@ -283,7 +283,7 @@ async fn a_collector_that_refuses_costs_no_reconcile_and_is_said_once() {
 #[tokio::test]
 async fn a_collector_that_is_away_or_silent_does_not_hold_up_the_end() {
     let scenario = Scenario::new("trace-away").await;
-    // It takes connections and never answers.
+    // It accepts connections and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
     let host = exporting(&scenario, &endpoint, &[]);
@@ -321,9 +321,9 @@ async fn the_health_port_says_what_is_ready_and_why_not() {
     ] {
         assert!(body.contains(check), "{check:?} is not in {body}");
     }
-    // The plugin of the second controller is made for another kind.
+    // The plugin of the second controller is built for another kind.
     host.until_log(&["cannot be used", "it reconciles"]).await;
-    // It takes nothing away from the others: the host is ready, and says what is not.
+    // The others are not affected: the host is ready, and reports the controller that is not.
     assert_eq!(get(&host, "/readyz").await, (200, "ok".into()));
     let (status, body) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{body}");

@@ -1,4 +1,4 @@
-//! Tenants of one host: what somebody does in one namespace is nothing to the parents of another.
+//! Tenants of one host: actions in one namespace do not affect the parents of another.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::echoes::{ECHO, POD, apply, until_exact};
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
 use crate::support::{LIMITED, Scenario, cluster};
 
-/// A configuration of `tenant` that watches `other`, too.
+/// Returns a configuration of `tenant` that also watches `other`.
 fn config_of_both(tenant: &Scenario, other: &Scenario, controllers: &str) -> PathBuf {
     let text = std::fs::read_to_string(tenant.config(controllers)).unwrap();
     let one = format!("namespaces: [{}]", tenant.namespace);
@@ -21,7 +21,7 @@ fn config_of_both(tenant: &Scenario, other: &Scenario, controllers: &str) -> Pat
     tenant.file("config.yaml", text.replace(&one, &both))
 }
 
-/// A pod as somebody forges it who has read the marks off one of the host's own.
+/// Returns a forged pod with the label and annotations of the host's own pods.
 fn forged(name: &str, parent: &str, owners: &Value) -> String {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -43,12 +43,12 @@ async fn evict(scenario: &Scenario, pod: &str) {
     api.patch_status(pod, &params, &status).await.expect("a status");
 }
 
-/// Regression: such a pod counted as a retained child of `forged-tenant/web`, so that Echo saw that its own pod had
-/// ended, and left that out for the host to delete.
+/// Regression: such a pod counted as a retained child of `forged-tenant/web`, so Echo saw its own pod as ended and
+/// left it out, and the host deleted it.
 #[tokio::test]
 async fn what_is_forged_in_another_namespace_is_no_child() {
     let tenant = Scenario::new("forged-tenant").await;
-    // Sorts first, so that a look-up by name alone finds what is there.
+    // Its name sorts first, so that a lookup by name alone would find its objects.
     let attacker = Scenario::new("forged-attacker").await;
     let _host = tenant.start_with(&config_of_both(&tenant, &attacker, CONTROLLER), &[]);
     apply(&tenant, "web", 2).await;
@@ -66,7 +66,7 @@ async fn what_is_forged_in_another_namespace_is_no_child() {
         attacker.apply(&forged(name, parent, &owners)).await;
     }
     evict(&attacker, "web-pod-0").await;
-    // Each change is a pass that sees what the caches hold by then.
+    // Each change causes a reconcile with the current caches.
     for replicas in [3, 2, 3] {
         apply(&tenant, "web", replicas).await;
         until_exact(&tenant).await;
@@ -78,8 +78,8 @@ async fn what_is_forged_in_another_namespace_is_no_child() {
     );
 }
 
-/// The same within one namespace: what is deleted with its parent is proved by its owner reference, and a pod that only
-/// carries the marks is what somebody else made.
+/// The same within one namespace: an owner reference proves a child that is deleted with its parent, and a pod that
+/// only has the label and annotations is somebody else's.
 #[tokio::test]
 async fn marks_alone_make_no_child_of_a_kind_that_is_not_retained() {
     let scenario = Scenario::new("forged-marks").await;
@@ -116,7 +116,7 @@ fn generates(name: &str) -> Value {
     }})
 }
 
-/// A Secret with the marks of one that was generated for a puppet, and a value that its maker knows.
+/// Creates a Secret with the label and annotations of one generated for a puppet, and with a known value.
 async fn plant(scenario: &Scenario, name: &str, parent: &str) -> DynamicObject {
     let parent = format!("{}/{parent}", scenario.namespace);
     let planted = json!({
@@ -135,7 +135,7 @@ fn is_proved(secret: &DynamicObject) -> bool {
     secret.annotations().contains_key(PROOF)
 }
 
-/// Regression: whoever could create a Secret could choose the password of a database that was yet to come.
+/// Regression: anyone who could create a Secret could choose the password of a future database.
 #[tokio::test]
 async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
     let scenario = Scenario::new("planted").await;
@@ -160,7 +160,7 @@ async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
     let drawn = scenario.until(SECRET, "s", "generated", is_proved).await;
     assert_ne!(drawn.data["data"]["password"], first.data["data"]["password"]);
     scenario.until_ready("p").await;
-    // Who may change the parent may decide; the UID says that this very Secret is meant.
+    // Anyone who may change the parent may accept it; the UID identifies this Secret.
     let accept = json!({"metadata": {"annotations": {
         "operator-host.dev/accept-secrets": second.metadata.uid,
     }}});
@@ -175,7 +175,7 @@ async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
         .await;
 }
 
-/// Also what one host has proved is proved for another: the key is made once, by whoever is first.
+/// A Secret that one host has proved is proved for another, too: the first host creates the key.
 #[tokio::test]
 async fn hosts_that_need_the_key_at_the_same_time_share_one_and_need_it_again_after_a_restart() {
     let home = Scenario::new("key-home").await;
@@ -196,7 +196,7 @@ async fn hosts_that_need_the_key_at_the_same_time_share_one_and_need_it_again_af
     }
     let key = home.get(SECRET, KEY).await.expect("the key");
     assert_eq!(key.data["immutable"], true);
-    // The other host, after a restart, for a parent that is made again.
+    // The other host, after a restart, for a recreated parent.
     let [first, _] = &tenants;
     first.delete(PUPPET, "p").await;
     let host = start(first);
@@ -205,7 +205,7 @@ async fn hosts_that_need_the_key_at_the_same_time_share_one_and_need_it_again_af
     first.until_ready("p").await;
     let now = first.get(SECRET, "s").await.unwrap();
     assert_eq!(now.data["data"], proofs[0].data["data"]);
-    // Without the key nothing is proved: it is refused by name, and nothing is drawn over it.
+    // Without the key nothing is proved: the Secret is refused by name, and no value is replaced.
     assert_eq!(host.stop().await.code(), Some(0));
     home.delete(SECRET, KEY).await;
     let _host = start(first);

@@ -1,10 +1,10 @@
-//! The threat model names tests that show what it says: they must be there.
+//! The threat model names tests that demonstrate its claims; they must exist.
 
 use std::fs;
 
 use crate::support::root;
 
-/// The texts between backquotes.
+/// Returns the texts between backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::support::root;
 
-/// What stands before a reason in the sources, without white space.
+/// The code that precedes a reason in the sources, without white space.
 const BEFORE: [&str; 9] = [
     "stalled(\"",
     "reconciling(\"",
@@ -19,7 +19,7 @@ const BEFORE: [&str; 9] = [
     "unwrap_or(\"",
 ];
 
-/// A word in CamelCase.
+/// Reports whether a word is in CamelCase.
 fn is_reason(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_uppercase())
         && word.contains(|c: char| c.is_ascii_lowercase())
@@ -45,7 +45,7 @@ fn written() -> BTreeSet<String> {
     sources(&root().join("host/src"), &mut texts);
     let mut reasons = BTreeSet::new();
     for text in &texts {
-        // The classes of failed calls have their reasons in one table.
+        // The reasons for the classes of failed calls are in one table.
         let table = text.contains("fault(class:Class)").then_some("=>\"");
         for before in BEFORE.into_iter().chain(table) {
             let words = text

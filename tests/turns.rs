@@ -1,5 +1,5 @@
-//! When a resource is looked at again: pause, requeue, failures that wait for a change and failures that are
-//! tried again.
+//! When a resource is reconciled again: pause, requeue, failures that wait for a change and failures that are
+//! retried.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_
     let drifted = scenario
         .patch(CONFIG_MAP, "a", json!({"data": {"text": "user"}}))
         .await;
-    // The new generation has been looked at when the pause is said of it; all else is said of the one before.
+    // The `Paused` condition is of the new generation; everything else is of the previous one.
     let generation = |of: &serde_json::Value| of["observedGeneration"].as_i64();
     let seen = |p: &DynamicObject| {
         condition(p, "Paused").is_some_and(|paused| generation(paused) == p.metadata.generation)
@@ -66,7 +66,7 @@ async fn a_requeue_comes_after_its_time_and_again_and_again() {
         .await;
     host.until_passes("requeue/p", 1).await;
     let took = host.until_passes("requeue/p", 5).await;
-    // At least three whole waits lie between the first and the fifth pass.
+    // There are at least three full delays between the first and the fifth reconcile.
     assert!(took >= Duration::from_millis(800), "{took:?}");
 }
 
@@ -93,7 +93,7 @@ async fn an_invalid_spec_is_not_tried_again_until_it_changes() {
         .await;
     scenario.until_stalled("no-reason", "InvalidSpec").await;
     let before = host.passes("invalid/p");
-    // Another resource is tried again and again meanwhile; by then this one would have been too.
+    // Meanwhile another resource is retried repeatedly; this one would have been, too.
     scenario
         .puppet("other", json!({"failure": {"retry": {"message": "not yet"}}}))
         .await;
@@ -118,7 +118,7 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
     host.until_passes("retry/p", 2).await;
     let early = host.until_passes("retry/p", 3).await;
     host.until_passes("retry/p", 4).await;
-    // 800 ms, less a quarter at the most.
+    // 800 ms, minus at most a quarter.
     let late = host.until_passes("retry/p", 5).await;
     assert!(
         late > early && late >= Duration::from_millis(500),
@@ -128,7 +128,7 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
     let puppet = scenario.until_ready("p").await;
     assert!(condition(&puppet, "Reconciling").is_none());
 
-    // After a success it starts from the beginning; here the plugin says when.
+    // After a success the back-off restarts; here the plugin sets the delay.
     scenario
         .puppet(
             "q",
@@ -190,7 +190,7 @@ async fn a_pass_is_one_event_and_the_plugin_adds_its_own_events_and_conditions()
         .list(&Default::default())
         .await
         .unwrap();
-    // Each names the version of the plugin that it comes from.
+    // Each contains the plugin version that it comes from.
     let child = scenario.get(CONFIG_MAP, "b").await.unwrap();
     let digest = "operator-host.dev/plugin-digest";
     let of = |object: &DynamicObject| object.metadata.annotations.as_ref()?.get(digest).cloned();

@@ -1,4 +1,4 @@
-//! `operator-host uninstall`: no parent waits for a host that is gone.
+//! `operator-host uninstall`: no parent waits for a host that is no longer there.
 
 use std::process::{Command, Output};
 
@@ -61,7 +61,7 @@ async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left(
         scenario.until_ready(name).await;
     }
     assert_eq!(host.stop().await.code(), Some(0));
-    // Somebody else's, with this controller's label: it is no child.
+    // Somebody else's object with this controller's label is not a child.
     let marks = json!({ "operator-host.dev/controller": "puppet" });
     for kind in ["ConfigMap", "Secret"] {
         let forged =
@@ -72,7 +72,7 @@ async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left(
     let others = ["operator-host.dev/old", "example.com/theirs"];
     let patch = json!({ "metadata": { "finalizers": [FINALIZER, others[0], others[1]] } });
     scenario.patch(PUPPET, "a", patch).await;
-    // Deleted after the host went: it waits for nobody.
+    // Deleted after the host has ended: nothing blocks it.
     scenario.delete(PUPPET, "b").await;
     assert_eq!(finalizers(&scenario, "b").await, [FINALIZER]);
 
@@ -85,7 +85,7 @@ async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left(
         [FINALIZER, others[0], others[1]]
     );
 
-    // The plugins' folder may be gone as well.
+    // The plugins' folder may have been deleted as well.
     let file = scenario.folder.path().join("config.yaml");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("plugins: ", "plugins: /nonexistent")).unwrap();

@@ -1,5 +1,5 @@
-//! A child kind that is served in two versions, both under `children`: its objects are one, whichever version they are
-//! seen in.
+//! A child kind that is served in two versions, both listed under `children`: each object counts once, in whichever
+//! version it is seen.
 
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::puppet::{PUPPET, controller};
 use crate::support::{Scenario, cluster, install};
 
-/// A kind with two served versions, by a name of the test's own.
+/// Returns a kind with two served versions, with the test's own name.
 fn definition(kind: &str) -> String {
     let plural = format!("{}s", kind.to_lowercase());
     let version = |name: &str, storage: bool| {
@@ -50,7 +50,7 @@ fn sees(names: &[&str], version: &str) -> impl Fn(&DynamicObject) -> bool + use<
     move |puppet| puppet.data["status"]["names"] == names && puppet.data["status"]["seen"] == seen
 }
 
-/// Regression: the copy seen in the other version counted as unwanted, so what was made was deleted at once.
+/// Regression: the copy seen in the other version counted as unwanted, so new children were deleted at once.
 #[tokio::test]
 async fn children_in_two_versions_are_made_once_migrated_in_place_and_deleted_once() {
     let scenario = Scenario::new("two-versions").await;
@@ -72,7 +72,7 @@ async fn children_in_two_versions_are_made_once_migrated_in_place_and_deleted_on
     };
     let uid = async |name: &str| scenario.get(v1, name).await.unwrap().metadata.uid.unwrap();
 
-    // One that is made while the controller starts may be told twice: by the list, and by the watch.
+    // An object that is created while the controller starts may be delivered twice: by the list, and by the watch.
     scenario.puppet("first", spec(&[])).await;
     scenario.until_ready("first").await;
     scenario.puppet("p", spec(&make("v1"))).await;
@@ -80,14 +80,14 @@ async fn children_in_two_versions_are_made_once_migrated_in_place_and_deleted_on
         .until(PUPPET, "p", "two children in v1", sees(&["a", "b"], "v1"))
         .await;
     let made = [uid("a").await, uid("b").await];
-    // Children are applied side by side, in no order.
+    // Children are applied concurrently, in no particular order.
     assert_eq!(sorted(writes().await), ["patch a", "patch b"]);
 
     scenario.puppet("p", spec(&make("v2"))).await;
     scenario
         .until(PUPPET, "p", "two children in v2", sees(&["a", "b"], "v2"))
         .await;
-    // Each change is seen in both versions, and is an echo in both.
+    // Each change is seen in both versions, and recognized as an own write in both.
     host.until_passes("two-versions/p", 2).await;
     scenario.puppet("q", spec(&[])).await;
     scenario.until_ready("q").await;
@@ -102,7 +102,7 @@ async fn children_in_two_versions_are_made_once_migrated_in_place_and_deleted_on
     );
     assert_eq!(host.passes("two-versions/p"), 2, "{}", scenario.log_tail());
 
-    // What is kept by another version's name is kept.
+    // A child is kept, even if it is named in another version.
     let keep = json!({"apiVersion": "versions.operator-host.dev/v1", "kind": "Gadget", "name": "b"});
     scenario
         .puppet(

@@ -1,4 +1,4 @@
-//! Volumes that are full, or go away: each in a mount namespace of the host's own.
+//! Volumes that are full or disappear, each in the host's own mount namespace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::puppet::{assert_says, controller};
 use crate::support::{Host, Scenario, plugin};
 use crate::telemetry::{get, until_ready_is_without};
 
-/// Whether this machine lets us mount; says so when it does not.
+/// Reports whether this machine allows mounts, and prints a note if not.
 fn may_mount(scenario: &Scenario) -> bool {
     let folder = scenario.folder.path();
     let mount = format!("mount -t tmpfs -o size=64k tmpfs {}", folder.display());
@@ -27,13 +27,13 @@ fn folder(scenario: &Scenario, name: &str) -> PathBuf {
     folder
 }
 
-/// A folder as the host sees it.
+/// Returns the path of a folder as the host sees it.
 fn seen_by(host: &Host, folder: &Path) -> PathBuf {
     let root = PathBuf::from(format!("/proc/{}/root", host.process().id()));
     root.join(folder.strip_prefix("/").unwrap())
 }
 
-/// Does something in the host's mount namespace.
+/// Runs a script in the host's mount namespace.
 fn within(host: &Host, script: &str) -> Output {
     let id = host.process().id().to_string();
     let output = Command::new("nsenter")
@@ -79,7 +79,7 @@ async fn a_disk_with_no_room_for_compiled_code_costs_only_that() {
     let cache = folder(&scenario, "cache");
     let path = cache.display().to_string();
     let config = scenario.config(CONTROLLER);
-    // Half of the volume would be enough for the code, but something else is there.
+    // Half of the volume would be enough for the code, but another file is there.
     let small = format!("mount -t tmpfs -o size=8m tmpfs {path}\nhead -c 8323072 /dev/zero >{path}/other");
     let host = scenario.start_after(&small, &config, &["--cache-dir", &path]);
     until_echo_is_ready(&scenario).await;
@@ -108,7 +108,7 @@ async fn code_that_is_not_used_makes_room_for_new_code() {
     let cache = folder(&scenario, "cache");
     let path = cache.display().to_string();
     let argument = ["--cache-dir", path.as_str()];
-    // How much each takes.
+    // The size of each.
     let config = scenario.config(&format!("{CONTROLLER}{}", controller("puppet.wasm", "")));
     let host = scenario.start_after("true", &config, &argument);
     let code = |folder: &Path| -> Vec<PathBuf> {
@@ -127,7 +127,7 @@ async fn code_that_is_not_used_makes_room_for_new_code() {
     let (small, large) = (*sizes.iter().min().unwrap(), *sizes.iter().max().unwrap());
     fs::remove_dir_all(cache.join("compiled-v1")).unwrap();
 
-    // Half of the volume would be enough for both, but something else leaves room for the larger one only.
+    // Half of the volume would be enough for both, but another file leaves room for only the larger one.
     let other = large + 2 * small;
     let size = other + large + small / 2;
     let mount =

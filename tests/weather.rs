@@ -1,5 +1,5 @@
-//! Between the host and the API server stands a proxy that refuses, is silent, or lets only some through: what passes by
-//! itself costs nothing, and what is broken stops what needs it and nothing else.
+//! A proxy between the host and the API server refuses requests, is silent, or forwards only some: transient errors
+//! have no consequences, and a permanent one affects only what depends on it.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::echoes::{ECHO, POD, apply, apply_many, until_exact, until_pods};
 use crate::puppet::{PUPPET, assert_says, config_map, controller};
 use crate::support::{LIMIT, Scenario, cluster, condition, own_cluster};
 
-/// A scenario whose hosts reach the shared cluster through a proxy.
+/// Creates a scenario whose hosts reach the shared cluster through a proxy.
 async fn behind_a_proxy(name: &str) -> (Scenario, Proxy) {
     let proxy = Proxy::start(&cluster().await.kubeconfig())
         .await
@@ -36,8 +36,8 @@ fn lists(seen: &[Seen]) -> Vec<&str> {
         .collect()
 }
 
-/// Regression: after 3.5 s each watch gave up its position, all parents got a condition and an Event, and when the server
-/// had time again everything was listed and written once more.
+/// Regression: after 3.5 s each watch gave up its position, all parents got a condition and an Event, and once the
+/// server had recovered, everything was listed and written again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_seconds_of_refusals_cost_no_list_no_status_and_no_event() {
     let options = Options {
@@ -65,10 +65,10 @@ async fn ten_seconds_of_refusals_cost_no_list_no_status_and_no_event() {
     let before = statuses().await;
     let _ = proxy.take_seen();
 
-    // Half of the time with the header of an API server, half as a load balancer does it.
+    // Half of the time with the header of an API server, half like a load balancer.
     for (status, retry_after) in [(429, Some(1)), (503, None)] {
         proxy.set_mode(Mode::Refuse { status, retry_after });
-        // What is waited for is the outage itself. There is something to do in it.
+        // Wait for the outage itself, with work to do during it.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let params = kube::api::DeleteParams::default();
         scenario
@@ -99,13 +99,13 @@ async fn ten_seconds_of_refusals_cost_no_list_no_status_and_no_event() {
         [""; 0],
         "each watch goes on where it was"
     );
-    // The pods that were made again change the status of their parent, there and back; nobody else has news.
+    // The recreated pods change the status of their parent twice; no other parent changes.
     let written = statuses().await - before;
     assert!(written <= 4, "{written} statuses were written");
     assert!(!host.log().contains("cannot watch"), "{}", scenario.log_tail());
 }
 
-/// Regression: a Role that was lost in one namespace stopped every parent in all the others.
+/// Regression: losing a Role in one namespace stopped every parent in all others.
 #[tokio::test]
 async fn a_namespace_that_cannot_be_watched_stops_no_other() {
     let (scenario, proxy) = behind_a_proxy("good").await;
@@ -124,7 +124,7 @@ async fn a_namespace_that_cannot_be_watched_stops_no_other() {
         .await;
     apply(&scenario, "e", 2).await;
     until_exact(&scenario).await;
-    // What it could not see it does not touch, and it sees it as soon as it may.
+    // It does not touch objects that it cannot see, and sees them as soon as it is allowed to.
     let there = Api::<kube::core::DynamicObject>::namespaced_with(
         scenario.client.clone(),
         "bad",
@@ -156,7 +156,7 @@ fn pod_template(name: &str) -> serde_json::Value {
         "template": {"spec": {"containers": [{"name": "main", "image": "main:1"}]}}})
 }
 
-/// Regression: a kind whose watch failed stopped all parents, those without such a child, too.
+/// Regression: a failing watch of one kind stopped all parents, including those without such a child.
 #[tokio::test]
 async fn a_kind_that_cannot_be_watched_stops_who_has_or_wants_it_and_nobody_else() {
     let (scenario, proxy) = behind_a_proxy("one-kind").await;
@@ -192,7 +192,7 @@ async fn a_kind_that_cannot_be_watched_stops_who_has_or_wants_it_and_nobody_else
     }
 }
 
-/// Regression: the watch of the parents themselves could fail without a word on them.
+/// Regression: a failing watch of the parents themselves was not reported on them.
 #[tokio::test]
 async fn parents_whose_own_watch_fails_say_so() {
     let (scenario, proxy) = behind_a_proxy("own-watch").await;
@@ -213,7 +213,8 @@ async fn parents_whose_own_watch_fails_say_so() {
         .await;
 }
 
-/// Regression: deletions went one after the other, each tried to its end against a server that refused them all.
+/// Regression: deletions ran one after the other, each retried until its end against a server that refused them
+/// all.
 #[tokio::test]
 async fn deletions_run_side_by_side_and_stop_when_the_server_has_no_time() {
     let (scenario, proxy) = behind_a_proxy("pruned").await;
@@ -254,7 +255,7 @@ async fn deletions_run_side_by_side_and_stop_when_the_server_has_no_time() {
         .filter(|seen| seen.method == "DELETE")
         .map(|seen| seen.at)
         .collect();
-    // Each takes a second: one after the other they would come eleven seconds apart.
+    // Each takes a second: sequentially, the last would arrive eleven seconds after the first.
     assert!(
         times[11] - times[0] < Duration::from_secs(8),
         "{:?}",

@@ -1,4 +1,4 @@
-//! The API server asks the host before it writes a resource.
+//! The API server calls the host before it writes a resource.
 
 pub(crate) mod callers;
 mod slow;
@@ -16,7 +16,7 @@ use crate::puppet::{PUPPET, assert_says, config_map, controller};
 use crate::support::{Host, LIMIT, Scenario, resource};
 use crate::telemetry::get;
 
-/// A certificate authority and what it signs, in a folder.
+/// A certificate authority with the certificates that it signs, in a folder.
 pub(crate) struct Authority(PathBuf);
 
 fn openssl(folder: &Path, arguments: &[&str]) {
@@ -50,7 +50,7 @@ impl Authority {
         Self(folder)
     }
 
-    /// A certificate for the host; with negative days it has expired.
+    /// Signs a certificate for the host; with negative days it has expired.
     pub(crate) fn sign(&self, days: &str) -> (Vec<u8>, Vec<u8>) {
         let folder = &self.0;
         openssl(
@@ -88,14 +88,14 @@ fn configuration(scenario: &Scenario) -> PathBuf {
     scenario.config_with(top, &controller("puppet.wasm", "limits: {deadline: 20s}"))
 }
 
-/// Whether this API server can be told what not to send to a webhook.
+/// Reports whether this API server supports `matchConditions`.
 async fn knows_match_conditions(scenario: &Scenario) -> bool {
     let version = scenario.client.apiserver_version().await.expect("a version");
     let digits = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
     digits.parse::<u32>().unwrap() >= 28
 }
 
-/// Where this host serves its webhook.
+/// Returns the port of this host's webhook.
 async fn port(host: &Host) -> u16 {
     let line = host.until_log(&["serving the webhook"]).await;
     let rest = line.split("127.0.0.1:").nth(1).unwrap();
@@ -103,7 +103,7 @@ async fn port(host: &Host) -> u16 {
     digits.parse().unwrap()
 }
 
-/// Applies what `webhook-manifests` prints for this host. Old API servers do not know `matchConditions`.
+/// Applies the output of `webhook-manifests` for this host. Old API servers do not support `matchConditions`.
 async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Authority, more: &[&str]) {
     let port = port(host).await;
     let url = format!("https://127.0.0.1:{port}/validate");
@@ -149,7 +149,7 @@ fn puppet(name: &str, spec: &Value) -> DynamicObject {
     serde_json::from_value(puppet).unwrap()
 }
 
-/// Creates a puppet; what the API server says when it refuses.
+/// Creates a puppet, and returns the error if the API server refuses it.
 async fn create(
     scenario: &Scenario,
     name: &str,
@@ -167,7 +167,7 @@ async fn create(
     }
 }
 
-/// The same again until the API server refuses with these words: it learns of a webhook a moment after it was installed.
+/// Repeats this until the API server refuses it with these words: a new webhook takes effect after a moment.
 async fn until_refused(scenario: &Scenario, spec: &Value, words: &str) -> kube::core::Status {
     let start = Instant::now();
     loop {
@@ -235,15 +235,15 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
         .patch("p", &PatchParams::default(), &patch)
         .await;
     assert_says(&update.unwrap_err().to_string(), &["TooSmall"]);
-    // It sees what is there: the answer depends on the children.
+    // The plugin sees the existing children: the answer depends on them.
     assert_eq!(scenario.get(PUPPET, "p").await.unwrap().data["spec"], good());
-    // What it waits for may come: that is no reason to refuse.
+    // It waits for something that may still appear, which is no reason to refuse it.
     let waiting = json!({"failure": {"retry": {"message": "the claim is not bound yet"}}});
     create(&scenario, "waiting", &waiting, false)
         .await
         .expect("it is taken");
 
-    // No verdict: `Fail` refuses, in the time that the webhook has.
+    // No verdict: `Fail` refuses, within the webhook's timeout.
     let traps = json!({"misbehave": "trap"});
     let status = create(&scenario, "traps", &traps, false)
         .await
@@ -268,7 +268,7 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
     }
     assert_says(&metrics, &["operator_webhook_serving"]);
 
-    // `Ignore` lets it in, and what is in can go, invalid or not.
+    // `Ignore` admits it, and existing resources can be deleted, whether valid or not.
     install(
         &scenario,
         &host,
@@ -286,7 +286,7 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
     scenario.delete(PUPPET, "p").await;
     scenario.until_gone(PUPPET, "p").await;
     host.kill();
-    // Nobody answers.
+    // No host answers.
     create(&scenario, "free", &invalid(), false)
         .await
         .expect("it is taken");
@@ -336,7 +336,7 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
     assert_says(&get(&host, "/metrics").await.1, &["operator_webhook_serving"]);
     until_refused(&scenario, &good(), "certificate has expired").await;
 
-    // A key that is not the certificate's, as between two writes; then the right ones.
+    // A key of another certificate, as between two writes; then the matching one.
     let (certificate, key) = first.sign("1");
     scenario.file("tls.crt", &certificate);
     until_ready_says(
@@ -348,7 +348,7 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
     until_ready_says(&host, &["webhook ok: its certificate is in use"]).await;
     until_refused(&scenario, &invalid(), "denied the request").await;
 
-    // Another authority: the host shows the new certificate, and the API server is told to trust it.
+    // Another CA: the host presents the new certificate, and the API server is configured to trust it.
     put(&scenario, second.sign("1"));
     install(&scenario, &host, &config, &second, &[]).await;
     until_refused(&scenario, &invalid(), "denied the request").await;
@@ -374,16 +374,16 @@ async fn with_an_expired_certificate_what_is_deleted_goes_where_the_api_server_c
     };
     scenario.until(PUPPET, "p", "guarded by the host", has).await;
 
-    // The API server looks at a certificate when it connects, and holds on to a connection that it has.
+    // The API server checks a certificate when it connects, and reuses its connections.
     host.kill();
     put(&scenario, authority.sign("-1"));
-    // With a log of its own, which tells its port.
+    // With its own log, which contains its port.
     let host = scenario.start_named("expired", &config);
     install(&scenario, &host, &config, &authority, &[]).await;
     until_refused(&scenario, &good(), "certificate has expired").await;
     scenario.delete(PUPPET, "p").await;
     if !knows_match_conditions(&scenario).await {
-        // The host cannot take its finalizer off until the certificate is renewed, and then does.
+        // The host cannot remove its finalizer until the certificate is renewed, and then does.
         put(&scenario, authority.sign("1"));
     }
     scenario.until_gone(PUPPET, "p").await;

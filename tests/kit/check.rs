@@ -1,4 +1,4 @@
-//! `check`: all that is wrong with a plugin.
+//! `check`: reports every problem of a plugin.
 
 use plugin_fixtures::{Fixture, Form, cases};
 

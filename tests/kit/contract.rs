@@ -1,4 +1,4 @@
-//! What is written down of the contract.
+//! The documentation of the contract.
 
 use std::path::Path;
 use std::process::Command;
@@ -40,7 +40,7 @@ fn the_committed_bindings_for_c_are_those_of_the_world() {
     assert_eq!(made.trim(), sum, "run plugins/echo-c/bindings.sh");
 }
 
-/// The scripts of the blocks for a shell.
+/// Returns the scripts in the shell blocks.
 fn scripts(page: &str) -> Vec<&str> {
     let blocks = page.split("```sh\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap()).collect()
@@ -78,7 +78,7 @@ async fn every_command_on_the_pages_for_authors_runs() {
         let mut count = 0;
         for script in scripts(&page) {
             if script.contains("wasmtime") {
-                // Another project's program, which need not be on this machine.
+                // Skip another project's program, which may not be installed.
                 continue;
             }
             count += 1;
@@ -88,7 +88,7 @@ async fn every_command_on_the_pages_for_authors_runs() {
     }
 }
 
-/// The folder is in the repository, where the SDK is found; what the samples were compiled to is used again.
+/// The folder is in the repository, where the SDK is found; the compiled samples are reused.
 #[test]
 fn the_first_plugin_of_the_readme_is_written_built_rendered_and_tested_as_it_says() {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();

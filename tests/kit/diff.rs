@@ -1,4 +1,4 @@
-//! `diff`: what a plugin would change in the cluster, and that nothing is changed by asking.
+//! `diff`: reports what a plugin would change in the cluster, without changing it.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -82,7 +82,7 @@ async fn a_cluster_that_is_as_the_plugin_wants_it_shows_nothing_and_another_spec
     ] {
         assert!(answer.out.contains(line), "{line:?} is not in {}", answer.out);
     }
-    // One that is not there yet.
+    // A resource that does not exist yet.
     let new = scenario.file("new.yaml", echo("new", 1));
     let answer = diff(
         &scenario,
@@ -95,7 +95,7 @@ async fn a_cluster_that_is_as_the_plugin_wants_it_shows_nothing_and_another_spec
     assert_eq!(versions(&scenario).await, before, "nothing was written");
 }
 
-/// The names and the versions of all Echos and pods.
+/// Returns the names and the versions of all Echos and pods.
 async fn versions(scenario: &Scenario) -> Vec<(String, Option<String>)> {
     let mut versions = Vec::new();
     for kind in [ECHO, "v1/Pod"] {
@@ -119,7 +119,7 @@ async fn another_plugin_can_be_tried_before_it_is_rolled_out() {
     // The same operator in another language changes nothing.
     let with = |file: &str| diff(&scenario, &config, &["--controller", "echo", "--plugin", file]);
     assert_eq!(with(&sample("echo-c")).expect(0).out, "");
-    // One that wants a Pod less, and is not allowed what it wants more.
+    // It wants one Pod less, and an additional child that is not allowed.
     let other = Fixture::new(plugin_fixtures::cases::ANSWER).parent("my-operator.dev/v1", "Echo");
     let other = scenario.file("other.wasm", other.build(Form::Component));
     let answer = with(other.to_str().unwrap()).expect(2);

@@ -1,4 +1,4 @@
-//! What plugin authors have without a cluster: `render`, `check`, `schema`, and the contract's page.
+//! The tools for plugin authors without a cluster: `render`, `check`, `schema`, and the contract's page.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -31,7 +31,7 @@ impl Desk {
         file
     }
 
-    /// A sample plugin with one resource and further arguments.
+    /// Renders a sample plugin with one resource and additional arguments.
     fn render(&self, name: &str, resource: &str, more: &[&str]) -> Answer {
         let file = self.file("resource.yaml", resource);
         let mut arguments = vec!["render", "--plugin", name, "-f", file.to_str().unwrap()];
@@ -39,7 +39,7 @@ impl Desk {
         host(&arguments)
     }
 
-    /// A plugin of the fixtures and its resource.
+    /// Renders a plugin of the fixtures with its resource.
     fn fixture(&self, case: &str) -> Answer {
         let file = self.file("fixture.wasm", Fixture::new(case).build(Form::Command));
         let resource = "apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {name: f}\n";

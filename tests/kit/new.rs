@@ -1,4 +1,4 @@
-//! `new`: what it writes builds, passes its own tests, and runs.
+//! `new`: the generated project builds, passes its own tests, and runs.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,13 +9,13 @@ use tempfile::TempDir;
 use super::host;
 use crate::support::{Scenario, install, root};
 
-/// A folder within the repository, so that the SDK is found as an author finds it.
+/// Returns a folder within the repository, where the SDK is found as for an author.
 fn desk() -> TempDir {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     tempfile::tempdir_in(target).unwrap()
 }
 
-/// Writes a plugin.
+/// Generates a plugin.
 fn write(desk: &TempDir, name: &str, language: &str) {
     let folder = desk.path().join(name);
     let arguments = [
@@ -36,7 +36,7 @@ fn write(desk: &TempDir, name: &str, language: &str) {
     assert!(answer.out.contains("make render"), "{}", answer.out);
 }
 
-/// Calls a target of its Makefile and gives what it said.
+/// Runs a target of its Makefile and returns its output.
 fn make(desk: &TempDir, name: &str, target: &str) -> String {
     let script = |script: &str| {
         let output = Command::new(root().join(script)).output().expect("it runs");
@@ -52,7 +52,7 @@ fn make(desk: &TempDir, name: &str, target: &str) -> String {
         .arg(target)
         .current_dir(desk.path().join(name))
         .env("OPERATOR_HOST", env!("CARGO_BIN_EXE_operator-host"))
-        // What the samples' dependencies were compiled to is there already.
+        // Reuse the compiled dependencies of the samples.
         .env(
             "CARGO_TARGET_DIR",
             root().join("plugins/target").canonicalize().unwrap(),
@@ -205,7 +205,7 @@ fn a_type_without_a_structural_schema_is_named_by_check() {
     write(&desk, "broken-c", "c");
     let file = desk.path().join("broken-c/crd.json");
     let mut crd: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    // As the SDK writes it of such types.
+    // As the SDK generates it from such types.
     let spec = root().join("plugins/sdk/tests/schemas/unstructural.json");
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] =
         serde_json::from_slice(&std::fs::read(spec).unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! `run --record` and `replay`: yesterday's calls, made again. And the cases that every implementation of a kind answers
-//! alike, which are records too.
+//! `run --record` and `replay`: repeats recorded calls. Also the cases that every implementation of a kind answers
+//! alike, which are records, too.
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ fn every_echo_hands_out_the_same_definition() {
     assert_eq!(crd("echo"), crd("echo-command"));
 }
 
-/// One call of a fixture, with the answer that it gives or another one.
+/// Returns a record of one call of a fixture, with its own or another answer.
 fn record(answer: &Value) -> String {
     json!({
         "input": {"contract": "0.1.0", "call": "reconcile", "request": {
@@ -74,7 +74,7 @@ fn the_exit_code_says_whether_an_answer_differs_and_the_difference_is_printed() 
         assert!(answer.out.contains(line), "{line:?} is not in {}", answer.out);
     }
 
-    // A call that failed is a record too, and so is one that fails now.
+    // A failed call is a record, too, and so is one that fails now.
     let panics = file("panic.wasm", cases::PANIC);
     let answer = replay(&panics, &good).expect(1);
     assert!(
@@ -219,7 +219,7 @@ async fn the_records_are_bounded_and_one_that_cannot_be_written_holds_nobody_up(
         "the last ones: {kept:?}"
     );
 
-    // A file where the controller's folder should be.
+    // A file at the path of the controller's folder.
     std::fs::remove_dir_all(&folder).unwrap();
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("echo"), "").unwrap();

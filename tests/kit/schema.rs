@@ -1,4 +1,4 @@
-//! Resources and definitions against the API server's rules.
+//! Checks resources and definitions against the API server's rules.
 
 use operator_host::crd::{Problem, definition, schema, structural};
 use operator_host::plugin::contract::Kind;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::root;
 
-/// A schema with one property `a` and what fits it or does not.
+/// A schema with one property `a`, with valid and invalid values.
 #[test]
 fn values_are_validated_as_the_api_server_does() {
     for (rule, value, expected) in [
@@ -286,7 +286,7 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
     }
 }
 
-/// The SDK knows the rules too, on its side of the contract: what it makes of types is committed by its tests.
+/// The SDK implements the rules independently; its tests commit the schemas that it generates.
 #[test]
 fn what_the_sdk_makes_of_types_is_structural_and_what_it_cannot_make_so_is_named() {
     let schema = |name: &str| -> Value {

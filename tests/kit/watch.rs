@@ -1,4 +1,4 @@
-//! `render --watch`: rendered again at each save.
+//! `render --watch`: renders again at each save.
 
 use std::fs::File;
 use std::process::{Child, Command};
@@ -39,7 +39,7 @@ impl Watching {
         std::fs::read_to_string(self.desk.0.path().join(name)).unwrap()
     }
 
-    /// Waits until standard output or standard error holds a text.
+    /// Waits until standard output or standard error contains a text.
     fn until(&self, name: &str, text: &str) {
         let start = Instant::now();
         while !self.said(name).contains(text) {
@@ -79,7 +79,7 @@ fn a_save_of_the_resource_or_of_the_plugin_renders_again_and_a_mistake_ends_noth
         .file("resource.yaml", echo("three").replace("image: i", "imgae: i"));
     watching.until("err", "spec.imgae: unknown field");
 
-    // As editors save: another file in its place.
+    // Replace the file, as editors do when they save.
     let new = watching.desk.file("resource.yaml.new", echo("four"));
     std::fs::rename(new, watching.desk.0.path().join("resource.yaml")).unwrap();
     watching.until("out", "pod/four-pod-0\n");

@@ -1,4 +1,4 @@
-//! What people want of a version, and what is remembered of it over a restart.
+//! Promote and pin annotations, and the versions that are kept over a restart.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_a
     until_held_back(&host, 1).await;
     assert_eq!(host.stop().await.code(), Some(0));
 
-    // A log of its own tells the second run from the first.
+    // A separate log distinguishes the second run from the first.
     fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
     let host = stage.start();
     until_live(&host, 0, "last good one before the restart").await;
@@ -43,7 +43,7 @@ async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_a
     assert_eq!(scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid, uid);
     assert_eq!(host.stop().await.code(), Some(0));
 
-    // What is damaged is not used, and the log says so: then there is nothing but the file.
+    // A damaged version is not used, which the log reports: then only the file is left.
     let kept = stage
         .state
         .join("puppet")
@@ -84,7 +84,7 @@ async fn a_configuration_that_allows_more_lets_through_what_was_held_back() {
     scenario.until_gone(CONFIG_MAP, "a").await;
 }
 
-/// Writes annotations onto the kind's definition; null takes one away.
+/// Sets annotations of the kind's definition; null removes one.
 async fn annotate(scenario: &Scenario, annotations: Value) {
     let definitions = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
     let api: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &definitions);
@@ -96,7 +96,7 @@ async fn annotate(scenario: &Scenario, annotations: Value) {
 
 #[tokio::test]
 async fn annotations_promote_by_force_roll_back_and_let_go() {
-    // The definition is everybody's in a shared cluster.
+    // In a shared cluster, all scenarios use the same definition.
     let cluster = own_cluster(Options::default()).await;
     let scenario = Scenario::within(&cluster, "proving-orders").await;
     let mut stage = Stage::new(&scenario, "");
@@ -132,10 +132,10 @@ async fn annotations_promote_by_force_roll_back_and_let_go() {
     annotate(&scenario, json!({"operator-host.dev/promote": "latest"})).await;
     host.until_log(&["operator-host.dev/promote is ignored", "latest"])
         .await;
-    // Neither in the file nor kept: nothing happens but words.
+    // Neither in the file nor kept: only reported.
     annotate(&scenario, json!({"operator-host.dev/pin": "0123456789abcdef"})).await;
     host.until_log(&["0123456789abcdef is pinned", "stays"]).await;
-    // Without orders the file's version is proved again.
+    // Without annotations the file's version is proved again.
     annotate(
         &scenario,
         json!({"operator-host.dev/pin": null, "operator-host.dev/promote": null}),

@@ -1,4 +1,4 @@
-//! A plugin in a real ConfigMap, projected into a folder as the kubelet does it.
+//! A plugin in a real ConfigMap, projected into a folder as by the kubelet.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::telemetry::port;
 const ECHO: &str = "my-operator.dev/v1/Echo";
 const POD: &str = "v1/Pod";
 
-/// The sample with other bytes in one place.
+/// Returns the sample with some bytes replaced.
 fn echo(from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut file = fs::read(plugin("echo")).unwrap();
     let at = file
@@ -31,7 +31,7 @@ fn echo(from: &[u8], to: &[u8]) -> Vec<u8> {
     file
 }
 
-/// Projects a ConfigMap's contents, as they are in the API server, as the kubelet does.
+/// Projects a ConfigMap's contents from the API server as the kubelet does.
 async fn project(api: &Api<ConfigMap>, mount: &mut Mount) {
     let map = api.get("plugins").await.unwrap();
     let keys = map.binary_data.unwrap_or_default();
@@ -80,7 +80,7 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
     let uid = |pod: Option<DynamicObject>| pod.unwrap().metadata.uid;
     let pod = uid(scenario.get(POD, "e-pod-1").await);
 
-    // Another label: promoted, and every pod has it.
+    // Another label: promoted, and every pod gets it.
     let changed = echo(b"labelsapp", b"labelsapq");
     api.replace("plugins", &PostParams::default(), &with(changed.clone()))
         .await
@@ -101,7 +101,7 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
         })
         .await;
 
-    // Other names: both pods would go.
+    // Other names: both pods would be deleted.
     let broken = echo(b"-pod-", b"-box-");
     api.replace("plugins", &PostParams::default(), &with(broken.clone()))
         .await
@@ -117,7 +117,7 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
     assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1"]);
     assert_eq!(uid(scenario.get(POD, "e-pod-1").await), pod);
 
-    // A definition in which what the Echo uses has another type.
+    // A definition in which a field that the Echo uses has another type.
     let contradicting = echo(
         br#""minimum":0,"type":"integer"}},"required":["replicas","image"]"#,
         br#""minimum":0,"type":"boolean"}},"required":["replicas","image"]"#,
@@ -142,7 +142,7 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
         .until_condition(ECHO, "e", "PluginHeldBack", "True", "WouldDelete")
         .await;
 
-    // What the command line shows of it.
+    // The command line's view of it.
     let address = format!("127.0.0.1:{}", port(&host).await);
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
         .args(["plugins", "--cache-dir", &cache])
@@ -166,7 +166,7 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
         .output()
         .unwrap();
     let yaml: Value = serde_saphyr::from_str(&String::from_utf8(output.stdout).unwrap()).unwrap();
-    // Whoever reaches the port, if only from this machine, is not shown what is in children.
+    // A caller of the port, even on this machine, must not see the contents of children.
     let diff = yaml[0]["candidate"]["diff"].as_str().unwrap();
     assert!(
         diff.contains("host's own user") && !diff.contains("e-pod-0"),

@@ -1,4 +1,4 @@
-//! An OTLP receiver, over gRPC on the generated services and over HTTP: it keeps all that it is sent.
+//! An OTLP receiver, over gRPC on the generated services and over HTTP, which keeps everything that it receives.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ use tonic::{Status, metadata::MetadataMap};
 
 use crate::support::LIMIT;
 
-/// An authority, and a certificate from it that is good for both ends, in files.
+/// A CA, and a certificate from it for both server and client, in files.
 pub struct Certificates {
     pub authority: PathBuf,
     pub leaf: PathBuf,
@@ -102,7 +102,7 @@ impl Kept {
 
     fn metrics(&self, request: ExportMetricsServiceRequest) {
         let metrics = request.resource_metrics.into_iter();
-        // Each export has them all, cumulative.
+        // Each export contains all metrics, with cumulative values.
         *self.metrics.lock().unwrap() = metrics
             .flat_map(|resource| resource.scope_metrics)
             .flat_map(|scope| scope.metrics)
@@ -110,7 +110,7 @@ impl Kept {
     }
 }
 
-/// The receiver; it ends when it is dropped.
+/// The receiver, which ends when it is dropped.
 pub struct Collector {
     pub address: SocketAddr,
     kept: Arc<Kept>,
@@ -128,7 +128,7 @@ impl Collector {
         Self::grpc_with(None).await
     }
 
-    /// With TLS, and only for clients with a certificate of the same authority.
+    /// Requires TLS and a client certificate of the same CA.
     pub async fn grpc_with(certificates: Option<&Certificates>) -> Self {
         let kept = Arc::new(Kept::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -161,7 +161,7 @@ impl Collector {
         Self::http_with(None).await
     }
 
-    /// As [`Collector::grpc_with`].
+    /// Requires the same as [`Collector::grpc_with`].
     pub async fn http_with(certificates: Option<&Certificates>) -> Self {
         let acceptor = certificates.map(|certificates| {
             let parse = |file: &Path| CertificateDer::from_pem_file(file).unwrap();
@@ -203,7 +203,7 @@ impl Collector {
         Self { address, kept, task }
     }
 
-    /// Refuses everything from now on, or takes it again.
+    /// Refuses everything, or accepts it again.
     pub fn refuse(&self, refuses: bool) {
         self.kept.refuses.store(refuses, Ordering::Relaxed);
     }
@@ -228,7 +228,7 @@ impl Collector {
         self.kept.teams.lock().unwrap().clone()
     }
 
-    /// Waits until the spans are as `look` wants them, and gives what it found.
+    /// Waits until `look` finds something in the spans, and returns it.
     pub async fn until_spans<T>(&self, what: &str, look: impl Fn(&[Span]) -> Option<T>) -> T {
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {
@@ -248,7 +248,7 @@ impl Collector {
         }
     }
 
-    /// Waits until the sum of a counter over all points with these attributes is at least so much.
+    /// Waits until the sum of a counter over all points with these attributes reaches a value.
     pub async fn until_counted(&self, name: &str, labels: &[(&str, &str)], least: f64) -> f64 {
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {
@@ -266,7 +266,7 @@ impl Collector {
     }
 }
 
-/// The sum of a counter over all points with these attributes.
+/// Returns the sum of a counter over all points with these attributes.
 pub fn sum(metrics: &[Metric], name: &str, labels: &[(&str, &str)]) -> f64 {
     let points = metrics
         .iter()
@@ -291,7 +291,7 @@ pub fn sum(metrics: &[Metric], name: &str, labels: &[(&str, &str)]) -> f64 {
         .sum()
 }
 
-/// An attribute as text, whatever its type.
+/// Returns an attribute as text, whatever its type.
 pub fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
     let attribute = attributes.iter().find(|attribute| attribute.key == key)?;
     match attribute.value.as_ref()? {

@@ -1,4 +1,4 @@
-//! What a collector learns when something goes wrong, and that only the right collector learns it.
+//! What the host exports about failures, and that only the right collector receives it.
 
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
@@ -82,7 +82,7 @@ async fn over_tls(name: &str, collector: impl AsyncFnOnce(&Certificates) -> Coll
         ("OTEL_EXPORTER_OTLP_CLIENT_KEY", &*key),
     ];
 
-    // Without the authority the collector may be anybody.
+    // Without the CA the collector cannot be verified.
     let host = exporting(&scenario, &endpoint, &trusted[..1]);
     scenario.apply(&echo("e", 1)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;

@@ -1,4 +1,4 @@
-//! The log while the host runs: its level, and what plugins say.
+//! The log of a running host: its level, and the output of plugins.
 
 use std::process::Command;
 
@@ -39,7 +39,7 @@ async fn the_level_changes_while_the_host_runs_and_plugins_are_heard_in_bounds()
         ("OPERATOR_HOST_LOG", "warn"),
         ("OPERATOR_HOST_LOG_FORMAT", "json"),
     ];
-    // The level of the line that says where the port is.
+    // The level of the line that contains the port.
     let environment = [
         environment[0],
         environment[1],
@@ -59,7 +59,7 @@ async fn the_level_changes_while_the_host_runs_and_plugins_are_heard_in_bounds()
         .await;
     let lines = said(&host);
     assert!(lines.len() >= 100, "{}", lines.len());
-    // The last line: a pass that began before the signal has no span to name.
+    // The last line: a reconcile that began before the signal has no span.
     let line = lines.last().unwrap();
     assert_eq!(line["span"]["parent"], format!("{}/e", scenario.namespace));
     assert_eq!(line["span"]["controller"], "echo");

@@ -1,4 +1,4 @@
-//! The dashboard and the alert rules, against the metrics that a host really exports and a real Prometheus.
+//! Checks the dashboard and the alert rules against the metrics of a real host and a real Prometheus.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -23,7 +23,7 @@ fn dashboard() -> Value {
     serde_json::from_slice(&std::fs::read(monitoring().join("dashboard.json")).unwrap()).unwrap()
 }
 
-/// Every query of the dashboard, with the title of its panel.
+/// Returns every query of the dashboard, with the title of its panel.
 fn queries() -> Vec<(String, String)> {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().unwrap().iter();
@@ -35,7 +35,7 @@ fn queries() -> Vec<(String, String)> {
     targets.collect()
 }
 
-/// The names of metrics in a text.
+/// Returns the names of metrics in a text.
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words
@@ -84,7 +84,7 @@ fn the_dashboard_and_the_rules_name_only_metrics_that_exist() {
             "{rule}"
         );
     }
-    // Each metric is worth a place.
+    // Each metric is used.
     for metric in ALL {
         let name = metric.prometheus_name();
         assert!(
@@ -94,7 +94,7 @@ fn the_dashboard_and_the_rules_name_only_metrics_that_exist() {
     }
 }
 
-/// Times in milliseconds are what OpenTelemetry has for these; promtool would rather see seconds.
+/// OpenTelemetry uses milliseconds for these; promtool prefers seconds.
 const REMARK: &str = "use base unit \"seconds\" instead of \"milliseconds\"";
 
 fn promtool(arguments: &[&str], input: Option<&Path>) {
@@ -124,7 +124,7 @@ fn the_alert_rules_are_valid_and_pass_their_tests() {
     promtool(&["test", "rules", "alerts_test.yaml"], None);
 }
 
-/// A Prometheus that scrapes one host; the port that it listens on.
+/// Starts a Prometheus that scrapes one host, and returns its port.
 fn prometheus(folder: &Path, target: u16) -> (Component, u16) {
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -183,7 +183,7 @@ async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // While it scrapes: create, change, delete.
+    // Create, change and delete objects while it scrapes.
     scenario.patch(ECHO, "e", json!({"spec": {"replicas": 3}})).await;
     scenario
         .until(ECHO, "e", "three", |e| {
@@ -205,7 +205,7 @@ async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
             .replace("$__rate_interval", "1m");
         let answer = query(port, &text).await;
         assert_eq!(answer["status"], "success", "{title}: {text}: {answer}");
-        // What never happened in this host has no series: no failure, no watch that broke.
+        // Metrics of events that did not occur in this host have no series, such as failures and broken watches.
         let exported = names(&text)
             .iter()
             .all(|name| metrics.contains(&format!("\n{name}")));

@@ -1,4 +1,4 @@
-//! Who calls the webhook, and what that can cost the host and tell the caller.
+//! Callers of the webhook: what they can cost the host, and what they get to see.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 use super::*;
 use crate::support::own_cluster;
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -28,7 +28,7 @@ pub(super) async fn reach(host: &Host, from: [u8; 4]) -> std::io::Result<TcpStre
     socket.connect(([127, 0, 0, 1], port(host).await).into()).await
 }
 
-/// Speaks TLS as the API server would, with a certificate or without.
+/// Starts TLS as the API server would, with or without a certificate.
 pub(super) async fn greet(
     stream: TcpStream,
     authority: &Authority,
@@ -55,7 +55,7 @@ pub(super) async fn greet(
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// Sends a review as the API server would, with a certificate or without.
+/// Sends a review as the API server would, with or without a certificate.
 pub(crate) async fn call(
     host: &Host,
     authority: &Authority,
@@ -79,10 +79,10 @@ pub(super) async fn call_from(
         body.len()
     );
     stream.write_all(head.as_bytes()).await?;
-    // Who is refused by the length alone need not be listened to any more.
+    // A server that refuses because of the length need not read the rest.
     let _ = stream.write_all(body).await;
     let mut answer = Vec::new();
-    // An end without TLS's farewell is one, too.
+    // A connection may also end without TLS's close_notify.
     let read = stream.read_to_end(&mut answer).await;
     let text = String::from_utf8_lossy(&answer).into_owned();
     match text.split(' ').nth(1).and_then(|status| status.parse().ok()) {
@@ -107,7 +107,7 @@ pub(super) fn puppet_of(spec: &str) -> String {
     )
 }
 
-/// Resident memory, in MiB.
+/// Returns the resident memory in MiB.
 fn resident(host: &Host) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", host.process().id())).unwrap();
     let line = status
@@ -133,7 +133,7 @@ async fn what_nobody_in_particular_sends_costs_little_and_tells_nothing_of_the_p
     assert_says(&good.text, &["\"allowed\":true", "\"uid\":\"1\""]);
     let before = resident(&host);
 
-    // 16 MiB, by their length and without it; and what is small as text and large as a tree.
+    // 16 MiB, with and without a length; and an object that is small as text and large when parsed.
     let huge = review(&puppet_of(&format!("[{}0]", "{},".repeat(5 << 20))));
     assert_eq!(ask(&huge).await.status, 413);
     for dense in ["{\"a\":0},", "[[]],", "{},"] {
@@ -150,7 +150,7 @@ async fn what_nobody_in_particular_sends_costs_little_and_tells_nothing_of_the_p
     let grown = resident(&host) - before;
     assert!(grown < 64, "{grown} MiB more than before, at the most");
 
-    // The plugin's words are in the log, and not the caller's to read.
+    // The plugin's output is in the log, but this caller does not get it.
     let traps = ask(&review(&puppet_of(r#"{"misbehave": "panic"}"#))).await;
     assert_eq!(traps.status, 500);
     assert_says(
@@ -159,14 +159,14 @@ async fn what_nobody_in_particular_sends_costs_little_and_tells_nothing_of_the_p
     );
     assert!(!traps.text.contains("panic"), "{}", traps.text);
     host.until_log(&["the webhook gives no verdict", "panic"]).await;
-    // Its verdict is.
+    // It does get the verdict.
     let invalid = puppet_of(&invalid().to_string());
     let denied = ask(&review(&invalid)).await;
     assert_says(
         &denied.text,
         &["\"allowed\":false", "TooSmall: spec.size: 3 is less than 5"],
     );
-    // What is being deleted may go, whoever says so and whether or not there is a controller for it.
+    // Deletions are always allowed, whether or not there is a controller.
     let going = |text: &str| {
         text.replacen(
             "\"uid\": \"u\"",
@@ -187,7 +187,7 @@ async fn only_who_shows_a_certificate_of_the_configured_authority_is_answered() 
     let callers = Authority::within(folder.path(), "callers");
     let client = callers.sign("1");
     let at = |name: &str| callers.0.join(name).display().to_string();
-    // The API server's side, as the page has it.
+    // The API server's side, as the documentation describes it.
     let kubeconfig = format!(
         "apiVersion: v1\nkind: Config\nusers:\n  - name: '*'\n    user: {{client-certificate: {}, client-key: {}}}\n",
         at("tls.crt"),
@@ -216,7 +216,7 @@ async fn only_who_shows_a_certificate_of_the_configured_authority_is_answered() 
     install(&scenario, &host, &config, &authority, &[]).await;
     until_refused(&scenario, &invalid(), "denied the request").await;
     create(&scenario, "p", &good(), false).await.expect("it is taken");
-    // Who is known is told more.
+    // A verified caller gets more details.
     let traps = create(&scenario, "traps", &json!({"misbehave": "panic"}), false).await;
     assert_says(&traps.unwrap_err().message, &["failed calling webhook", "panic"]);
 
@@ -243,7 +243,7 @@ async fn a_plugin_that_cannot_be_used_takes_nobody_elses_webhook_away() {
     put(&scenario, authority.sign("1"));
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["broken.wasm cannot be used"]).await;
-    // The Service's endpoints are the pods that are ready.
+    // The Service's endpoints are the ready pods.
     until_ready_says(
         &host,
         &[

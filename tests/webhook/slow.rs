@@ -1,4 +1,4 @@
-//! Callers and plugins that take their time, and who must not wait for them.
+//! Slow callers and plugins, and that others do not have to wait for them.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -6,10 +6,10 @@ use tokio::task::JoinSet;
 use super::callers::{call, call_from, greet, puppet_of, reach, review};
 use super::*;
 
-/// How many connections one address may have, and how long a caller may take for each part: `host/src/webhook`.
+/// Maximum number of connections per address, and timeout for each part of a request: `host/src/webhook`.
 const CONNECTIONS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a call of the plugin may take, as [`configuration`] has it.
+/// Time limit of a plugin call, as set by [`configuration`].
 const DEADLINE: Duration = Duration::from_secs(20);
 /// More steps than a plugin can do in that time.
 const ENDLESS: u64 = 10_000_000;
@@ -24,14 +24,14 @@ async fn host(scenario: &Scenario) -> (Host, Authority) {
     (host, authority)
 }
 
-/// Sends the first bytes, and then one a second until the other side has enough of it: how long that took, and what it
-/// said.
+/// Sends the first bytes, then one per second until the server closes the connection. Returns how long that took,
+/// and the response.
 async fn drip(stream: impl AsyncRead + AsyncWrite, first: &[u8]) -> (Duration, String) {
     let begun = Instant::now();
     let (mut read, mut write) = tokio::io::split(stream);
     let sending = async {
         let mut bytes = first.to_vec();
-        // Who is not listened to any more may still have something to read.
+        // The response may still be readable after the server stops reading.
         while write.write_all(&bytes).await.is_ok() && write.flush().await.is_ok() {
             tokio::time::sleep(Duration::from_secs(1)).await;
             bytes = b"a".to_vec();
@@ -40,7 +40,7 @@ async fn drip(stream: impl AsyncRead + AsyncWrite, first: &[u8]) -> (Duration, S
     };
     let mut answer = Vec::new();
     tokio::select! {
-        // An end without TLS's farewell is one, too.
+        // A connection may also end without TLS's close_notify.
         _ = read.read_to_end(&mut answer) => {}
         () = sending => {}
     }
@@ -57,7 +57,7 @@ async fn callers_that_send_a_byte_a_second_are_cut_off_and_take_nobody_elses_pla
     for number in 0..CONNECTIONS {
         let stream = reach(&host, slow).await.expect("a connection");
         match number % 3 {
-            // A record of TLS, of 512 bytes, with the beginning of a greeting.
+            // A TLS record of 512 bytes, with the beginning of a handshake.
             0 => drop(drops.spawn(async { ("", drip(stream, b"\x16\x03\x01\x02\x00\x01").await) })),
             1 => {
                 let stream = greet(stream, &authority, None).await.expect("TLS");
@@ -90,7 +90,7 @@ async fn callers_that_send_a_byte_a_second_are_cut_off_and_take_nobody_elses_pla
     assert_eq!(answer.expect("its places are free again").status, 200);
 }
 
-/// Waits until the plugin has begun so many long calls; what it logs of each has this word.
+/// Waits until the plugin has begun this many long calls; it logs this word in each.
 async fn until_busy(host: &Host, word: &str, calls: usize) {
     let begun = Instant::now();
     let is_one = |line: &&str| line.contains("\"message\":\"busy\"") && line.contains(word);
@@ -107,7 +107,7 @@ async fn slow_reviews_hold_up_no_pass_and_slow_passes_no_review() {
     let (host, authority) = host(&scenario).await;
     let endless = json!({ "busy": ENDLESS });
 
-    // No call that begins from now on is over in this time.
+    // No call that begins now ends within this time.
     let begun = Instant::now();
     let body = review(&puppet_of(&endless.to_string()));
     let reviews = futures::future::join_all((0..20).map(|_| call(&host, &authority, None, &body)));
@@ -130,7 +130,7 @@ async fn slow_reviews_hold_up_no_pass_and_slow_passes_no_review() {
     for number in 0..20 {
         scenario.puppet(&format!("slow-{number}"), endless.clone()).await;
     }
-    // As many as run at a time by default.
+    // The default number of concurrent reconciles.
     until_busy(&host, "/slow-", 8).await;
     for (spec, verdict) in [
         (good(), "\"allowed\":true"),

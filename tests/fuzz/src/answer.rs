@@ -1,5 +1,5 @@
-//! What a plugin answers, in both forms, until it is a plan: nothing that the configuration does not allow is in it, and
-//! every body that would be applied is one of this parent's.
+//! A plugin's answer, in both forms, up to its plan: the plan contains nothing that the configuration does not
+//! allow, and every body to apply belongs to this parent.
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
@@ -57,7 +57,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// The answer of a command is one document; that of a component has a text for each object.
+/// The answer of a command is one document; that of a component has a string for each object.
 fn response(mut draw: Draw<'_>) -> Option<Response> {
     let is_command = draw.chance(2);
     let rest = draw.rest();
@@ -122,7 +122,7 @@ fn is_allowed(config: &ControllerConfig, parent: &DynamicObject, plan: &Plan) {
     }
 }
 
-/// What would be sent to the API server.
+/// Checks the body that would be sent to the API server.
 fn body(config: &ControllerConfig, parent: &DynamicObject, key: &ChildKey, body: &Value, removal: Removal) {
     let metadata = &body["metadata"];
     assert_eq!(body["apiVersion"], key.kind.api_version);
@@ -163,13 +163,15 @@ fn body(config: &ControllerConfig, parent: &DynamicObject, key: &ChildKey, body:
     );
 }
 
-/// Labels, annotations and finalizers are the plugin's to say, and what the API server refuses is an error of that child.
+/// The plugin may set labels, annotations and finalizers; if the API server rejects them, that is an error of the
+/// child.
 fn metadata_is_well_formed(metadata: &Value) -> bool {
     serde_json::from_value::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>(metadata.clone())
         .is_ok()
 }
 
-/// An object that exists may be written only when it is proved to be this parent's, or adoption is on and it is nobody's.
+/// Checks that an existing object is written only when it is proved to be this parent's, or when adoption is on and
+/// nobody owns it.
 fn may_be_touched(config: &ControllerConfig, parent: &DynamicObject, live: &DynamicObject) {
     if owns(config, parent, live) || retains(config, Proof::Key(None), parent, live) {
         return;
@@ -181,13 +183,13 @@ fn may_be_touched(config: &ControllerConfig, parent: &DynamicObject, live: &Dyna
         .flatten()
         .find(|owner| owner.controller == Some(true));
     match owner {
-        // An owner reference to this parent alone, without the label, is what a person may have written.
+        // An owner reference to this parent alone, without the label, may have been written by a user.
         Some(owner) => assert_eq!(Some(&owner.uid), parent.metadata.uid.as_ref(), "{live:?}"),
         None => assert!(config.adopt, "{live:?} is taken over"),
     }
 }
 
-/// The configuration that all answers are held against.
+/// Returns the configuration against which all answers are checked.
 pub(crate) fn config(adopt: bool) -> ControllerConfig {
     static CONFIGS: LazyLock<[ControllerConfig; 2]> = LazyLock::new(|| [false, true].map(read));
     CONFIGS[usize::from(adopt)].clone()
@@ -242,7 +244,7 @@ fn namespaced(kind: &Kind) -> Option<bool> {
     }
 }
 
-/// What is in the cluster under a name: nothing, an object of this parent, or somebody else's.
+/// Returns the existing object of a name: none, one of this parent, or somebody else's.
 fn existing(
     config: &ControllerConfig,
     parent: &DynamicObject,

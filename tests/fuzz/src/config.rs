@@ -1,4 +1,4 @@
-//! The configuration: refused with a place in the file, or such that everything in it can be run.
+//! The configuration: refused with a position in the file, or completely usable.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use operator_host::config::{Config, ConfigError};
 use operator_host::plugin::contract::is_dns_label;
 use tempfile::TempDir;
 
-/// A folder with the plugin that the corpus names.
+/// A folder with the plugin that the corpus refers to.
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("p.wasm"), b"").expect("a file");
@@ -66,7 +66,7 @@ fn can_be_run(config: &Config) {
         if let Some(account) = &controller.service_account {
             assert!(is_dns_label(&account.namespace), "{account}");
         }
-        // What names the fields that it applies, and the finalizer, is bounded by the API server.
+        // The API server limits the length of field managers and finalizers.
         assert!(controller.field_manager().len() <= 128 && controller.finalizer().len() <= 128);
     }
 }

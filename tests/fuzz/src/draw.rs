@@ -1,6 +1,6 @@
-//! From bytes to choices, so that a fuzzer that changes a byte changes one choice.
+//! Converts bytes to choices, so that a fuzzer that changes a byte changes one choice.
 
-/// Takes choices from the front of the bytes; zeros when there are no more.
+/// Takes choices from the front of the bytes; zeros at the end.
 pub(crate) struct Draw<'a>(&'a [u8]);
 
 impl<'a> Draw<'a> {
@@ -34,7 +34,7 @@ impl<'a> Draw<'a> {
         from[self.below(from.len())]
     }
 
-    /// What is left.
+    /// Returns the remaining bytes.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.0
     }

@@ -1,5 +1,5 @@
-//! Leases: never two replicas that may write, whatever the order of looks and writes, however long an answer takes,
-//! and whoever edits the record.
+//! Leases: two replicas never may write at the same time, whatever the order of reads and writes, the delay of a
+//! response, and edits of the record by others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -28,13 +28,13 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// What the numbers of the steps mean, for whoever reads a failure.
+/// The meaning of the step numbers, for reading a failure.
 const STEPS: [&str; 13] = [
     "time", "time", "time", "look", "send", "send", "arrives", "arrives", "hears", "hears", "release",
     "late", "edit",
 ];
 
-/// A stand-in for the API server: one Lease, which is written only by who knows its version.
+/// A simulated API server: one Lease, which can be written only with its current version.
 #[derive(Default)]
 struct Server {
     lease: Option<Lease>,
@@ -54,12 +54,12 @@ impl Server {
     }
 }
 
-/// A replica, and what it has sent and heard no answer to.
+/// A replica, and its unanswered request.
 struct Replica {
     candidate: Candidate,
     sent: Option<(Lease, Instant)>,
     answer: Option<(Option<Lease>, Instant)>,
-    /// What it has given up waiting for, and the server may still get.
+    /// Requests that it has given up on, and that the server may still receive.
     late: Vec<Lease>,
 }
 
@@ -89,7 +89,7 @@ fn elect(mut draw: Draw<'_>) {
             }
             3 => replica.candidate.observe(server.lease.clone(), now),
             4 | 5 => {
-                // Only one write of a replica is under way: it waits for the answer, or gives up and asks again.
+                // A replica has only one write in progress: it waits for the response, or gives up and reads again.
                 if let Step::Write(record) = replica.candidate.step(now, clock.read(&mut draw)) {
                     replica.candidate.writing(&record);
                     replica.answer = None;
@@ -141,8 +141,8 @@ fn elect(mut draw: Draw<'_>) {
     }
 }
 
-/// What a person with `kubectl edit` does. The one thing that a person must not write is the annotation by which a
-/// replica says that it has stopped.
+/// Edits the Lease as a user with `kubectl edit` might. The only thing that a user must not write is the annotation
+/// with which a replica records that it has stopped.
 fn tamper(server: &mut Server, clock: &mut Clock, draw: &mut Draw<'_>) {
     let Some(mut lease) = server.lease.clone() else {
         return;
@@ -173,14 +173,14 @@ fn tamper(server: &mut Server, clock: &mut Clock, draw: &mut Draw<'_>) {
         let annotations = lease.metadata.annotations.as_ref();
         annotations.is_some_and(|all| all.contains_key(RELEASED_ANNOTATION))
     };
-    // A released Lease that names a holder again was taken by hand; its empty form would release that one.
+    // If a released Lease names a holder again, somebody edited it; clearing it would release that holder's Lease.
     if !is_marked(&lease) {
         server.write(lease);
     }
 }
 
-/// A clock that jumps as it likes, and only does not stand still: each reading is another, since that is how the others
-/// see that a replica lives.
+/// A clock that jumps arbitrarily but never repeats a reading, since other replicas detect from changes that a
+/// replica is alive.
 #[derive(Default)]
 struct Clock(i64);
 
@@ -192,7 +192,7 @@ impl Clock {
     }
 }
 
-/// Replicas that see the same share the leases: each goes to one that can hold it, and to one only.
+/// Replicas with the same view share the leases: each is assigned to one replica that can hold it, and only to one.
 fn deal(mut draw: Draw<'_>) {
     let leases: Vec<String> = (0..draw.below(6)).map(|number| format!("l{number}")).collect();
     let mut held = BTreeSet::new();

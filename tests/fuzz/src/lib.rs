@@ -1,8 +1,8 @@
-//! Fuzz targets: each takes any bytes, drives one part of the host or of the SDK with them, and panics when something
-//! does not hold that must hold whatever the input is.
+//! Fuzz targets: each takes any bytes, passes them to one part of the host or of the SDK, and panics when an
+//! invariant does not hold.
 //!
-//! `tests/corpora.rs` runs them on the corpora and on mutations of those in `make test`; `coverage/` runs them under
-//! libFuzzer in `make fuzz`.
+//! `tests/corpora.rs` runs them on the corpora and on mutations of those in `make test`; `coverage/` runs them
+//! under libFuzzer in `make fuzz`.
 
 #![allow(
     clippy::expect_used,
@@ -24,7 +24,7 @@ mod selector;
 mod quantities;
 mod scanner;
 
-// The parts of the SDK under test, as they stand in its crate: they depend on the standard library and serde_json alone.
+// The tested modules of the SDK, included from its crate: they depend only on the standard library and serde_json.
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../../plugins/sdk/src/kinds.rs"]
 mod kinds;
@@ -43,15 +43,15 @@ mod scan;
 pub struct Target {
     /// The name of its corpus, a folder in `corpora/`.
     pub name: &'static str,
-    /// Panics when something does not hold of these bytes.
+    /// Panics when an invariant does not hold for these bytes.
     pub run: fn(&[u8]),
-    /// Bytes that an input may have: more find nothing new and take longer.
+    /// Maximum size of an input in bytes: longer ones find nothing new and take longer.
     pub longest: usize,
-    /// Mutations that a short run tries of each file of the corpus: fewer where one takes longer.
+    /// Number of mutations per file of the corpus in a short run; lower for slow targets.
     pub mutations: u32,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     target("plugin-file", plugin_file::run, 16 << 10, 20),
     target("answer", answer::run, 8 << 10, 2_000),
@@ -74,7 +74,7 @@ const fn target(name: &'static str, run: fn(&[u8]), longest: usize, mutations: u
     }
 }
 
-/// The target of this name.
+/// Returns the target of this name.
 #[must_use]
 pub fn find(name: &str) -> Option<Target> {
     TARGETS.iter().find(|target| target.name == name).copied()

@@ -1,4 +1,4 @@
-//! Masking: no value of a Secret is left in a record, in whatever text it stood.
+//! Masking: no value of a Secret remains in a record, in whatever form.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use k8s_openapi::ByteString;
 use operator_host::record::mask;
 use serde_json::Value;
 
-/// As the masking has it: what is shorter would be found in other texts by chance.
+/// The minimum length for masking: shorter values would be found in other strings by chance.
 const SHORTEST: usize = 6;
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -23,7 +23,7 @@ pub(crate) fn run(bytes: &[u8]) {
 
     let mut values = BTreeSet::new();
     secrets(&before, &mut |secret| collect(secret, &mut values));
-    // A value that is a piece of a stand-in stands where the stand-ins are.
+    // A value that is part of a replacement occurs in the replacements.
     let is_ordinary = |value: &&String| !"masked-0123456789bWFza2VkL".contains(&value[..SHORTEST]);
     let mut texts = Vec::new();
     strings(&after, &mut |text| texts.push(text.to_owned()));
@@ -36,7 +36,7 @@ pub(crate) fn run(bytes: &[u8]) {
             assert!(!text.contains(value.as_str()), "{value:?} is left in {text:?}");
         }
     }
-    // In a Secret not even a short one is left.
+    // In a Secret itself, not even a short value remains.
     secrets(&after, &mut |secret| {
         for value in secret["data"]
             .as_object()
@@ -76,7 +76,7 @@ fn secrets(value: &Value, see: &mut impl FnMut(&Value)) {
     }
 }
 
-/// The values of a Secret as texts, and as base64 where they have a length at which that is not found by chance.
+/// Collects the values of a Secret as strings, and as base64 if that is long enough not to be found by chance.
 fn collect(secret: &Value, values: &mut BTreeSet<String>) {
     let mut add = |value: Vec<u8>| {
         if value.len() >= SHORTEST
@@ -110,7 +110,7 @@ fn strings(value: &Value, see: &mut impl FnMut(&str)) {
     }
 }
 
-/// Masking changes texts, and takes kubectl's copy of a Secret out of its annotations; nothing else.
+/// Masking changes only strings, and removes kubectl's copy of a Secret from its annotations.
 fn same_shape(before: &Value, after: &Value) {
     match (before, after) {
         (Value::Array(before), Value::Array(after)) => {

@@ -1,5 +1,5 @@
-//! Packed plugins: what is unpacked is never more than the limit and always what the index says; an index names files
-//! beside itself only.
+//! Packed plugins: the unpacked data never exceeds the limit and always matches the index; an index refers only to
+//! files in its own folder.
 
 use operator_host::plugin::Digest;
 use operator_host::plugin::pack::{Compression, Index, MAX_PARTS};
@@ -18,7 +18,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// Bytes that claim to be packed.
+/// Unpacks arbitrary bytes.
 fn unpack(mut draw: Draw<'_>) {
     let compression = draw.pick(&Compression::ALL);
     let limit = draw.pick(&[0, 1, 100, 4096, LIMIT]);
@@ -27,7 +27,7 @@ fn unpack(mut draw: Draw<'_>) {
         return;
     };
     assert!(unpacked.len() <= limit, "{} of {limit}", unpacked.len());
-    // A limit only refuses.
+    // The limit does not change the result.
     assert_eq!(compression.unpack(packed, LIMIT).as_ref(), Ok(&unpacked));
     if unpacked.len() < 4096 {
         let again = compression.pack(&unpacked).expect("memory");
@@ -35,7 +35,7 @@ fn unpack(mut draw: Draw<'_>) {
     }
 }
 
-/// A text that claims to be an index.
+/// Parses arbitrary text as an index.
 fn index(text: &[u8]) {
     let Ok(index) = Index::read(NAME, text, LIMIT) else {
         return;
@@ -57,7 +57,7 @@ fn index(text: &[u8]) {
     assert_eq!(Index::read(NAME, &same, LIMIT), Ok(index));
 }
 
-/// A plugin is split, perhaps damaged, and joined.
+/// Splits a plugin, possibly damages it, and joins it.
 fn there_and_back(mut draw: Draw<'_>) {
     let compression = draw.pick(&Compression::ALL);
     let size = 1 + draw.below(64) * 16;
@@ -69,7 +69,7 @@ fn there_and_back(mut draw: Draw<'_>) {
     let at = usize::from(damage.0) % joined.len().max(1);
     if let Some(byte) = joined.get_mut(at) {
         *byte ^= 1 << damage.1;
-        // Not every bit counts, such as those of a header.
+        // Some bits do not matter, such as those of a header.
         if let Ok(other) = index.join(&joined) {
             assert_eq!(other, plugin, "damaged and taken");
             assert_eq!(Digest::of(&other), index.sha256);

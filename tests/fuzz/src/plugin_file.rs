@@ -1,4 +1,4 @@
-//! A plugin's file: whatever is in it, it is refused in words or is a plugin that answers within its limits.
+//! A plugin's file: any content is either refused with a message or is a plugin that answers within its limits.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const LIMITS: Limits = Limits {
     compile: Duration::from_secs(20),
     ..Limits::DEFAULT
 };
-/// What an error says is shown in conditions and logs.
+/// Maximum length of an error, which is shown in conditions and logs.
 const LONGEST_MESSAGE: usize = 64 << 10;
 
 static TOKIO: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {

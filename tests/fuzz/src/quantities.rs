@@ -1,4 +1,4 @@
-//! The SDK's quantities against a second reading of Kubernetes' grammar, by floating point.
+//! The SDK's quantities against a second implementation of Kubernetes' grammar with floating point.
 //!
 //! Source: `k8s.io/apimachinery/pkg/api/resource`, the grammar in the documentation of `Quantity`.
 
@@ -13,7 +13,7 @@ pub(crate) fn run(bytes: &[u8]) {
         assert_eq!(one.is_positive(), *about_one > 0.0, "{one}");
         for (other, about_other) in &quantities {
             assert_eq!(one.cmp(other), other.cmp(one).reverse(), "{one} and {other}");
-            // Both are rounded to thousand-millionths, and a float has 15 digits.
+            // Both are rounded to billionths, and a float has 15 digits.
             let apart = (about_one - about_other).abs();
             if apart > 2e-9 && apart > about_one.abs() * 1e-12 {
                 assert_eq!(
@@ -28,7 +28,7 @@ pub(crate) fn run(bytes: &[u8]) {
 
 fn read(text: &str) -> Option<(Quantity, f64)> {
     let Ok(quantity) = text.parse::<Quantity>() else {
-        // What stands in manifests must be read. What is too large or too small to be meant may be refused.
+        // Values that occur in manifests must be parsed. Unreasonably large or small ones may be refused.
         if let Some(value) = value(text) {
             assert!(
                 !(1e-18..=1e18).contains(&value.abs()) || text.len() > 16,
@@ -47,7 +47,7 @@ fn read(text: &str) -> Option<(Quantity, f64)> {
     Some((quantity, value))
 }
 
-/// The value, or nothing when the text is not of the grammar.
+/// Returns the value, or `None` when the text does not match the grammar.
 fn value(text: &str) -> Option<f64> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let sign = if text.starts_with('-') { -1.0 } else { 1.0 };
@@ -59,7 +59,7 @@ fn value(text: &str) -> Option<f64> {
     let well_formed =
         number.bytes().filter(|b| *b == b'.').count() <= 1 && number.bytes().any(|b| b.is_ascii_digit());
     let number: f64 = well_formed.then(|| format!("0{number}0"))?.parse().ok()?;
-    // The zero behind the number multiplies a whole one by ten.
+    // Appending a zero multiplies an integer by ten.
     let number = if unsigned[..end].contains('.') {
         number
     } else {

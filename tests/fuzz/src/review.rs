@@ -1,5 +1,5 @@
-//! What is sent to the webhook: refused in words, or understood as a second reader understands it, and answered under its
-//! own UID; the tree of an object takes no more memory than room was made for.
+//! Reviews for the webhook: refused with a message, or parsed like a second implementation does, and answered with
+//! their own UID. A parsed object takes no more memory than was reserved.
 
 use kube::core::DynamicObject;
 use operator_host::webhook::fuzzing::{Asked, Reviewed, answer, review};
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-/// What is said of a body goes back to its sender.
+/// Maximum length of an error, which is returned to the caller.
 const LONGEST_MESSAGE: usize = 16 << 10;
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -35,7 +35,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// Nothing that is held of a body is longer than it.
+/// Checks that nothing kept of a body is longer than the body.
 fn held(reviewed: &Reviewed, body: &[u8]) {
     let (group, kind) = &reviewed.kind;
     let texts = [&reviewed.uid, group, kind, &reviewed.namespace, &reviewed.name];
@@ -57,7 +57,7 @@ fn answered(uid: &str) {
     }
 }
 
-/// The object is what kube reads in its text, and takes no more than there is room for.
+/// Checks that the object equals what kube parses, and takes no more memory than reserved.
 fn object(asked: &Asked) {
     match &asked.object {
         Ok(object) => {
@@ -73,7 +73,7 @@ fn object(asked: &Asked) {
     }
 }
 
-/// The bytes that a tree takes: of a map its leaves, of lists and texts what they have room for.
+/// Returns the memory of a parsed value in bytes: the leaves of maps, and the capacity of lists and strings.
 fn tree(value: &Value) -> usize {
     let own = size_of::<Value>();
     match value {
@@ -91,7 +91,7 @@ fn tree(value: &Value) -> usize {
     }
 }
 
-/// An AdmissionReview as serde reads it whole. What has a field twice is none for it.
+/// An AdmissionReview as parsed completely by serde, which refuses duplicate fields.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Second {
@@ -159,7 +159,7 @@ fn agree(reviewed: &Reviewed, second: Second) {
     });
     let asks = writes && whole && stays;
     match request.old_object {
-        // Whether anything changed is told by the texts.
+        // Changes are detected by comparing the text.
         Some(_) => assert!(asks || reviewed.asked.is_none()),
         None => assert_eq!(reviewed.asked.is_some(), asks),
     }

@@ -1,4 +1,4 @@
-//! What the SDK finds in an object's text against the tree that serde_json makes of it.
+//! Compares the values that the SDK finds in an object's text with the tree parsed by serde_json.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    // Whatever it is, it is looked through without a panic and to an end.
+    // Scanning any text ends without a panic.
     let _ = members(text).count() + elements(text).count();
     let item = Item {
         json: text.trim_matches([' ', '\n', '\r', '\t']),
@@ -19,7 +19,8 @@ pub(crate) fn run(bytes: &[u8]) {
     let Ok(value) = serde_json::from_str::<Value>(text) else {
         return;
     };
-    // Of two members of one name, a tree keeps the last and the text shows the first: no object of an API server has two.
+    // Of two members with the same name, the tree keeps the last and the scanner finds the first: no object of an
+    // API server has two.
     if has_twins(item) {
         return;
     }
@@ -41,7 +42,7 @@ fn has_twins(item: Item<'_>) -> bool {
         || elements(item.json).any(has_twins)
 }
 
-/// Every value is found by its name or place, and is what the tree has there.
+/// Checks that every value is found by its name or position and equals the parsed one.
 fn same(item: Item<'_>, value: &Value) {
     let json = item.json;
     match value {
@@ -68,7 +69,7 @@ fn same(item: Item<'_>, value: &Value) {
         },
         Value::Number(number) => {
             assert_eq!(serde_json::from_str::<Value>(json).ok().as_ref(), Some(value));
-            // Whole numbers of up to 18 digits are read here, all others from the tree.
+            // The scanner parses integers of up to 18 digits; all others are read from the tree.
             if let Some(found) = item.integer() {
                 assert_eq!(Some(found), number.as_i64(), "{json}");
             }
@@ -80,7 +81,7 @@ fn same(item: Item<'_>, value: &Value) {
     }
 }
 
-/// The questions that plugins ask have the same answers from the text as from the tree.
+/// Checks that plugins' queries have the same results from the text and from the tree.
 fn same_answers(text: &str, value: &Value) {
     let (of_text, of_tree) = (Object::from_text(text.to_owned()), Object::from(value.clone()));
     for object in [&of_text, &Object::from_text(text.to_owned())] {

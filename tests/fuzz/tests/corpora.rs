@@ -1,6 +1,6 @@
-//! Every target on its corpus, and on a fixed number of mutations of it: the same ones in every run.
+//! Runs every target on its corpus and on a fixed number of mutations of it, which are the same in every run.
 
-// A helper that fails is a test that fails.
+// A helper that fails is a failed test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::any::Any;
@@ -14,7 +14,7 @@ fn corpora() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora")
 }
 
-/// The files of a corpus with their names, sorted.
+/// Returns the files of a corpus with their names, sorted.
 fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
     let folder = corpora().join(name);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -29,7 +29,7 @@ fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Xorshift: random enough to change bytes, and the same everywhere.
+/// Xorshift: random enough to change bytes, and reproducible.
 struct Random(u64);
 
 impl Random {
@@ -45,7 +45,7 @@ impl Random {
     }
 }
 
-/// What means something to a parser.
+/// Tokens that have a meaning for a parser.
 const TOKENS: &[&[u8]] = &[
     b"\"",
     b"\\",
@@ -110,7 +110,7 @@ fn words(panic: &(dyn Any + Send)) -> String {
         .unwrap_or_default()
 }
 
-/// Runs a target; where it fails, the input is kept so that it can be looked at and put into the corpus.
+/// Runs a target; if it fails, saves the input so that it can be examined and added to the corpus.
 fn check(target: &Target, what: &str, input: &[u8]) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(input))) else {
         return;
@@ -144,7 +144,7 @@ fn run(name: &str) {
     }
 }
 
-/// A test for each target, so that they run side by side.
+/// Defines a test for each target, so that they run in parallel.
 macro_rules! targets {
     ($($test:ident: $name:literal),* $(,)?) => {
         $(

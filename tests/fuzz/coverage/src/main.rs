@@ -1,4 +1,4 @@
-//! One program for all targets, since it takes a minute to link: `FUZZ_TARGET` says which one it runs.
+//! One program for all targets, since linking takes a minute: `FUZZ_TARGET` selects the target.
 
 #![no_main]
 
