@@ -443,8 +443,8 @@ impl Policy<'_> {
             && !is_accepted(self.parent, existing)
         {
             let problem = format!(
-                "it carries the label of a Secret that the host generated for this parent, and no proof of it: somebody \
-                 else made it, or a host with another key. Delete it, and new values are drawn; or, when you know its \
+                "it carries the label of a Secret that the host generated for this parent, but no proof of it: somebody \
+                 else made it, or a host with another key. Delete it to get new values; or, if you know its \
                  values and want them, kubectl annotate {} {} {ACCEPT_ANNOTATION}={}",
                 kind.to_lowercase(),
                 self.parent.name_any(),

@@ -88,7 +88,7 @@ async fn apply_one(
     {
         return Ok(Outcome::Unchanged);
     }
-    // `children::plan` has refused kinds that the cluster does not serve.
+    // `desired::plan` has refused kinds that the cluster does not serve.
     let Some(resource) = context.resources.get(&desired.key.kind) else {
         return Ok(Outcome::Unchanged);
     };

@@ -39,7 +39,7 @@ pub(super) enum PassError {
     Refused(Vec<Refusal>),
     #[error("{}", join(.0))]
     Api(Vec<ApiError>),
-    #[error("the API server does not take the status that the plugin gave: {0}")]
+    #[error("the API server rejected the status from the plugin: {0}")]
     Status(ApiError),
     #[error(
         "the plugin changed its answer {MAX_REPEATS} times in a row after it was applied; what it asks for must \

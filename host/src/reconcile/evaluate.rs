@@ -1,6 +1,6 @@
 //! One evaluation of a parent: calls the plugin, and calls it again with the objects that it needs, until its needs
 //! settle. All callers use it: reconciles and the webhook (`reconcile::ask`), the proof of a new version
-//! (`proving::shadow`), `render` (`author::pass`) and `diff` (`preview`).
+//! (`rollout::shadow`), `render` (`dry_run::offline`) and `diff` (`dry_run::server_side`).
 //!
 //! **Inputs.** The [`Subject`]; the [`Source`] of the objects that the plugin asks to read; the needs with which an
 //! earlier evaluation ended, if any; `call`, which makes one call with the caller's own spans, records and

@@ -132,8 +132,8 @@ fn blocked(context: &Context, parent: &DynamicObject, error: &PassError) -> Stri
         let namespace = parent.namespace().unwrap_or_default();
         return format!(
             "its deletion waits for the cleanup, which needs an object created in the namespace {namespace:?}, and that is \
-             being deleted: {error}; let the plugin do without (its request says `namespaceTerminating`), set \
-             `finalizer.releaseAfter`, or take the finalizer {finalizer} off"
+             being deleted: {error}; let the plugin do without it (its request contains `namespaceTerminating`), set \
+             `finalizer.releaseAfter`, or remove the finalizer {finalizer}"
         );
     }
     format!("its deletion waits for the cleanup, for which it keeps the finalizer {finalizer}: {error}")

@@ -74,8 +74,8 @@ pub(super) async fn abandon(
         Err(error) => error.to_string(),
     };
     let message = format!(
-        "the cleanup was not done within {:?} (`finalizer.releaseAfter`), and the resource is released without it, with \
-         whatever it was to clean up: {why}",
+        "the cleanup was not done within {:?} (`finalizer.releaseAfter`), so the resource is released without it. It may \
+         leave behind what it should have cleaned up: {why}",
         context.config.release_after.unwrap_or_default()
     );
     if let Err(error) = let_go(context, parent).await {

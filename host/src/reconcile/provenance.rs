@@ -47,7 +47,7 @@ pub enum ProvenanceError {
     /// The Secret was changed by hand.
     #[error(
         "the Secret {0}, which proves what this host generated, has no key of {KEY_BYTES} bytes in `data.{ENTRY}`: restore \
-         it, or delete it for a new one, which proves nothing that was generated before"
+         it, or delete it to get a new key, which proves no Secret generated before"
     )]
     Malformed(ObjectName),
     /// Only the leader creates the Secret.

@@ -69,7 +69,7 @@ pub async fn generate(
             && !owns(&context.config, parent, live)
             && !is_terminating(live)
     });
-    // The parent accepts this one; `children::plan` has refused every other.
+    // The parent accepts this one; `desired::plan` has refused every other.
     let lacks_proof = live
         .as_ref()
         .is_some_and(|live| !provenance.proof().holds(&context.config.parent, parent, live));
@@ -87,7 +87,7 @@ pub async fn generate(
     body["metadata"]["annotations"][PROVENANCE_ANNOTATION] =
         proving.prove(&context.config.parent, parent, &key.name).into();
     let manager = context.config.field_manager();
-    // `children::plan` has refused kinds that the cluster does not serve.
+    // `desired::plan` has refused kinds that the cluster does not serve.
     let Some(resource) = context.resources.get(&key.kind) else {
         return Ok(Generated::Unchanged);
     };
@@ -124,7 +124,7 @@ fn draw(entry: &GeneratedValue) -> Result<String, getrandom::Error> {
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect();
-    // `children::plan` has required at least two characters.
+    // `desired::plan` has required at least two characters.
     let size = u32::try_from(alphabet.len()).unwrap_or(u32::MAX);
     // Numbers from this limit on are drawn again: a plain remainder would favour the first characters.
     let limit = u32::MAX - u32::MAX % size;

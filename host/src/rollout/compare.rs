@@ -101,8 +101,8 @@ impl Findings {
             Finding::Fails(error) => self.failing.push(blame(error, String::new())),
             Finding::NotDeterministic(difference) => {
                 self.undetermined.get_or_insert_with(|| {
-                    let message = "it answers the same request in two ways, so every pass would write; make its \
-                                   answer not depend on the order of a hash map or on chance";
+                    let message = "it answers the same request in two ways, so every reconcile would write; make its \
+                                   answer independent of random numbers and of the order of a hash map";
                     blame(message.to_owned(), difference)
                 });
             }
@@ -183,7 +183,7 @@ impl Findings {
         };
         if let Some(blamed) = self.undetermined {
             let message = format!(
-                "on {}, when it was asked again with other random numbers: {}",
+                "on {}, when it was called again with other random numbers: {}",
                 blamed.object, blamed.message
             );
             let diff = blamed.diff.clone();

@@ -150,12 +150,12 @@ impl Certificates {
             if let Some(validity) = ends.filter(|_| !ending) {
                 let at = timestamp(validity.to);
                 warn!(
-                    "webhook: the certificate ends at {at} and was not renewed: after that the API server cannot call the host, \
+                    "webhook: the certificate expires at {at} and was not renewed: after that the API server cannot call the host, \
                      and `failurePolicy` decides"
                 );
-                instruments
-                    .health
-                    .webhook(format!("its certificate is in use, and ends at {at}: renew it"));
+                instruments.health.webhook(format!(
+                    "its certificate is in use, and expires at {at}: renew it"
+                ));
             }
             ending = ends.is_some();
             tokio::time::sleep(PERIOD).await;
