@@ -1,4 +1,4 @@
-//! Several replicas of which one writes: killed, stopped, cut off, and its Lease edited by hand.
+//! Several replicas of which one writes: killed, suspended, disconnected, and with a Lease that is edited by hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::telemetry::get;
 const LEASE: &str = "coordination.k8s.io/v1/Lease";
 const NAME: &str = "operator-host";
 
-/// The configuration of a replica, with shorter times than the defaults; the rules are the same.
+/// Returns the configuration of a replica, with shorter times than the defaults but the same rules.
 pub fn shared(scenario: &Scenario, mode: &str, times: [&str; 3], controllers: &str) -> std::path::PathBuf {
     let [duration, renew, retry] = times;
     let top = format!(
@@ -29,8 +29,8 @@ pub fn shared(scenario: &Scenario, mode: &str, times: [&str; 3], controllers: &s
     scenario.config_with(&top, controllers)
 }
 
-/// Regression: the elector looked only after the controller had come back, kept the term of before for it, and renewed
-/// that for ever, while the controller waited for its own to begin.
+/// Regression: the elector checked only after the controller had been added again, kept its previous term, and renewed
+/// that forever, while the controller waited for a new one.
 #[tokio::test]
 async fn a_controller_that_is_removed_and_added_between_two_looks_of_the_elector_leads_again() {
     let scenario = Scenario::new("back-at-once").await;
@@ -44,7 +44,7 @@ async fn a_controller_that_is_removed_and_added_between_two_looks_of_the_elector
     scenario.puppet("p", spec("1")).await;
     scenario.until_ready("p").await;
 
-    // The elector waits for an answer, and looks at nothing else meanwhile.
+    // The elector waits for a response, and checks nothing else meanwhile.
     proxy.set_mode_of("/leases", Mode::Stall);
     let _ = proxy.take_seen();
     let waits = tokio::time::timeout(LIMIT, async {
@@ -74,7 +74,7 @@ async fn a_controller_that_is_removed_and_added_between_two_looks_of_the_elector
         .await;
 }
 
-/// Keeps the leader writing: the spec of ten puppets changes all the time.
+/// Keeps the leader writing by continuously changing the specs of ten puppets.
 struct Load {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<u64>,
@@ -96,7 +96,7 @@ impl Load {
                 let name = format!("p{}", count % 10);
                 spec["response"]["children"][0]["metadata"]["name"] = json!(name);
                 let patch = Patch::Merge(json!({ "spec": spec }));
-                // The API server may be away for a while.
+                // The API server may be unavailable for a while.
                 let _ = api.patch(&name, &PatchParams::default(), &patch).await;
                 count += 1;
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -112,7 +112,7 @@ impl Load {
     }
 }
 
-/// The replica that a request comes from, by how it calls itself.
+/// Returns the replica that sent a request, by its user agent.
 fn replica(event: &AuditEvent) -> Option<&str> {
     let (_, identity) = event
         .user_agent
@@ -128,8 +128,8 @@ fn is_taken(event: &AuditEvent) -> bool {
         .is_some_and(|status| status.code < 300)
 }
 
-/// What a host wrote in this namespace, in the order in which it came; Leases and the rest apart. What a host says
-/// of elections is no write of a leader.
+/// Returns the writes of hosts in this namespace in the order in which they were received, Leases separate from the
+/// rest. Events about elections do not count as writes of a leader.
 fn writes(scenario: &Scenario, cluster: &ControlPlane) -> (Vec<AuditEvent>, Vec<AuditEvent>) {
     let events = cluster.audit_events_about(&scenario.namespace);
     let mut events = events.expect("the audit log");
@@ -150,7 +150,8 @@ fn writes(scenario: &Scenario, cluster: &ControlPlane) -> (Vec<AuditEvent>, Vec<
     events.into_iter().partition(is_lease)
 }
 
-/// Fails if anything was written by another than who had last written the Lease; gives how often the leader changed.
+/// Fails if anything was written by a replica that was not the last to write the Lease. Returns how often the
+/// leader changed.
 #[track_caller]
 fn assert_never_two(scenario: &Scenario, cluster: &ControlPlane) -> usize {
     let (mut leases, writes) = writes(scenario, cluster);
@@ -174,7 +175,7 @@ fn assert_never_two(scenario: &Scenario, cluster: &ControlPlane) -> usize {
     terms.len()
 }
 
-/// Waits for a write of another replica than those that begin with `not`; how long that took.
+/// Waits for a write of a replica whose name does not begin with `not`, and returns the time of that write.
 async fn until_written(scenario: &Scenario, cluster: &ControlPlane, since: &str, not: &str) -> String {
     let start = Instant::now();
     loop {
@@ -196,7 +197,7 @@ fn now() -> String {
     format!("{now:.6}")
 }
 
-/// Seconds between two times of the audit log.
+/// Returns the seconds between two times of the audit log.
 fn between(from: &str, to: &str) -> f64 {
     let time = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
     (time(to) - time(from)).total(jiff::Unit::Second).unwrap()
@@ -208,7 +209,7 @@ async fn holder(scenario: &Scenario) -> String {
     holder.unwrap_or_default().as_str().unwrap_or_default().to_owned()
 }
 
-/// Of some hosts by name: the one that holds the Lease, and the others.
+/// Returns the host that holds the Lease, and the others, by name.
 async fn sort(
     scenario: &Scenario,
     hosts: Vec<(&'static str, Host)>,
@@ -226,7 +227,7 @@ async fn sort(
     (leaders.pop().expect("one of them"), standbys)
 }
 
-/// Waits until a host says this of who leads.
+/// Waits until a host reports these words about the leader.
 async fn until_ready_says(host: &Host, words: &str) -> (u16, String) {
     let start = Instant::now();
     loop {
@@ -285,7 +286,7 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
     assert!(took <= 2.0, "{took}");
     assert_eq!(ended.await.unwrap().code(), Some(0));
 
-    // Stopped in the middle of its writing, and continued when another leads.
+    // Suspended during its writes, and resumed when another replica leads.
     let mut stopped = standby;
     let mut name = third;
     for round in 0..3 {
@@ -302,7 +303,7 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
         let (status, ready) = get(&stopped, "/readyz").await;
         assert_eq!(status, 200, "it stands by in the same process: {ready}");
         until_written(&scenario, cluster, &now(), name).await;
-        // The one that was stopped takes over again in the first rounds: its caches are warm.
+        // The suspended replica takes over again in the first iterations: its caches are filled.
         if round < 2 {
             let (terminated, ended) = (now(), tokio::spawn(other.stop()));
             let taken = until_written(&scenario, cluster, &terminated, next).await;
@@ -361,7 +362,7 @@ async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
             json!({"renewTime": "9999-12-31T23:59:59.000000Z", "acquireTime": "9999-12-31T23:59:59.000000Z"}),
             json!({"renewTime": "1970-01-01T00:00:00.000000Z"}),
             json!({"leaseDurationSeconds": 1, "leaseTransitions": i32::MAX}),
-            // To the other one, who has not asked for it.
+            // To the other replica, which has not asked for it.
             Value::Null,
         ] {
             let spec = if spec.is_null() {
@@ -396,7 +397,7 @@ async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
     assert_never_two(&scenario, cluster);
 }
 
-/// A replica of another version, or another program altogether, is known by its identity only.
+/// A replica of another version, or another program, is known only by its identity.
 #[tokio::test]
 async fn a_holder_of_another_version_is_respected_as_long_as_it_renews() {
     let scenario = Scenario::new("leaders-versions").await;
@@ -421,7 +422,7 @@ async fn a_holder_of_another_version_is_respected_as_long_as_it_renews() {
     scenario
         .puppet("p", json!({"response": {"children": [config_map("p", "x")]}}))
         .await;
-    // It renews while the host starts, however long that takes, and 8 s longer.
+    // It renews the Lease while the host starts, however long that takes, and for 8 s more.
     let mut left = 32;
     for i in (0..60).cycle().skip(1) {
         tokio::time::sleep(Duration::from_millis(250)).await;
@@ -437,7 +438,7 @@ async fn a_holder_of_another_version_is_respected_as_long_as_it_renews() {
         &["stands by; old_0.0.1_12345678 leads"],
     );
     let (_, mut writes) = writes(&scenario, cluster);
-    // Reading the log may take longer than the Lease lasts.
+    // Reading the log may take longer than the Lease is valid.
     writes.retain(|write| write.request_received_timestamp < renewed);
     assert!(writes.is_empty(), "{writes:#?}");
     scenario.until_ready("p").await;
@@ -494,7 +495,7 @@ async fn grant(scenario: &Scenario, leases: &[&str]) {
     scenario.apply(&binding.to_string()).await;
 }
 
-/// Regression: without the namespace of its Leases a host waited, and said nothing.
+/// Regression: without the namespace of its Leases a host waited without a log message.
 #[tokio::test]
 async fn a_namespace_for_leases_that_is_missing_is_named_and_waited_for() {
     let scenario = Scenario::new("no-lease-namespace").await;
@@ -532,7 +533,7 @@ async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_retu
     grant(&scenario, &["get", "create"]).await;
     scenario.puppet("p", puppet("1")).await;
     let host = scenario.start_named("a", &config);
-    // It can create the Lease, but not take it.
+    // It can create the Lease, but not update it.
     let line = host
         .until_log(&["WARN", "cannot write the Lease operator-host"])
         .await;
