@@ -188,7 +188,7 @@ fn a_resource_that_does_not_fit_is_refused_with_path_and_rule() {
         ),
         (
             format!("{}---\nkind: Echo\n", spec("{replicas: 1, image: i}")),
-            "document 2: this is no Kubernetes object: `apiVersion` is missing or no text",
+            "document 2: not a Kubernetes object: `apiVersion` is missing or not a string",
         ),
         ("{".to_owned(), "resource.yaml"),
         (String::new(), "no resource"),

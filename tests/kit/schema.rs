@@ -24,7 +24,7 @@ fn values_are_validated_as_the_api_server_does() {
         (
             json!({"type": "string", "format": "date-time"}),
             json!("today"),
-            Some("a: \"today\" is no date-time (format)"),
+            Some("a: \"today\" is not a valid date-time (format)"),
         ),
         (
             json!({"type": "number", "maximum": 1, "exclusiveMaximum": true}),
@@ -72,17 +72,17 @@ fn values_are_validated_as_the_api_server_does() {
         (
             json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}),
             json!(["b", "b"]),
-            Some("a[1]: \"b\" is there twice (x-kubernetes-list-type)"),
+            Some("a[1]: \"b\" occurs twice (x-kubernetes-list-type)"),
         ),
         (
             json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "items": {"type": "object", "properties": {"k": {"type": "string"}}}}),
             json!([{"k": "1"}, {"k": "1"}]),
-            Some("a[1]: [\"1\"] is there twice (x-kubernetes-list-type)"),
+            Some("a[1]: [\"1\"] occurs twice (x-kubernetes-list-type)"),
         ),
         (
             json!({"type": "object", "properties": {"b": {"type": "string"}, "c": {"type": "string"}}, "oneOf": [{"required": ["b"]}, {"required": ["c"]}]}),
             json!({"b": "", "c": ""}),
-            Some("a: fits 2 of the alternatives, not exactly one (oneOf)"),
+            Some("a: matches 2 of the alternatives, not exactly one (oneOf)"),
         ),
         (
             json!({"type": "object", "maxProperties": 1, "additionalProperties": {"type": "integer"}}),
@@ -156,20 +156,20 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
             image,
             json!({"const": "x", "type": "string"}),
             "properties.image",
-            "`const` is no keyword",
+            "`const` is not a keyword",
         ),
         (image, json!(true), "properties.image", "not structural"),
         (
             image,
             json!({"type": "string", "pattern": "("}),
             "properties.image",
-            "no regular expression",
+            "not a regular expression",
         ),
         (
             image,
             json!({"type": "string", "default": 1}),
             "properties.image",
-            "default does not fit",
+            "default does not match",
         ),
         (
             image,
@@ -241,7 +241,7 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
             &"/spec/versions/0/name".into(),
             json!("v2"),
             "spec.versions",
-            "my-operator.dev/v1 is not there",
+            "my-operator.dev/v1 is missing",
         ),
         (
             &"/spec/versions/0/storage".into(),
@@ -271,7 +271,7 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
             &"/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/conditions".into(),
             json!({"type": "string"}),
             "status.conditions",
-            "drops what it does not know",
+            "drops unknown fields",
         ),
     ] {
         let mut crd = crd.clone();

@@ -1,4 +1,5 @@
-//! A whole CustomResourceDefinition: the rules of the API server, and what this host needs beside them.
+//! Validates a whole CustomResourceDefinition: by the rules of the API server, and by the additional needs of this
+//! host.
 
 use serde_json::Value;
 
@@ -6,13 +7,13 @@ use super::structural;
 use super::{Problem, field};
 use crate::plugin::contract::Kind;
 
-/// The schema of one version.
+/// Returns the schema of one version.
 #[must_use]
 pub fn schema<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
     version(crd, parent)?.pointer("/schema/openAPIV3Schema")
 }
 
-/// Whether the kind is in namespaces; without a definition it is taken to be.
+/// Whether the kind is namespaced; without a definition it counts as namespaced.
 #[must_use]
 pub fn is_namespaced(crd: Option<&Value>) -> bool {
     crd.is_none_or(|crd| crd["spec"]["scope"] != "Cluster")
@@ -24,7 +25,7 @@ fn version<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
     versions.iter().find(|version| version["name"] == name)
 }
 
-/// Everything that is wrong with the definition of a plugin whose parent kind is `parent`.
+/// Returns every problem of the definition of a plugin whose parent kind is `parent`.
 #[must_use]
 pub fn problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -62,7 +63,7 @@ pub fn problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
     match version(crd, parent) {
         None => problems.push(Problem::new(
             "spec.versions",
-            format!("the version of {} is not there", parent.api_version),
+            format!("the version of {} is missing", parent.api_version),
         )),
         Some(version) => status(version, &mut problems),
     }
@@ -88,7 +89,7 @@ fn names(crd: &Value, problems: &mut Vec<Problem>) {
     if names["plural"].is_string() && names["plural"] == names["singular"] {
         problems.push(Problem::new(
             "spec.names.plural",
-            "is the singular; kubectl would not tell them apart",
+            "equals the singular; kubectl could not distinguish them",
         ));
     }
     let scope = &crd["spec"]["scope"];
@@ -108,7 +109,7 @@ fn status(version: &Value, problems: &mut Vec<Problem>) {
     if !version["subresources"]["status"].is_object() {
         problems.push(Problem::new(
             "spec.versions.subresources.status",
-            "is missing: without it the host can write no status; add `status: {}`",
+            "is missing: without it the host cannot write the status; add `status: {}`",
         ));
     }
     let status = &version["schema"]["openAPIV3Schema"]["properties"]["status"];
@@ -120,7 +121,7 @@ fn status(version: &Value, problems: &mut Vec<Problem>) {
             problems.push(Problem::new(
                 format!("status.{name}"),
                 format!(
-                    "must be in the schema, of type {type_}: the host writes it and the API server drops what it does not know"
+                    "must be in the schema, of type {type_}: the host writes it, and the API server drops unknown fields"
                 ),
             ));
         }
@@ -152,7 +153,7 @@ fn columns(version: &Value, schema: &Value, path: &str, problems: &mut Vec<Probl
     }
 }
 
-/// The first field of a plain path that the schema does not have. Paths with filters are believed.
+/// Returns the first field of a plain path that the schema lacks. Paths with filters are accepted unchecked.
 fn unknown_field<'a>(json_path: &'a str, schema: &Value) -> Option<&'a str> {
     let mut schema = schema;
     for name in json_path[1..].split('.') {

@@ -1,21 +1,21 @@
-//! What the API server does with a CustomResourceDefinition, without one: the rules for the definition itself, defaults
-//! and validation by its schema.
+//! Applies a CustomResourceDefinition without an API server: validates the definition, fills in its schema's defaults,
+//! and validates resources by its schema.
 
 pub mod definition;
 pub mod schema;
 pub mod structural;
 
-/// One thing that is wrong, and where.
+/// One problem with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Such as `spec.ports[0].name`.
+    /// The location, such as `spec.ports[0].name`.
     pub path: String,
-    /// What the rule is and what it should be.
+    /// The violated rule and the expected value.
     pub message: String,
 }
 
 impl Problem {
-    /// Puts the two together.
+    /// Creates a problem from a path and a message.
     #[must_use]
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// A path with one more field.
+/// Returns the path of a field below `path`.
 fn field(path: &str, name: &str) -> String {
     if path.is_empty() {
         return name.to_owned();

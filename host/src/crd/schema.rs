@@ -1,17 +1,17 @@
-//! A resource against the schema of its CustomResourceDefinition, as the API server does it: defaults first,
-//! then validation.
+//! Validates a resource by the schema of its CustomResourceDefinition, as the API server does: fills in the defaults,
+//! then validates.
 //!
-//! Rules in CEL (`x-kubernetes-validations`) are the one part that is not checked; [`has_rules`] tells. An unknown
-//! field is a problem here, as it is for `kubectl apply`, which asks for strict validation.
-//! Source: the structural schemas of `apiextensions.k8s.io/v1` and OpenAPI 3.0's schema objects.
+//! Rules in CEL (`x-kubernetes-validations`) are not checked; [`has_rules`] reports whether there are any. An unknown
+//! field is a problem here, as it is for `kubectl apply`, which requests strict validation. Sources: the structural
+//! schemas of `apiextensions.k8s.io/v1`, and the schema objects of OpenAPI 3.0.
 
 use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::{Problem, field};
 
-/// Fills in the schema's defaults, from the outside in. A null where the schema has a default and allows no null
-/// is replaced too.
+/// Fills in the schema's defaults from the outside in. Also replaces a null where the schema has a default and does not
+/// allow null.
 pub fn fill_defaults(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(map) => {
@@ -40,8 +40,8 @@ pub fn fill_defaults(value: &mut Value, schema: &Value) {
     }
 }
 
-/// Everything in which a whole resource does not fit the schema. `apiVersion`, `kind` and `metadata` are the API
-/// server's own.
+/// Returns every mismatch between a whole resource and the schema. The API server validates `apiVersion`, `kind` and
+/// `metadata` separately.
 #[must_use]
 pub fn validate_resource(resource: &Value, schema: &Value) -> Vec<Problem> {
     let mut rest = resource.clone();
@@ -53,7 +53,7 @@ pub fn validate_resource(resource: &Value, schema: &Value) -> Vec<Problem> {
     validate(&rest, schema)
 }
 
-/// Everything in which a value does not fit the schema.
+/// Returns every mismatch between a value and the schema.
 #[must_use]
 pub fn validate(value: &Value, schema: &Value) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -61,7 +61,7 @@ pub fn validate(value: &Value, schema: &Value) -> Vec<Problem> {
     problems
 }
 
-/// Whether the schema has rules in CEL anywhere.
+/// Whether the schema contains rules in CEL.
 #[must_use]
 pub fn has_rules(schema: &Value) -> bool {
     match schema {
@@ -75,7 +75,8 @@ pub(super) fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Valu
     schema["properties"].as_object().into_iter().flatten()
 }
 
-/// `whole` is whether the schema is the structural one of this value and not a part in `allOf` or the like.
+/// Checks one value. `whole` is true for the structural schema of this value, and false for a branch such as one in
+/// `allOf`.
 fn check(value: &Value, schema: &Value, path: &str, whole: bool, problems: &mut Vec<Problem>) {
     let mut wrong = |message: String| problems.push(Problem::new(path, message));
     if value.is_null() {
@@ -173,8 +174,8 @@ fn check_text(text: &str, schema: &Value, wrong: &mut impl FnMut(String)) {
                 wrong(format!("{text:?} does not match {pattern} (pattern)"));
             }
             Ok(_) => {}
-            // `check` names it.
-            Err(_) => wrong(format!("the pattern {pattern} is no regular expression")),
+            // Name the pattern: the path does not contain it.
+            Err(_) => wrong(format!("the pattern {pattern} is not a regular expression")),
         }
     }
     let formatted = match schema["format"].as_str() {
@@ -186,7 +187,7 @@ fn check_text(text: &str, schema: &Value, wrong: &mut impl FnMut(String)) {
     };
     if !formatted {
         let format = schema["format"].as_str().unwrap_or_default();
-        wrong(format!("{text:?} is no {format} (format)"));
+        wrong(format!("{text:?} is not a valid {format} (format)"));
     }
 }
 
@@ -225,7 +226,7 @@ fn check_array(items: &[Value], schema: &Value, path: &str, whole: bool, problem
         {
             problems.push(Problem::new(
                 &path,
-                format!("{} is there twice (x-kubernetes-list-type)", shown(&this)),
+                format!("{} occurs twice (x-kubernetes-list-type)", shown(&this)),
             ));
         }
         if let Some(schema) = schema.get("items") {
@@ -296,25 +297,25 @@ fn check_junctors(value: &Value, schema: &Value, path: &str, problems: &mut Vec<
     if let Some(any) = branches("anyOf")
         && !any.iter().any(fits)
     {
-        problems.push(Problem::new(path, "fits none of the alternatives (anyOf)"));
+        problems.push(Problem::new(path, "matches none of the alternatives (anyOf)"));
     }
     if let Some(one) = branches("oneOf") {
         let count = one.iter().filter(|branch| fits(branch)).count();
         if count != 1 {
             problems.push(Problem::new(
                 path,
-                format!("fits {count} of the alternatives, not exactly one (oneOf)"),
+                format!("matches {count} of the alternatives, not exactly one (oneOf)"),
             ));
         }
     }
     if let Some(not) = schema.get("not")
         && fits(not)
     {
-        problems.push(Problem::new(path, "fits what is excluded (not)"));
+        problems.push(Problem::new(path, "matches the excluded schema (not)"));
     }
 }
 
-/// JSON text, cut: it goes into a message.
+/// Returns JSON text, truncated for use in a message.
 fn shown(value: &Value) -> String {
     let mut text = value.to_string();
     if text.len() > 60 {

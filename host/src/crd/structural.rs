@@ -1,4 +1,4 @@
-//! The rules for schemas in CustomResourceDefinitions: what the API server refuses, with the path of each.
+//! The API server's rules for schemas in CustomResourceDefinitions; each problem contains its path.
 //!
 //! Source: "Extend the Kubernetes API with CustomResourceDefinitions", section "Specifying a structural schema",
 //! and the fields of `JSONSchemaProps` in `apiextensions.k8s.io/v1`.
@@ -12,10 +12,10 @@ use super::{Problem, field};
 const TYPES: [&str; 6] = ["object", "array", "string", "integer", "number", "boolean"];
 const JUNCTORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 
-/// Known to the API server and never allowed.
+/// Keywords that the API server knows and never allows.
 const FORBIDDEN: [&str; 4] = ["$ref", "definitions", "dependencies", "patternProperties"];
 
-/// What a schema may say.
+/// The keywords that a schema may use.
 const KNOWN: [&str; 38] = [
     "$schema",
     "additionalProperties",
@@ -57,7 +57,7 @@ const KNOWN: [&str; 38] = [
     "x-kubernetes-validations",
 ];
 
-/// Everything in a schema that the API server would refuse.
+/// Returns every problem for which the API server would refuse the schema.
 #[must_use]
 pub fn problems(schema: &Value, path: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -82,7 +82,7 @@ fn walk(schema: &Value, path: &str, root: bool, problems: &mut Vec<Problem>) {
             problems.push(Problem::new(
                 path,
                 format!(
-                    "`$ref` to {} is not allowed: write the schema in place; a type that holds itself has none",
+                    "`$ref` to {} is not allowed: write the schema in place; a recursive type has no such schema",
                     map[keyword]
                 ),
             ));
@@ -94,7 +94,7 @@ fn walk(schema: &Value, path: &str, root: bool, problems: &mut Vec<Problem>) {
         } else if !KNOWN.contains(&keyword.as_str()) {
             problems.push(Problem::new(
                 path,
-                format!("`{keyword}` is no keyword of such schemas"),
+                format!("`{keyword}` is not a keyword of structural schemas"),
             ));
         }
     }
@@ -260,7 +260,7 @@ fn check_values(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
     {
         problems.push(Problem::new(
             path,
-            format!("the pattern {pattern} is no regular expression"),
+            format!("the pattern {pattern} is not a regular expression"),
         ));
     }
     if let Some(default) = schema.get("default") {
@@ -274,7 +274,10 @@ fn check_values(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
             };
             problems.push(Problem::new(
                 path,
-                format!("the default does not fit its own schema{at}: {}", problem.message),
+                format!(
+                    "the default does not match its own schema{at}: {}",
+                    problem.message
+                ),
             ));
         }
     }
@@ -294,7 +297,8 @@ fn check_metadata(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
     }
 }
 
-/// `outer` is the schema beside the junctor: it must know every field that a branch speaks of.
+/// Checks a branch of `allOf`, `anyOf`, `oneOf` or `not`. `outer` is the schema beside it: it must contain every field
+/// that the branch mentions.
 fn within_junctor(branch: &Value, outer: &Value, path: &str, problems: &mut Vec<Problem>) {
     let int_or_string = outer["x-kubernetes-int-or-string"] == true;
     for keyword in [
@@ -308,7 +312,7 @@ fn within_junctor(branch: &Value, outer: &Value, path: &str, problems: &mut Vec<
         if branch.get(keyword).is_some() && !(int_or_string && keyword == "type") {
             problems.push(Problem::new(
                 path,
-                format!("`{keyword}` is not allowed within allOf, anyOf, oneOf or not; say it outside"),
+                format!("`{keyword}` is not allowed within allOf, anyOf, oneOf or not; put it outside"),
             ));
         }
     }
@@ -323,7 +327,7 @@ fn within_junctor(branch: &Value, outer: &Value, path: &str, problems: &mut Vec<
             Some(outer) => within_junctor(inner, outer, &field(&field(path, "properties"), name), problems),
             None => problems.push(Problem::new(
                 field(&field(path, "properties"), name),
-                "the field must also stand in the `properties` outside of the junctor",
+                "the field must also be in the `properties` outside of the junctor",
             )),
         }
     }
@@ -332,7 +336,7 @@ fn within_junctor(branch: &Value, outer: &Value, path: &str, problems: &mut Vec<
             Some(outer) => within_junctor(inner, outer, &field(path, "items"), problems),
             None => problems.push(Problem::new(
                 field(path, "items"),
-                "must also stand outside of the junctor",
+                "must also be present outside of the junctor",
             )),
         }
     }

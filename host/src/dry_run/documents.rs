@@ -1,4 +1,4 @@
-//! Kubernetes objects from YAML or JSON files.
+//! Reads Kubernetes objects from YAML or JSON files.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::plugin::contract::Kind;
 
-/// Why a file is not a stream of objects.
+/// Why a file is not a series of objects.
 #[derive(Debug, Error)]
 pub enum DocumentError {
     /// The file cannot be read.
@@ -16,7 +16,7 @@ pub enum DocumentError {
     Read {
         /// The file.
         file: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: std::io::Error,
     },
     /// The text is not YAML.
@@ -24,15 +24,15 @@ pub enum DocumentError {
     Yaml {
         /// The file.
         file: PathBuf,
-        /// What is wrong, with line and column.
+        /// The problem, with line and column.
         message: String,
     },
-    /// A document is no Kubernetes object.
+    /// A document is not a Kubernetes object.
     #[error("{}, document {number}: {message}", file.display())]
     NoObject {
         /// The file.
         file: PathBuf,
-        /// From 1.
+        /// The document's number, from 1.
         number: usize,
         /// What is missing.
         message: String,
@@ -42,7 +42,7 @@ pub enum DocumentError {
 /// One object of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// From 1, in the file; the items of a list share theirs.
+    /// The document's number in the file, from 1; the items of a list share one.
     pub number: usize,
     /// The object, with `apiVersion`, `kind` and `metadata.name`.
     pub object: Value,
@@ -55,7 +55,7 @@ impl Document {
         kind_of(&self.object)
     }
 
-    /// As the rest of the host knows objects.
+    /// Returns the object in the type that the rest of the host uses.
     ///
     /// # Errors
     /// When the metadata is not that of an object.
@@ -64,7 +64,7 @@ impl Document {
     }
 }
 
-/// The kind of an object; empty texts where it says none.
+/// Returns the kind of an object, with empty texts where the object lacks it.
 #[must_use]
 pub fn kind_of(object: &Value) -> Kind {
     let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
@@ -74,10 +74,10 @@ pub fn kind_of(object: &Value) -> Kind {
     }
 }
 
-/// Reads every object in a file: documents in a row, and the items of lists. Empty documents are skipped.
+/// Reads every object of a file: its documents, and the items of lists. Skips empty documents.
 ///
 /// # Errors
-/// When it cannot be read, is not YAML, or holds something else than objects.
+/// When the file cannot be read, is not YAML, or contains something other than objects.
 pub fn read(file: &Path) -> Result<Vec<Document>, DocumentError> {
     let text = std::fs::read_to_string(file).map_err(|error| DocumentError::Read {
         file: file.to_owned(),
@@ -106,7 +106,7 @@ pub fn read(file: &Path) -> Result<Vec<Document>, DocumentError> {
                 return Err(DocumentError::NoObject {
                     file: file.to_owned(),
                     number,
-                    message: format!("this is no Kubernetes object: {missing} is missing or no text"),
+                    message: format!("not a Kubernetes object: {missing} is missing or not a string"),
                 });
             }
             documents.push(Document { number, object });

@@ -1,4 +1,4 @@
-//! What a reconcile would do: offline, on files (`render`), and on the objects of a cluster (`diff`).
+//! Previews a reconcile: offline, on files (`render`), and on the objects of a cluster (`diff`).
 
 pub mod documents;
 

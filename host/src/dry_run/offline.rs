@@ -1,5 +1,5 @@
-//! One pass over one parent without a cluster: the plugin is asked by the same [`evaluate`] as in
-//! `reconcile`, on objects at hand, and its answer is checked by the same [`plan`].
+//! Reconciles one parent once without a cluster: the same [`evaluate`] as in `reconcile` calls the plugin, on given
+//! objects, and the same [`plan`] checks its answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,39 +28,39 @@ use crate::plugin::{Call, Limits, Plugin};
 use crate::reconcile::evaluate::{EvaluateError, Question, Subject, evaluate};
 use crate::reconcile::needs::{NeedError, Rights, Source, Wanted};
 
-/// Why a pass gave no rendering.
+/// Why a reconcile produced no rendering.
 #[derive(Debug, Error)]
 pub enum PassError {
-    /// There is no answer.
+    /// The plugin gave no answer.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
-    /// The plugin asked for children that it must not have; one line each.
+    /// The plugin asked for children that it may not have; one line each.
     #[error("the plugin's answer is refused:\n  {}", .0.join("\n  "))]
     Refused(Vec<String>),
 }
 
-/// What exists, as far as one parent is concerned.
+/// The existing objects that concern one parent.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// The custom resource, as [`admit`] gives it.
+    /// The custom resource, as [`admit`] returns it.
     pub parent: Arc<DynamicObject>,
-    /// The children that are there, as [`own`] gives them.
+    /// The existing children, as [`own`] returns them.
     pub children: Vec<Arc<DynamicObject>>,
-    /// All that a need may find.
+    /// All objects that a need may find.
     pub related: Vec<Arc<DynamicObject>>,
-    /// The host's clock.
+    /// The time of the host's clock.
     pub now: Timestamp,
 }
 
-/// What would be.
+/// What a reconcile would do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendering {
     /// The children in the order in which they would be applied: as the plugin asks for them, with their namespace,
-    /// without the marks by which the host knows its own.
+    /// without the labels that identify the host's objects.
     pub children: Vec<Value>,
-    /// The children that would stay as they are.
+    /// The children that would stay unchanged.
     pub keep: Vec<ChildKey>,
-    /// Secrets whose values the host would make.
+    /// Secrets whose values the host would generate.
     pub generate: Vec<GeneratedSecret>,
     /// The parent's whole status.
     pub status: Map<String, Value>,
@@ -68,11 +68,11 @@ pub struct Rendering {
     pub events: Vec<Event>,
     /// When the parent would be reconciled again.
     pub requeue_after_ms: Option<u64>,
-    /// Of a parent that is being deleted and has a cleanup: whether it may go.
+    /// For a parent that is being deleted and has a cleanup: whether it may be deleted now.
     pub cleaned_up: Option<bool>,
 }
 
-/// Gives a new parent what the API server would give it: a namespace, a UID, a generation and a time.
+/// Completes a new parent as the API server would: with a namespace, a UID, a generation and a time.
 #[must_use]
 pub fn admit(mut parent: DynamicObject, crd: Option<&Value>, now: Timestamp) -> DynamicObject {
     if definition::is_namespaced(crd) {
@@ -95,9 +95,9 @@ pub fn admit(mut parent: DynamicObject, crd: Option<&Value>, now: Timestamp) -> 
     parent
 }
 
-/// The children of one parent among objects that are there, each marked as its own and sorted as the host does.
-/// An object without a controlling owner is taken for the parent's, if it is of a kind that the plugin makes and in
-/// the parent's namespace.
+/// Returns the children of one parent among the existing objects, each labelled as its own, and sorted as the host
+/// does. An object without a controlling owner counts as the parent's if the plugin makes its kind and it is in the
+/// parent's namespace.
 #[must_use]
 pub fn own(
     objects: &[Arc<DynamicObject>],
@@ -122,7 +122,7 @@ pub fn own(
         {
             continue;
         }
-        // A rendering says no owner, and a manifest may have another UID than the parent in the file.
+        // A rendering contains no owner, and a manifest may have another UID than the parent in the file.
         let owner = owner.get_or_insert_default();
         owner.api_version.clone_from(&description.parent.api_version);
         owner.kind.clone_from(&description.parent.kind);
@@ -139,10 +139,10 @@ pub fn own(
     children.into_iter().map(Arc::new).collect()
 }
 
-/// Asks the plugin once, and again while it needs other objects.
+/// Calls the plugin, and again while it needs other objects.
 ///
 /// # Errors
-/// When the call fails, a need makes no sense, or the answer is refused.
+/// When the call fails, a need is invalid, or the answer is refused.
 pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError> {
     let description = plugin.description();
     let subject = Subject {
@@ -189,10 +189,11 @@ pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError
     })
 }
 
-/// Asks the plugin for what it would do of a parent. Of a parent that is being deleted and has a cleanup, also whether
-/// it may go.
+/// Asks the plugin what it would do for a parent. For a parent that is being deleted and has a cleanup, also returns
+/// whether it may be deleted.
 ///
 /// # Errors
+/// As [`evaluate`].
 /// As of [`evaluate`].
 pub async fn ask(
     plugin: &Plugin,
@@ -206,7 +207,7 @@ pub async fn ask(
     }
 }
 
-/// As a host that has just started asks: no needs are known yet.
+/// Asks as a host that has just started: no needs are known yet.
 async fn question<T: Question>(
     plugin: &Plugin,
     subject: &Subject<'_>,
@@ -220,8 +221,8 @@ async fn question<T: Question>(
     Ok(answer.into_response())
 }
 
-/// The objects at hand. Without a configuration it is not known which namespaces beside the parent's may be read, nor
-/// another limit of a request than the default; and nothing at hand is unreadable.
+/// The given objects. Without a configuration, the other readable namespaces and a request limit other than the default
+/// are unknown. No given object is unreadable.
 struct Files<'a> {
     description: &'a Description,
     scene: &'a Scene,
@@ -254,7 +255,7 @@ impl Source for Files<'_> {
     }
 }
 
-/// The controller that allows all that the plugin announces.
+/// Returns a controller that allows everything that the plugin's description lists.
 fn controller(description: &Description) -> ControllerConfig {
     let children = description.makes.iter();
     ControllerConfig {
@@ -278,12 +279,12 @@ fn controller(description: &Description) -> ControllerConfig {
         trust: Trust::default(),
         service_account: None,
         proving: DEFAULT_PROVING,
-        // It is the configuration's to say; an author shall see what the plugin makes.
+        // The configuration decides this; an author should see what the plugin makes.
         allow: BTreeSet::from([Allow::Finalizers, Allow::ServiceAccountTokens]),
     }
 }
 
-/// In the words of an author, who has no configuration.
+/// Formats a refusal for an author, who has no configuration.
 fn refusal(refusal: &Refusal) -> String {
     match refusal {
         Refusal::KindNotAllowed { which, kind, .. } => {
@@ -301,8 +302,8 @@ fn kind(object: &DynamicObject) -> Kind {
     }
 }
 
-/// Whether the objects of a kind are in namespaces. Without a cluster to ask, every kind is but the cluster-scoped
-/// ones of Kubernetes itself.
+/// Whether the objects of a kind are namespaced. Without a cluster, every kind counts as namespaced except the
+/// cluster-scoped ones of Kubernetes itself.
 fn is_namespaced(kind: &Kind) -> bool {
     const CLUSTER_SCOPED: [&str; 19] = [
         "APIService",

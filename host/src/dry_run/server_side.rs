@@ -1,8 +1,7 @@
-//! What a plugin would change in the cluster as it is: `operator-host diff`. The plugin is asked as in
-//! `reconcile`, its answer is checked by the same plan, and the API server says by dry-run what would come
-//! of each child. Nothing is written.
+//! Shows what a plugin would change in the cluster (`operator-host diff`). The plugin is called as in `reconcile`, the
+//! same plan checks its answer, and the API server determines the change of each child by dry-run. Nothing is written.
 //!
-//! One round: what the plugin would want next, once it sees what came of this, does not show.
+//! It shows one iteration: not what the plugin would ask for next, once it sees the result.
 
 mod sides;
 
@@ -34,22 +33,22 @@ use crate::reconcile::needs::{NeedError, Rights, Source, Wanted};
 use crate::reconcile::provenance::Provenance;
 use crate::reconcile::prune::unwanted;
 
-/// Why it cannot be said what a plugin would change.
+/// Why the changes cannot be determined.
 #[derive(Debug, Error)]
 pub enum PreviewError {
     /// A kind is not served, or discovery failed.
     #[error(transparent)]
     Kind(#[from] KindError),
-    /// The API server refused something, if only by dry-run.
+    /// The API server refused a request, possibly a dry-run.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The plugin gives no answer.
+    /// The plugin gave no answer.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
-    /// The plugin asked for what it must not have; one line each.
+    /// The plugin asked for something that it may not have; one line each.
     #[error("the plugin's answer is refused:\n  {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "))]
     Refused(Vec<Refusal>),
-    /// There is no such parent.
+    /// The parent does not exist.
     #[error("there is no {kind} {name}")]
     NoParent {
         /// Its kind.
@@ -70,7 +69,8 @@ pub struct Preview<'a> {
 }
 
 impl<'a> Preview<'a> {
-    /// Looks its kinds up. `host` is the namespace of the host, which has the key that proves what it generated.
+    /// Looks up the controller's kinds. `host` is the host's namespace, which contains the key that proves what the
+    /// host generated.
     ///
     /// # Errors
     /// When the parent's kind is not served, or the API server does not answer.
@@ -88,7 +88,7 @@ impl<'a> Preview<'a> {
                 Ok(resource) => {
                     others.insert(kind.clone(), resource);
                 }
-                // As in a controller: what concerns that kind fails and says so.
+                // As in a controller: work on objects of that kind fails and reports why.
                 Err(KindError::Unknown(_)) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -103,28 +103,28 @@ impl<'a> Preview<'a> {
         })
     }
 
-    /// How it is known what was generated. Without a right to the key, which few people have, or when it is not there, by
-    /// the label: nothing is written here.
+    /// Returns how generated Secrets are recognized: by the key, or by the label when the key is missing or the user
+    /// may not read it, which is usual. That is safe because nothing is written here.
     async fn proof(&self) -> Proof<'_> {
         match self.provenance.load(None).await {
             Ok(_) => self.provenance.proof(),
             Err(error) => {
-                debug!("what carries the label of a generated Secret is taken for one: {error}");
+                debug!("treating every Secret with the label of a generated one as generated: {error}");
                 Proof::Label
             }
         }
     }
 
-    /// Whether the parents are in namespaces.
+    /// Whether the parents are namespaced.
     #[must_use]
     pub fn is_namespaced(&self) -> bool {
         self.parent.namespaced
     }
 
-    /// A parent that is there.
+    /// Reads an existing parent.
     ///
     /// # Errors
-    /// When it is not.
+    /// When the parent does not exist.
     pub async fn parent(&self, name: ObjectName) -> Result<DynamicObject, PreviewError> {
         let found = Objects::new(&self.writer, &self.parent).get(&name).await?;
         found.ok_or_else(|| PreviewError::NoParent {
@@ -133,7 +133,7 @@ impl<'a> Preview<'a> {
         })
     }
 
-    /// All parents of a namespace, or all there are.
+    /// Lists the parents in a namespace, or in all namespaces.
     ///
     /// # Errors
     /// When the API server does not answer.
@@ -142,10 +142,10 @@ impl<'a> Preview<'a> {
         Ok(objects.list(&everything_in(namespace), None).await?)
     }
 
-    /// A parent as it would be if this manifest were applied, by its user's rights.
+    /// Returns a parent as it would be if this manifest were applied, with the user's rights.
     ///
     /// # Errors
-    /// When the API server refuses it.
+    /// When the API server refuses the manifest.
     pub async fn applied(&self, manifest: &Value, name: &ObjectName) -> Result<DynamicObject, PreviewError> {
         let objects = Objects::new(&self.writer, &self.parent);
         Ok(objects
@@ -153,10 +153,10 @@ impl<'a> Preview<'a> {
             .await?)
     }
 
-    /// What would become of a parent's children.
+    /// Returns the changes of a parent's children.
     ///
     /// # Errors
-    /// When the plugin fails or is refused, or the API server refuses a child.
+    /// When the plugin fails or its answer is refused, or the API server refuses a child.
     pub async fn differences(&self, parent: DynamicObject) -> Result<Vec<Difference>, PreviewError> {
         let mut parent = parent;
         slim(&mut parent);
@@ -187,7 +187,7 @@ impl<'a> Preview<'a> {
             parent: &parent,
             children: &observed,
             now,
-            // Not looked up: the API server says it of each child that cannot be made.
+            // Not looked up: the API server refuses each child that cannot be created.
             namespace_terminating: false,
         };
         let (response, cleaned_up) = offline::ask(self.plugin, &subject, self).await?;
@@ -210,14 +210,14 @@ impl<'a> Preview<'a> {
             let live = there.get(&desired.key);
             differences.extend(self.change(&parent, proof, desired, live).await?);
         }
-        // A parent that is being deleted keeps its children until it is gone.
+        // A parent that is being deleted keeps its children until it is deleted.
         if cleaned_up.is_none() {
             differences.extend(self.deletions(&parent, proof, &plan, &there, &observed));
         }
         Ok(differences)
     }
 
-    /// Every object of the kinds that the plugin may make, where it may make them.
+    /// Lists every object of the kinds that the plugin may make, in the namespaces where it may make them.
     async fn there(&self, parent: &DynamicObject) -> Result<BTreeMap<ChildKey, DynamicObject>, PreviewError> {
         let mut there = BTreeMap::new();
         for kind in self.config.children.keys() {
@@ -254,7 +254,7 @@ impl<'a> Preview<'a> {
         live: Option<&DynamicObject>,
     ) -> Result<Option<Difference>, PreviewError> {
         if live.is_some_and(is_terminating) {
-            // It is made anew when it is gone.
+            // The object is recreated once it is deleted.
             return Ok(None);
         }
         // `plan` has refused kinds that the cluster does not serve.
@@ -290,8 +290,8 @@ impl<'a> Preview<'a> {
     }
 }
 
-/// The API server, by the rights of whoever asks. What it refuses is told with the verb of the request that was made,
-/// which for the host is that of a watch.
+/// Reads from the API server with the user's rights. A refused request is reported with the verb of the request that
+/// was sent; for the host that is the verb of a watch.
 impl Source for Preview<'_> {
     fn rights(&self) -> Rights<'_> {
         Rights::Configured(self.config)
@@ -330,7 +330,7 @@ impl Source for Preview<'_> {
     }
 }
 
-/// A Secret whose values the host would make: those that are not there yet.
+/// Compares a Secret whose values the host would generate: only missing values would be generated.
 fn generated(secret: &DesiredSecret, live: Option<&DynamicObject>) -> Option<Difference> {
     let has = |key: &str| live.is_some_and(|live| live.data["data"].get(key).is_some());
     let mut after: DynamicObject = match live {
@@ -338,12 +338,12 @@ fn generated(secret: &DesiredSecret, live: Option<&DynamicObject>) -> Option<Dif
         None => serde_json::from_value(secret.body.clone()).ok()?,
     };
     for entry in secret.secret.entries.iter().filter(|entry| !has(&entry.key)) {
-        after.data["data"][&entry.key] = "made by the host".into();
+        after.data["data"][&entry.key] = "generated by the host".into();
     }
     Difference::between(&secret.key, live, Some(&after))
 }
 
-/// For a list: a place has no name.
+/// Returns a placeholder for a list, which has no object name.
 fn everything_in(namespace: Option<&str>) -> ObjectName {
     ObjectName {
         namespace: namespace.map(str::to_owned),

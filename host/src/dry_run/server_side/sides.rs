@@ -1,4 +1,5 @@
-//! A child as it is and as it would be, as far as that matters to people; the values of Secrets are masked.
+//! Both sides of a child's difference, as it is and as it would be, reduced to what matters to people. The values of
+//! Secrets are masked.
 
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
@@ -8,16 +9,16 @@ use crate::object::{APPLIED_ANNOTATION, ChildKey, DIGEST_ANNOTATION, GENERATION_
 /// One child that would change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// Which.
+    /// The child's key.
     pub key: ChildKey,
-    /// As it is; `None` when it would be created.
+    /// The object in the cluster; `None` when it would be created.
     pub before: Option<Value>,
-    /// As it would be; `None` when it would be deleted.
+    /// The object after the change; `None` when it would be deleted.
     pub after: Option<Value>,
 }
 
 impl Difference {
-    /// `None` when the two say the same.
+    /// Compares both sides; returns `None` when they are equal.
     #[must_use]
     pub fn between(
         key: &ChildKey,
@@ -39,9 +40,9 @@ impl Difference {
     }
 }
 
-/// Without what the API server counts and what the host remembers by.
+/// Removes the fields that the API server maintains, and the host's own annotations.
 fn plain(object: &DynamicObject) -> Value {
-    // An object that came as JSON goes as JSON.
+    // An object deserialized from JSON always serializes.
     let mut value = serde_json::to_value(object).unwrap_or_default();
     if let Some(map) = value.as_object_mut() {
         map.remove("status");
@@ -65,7 +66,7 @@ fn plain(object: &DynamicObject) -> Value {
     value
 }
 
-/// As `kubectl diff`: that a value changes shows, and not what it is.
+/// Masks a Secret as `kubectl diff` does: a change of a value is visible, but not the value.
 fn mask(before: Option<&mut Value>, after: Option<&mut Value>) {
     let mut none = (Value::Null, Value::Null);
     let (before, after) = (before.unwrap_or(&mut none.0), after.unwrap_or(&mut none.1));
@@ -85,7 +86,7 @@ fn mask(before: Option<&mut Value>, after: Option<&mut Value>) {
     }
     for side in [before, after] {
         if let Some(annotations) = side["metadata"]["annotations"].as_object_mut() {
-            // `kubectl apply` leaves a copy of the whole object there.
+            // `kubectl apply` stores a copy of the whole object in this annotation.
             annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
         }
     }
