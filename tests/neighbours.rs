@@ -107,7 +107,7 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
     let puppets = controller("puppet.wasm", "");
     let config = scenario.config(&format!("{puppets}{CLUSTER_PUPPETS}{}", echo::CONTROLLER));
     let mut host = scenario.start_with(&config, &["--memory", "256Mi"]);
-    let line = host.until_log(&["memory: what this process may have"]).await;
+    let line = host.until_log(&["memory limits: for the process"]).await;
     assert_says(
         &line,
         &["\"process_mib\":256", "\"calls_mib\":128", "\"one_call_mib\":96"],

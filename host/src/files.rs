@@ -1,4 +1,4 @@
-//! Files that others may write to: only regular ones are read, never more than a limit, and, where a folder is a wall,
+//! Reads files that other users may write to: only regular files, never more than a limit, and, from a confined folder,
 //! nothing outside of it.
 
 use std::fs::{File, Metadata, OpenOptions};
@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-/// To open a pipe or a device must not wait for its other end.
+/// Flags for reading. Opening a pipe or a device must not wait for its other end.
 const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
-/// Only to look at what it is.
+/// Flags for looking at the type of a file without opening it.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-/// How often a path is looked up again that was renamed meanwhile.
+/// The number of lookups of a path that is renamed meanwhile.
 const TRIES: usize = 8;
 
-/// All of a regular file, wherever links lead.
+/// Reads a whole regular file, following links anywhere.
 ///
 /// # Errors
-/// When it cannot be read, is something else than a file, or has over `limit` bytes.
+/// When it cannot be read, is not a regular file, or is larger than `limit` bytes.
 pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     whole(open(path)?, limit)
 }
@@ -32,10 +32,10 @@ fn whole(file: File, limit: usize) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a file"));
     }
-    read_open(file, limit)?.ok_or_else(|| io::Error::other(format!("it has over {limit} bytes")))
+    read_open(file, limit)?.ok_or_else(|| io::Error::other(format!("it is larger than {limit} bytes")))
 }
 
-/// Opens what may be no file, without waiting for it.
+/// Opens a path that may not be a regular file, without blocking.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -43,14 +43,14 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The rest of a file; `None` when that is more than the limit.
+/// Reads the rest of a file; returns `None` when it is larger than the limit.
 pub(crate) fn read_open(file: File, limit: usize) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     Ok(Some(bytes).filter(|bytes| bytes.len() <= limit))
 }
 
-/// A folder out of which no path leads.
+/// A confined folder: no path within it leads outside.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -58,7 +58,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Opens a folder, wherever links to it lead.
+    /// Opens a folder, following links to it.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let folder = openat(CWD, path, LOOK | OFlags::DIRECTORY, Mode::empty())?;
         Ok(Self {
@@ -67,7 +67,7 @@ impl Folder {
         })
     }
 
-    /// What there is at a path within it, without opening that.
+    /// Returns the metadata of a path in the folder without opening it.
     ///
     /// # Errors
     /// `CrossesDevices` when the path leads out of the folder.
@@ -75,7 +75,7 @@ impl Folder {
         File::from(self.beneath(path, LOOK)?).metadata()
     }
 
-    /// A file in it, for reading. What was opened may be no file.
+    /// Opens a file in the folder for reading. It may not be a regular file.
     ///
     /// # Errors
     /// `CrossesDevices` when the path leads out of the folder.
@@ -83,10 +83,10 @@ impl Folder {
         self.beneath(path, READ).map(File::from)
     }
 
-    /// All of a regular file in it.
+    /// Reads a whole regular file in the folder.
     ///
     /// # Errors
-    /// When it cannot be read, is something else than a file, leads out of the folder, or has over `limit` bytes.
+    /// When it cannot be read, is not a regular file, leads out of the folder, or is larger than `limit` bytes.
     pub(crate) fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
         let file = self.file(path).map_err(|error| match error.kind() {
             io::ErrorKind::CrossesDevices => io::Error::other("it is a link that leads out of its folder"),
@@ -95,21 +95,22 @@ impl Folder {
         whole(file, limit)
     }
 
-    /// In one step, so that nobody can put a link into the path between a check and its use.
+    /// Opens a path in one step, so that a link cannot be put into it between a check and its use.
     fn beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let mut tries = 0;
         loop {
             match openat2(&self.folder, path, flags, Mode::empty(), resolve) {
                 Err(Errno::AGAIN) if tries < TRIES => tries += 1,
-                // Before Linux 5.6, and within sandboxes that do not know it.
+                // The system call needs Linux 5.6, and some sandboxes lack it.
                 Err(Errno::NOSYS | Errno::PERM) => return self.checked(path, flags),
                 opened => return Ok(opened?),
             }
         }
     }
 
-    /// The same in two steps: the path without links is checked, and then opened without following any in its last part.
+    /// Opens a path in two steps: resolves and checks it, then opens the resolved path without following a link at its
+    /// end.
     fn checked(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let real = self.path.join(path).canonicalize()?;
         if !real.starts_with(self.path.canonicalize()?) {

@@ -1,51 +1,51 @@
-//! How much memory the process may have, and how much of it is for plugin calls.
+//! Divides the memory of the process between plugin calls and everything else.
 
 use tracing::info;
 
 use crate::config::Config;
 use crate::plugin::{container, most, room_for_one};
 
-/// One part in so many is for plugin calls. The rest is for caches, which hold the objects of all kinds that controllers
-/// need, compiled plugins and the program itself.
+/// The divisor of the process's memory that gives the memory for plugin calls. The rest is for caches, which hold the
+/// objects of all kinds that controllers need, for compiled plugins and for the program itself.
 const CALLS_PART: usize = 2;
 
 const MIB: usize = 1 << 20;
 
-/// What the process may have.
+/// The memory of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes in all.
+    /// The total bytes.
     pub process: usize,
 }
 
 impl Memory {
-    /// What the container has, or else the machine; `given` is somebody's word in place of both.
+    /// Uses the limit that the user gave, or otherwise that of the container or the machine.
     #[must_use]
     pub fn of_process(given: Option<usize>) -> Self {
         let process = given.or_else(container::memory).unwrap_or(usize::MAX);
         Self { process }
     }
 
-    /// Bytes that all plugin calls together may hold.
+    /// Returns the bytes that all plugin calls together may use.
     #[must_use]
     pub const fn calls(&self) -> usize {
         self.process / CALLS_PART
     }
 
-    /// Says it in the log.
+    /// Logs the limits.
     pub fn say(&self) {
         info!(
             process_mib = self.process / MIB,
             calls_mib = self.calls() / MIB,
             one_call_mib = room_for_one(self.calls()) / MIB,
-            "memory: what this process may have, what all plugin calls together, and what one of them"
+            "memory limits: for the process, for all plugin calls together, and for one call"
         );
     }
 
-    /// Whether a single call of each controller fits.
+    /// Checks that a single call of each controller fits.
     ///
     /// # Errors
-    /// The first that does not, and what to do.
+    /// The first controller whose call does not fit, and what to do.
     pub fn check(&self, config: &Config) -> Result<(), String> {
         let room = room_for_one(self.calls()) / MIB;
         for controller in &config.controllers {
@@ -54,12 +54,12 @@ impl Memory {
             if needed <= room {
                 continue;
             }
-            // The least of which the part for one call is large enough.
+            // The smallest process memory whose share for one call is large enough.
             let process = needed.saturating_mul(4).div_ceil(3).saturating_mul(CALLS_PART);
             return Err(format!(
                 "one call of the controller {:?} may take {needed} MiB (`limits.memory` {} MiB, `limits.request` {} MiB and \
-                 `limits.response` {} MiB), and one call can have {room} MiB where the process may have {} MiB (half of it is \
-                 for plugin calls, and a quarter of that for small ones): lower these limits, or give it {process} MiB (the \
+                 `limits.response` {} MiB), but the limit for one call is {room} MiB of the process's {} MiB (half of it is \
+                 for plugin calls, and a quarter of that for small ones): lower these limits, or give the process {process} MiB (the \
                  container's limit, or `--memory`)",
                 controller.name,
                 limits.memory.div_ceil(MIB),

@@ -1,22 +1,22 @@
 //! The least rights that a configuration needs, as Roles and bindings: `operator-host rbac`.
 //!
-//! What is granted here is what the host's code asks for, request by request, and nothing more:
+//! It grants exactly the requests that the host's code sends:
 //!
-//! | who asks | verbs |
+//! | component | verbs |
 //! |---|---|
 //! | `cluster::cache` | `list` and `watch` of parents, children, reads and CustomResourceDefinitions |
-//! | `reconcile`, `status` | `list` of one parent, where the cache may be behind |
+//! | `reconcile`, `status` | `list` of one parent, where the cache may be stale |
 //! | `cluster::namespaces` | `list` and `watch` of Namespaces, where all of them are watched |
 //! | `reconcile::apply`, `secrets` | `create` and `patch` of children: an apply that creates needs both |
 //! | `reconcile::prune` | `delete` of children that are not retained |
 //! | `reconcile::status` | `patch` of the parents' `status` |
-//! | `reconcile` | `patch` of the parents, when the plugin wants a finalizer or the controller had another name |
+//! | `reconcile` | `patch` of the parents, when the plugin has a finalizer or the controller had another name |
 //! | `cluster::event_recorder` | `create` and `patch` of Events |
 //! | `reconcile::provenance` | `get` and `create` of the Secret with the key that proves what was generated |
-//! | `leader` | `get`, `create` and `update` of its Lease; of those of all controllers also `list` and `delete` |
+//! | `leader` | `get`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
 //!
-//! Discovery is open to everybody who is authenticated.
+//! Every authenticated user may use discovery.
 
 pub mod manifests;
 pub mod resources;
@@ -30,10 +30,10 @@ use crate::reconcile::provenance::KEY_SECRET;
 
 use self::resources::{Resource, Resources, UnknownKind};
 
-/// Where a permission holds.
+/// Where a permission applies.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// In all namespaces, and for what is in none.
+    /// All namespaces, and cluster-scoped objects.
     Cluster,
     /// In one namespace.
     Namespace(String),
@@ -42,31 +42,32 @@ pub enum Scope {
 /// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Permission {
-    /// Who needs it: a ServiceAccount in whose name children are written, or the host itself.
+    /// The account that needs it: a ServiceAccount that the host impersonates to write children, or `None` for the
+    /// host.
     pub who: Option<ServiceAccount>,
-    /// Where.
+    /// Where it applies.
     pub scope: Scope,
-    /// The API group; empty for the core.
+    /// The API group; empty for the core group.
     pub group: String,
     /// The plural, with `/status` for that subresource.
     pub resource: String,
-    /// The one object that it is about; all of them when there is none.
+    /// The name of the only object that it covers; `None` covers all objects.
     pub name: Option<String>,
-    /// Such as `list`.
+    /// The verb, such as `list`.
     pub verb: &'static str,
 }
 
-/// All that is needed, and for each permission why: one line for each controller that needs it.
+/// All permissions, each with its reasons: one for each controller that needs it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rights {
     needed: BTreeMap<Permission, BTreeSet<String>>,
-    /// What the configuration says in vain, for a person to mend.
+    /// Configuration entries without effect, for the user to correct.
     pub remarks: Vec<String>,
-    /// What the plugins' kinds amount to, for a person to know.
+    /// The power that the plugins get by the kinds that they make, for the user to know.
     pub warnings: Vec<String>,
 }
 
-/// What it amounts to that a plugin makes objects of a kind; `None` of one that gives no power over others.
+/// Describes the power of a plugin that makes objects of a kind; `None` for a kind that gives no power over others.
 #[must_use]
 pub fn power(kind: &Kind) -> Option<&'static str> {
     let of = |group: &str, names: &[&str]| kind.group() == group && names.contains(&kind.kind.as_str());
@@ -75,36 +76,36 @@ pub fn power(kind: &Kind) -> Option<&'static str> {
         || of("batch", &["Job", "CronJob"])
     {
         Some(
-            "its pods run any image, as any ServiceAccount of their namespace and with any Secret of it, and where Pod \
-             Security admission does not forbid it as root of the node",
+            "its pods run any image, with any ServiceAccount and any Secret of their namespace, and where Pod \
+             Security admission allows it as root on the node",
         )
     } else if of("", &["Secret"]) {
         Some(
-            "a Secret can be what another program trusts, such as its certificate or its password; one that would hold a \
+            "other programs may trust the Secret, for example as their certificate or password; one that would contain a \
              ServiceAccount's token is refused unless `allow` lists `serviceAccountTokens`",
         )
     } else if of("", &["ServiceAccount"]) {
-        Some("with a binding that exists for its name it has that binding's rights")
+        Some("it has the rights of any binding that already exists for its name")
     } else if kind.group() == "rbac.authorization.k8s.io" {
         Some(
-            "it gives others every right that the host has itself, and any right at all where the host's role has the \
+            "it grants every right that the host itself has, and any right at all if the host's role has the \
              verbs escalate or bind",
         )
     } else if kind.group() == "admissionregistration.k8s.io"
         || kind.group() == "apiextensions.k8s.io"
         || kind.group() == "apiregistration.k8s.io"
     {
-        Some("it changes what the API server does with the requests of everybody")
+        Some("it changes how the API server handles the requests of every user")
     } else {
         None
     }
 }
 
-/// What the host, which is `account`, needs for this configuration. `descriptions` are those of the controllers'
-/// plugins, in the same order.
+/// Returns the rights that the host, with the ServiceAccount `account`, needs for this configuration. `descriptions`
+/// are those of the controllers' plugins, in the same order.
 ///
 /// # Errors
-/// The first kind of the configuration that `resources` does not know.
+/// When `resources` does not know a kind of the configuration; names the first one.
 pub fn rights(
     config: &Config,
     account: &ServiceAccount,
@@ -117,14 +118,14 @@ pub fn rights(
         &[Scope::Cluster],
         definitions,
         &READ,
-        "the host: a kind that comes or changes",
+        "the host: kinds that are added or change",
     );
     if config.namespaces.is_empty() {
         rights.grant(
             &[Scope::Cluster],
             ("", "namespaces"),
             &READ,
-            "the host: a namespace that is being deleted",
+            "the host: namespaces that are being deleted",
         );
     }
     grant_leases(&mut rights, &config.leadership, account);
@@ -142,7 +143,7 @@ pub fn rights(
     Ok(rights)
 }
 
-/// A plugin does not say whether it asks for generated Secrets; it can when it makes Secrets.
+/// A plugin's description does not show whether it asks for generated Secrets; it can if it makes Secrets.
 fn grant_key(rights: &mut Rights, config: &Config, account: &ServiceAccount, descriptions: &[Description]) {
     let namespace = config.host_namespace.as_ref().unwrap_or(&account.namespace);
     let scopes = [Scope::Namespace(namespace.clone())];
@@ -167,7 +168,7 @@ fn grant_leases(rights: &mut Rights, leadership: &LeadershipConfig, account: &Se
         .unwrap_or_else(|| account.namespace.clone());
     let scopes = [Scope::Namespace(namespace)];
     let leases = ("coordination.k8s.io", "leases");
-    let why = "the host: which replica writes";
+    let why = "the host: leader election";
     if leadership.mode != Mode::None {
         rights.grant(
             &scopes,
@@ -197,7 +198,7 @@ const EVENTS: (&str, &str) = ("events.k8s.io", "events");
 const READ: [&str; 2] = ["list", "watch"];
 
 impl Rights {
-    /// Every permission, and who needs it.
+    /// Iterates over the permissions with the reasons for each.
     pub fn iter(&self) -> impl Iterator<Item = (&Permission, &BTreeSet<String>)> {
         self.needed.iter()
     }
@@ -242,7 +243,7 @@ impl Rights {
         }
     }
 
-    /// A permission in all namespaces is one in each.
+    /// Removes permissions in single namespaces that a permission in all namespaces includes.
     fn drop_what_the_cluster_grants(&mut self) {
         let cluster: BTreeSet<_> = self
             .needed
@@ -260,7 +261,7 @@ impl Rights {
     }
 }
 
-/// One controller and all that its rights follow from.
+/// One controller with everything that determines its rights.
 struct Controller<'a> {
     config: &'a Config,
     controller: &'a ControllerConfig,
@@ -285,7 +286,7 @@ impl Controller<'_> {
         }
         let events = match parent.namespaced {
             true => own.clone(),
-            // Where Kubernetes keeps the Events of what is in no namespace.
+            // Kubernetes stores the Events of cluster-scoped objects here.
             false => vec![Scope::Namespace("default".to_owned())],
         };
         let why = format!("{name}: Events on its parents");
@@ -312,7 +313,7 @@ impl Controller<'_> {
         for kind in &self.description.makes {
             if !self.controller.children.contains_key(kind) {
                 rights.remarks.push(format!(
-                    "{name}: the plugin makes {kind}, which its `children` do not list: such a child is refused"
+                    "{name}: the plugin makes {kind}, which is not in `children`: such a child is refused"
                 ));
             }
         }
@@ -329,11 +330,11 @@ impl Controller<'_> {
         let name = &self.controller.name;
         let child = &self.resources.of(kind)?;
         let why = format!("{name}: children");
-        // The host watches all that the configuration lists, to know what exists before it writes.
+        // The host watches every kind that the configuration lists, to know what exists before it writes.
         rights.grant(&self.watched(child), child.name(), &READ, &why);
         if !self.description.makes.contains(kind) {
             rights.remarks.push(format!(
-                "{name}: `children` lists {kind}, which the plugin does not make: take it out, and the host need not \
+                "{name}: `children` lists {kind}, which the plugin does not make: remove it, so that the host does not \
                  watch it"
             ));
             return Ok(());
@@ -364,7 +365,7 @@ impl Controller<'_> {
         Ok(())
     }
 
-    /// Where the controller's parents are.
+    /// Returns where the controller's parents are.
     fn own_scopes(&self, parent: &Resource) -> Vec<Scope> {
         match parent.namespaced && !self.config.namespaces.is_empty() {
             true => namespaces(&self.config.namespaces),
@@ -372,7 +373,7 @@ impl Controller<'_> {
         }
     }
 
-    /// Where children and reads are watched.
+    /// Returns where children and reads are watched.
     fn watched(&self, resource: &Resource) -> Vec<Scope> {
         if !resource.namespaced || self.config.namespaces.is_empty() {
             return vec![Scope::Cluster];

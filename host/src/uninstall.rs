@@ -1,4 +1,5 @@
-//! Takes the host's finalizers off the parents, so that nothing waits for a host that is gone, and counts what stays.
+//! Removes the host's finalizers from the parents, so that they can be deleted without the host, and counts what
+//! remains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,40 +21,40 @@ use crate::leader::lease::GROUP_LABEL;
 use crate::object::{CONTROLLER_LABEL, GENERATED_LABEL, ObjectName, controller_of, label};
 use crate::plugin::contract::Kind;
 
-/// How many objects are listed at a time.
+/// The number of objects per page of a list.
 const PAGE: u32 = 500;
-/// How often a parent that changes meanwhile is tried.
+/// The number of attempts for a parent that changes meanwhile.
 const TRIES: usize = 5;
 
-/// Why something could not be looked at or released.
+/// Why something could not be listed or released.
 #[derive(Debug, Error)]
 pub enum UninstallError {
     /// Discovery failed.
     #[error(transparent)]
     Kind(#[from] KindError),
-    /// The API server refuses the list of a kind.
+    /// The API server refuses to list a kind.
     #[error("cannot list {kind}{}: {message}", within(.namespace.as_deref()))]
     List {
         /// The kind.
         kind: Kind,
-        /// The namespace; all when there is none.
+        /// The namespace; `None` is all namespaces.
         namespace: Option<String>,
-        /// What the API server said.
+        /// The API server's message.
         message: String,
     },
-    /// The API server refuses to take a finalizer off.
+    /// The API server refuses to remove a finalizer.
     #[error("cannot release {kind} {name}: {message}")]
     Release {
         /// The kind.
         kind: Kind,
         /// The parent.
         name: ObjectName,
-        /// What the API server said.
+        /// The API server's message.
         message: String,
     },
 }
 
-/// The host's own webhook asks a host that is gone.
+/// Adds a hint when the host's own webhook refuses the request because the host is stopped.
 fn with_hint(message: String) -> String {
     if message.contains("failed calling webhook") {
         return format!(
@@ -67,31 +68,31 @@ fn within(namespace: Option<&str>) -> String {
     namespace.map_or_else(String::new, |namespace| format!(" in {namespace}"))
 }
 
-/// One parent with the finalizer of its controller.
+/// One parent that has its controller's finalizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The parent.
     pub name: ObjectName,
-    /// Whether it is being deleted: then it goes as soon as it is released, without the cleanup.
+    /// Whether it is being deleted: it is deleted as soon as it is released, without its cleanup.
     pub terminating: bool,
 }
 
-/// What one controller leaves.
+/// What remains of one controller.
 #[derive(Debug, Default)]
 pub struct Left {
-    /// The parents that had, or have, its finalizer.
+    /// The parents that had its finalizer, or have it if nothing is changed.
     pub held: Vec<Held>,
-    /// How many parents there are.
+    /// The number of parents.
     pub parents: usize,
-    /// Children with an owner, by kind: they go with their parents.
+    /// Children with an owner, by kind: they are deleted with their parents.
     pub owned: BTreeMap<Kind, usize>,
-    /// Children without one: they stay when their parents go.
+    /// Children without an owner: they stay when their parents are deleted.
     pub retained: BTreeMap<Kind, Vec<ObjectName>>,
-    /// Finalizers that look like this host's and belong to no controller of the configuration.
+    /// Finalizers that look like this host's but belong to no controller of the configuration, with their number.
     pub foreign: BTreeMap<String, usize>,
     /// Whether the kind is served at all.
     pub served: bool,
-    /// What could not be done.
+    /// What failed.
     pub errors: Vec<UninstallError>,
 }
 
@@ -100,25 +101,25 @@ pub struct Left {
 pub struct Holder {
     /// Namespace and name of the Lease.
     pub lease: ObjectName,
-    /// Who holds it.
+    /// The identity of the holder.
     pub identity: String,
 }
 
-/// The cluster, and what is to be done in it.
+/// The cluster and the operation.
 pub struct Uninstall<'a> {
     /// The connection.
     pub client: Client,
     /// Discovery.
     pub kinds: Kinds,
-    /// What the host was run with.
+    /// The configuration that the host ran with.
     pub config: &'a Config,
-    /// Whether to change nothing.
+    /// Whether to leave everything unchanged.
     pub dry_run: bool,
 }
 
 impl Uninstall<'_> {
-    /// The Leases of this configuration that somebody holds; `namespace` is where the host runs. Without leadership
-    /// nobody can tell.
+    /// Returns the Leases of this configuration that are held. `namespace` is the host's namespace. Without leader
+    /// election there are none.
     ///
     /// # Errors
     /// When the Leases cannot be listed.
@@ -165,7 +166,7 @@ impl Uninstall<'_> {
         let mut left = Left::default();
         let resource = match self.kinds.resolve(&controller.parent).await {
             Ok(resource) => resource,
-            // Without a definition there are no parents; children may still be there.
+            // Without a definition there are no parents, but children may exist.
             Err(KindError::Unknown(_)) => {
                 self.count_children(controller, None, &mut left).await;
                 return left;
@@ -214,7 +215,7 @@ impl Uninstall<'_> {
                 .any(|controller| is_of(controller, finalizer))
     }
 
-    /// Takes the finalizer off unless the parent has changed since it was read; then reads it again.
+    /// Removes the finalizer, unless the parent has changed since it was read: then reads it again and retries.
     async fn release(
         &self,
         controller: &ControllerConfig,
@@ -259,13 +260,14 @@ impl Uninstall<'_> {
             }
         }
         Err(failed(format!(
-            "it changed {TRIES} times meanwhile: is a host still running?"
+            "it changed {TRIES} times meanwhile: stop the host if it is still running, and try again"
         )))
     }
 
-    /// `namespaced` is whether the parents are in namespaces; `None` when their kind is not served any more.
+    /// Counts the children. `namespaced` is whether the parents are namespaced; `None` when their kind is no longer
+    /// served.
     async fn count_children(&self, controller: &ControllerConfig, namespaced: Option<bool>, left: &mut Left) {
-        // One object can be listed in several versions.
+        // An object can be listed in several versions.
         let mut seen = BTreeSet::new();
         for kind in controller.children.keys() {
             let resource = match self.kinds.resolve(kind).await {
@@ -294,14 +296,14 @@ impl Uninstall<'_> {
                     metadata: child.metadata,
                     data: serde_json::Value::Null,
                 };
-                // A label alone is no child: others can set it.
+                // The label alone proves nothing: other users can set it.
                 let is_child = match namespaced {
                     Some(namespaced) => parent_of(controller, namespaced, &child).is_some(),
                     None => [true, false]
                         .iter()
                         .any(|namespaced| parent_of(controller, *namespaced, &child).is_some()),
                 };
-                // It is only counted: nobody relies on its values.
+                // The label is enough for counting.
                 let generated = label(&child, GENERATED_LABEL).is_some();
                 if is_child && controller_of(&child).is_some() {
                     *left.owned.entry(kind.clone()).or_default() += 1;
@@ -315,7 +317,7 @@ impl Uninstall<'_> {
         }
     }
 
-    /// Everything of a kind in the namespaces of the configuration, without its contents.
+    /// Lists every object of a kind in the namespaces of the configuration, metadata only.
     async fn list(
         &self,
         kind: &Kind,
@@ -375,7 +377,7 @@ fn api(client: &Client, resource: &Resource, namespace: Option<&str>) -> Api<Dyn
     }
 }
 
-/// Whether a finalizer is a controller's, by the name that it has or one that it had.
+/// Whether a finalizer belongs to a controller, by its current name or a former one.
 fn is_of(controller: &ControllerConfig, finalizer: &str) -> bool {
     finalizer == controller.finalizer() || controller.former_finalizers().any(|former| former == finalizer)
 }
@@ -387,7 +389,7 @@ fn name_of(object: &PartialObjectMeta<DynamicObject>) -> ObjectName {
     }
 }
 
-/// The API server's own words.
+/// Returns the API server's message.
 fn plain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
@@ -401,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_webhook_that_nobody_answers_is_named_with_what_to_do() {
-        // As a server of 1.20 says it, and of 1.32.
+        // The messages of Kubernetes 1.20 and 1.32.
         for said in [
             "Internal error occurred: failed calling webhook \"echo.operator-host.dev\": Post \"https://…\": no endpoints",
             "Internal error occurred: failed calling webhook \"echo.operator-host.dev\": failed to call webhook: …",

@@ -418,7 +418,7 @@ mod tests {
 
     /// What can stand in a file's place, and the words for it.
     const STRANGE: [(&str, &str); 5] = [
-        ("huge", "it has over"),
+        ("huge", "it is larger than"),
         ("pipe", "not a file"),
         ("link", "a link that leads out of its folder"),
         ("device", "a link that leads out of its folder"),

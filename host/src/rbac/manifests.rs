@@ -1,4 +1,4 @@
-//! Rights as the objects that grant them.
+//! Formats rights as the Kubernetes objects that grant them.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::config::ServiceAccount;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// One object of the answer.
+/// One object that grants rights.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 #[allow(missing_docs)] // The types say it.
@@ -29,7 +29,7 @@ type Named<'a> = (&'a str, Option<&'a str>, &'a str);
 /// The verbs on each.
 type Rules<'a> = BTreeMap<Named<'a>, Vec<&'a str>>;
 
-/// A role and its binding for each account and scope: the host's first, and those in the cluster first.
+/// Returns a role and its binding for each account and scope: the host's first, and cluster scope before namespaces.
 #[must_use]
 pub fn manifests(rights: &Rights, host: &ServiceAccount) -> Vec<Manifest> {
     let mut roles: BTreeMap<(&Option<ServiceAccount>, &Scope), Rules> = BTreeMap::new();
@@ -47,7 +47,7 @@ pub fn manifests(rights: &Rights, host: &ServiceAccount) -> Vec<Manifest> {
         let rules = rules(&resources);
         let name = match who {
             None => host.name.clone(),
-            // A name of RBAC may have colons, so it is nobody else's.
+            // RBAC names may contain colons, which no other name has: this one is unique.
             Some(account) => format!("{}:{}:{}", host.name, account.namespace, account.name),
         };
         let (metadata, subject) = (metadata(scope, &name), subject(who.as_ref().unwrap_or(host)));
@@ -80,7 +80,7 @@ pub fn manifests(rights: &Rights, host: &ServiceAccount) -> Vec<Manifest> {
     manifests
 }
 
-/// One rule for the resources of a group that need the same verbs.
+/// Returns one rule for the resources of a group that need the same verbs.
 fn rules(resources: &Rules) -> Vec<PolicyRule> {
     let mut rules: Vec<PolicyRule> = Vec::new();
     let mut places = BTreeMap::new();

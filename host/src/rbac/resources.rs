@@ -1,4 +1,4 @@
-//! Kinds and the resources behind them without a cluster, as far as that can be known.
+//! Maps kinds to resources without a cluster, as far as the kinds are known.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use thiserror::Error;
 
 use crate::plugin::contract::Kind;
 
-/// How RBAC names a kind.
+/// The resource of a kind, as RBAC names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// Empty for the core.
+    /// The API group; empty for the core group.
     pub group: String,
-    /// In lower case.
+    /// The plural, in lower case.
     pub plural: String,
-    /// Whether its objects are in namespaces.
+    /// Whether its objects are namespaced.
     pub namespaced: bool,
     /// Whether it has the `status` subresource.
     pub has_status: bool,
 }
 
 impl Resource {
-    /// Group and plural.
+    /// Returns group and plural.
     #[must_use]
     pub fn name(&self) -> (&str, &str) {
         (&self.group, &self.plural)
     }
 }
 
-/// What is known of kinds.
+/// The known kinds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resources(BTreeMap<Kind, Resource>);
 
 impl Resources {
-    /// Takes in what a definition says of each of its versions.
+    /// Adds every version of a CustomResourceDefinition.
     pub fn define(&mut self, crd: &Value) {
         let spec = &crd["spec"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -53,28 +53,28 @@ impl Resources {
         }
     }
 
-    /// Takes in what somebody else knows, such as a cluster.
+    /// Adds a kind from another source, such as a cluster.
     pub fn insert(&mut self, kind: Kind, resource: Resource) {
         self.0.insert(kind, resource);
     }
 
-    /// The resource of a kind.
+    /// Returns the resource of a kind.
     ///
     /// # Errors
-    /// When no definition has it and Kubernetes itself does not bring it.
+    /// When no definition contains the kind and it is not built into Kubernetes.
     pub fn of(&self, kind: &Kind) -> Result<Resource, UnknownKind> {
         let known = self.0.get(kind).cloned().or_else(|| builtin(kind));
         known.ok_or_else(|| UnknownKind(kind.clone()))
     }
 }
 
-/// A kind whose plural is not known here.
+/// A kind whose plural is unknown.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("the plural of {0} is not known")]
 pub struct UnknownKind(pub Kind);
 
-/// The kinds that come with Kubernetes and that an operator may make or read: group, kind, plural. Their versions
-/// are many and their plurals the same in each. Source: the API reference of Kubernetes 1.33.
+/// The built-in kinds of Kubernetes that an operator may make or read: group, kind, plural. Every version has the same
+/// plural. Source: the API reference of Kubernetes 1.33.
 const NAMESPACED: &[(&str, &str, &str)] = &[
     ("", "ConfigMap", "configmaps"),
     ("", "Endpoints", "endpoints"),
@@ -148,7 +148,7 @@ fn builtin(kind: &Kind) -> Option<Resource> {
             group: (*group).to_owned(),
             plural: (*plural).to_owned(),
             namespaced,
-            // Of children and reads nobody asks.
+            // Only parents need it, and these are children and reads.
             has_status: false,
         })
     };

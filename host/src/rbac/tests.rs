@@ -33,13 +33,13 @@ fn host() -> ServiceAccount {
     }
 }
 
-/// `more` are further lines of the one controller; `makes` is what its plugin says that it makes.
+/// `more` contains further lines of the controller; `makes` lists the kinds in the plugin's description.
 fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finalizer: bool) -> Rights {
     let parent = kind(parent);
     let text = format!(
         "plugins: /\nnamespaces: {namespaces}\ncontrollers:\n- name: c\n  plugin: {}\n  \
          parent: {{apiVersion: {}, kind: {}}}\n{more}",
-        // Any file that is there: nothing is loaded.
+        // Any existing file: nothing is loaded.
         Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml").display(),
         parent.api_version,
         parent.kind,
@@ -58,7 +58,7 @@ fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finaliz
     rights(&config, &host(), &[description], &resources()).unwrap()
 }
 
-/// `scope resource: verbs`, the scope of the cluster as `*`.
+/// Formats permissions as `scope resource: verbs`, with `*` for the cluster scope.
 fn texts(rights: &Rights) -> Vec<String> {
     let mut lines: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (permission, _) in rights.iter() {
@@ -293,9 +293,9 @@ fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
     };
     said(
         "c: the plugin makes v1/Pod",
-        "as any ServiceAccount of their namespace",
+        "with any ServiceAccount and any Secret of their namespace",
     );
     said("v1/Secret", "`serviceAccountTokens`");
-    said("v1/Role", "every right that the host has itself");
+    said("v1/Role", "every right that the host itself has");
     assert_eq!(warnings.len(), 3, "{warnings:#?}");
 }

@@ -1,5 +1,5 @@
-//! Writes records to a folder, bounded in number and size, and never in the way of a pass: what finds the queue full
-//! is dropped and counted.
+//! Writes records to a folder that is bounded in number and size. Never delays a reconcile: when the queue is full,
+//! calls are dropped and counted.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -17,23 +17,23 @@ use crate::metrics::ControllerMetrics;
 use crate::plugin::contract::{Export, Request};
 use crate::plugin::{CallError, Plugin};
 
-/// How many calls may wait to be written. The objects of their requests are shared with the caches.
+/// The number of calls that may wait to be written. The objects in their requests are shared with the caches.
 const QUEUE: usize = 64;
-/// How long the last of them may take when the process ends.
+/// How long to write the last calls when the process ends.
 const FLUSH: Duration = Duration::from_secs(2);
-/// A record may have this part of the whole folder's size.
+/// The largest record is the folder's size limit divided by this.
 const LARGEST_PART: u64 = 4;
 
-/// How much the folder may hold; the oldest records go first.
+/// The limits of the folder; the oldest records are deleted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Files, of all controllers together.
+    /// The number of files, of all controllers together.
     pub files: usize,
-    /// Bytes, of all files together.
+    /// The bytes of all files together.
     pub bytes: u64,
 }
 
-/// Why nothing is recorded.
+/// Why calls cannot be recorded.
 #[derive(Debug, Error)]
 #[error("cannot record to {}: {error}", folder.display())]
 pub struct KeepError {
@@ -41,13 +41,13 @@ pub struct KeepError {
     error: std::io::Error,
 }
 
-/// The thread that writes. Ask it to [`finish`](Keeper::finish), so that the last calls are written too.
+/// The thread that writes. Call [`finish`](Keeper::finish), so that the last calls are written too.
 #[derive(Debug)]
 pub struct Keeper {
     recorder: Recorder,
 }
 
-/// Where calls are handed over. Cheap to clone.
+/// Queues calls for the thread. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Recorder(mpsc::Sender<Job>);
 
@@ -57,7 +57,7 @@ enum Job {
     End(oneshot::Sender<()>),
 }
 
-/// A call as a pass leaves it: nothing is copied but the answer.
+/// A call as a reconcile leaves it: only the answer is copied.
 #[derive(Debug)]
 struct Call {
     controller: String,
@@ -69,10 +69,10 @@ struct Call {
 }
 
 impl Keeper {
-    /// Takes up a folder with what an earlier process left there, or makes it, for this user alone.
+    /// Opens a folder with the records of an earlier process, or creates it for this user only.
     ///
     /// # Errors
-    /// When it cannot be made or read.
+    /// When the folder cannot be created or read.
     pub fn start(folder: &Path, bounds: Bounds) -> Result<Self, KeepError> {
         let failed = |error| KeepError {
             folder: folder.to_owned(),
@@ -98,13 +98,13 @@ impl Keeper {
         })
     }
 
-    /// A handle for those who call.
+    /// Returns a handle for queueing calls.
     #[must_use]
     pub fn recorder(&self) -> Recorder {
         self.recorder.clone()
     }
 
-    /// Writes what waits, for two seconds at most.
+    /// Writes the queued calls, for two seconds at most.
     pub async fn finish(self) {
         let (done, wait) = oneshot::channel();
         let finish = async {
@@ -119,7 +119,7 @@ impl Keeper {
 }
 
 impl Recorder {
-    /// Hands a call over. Never waits: with a full queue the call is dropped and counted.
+    /// Queues a call. Never waits: when the queue is full, the call is dropped and counted.
     pub fn call<T: Clone + Into<Answer>>(
         &self,
         controller: &str,
@@ -161,7 +161,9 @@ fn write_all(mut shelf: Shelf, mut jobs: mpsc::Receiver<Job>) {
             Err(error) => {
                 metrics.record_dropped();
                 if !failing {
-                    warn!("a plugin call was not recorded, nor may the next be: {error}");
+                    warn!(
+                        "a plugin call was not recorded, and the next ones may fail too without another warning: {error}"
+                    );
                 }
                 failing = true;
             }
@@ -169,17 +171,17 @@ fn write_all(mut shelf: Shelf, mut jobs: mpsc::Receiver<Job>) {
     }
 }
 
-/// The folder, and what is known to be in it.
+/// The folder, with the list of its records.
 struct Shelf {
     folder: PathBuf,
     bounds: Bounds,
-    /// Oldest first.
+    /// The records with their sizes, oldest first.
     records: VecDeque<(PathBuf, u64)>,
     bytes: u64,
 }
 
 impl Shelf {
-    /// Finds what is there: one folder a controller, names that begin with the time.
+    /// Lists the existing records: one folder per controller, with names that begin with the time.
     fn look(&mut self) -> std::io::Result<()> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(&self.folder)? {
@@ -209,12 +211,12 @@ impl Shelf {
         let largest = self.bounds.bytes / LARGEST_PART;
         if size > largest {
             return Err(std::io::Error::other(format!(
-                "the record {name} has {size} bytes; one may have {largest}"
+                "the record {name} has {size} bytes, over the limit of {largest}"
             )));
         }
         make(&folder)?;
         let file = folder.join(name);
-        // Whoever reads the folder meanwhile sees whole records.
+        // Rename the finished file into place, so that readers of the folder see only complete records.
         let unfinished = file.with_extension("unfinished");
         let written = std::fs::OpenOptions::new()
             .write(true)
@@ -234,14 +236,14 @@ impl Shelf {
         Ok(())
     }
 
-    /// Deletes the oldest until the bounds hold.
+    /// Deletes the oldest records until the limits are met.
     fn tidy(&mut self) {
         while self.records.len() > self.bounds.files || self.bytes > self.bounds.bytes {
             let Some((file, size)) = self.records.pop_front() else {
                 return;
             };
             self.bytes -= size;
-            // Somebody may have taken it away already.
+            // Another process may have deleted it already.
             let _ = std::fs::remove_file(file);
         }
     }
@@ -254,7 +256,7 @@ fn make(folder: &Path) -> std::io::Result<()> {
         .create(folder)
 }
 
-/// Sorts by time, and says for people what it is.
+/// Returns a name that sorts by time and identifies the call for people.
 fn file_name(number: u64, call: &Call) -> String {
     let parent = &call.request.parent.metadata;
     let part = |text: &Option<String>| {

@@ -1,29 +1,28 @@
-//! Takes the values of Secrets out of a record.
+//! Removes the values of Secrets from a record.
 //!
-//! Each value gets a stand-in, the same wherever it stands: in the Secret, and in any other text that holds it
-//! (a plugin may have copied it into an environment variable or a message). So a plugin that is given the masked
-//! request copies the stand-ins to where the recorded answer has them, and a replay can be compared.
+//! Each value is replaced by the same placeholder everywhere: in the Secret, and in any other text that contains it (a
+//! plugin may have copied it into an environment variable or a message). A plugin that receives the masked request then
+//! copies the placeholders to where the recorded answer has them, so the answers of a replay can be compared.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use serde_json::{Map, Value};
 
-/// A value shorter than this is masked in its Secret only: in other texts it would be found by chance.
+/// The length below which a value is masked in its Secret only: other texts could contain it by chance.
 const MIN_LENGTH: usize = 6;
 
-/// Where `kubectl apply` leaves a copy of the whole object.
+/// The annotation in which `kubectl apply` stores a copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Replaces the values of every Secret in a document, at whatever depth, and their copies in all other texts.
-/// Masking twice is masking once.
+/// Replaces the values of every Secret in a document, at any depth, and their copies in all other texts. Idempotent.
 pub fn mask(document: &mut Value) {
     let mut stand_ins = StandIns::default();
     stand_ins.collect(document);
-    // Longest first: one value may hold another.
+    // Longest first: one value may contain another.
     let mut copies: Vec<(String, String)> = Vec::new();
     for (value, stand_in) in &stand_ins.0 {
-        // Values from files end in a line break, which whoever uses them takes off.
+        // Values from files end in a line break, which programs remove before they use the value.
         let trimmed = value.trim_ascii();
         for value in [value.as_slice(), trimmed] {
             if value.len() < MIN_LENGTH {
@@ -39,7 +38,7 @@ pub fn mask(document: &mut Value) {
     stand_ins.replace(document, &copies);
 }
 
-/// From each value to what stands for it.
+/// The placeholder of each value.
 #[derive(Default)]
 struct StandIns(BTreeMap<Vec<u8>, String>);
 
@@ -63,7 +62,7 @@ impl StandIns {
     }
 
     fn add(&mut self, value: Vec<u8>) {
-        // What the host generated is blank already.
+        // Values that the host generated are empty already.
         if !value.is_empty() {
             let stand_in = format!("masked-{:04}", self.0.len() + 1);
             self.0.entry(value).or_insert(stand_in);
@@ -94,7 +93,7 @@ impl StandIns {
         let stand_in = |value: &[u8]| self.0.get(value).cloned().unwrap_or_default();
         if let Some(Value::Object(data)) = secret.get_mut("data") {
             for value in data.values_mut() {
-                // What is not base64 is no value that a Secret can hold; it goes all the same.
+                // A Secret cannot have a value that is not base64; remove it anyway.
                 let text = decoded(value).map(|value| stand_in(&value)).unwrap_or_default();
                 *value = base64(text.as_bytes()).into();
             }
@@ -129,7 +128,7 @@ fn decoded(value: &Value) -> Option<Vec<u8>> {
 }
 
 fn base64(bytes: &[u8]) -> String {
-    // It is a string whatever the bytes are.
+    // `ByteString` serializes any bytes to a string.
     match serde_json::to_value(ByteString(bytes.to_vec())) {
         Ok(Value::String(text)) => text,
         _ => String::new(),
@@ -204,7 +203,7 @@ mod tests {
         }
         let stand_in = decoded(&document["related"][0]["data"]["password"]).unwrap();
         let stand_in = std::str::from_utf8(&stand_in).unwrap();
-        // A plugin that trims the stand-in, which has no white space, gives the same.
+        // The placeholder has no white space, so a plugin that trims it gets the same text.
         assert_eq!(document["output"]["url"], format!("mysql://root:{stand_in}@db"));
         assert_eq!(document["output"]["whole"], stand_in);
     }

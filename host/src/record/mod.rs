@@ -1,7 +1,7 @@
-//! Plugin calls kept as files, without the values of Secrets: written by `run --record`, run again by `replay`.
+//! Plugin calls stored as files, without the values of Secrets: `run --record` writes them, and `replay` repeats them.
 //!
-//! A record is the two documents of a WASI command with the name of who answered beside them, whatever the plugin's
-//! form, so that a case can also be written by hand: `plugin` may be left out, and empty fields of the answer too.
+//! A record consists of the two documents of a WASI command and the version that answered, whatever the plugin's form.
+//! A case can therefore also be written by hand: `plugin` may be omitted, and so may empty fields of the answer.
 
 mod keeper;
 mod mask;
@@ -16,16 +16,16 @@ use crate::plugin::contract::{
 };
 use crate::plugin::{CallError, Plugin};
 
-/// One call of a plugin, and what came of it.
+/// One plugin call and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Record {
-    /// Who answered.
+    /// The plugin that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin: Option<Version>,
-    /// The request, as a command reads it.
+    /// The request, in the form that a command reads.
     pub input: CommandInput,
-    /// The answer.
+    /// The answer or the failure.
     pub output: Answer,
 }
 
@@ -35,14 +35,14 @@ pub struct Record {
 pub struct Version {
     /// The plugin's name.
     pub name: String,
-    /// Its own version.
+    /// The plugin's own version.
     pub version: String,
     /// `sha256:` and 64 hexadecimal digits.
     pub digest: String,
 }
 
 impl Version {
-    /// The version that a loaded plugin is.
+    /// Returns the version of a loaded plugin.
     #[must_use]
     pub fn of(plugin: &Plugin) -> Self {
         Self {
@@ -59,27 +59,27 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// What came of a call: as a command writes it, or that it failed.
+/// The result of a call: the document that a command writes, or the failure of the call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
-    /// Of `reconcile`.
+    /// The answer of `reconcile`.
     Response(Box<Response>),
-    /// Of `cleanup`.
+    /// The answer of `cleanup`.
     Cleanup(Box<CleanupResponse>),
-    /// The plugin says why there is none.
+    /// The plugin's reason for giving no answer.
     Failure(Failure),
     /// The call failed.
     Fault(Fault),
 }
 
-/// A call that failed without a word of the plugin.
+/// A call that failed without an answer of the plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fault {
-    /// As in the metrics: `trap`, `timeout` and the like.
+    /// The class, as in the metrics: for example `trap` or `timeout`.
     pub class: String,
-    /// What is known of it.
+    /// The details.
     pub message: String,
 }
 
@@ -96,7 +96,7 @@ impl From<CleanupResponse> for Answer {
 }
 
 impl Answer {
-    /// Of the outcome of a call.
+    /// Converts the outcome of a call.
     pub fn of<T: Clone + Into<Self>>(outcome: &Result<T, CallError>) -> Self {
         match outcome {
             Ok(response) => response.clone().into(),
@@ -117,7 +117,7 @@ impl Answer {
 }
 
 impl Record {
-    /// Of one call.
+    /// Creates the record of one call.
     #[must_use]
     pub fn new(plugin: Version, call: Export, request: Request, output: Answer) -> Self {
         Self {
