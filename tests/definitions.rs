@@ -96,7 +96,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
             .await
             .expect("deleted");
         let deleted = Instant::now();
-        until_said(&host, "not served any more: the controller stops", round).await;
+        until_said(&host, "is no longer served: stopping the controller", round).await;
         until_said(&host, waiting, round + 1).await;
         eprintln!(
             "round {round}: stopped {:?} after the definition was deleted",

@@ -160,7 +160,11 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
         .await;
     assert_says(
         &line,
-        &["\\\"puppet\\\"", "one call can have 96 MiB", "give it 332 MiB"],
+        &[
+            "\\\"puppet\\\"",
+            "limit for one call is 96 MiB",
+            "give the process 332 MiB",
+        ],
     );
     assert!(host.is_alive());
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))

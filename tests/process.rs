@@ -90,7 +90,7 @@ async fn sigterm_waits_for_the_call_under_way_and_what_comes_of_it() {
         "the call is over already"
     );
     host.terminate();
-    host.until_log(&["waiting for the passes under way"]).await;
+    host.until_log(&["waiting for the reconciles in progress"]).await;
     assert!(host.is_alive(), "it does not wait");
     // No new work is started.
     scenario

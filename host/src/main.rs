@@ -1,4 +1,4 @@
-//! The `operator-host` program: parse, run, exit code.
+//! The `operator-host` program: parses the command line, runs the command and returns its exit code.
 
 use std::process::ExitCode;
 
@@ -7,14 +7,14 @@ use operator_host::cli::{self, Cli, Command};
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    // Before there are threads, which would not be limited.
+    // Run it while the process has one thread: limits set later would not apply to existing threads.
     if let Command::CompilePlugin(args) = &command {
         return cli::compile_plugin::run(args);
     }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("operator-host: cannot start its threads: {error}");
+            eprintln!("operator-host: cannot start the runtime: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
             Command::CompilePlugin(args) => Ok(cli::compile_plugin::run(&args)),
         }
     });
-    // A plugin that is still being compiled is nobody's any more: the process does not wait for it.
+    // Do not wait for a plugin that is still being compiled.
     runtime.shutdown_background();
     match result {
         Ok(code) => code,

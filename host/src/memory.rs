@@ -59,8 +59,8 @@ impl Memory {
             return Err(format!(
                 "one call of the controller {:?} may take {needed} MiB (`limits.memory` {} MiB, `limits.request` {} MiB and \
                  `limits.response` {} MiB), but the limit for one call is {room} MiB of the process's {} MiB (half of it is \
-                 for plugin calls, and a quarter of that for small ones): lower these limits, or give the process {process} MiB (the \
-                 container's limit, or `--memory`)",
+                 for plugin calls, and a quarter of that for small ones): lower these limits, or give the process {process} MiB \
+                 (the container's limit, or `--memory`)",
                 controller.name,
                 limits.memory.div_ceil(MIB),
                 limits.request.div_ceil(MIB),
@@ -91,9 +91,9 @@ mod tests {
         for words in [
             "\"big\" may take 224 MiB",
             "`limits.memory` 200 MiB",
-            "one call can have 192 MiB",
-            "may have 512 MiB",
-            "give it 598 MiB",
+            "limit for one call is 192 MiB",
+            "of the process's 512 MiB",
+            "give the process 598 MiB",
         ] {
             assert!(said.contains(words), "{words:?} is not in: {said}");
         }

@@ -1,4 +1,4 @@
-//! The composition root: client, plugins, controllers, and the end of them all.
+//! Composes the process from client, plugins and controllers, and shuts it down.
 
 mod controllers;
 
@@ -31,19 +31,19 @@ use crate::telemetry::Instruments;
 use crate::telemetry::log::Level;
 use crate::webhook::{self, Door};
 
-/// How long passes under way may take after the signal to stop. A pod has 30 seconds by default.
+/// How long reconciles in progress may take after the signal to stop. A pod has 30 seconds by default.
 const DRAIN: Duration = Duration::from_secs(25);
-/// How long Events that wait may take after that.
+/// How long queued Events may take after that.
 const FLUSH: Duration = Duration::from_secs(2);
-/// The same while another replica waits for the leases.
+/// The same while another replica waits for the Leases.
 const FLUSH_LEADING: Duration = Duration::from_millis(500);
 
-/// The most plugin calls at a time in one process: each reserves address space, which costs nothing until it is used.
-/// A controller makes no more than its `concurrency`, so that below this sum none waits for the plugin of another where
-/// there is memory for so many, whatever controllers come later.
+/// The most concurrent plugin calls in one process: each reserves address space, which costs nothing until it is used.
+/// A controller makes at most `concurrency` calls. While their sum is below this number and the memory suffices, no
+/// controller waits for another one's plugin, even if controllers are added later.
 const MAX_TURNS: u32 = 512;
 
-/// The part of the cache's folder that versions may take when they are in it.
+/// The divisor of the cache folder's size that gives the share of versions stored in it.
 const VERSIONS_SHARE: u64 = 4;
 
 /// Why the operator cannot start.
@@ -52,8 +52,8 @@ pub enum OperatorError {
     /// The WebAssembly engine does not start.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// Nobody would look after the plugins' files.
-    #[error("cannot start the thread that looks after files: {0}")]
+    /// The thread that watches the plugin files cannot be started.
+    #[error("cannot start the thread that watches the plugin files: {0}")]
     Files(std::io::Error),
     /// The connection to the cluster cannot be used.
     #[error(transparent)]
@@ -63,35 +63,35 @@ pub enum OperatorError {
     Webhook(#[from] webhook::ServerError),
 }
 
-/// What the command line says.
+/// The options of the command line.
 pub struct Setup {
     /// The configuration's file.
     pub file: PathBuf,
-    /// The file of the keys that plugins must be signed with.
+    /// The file of the signature keys.
     pub keys: Option<PathBuf>,
-    /// The authorities of the webhook's callers.
+    /// The certificate authorities of the webhook's callers.
     pub client_ca: Option<PathBuf>,
-    /// What is in the configuration's file, with those keys.
+    /// The content of the configuration file, with those keys.
     pub config: Config,
-    /// What the process may have.
+    /// The memory of the process.
     pub memory: Memory,
-    /// Where compiled code is kept.
+    /// The folder of compiled plugins.
     pub cache_dir: Option<PathBuf>,
-    /// Bytes that its folder may take, with the versions where they are in it.
+    /// The most bytes of that folder, including the versions stored in it.
     pub cache_size: u64,
-    /// Where the last versions of each plugin are kept; absent: in the folder of compiled code, or nowhere.
+    /// The folder for the last versions of each plugin; `None`: the folder of compiled plugins if there is one.
     pub state_dir: Option<PathBuf>,
-    /// Changes what is logged.
+    /// Changes the log filter.
     pub level: Level,
-    /// What tells this process from every other.
+    /// The unique identity of this process.
     pub identity: String,
 }
 
-/// Runs the controllers that the configuration names, as it changes, until `stop`; then waits for the passes under
-/// way.
+/// Runs the controllers of the configuration, and follows its changes, until `stop`; then waits for the reconciles in
+/// progress.
 ///
 /// # Errors
-/// When nothing could be started.
+/// When the operator cannot start.
 pub async fn run(
     setup: Setup,
     connection: Arc<Connection>,
@@ -106,7 +106,7 @@ pub async fn run(
     let beside = setup.cache_dir.as_deref().map(|folder| folder.join("versions"));
     let shared_folder = setup.state_dir.is_none() && beside.is_some();
     let versions_size = setup.cache_size / VERSIONS_SHARE;
-    // The rest is for what is being written.
+    // The rest is for files that are being written.
     let cache_size = setup.cache_size / 8 * if shared_folder { 5 } else { 7 };
     let cache = setup
         .cache_dir
@@ -184,14 +184,14 @@ pub async fn run(
         () = follow(&mut controllers, configurations, &setup.level, &start) => {}
     }
     instruments.health.stopping();
-    info!("stopping: waiting for the passes under way");
+    info!("stopping: waiting for the reconciles in progress");
     if tokio::time::timeout(DRAIN, controllers.stopped()).await.is_err() {
         warn!(
-            "some passes did not end within {DRAIN:?}: they are given up; what they left undone is done at the next start"
+            "some reconciles did not finish within {DRAIN:?} and are abandoned; the next start completes their work"
         );
     }
     drop(definitions);
-    // What leaders have to say must be said before another leads.
+    // Write the Events of this leader before another replica takes over.
     let alone = start.leadership.mode == Mode::None;
     if !alone && tokio::time::timeout(FLUSH_LEADING, events.flush()).await.is_err() {
         warn!("some Events were not written within {FLUSH_LEADING:?}");
@@ -204,7 +204,7 @@ pub async fn run(
     Ok(())
 }
 
-/// Keeps the controllers what the configuration says. It has no end.
+/// Applies each new configuration to the controllers. Never returns.
 async fn follow(
     controllers: &mut Controllers,
     mut configurations: Configurations,
@@ -218,7 +218,7 @@ async fn follow(
             || config.host_namespace != start.host_namespace
         {
             warn!(
-                "`leadership`, `lease`, `webhook` and `hostNamespace` are as they were at the start until the next one"
+                "changes to `leadership`, `lease`, `webhook` and `hostNamespace` take effect at the next start"
             );
         }
         level.configure(config.log.as_deref());
@@ -227,7 +227,7 @@ async fn follow(
     }
 }
 
-/// The compiled cache; without one that can be used the host starts as without any.
+/// Opens the cache of compiled plugins. If it cannot be used, the host starts without one.
 fn open_cache(folder: &Path, size: u64) -> Option<Cache> {
     Cache::open(folder, size)
         .inspect_err(|error| warn!("no compiled code is kept: {error}"))

@@ -1,4 +1,4 @@
-//! Starts and stops one controller as the kinds that it needs come and go.
+//! Starts and stops one controller as its kinds become served or are removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,61 +30,61 @@ use crate::telemetry::Instruments;
 use crate::webhook::Door;
 use crate::work_queue::Queue;
 
-/// The longest wait before discovery is asked again. A CustomResourceDefinition that comes wakes the wait; this
-/// is for hosts that may not watch those.
+/// The longest wait between discoveries. A new CustomResourceDefinition ends the wait; this timeout is for hosts that
+/// may not watch definitions.
 const RETRY: Duration = Duration::from_secs(10);
 /// The wait after a failed discovery.
 const RETRY_AWAY: Duration = Duration::from_secs(1);
-/// The first wait after a change of a definition, doubled each time: discovery follows it a moment later.
+/// The first wait after a definition changes, doubled each time: discovery reflects the change a moment later.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Discovery has followed after this last wait.
+/// The last of these waits, after which discovery reflects the change.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// What all controllers share.
+/// The parts that all controllers share.
 #[derive(Clone)]
 pub struct Shared {
     /// The connection for reading.
     pub client: Client,
     /// Discovery.
     pub kinds: Arc<Kinds>,
-    /// The watches.
+    /// The shared watches.
     pub watches: Arc<Watches>,
-    /// Where Events go.
+    /// Records Events.
     pub events: Events,
-    /// Who writes.
+    /// Which replica writes.
     pub leadership: Leadership,
-    /// Where resources are validated before they are written.
+    /// The validating webhook.
     pub door: Arc<Door>,
     /// Metrics, spans and health.
     pub instruments: Instruments,
-    /// The namespaces to watch; empty: all of them. A change from some to all, or back, is none that a controller that
-    /// runs can follow.
+    /// The namespaces to watch; all namespaces when empty. A running controller cannot follow a change between some and
+    /// all namespaces.
     pub watched: watch::Receiver<Arc<[String]>>,
     /// Which namespaces are being deleted.
     pub namespaces: Arc<Namespaces>,
-    /// What proves which Secrets the host generated.
+    /// The proof of which Secrets the host generated.
     pub provenance: Arc<Provenance>,
     /// The host's own namespace, when it runs in one.
     pub host_namespace: Option<Arc<str>>,
 }
 
-/// What a controller writes with.
+/// The clients with which a controller writes.
 #[derive(Clone)]
 pub struct Writers {
-    /// In the host's own name: status, finalizers, Events.
+    /// Writes status, finalizers and Events, with the host's own account.
     pub own: Writer,
-    /// In the name of the controller's ServiceAccount, or the host's own: children.
+    /// Writes children, with the controller's ServiceAccount or the host's own.
     pub children: Writer,
 }
 
-/// The resources that a controller needs, as the cluster serves them now.
+/// The resources of a controller's kinds, as the cluster serves them now.
 #[derive(Clone, Debug, PartialEq)]
 struct Resolved {
     parent: Arc<Resource>,
     others: BTreeMap<Kind, Arc<Resource>>,
 }
 
-/// Keeps one controller running while its kind is served, until told to stop.
+/// Runs one controller while its kind is served, until `stop`.
 pub async fn supervise(
     shared: Shared,
     config: Arc<ControllerConfig>,
@@ -105,7 +105,7 @@ pub async fn supervise(
                 if !resolved.parent.has_status {
                     warn!(
                         controller = config.name,
-                        "the CustomResourceDefinition of {} has no status subresource: no status is written; \
+                        "the CustomResourceDefinition of {} has no status subresource, so the host writes no status: \
                          add `subresources: {{status: {{}}}}` to its version",
                         config.parent
                     );
@@ -138,7 +138,7 @@ pub async fn supervise(
                         let namespaces = Arc::clone(&watched.borrow_and_update());
                         scope::see(&context, &shared.watches, &namespaces).await;
                     }
-                    // The sender goes with the process.
+                    // The sender lives as long as the process.
                     std::future::pending::<()>().await;
                 };
                 tokio::select! {
@@ -180,7 +180,7 @@ pub async fn supervise(
     }
 }
 
-/// Waits until the cluster serves the controller's kinds differently, or not at all.
+/// Waits until the cluster serves the controller's kinds differently, or no longer.
 async fn until_changed(
     shared: &Shared,
     config: &ControllerConfig,
@@ -194,7 +194,7 @@ async fn until_changed(
             .chain(&config.reads)
     };
     let changes = || shared.kinds.changes(kinds());
-    // Of what `resolve` saw it is not known whether discovery was behind.
+    // Discovery may have been stale when `resolve` ran.
     let mut delay = SETTLE;
     loop {
         let seen = changes();
@@ -209,7 +209,7 @@ async fn until_changed(
             () = stop.cancelled() => return,
         }
         delay *= 2;
-        // Those of the core and of `apps` do not change.
+        // The kinds of the core group and of groups such as `apps` do not change.
         for kind in kinds().filter(|kind| kind.group().contains('.')) {
             shared.kinds.forget(kind);
         }
@@ -218,18 +218,18 @@ async fn until_changed(
             Ok(_) => {
                 info!(
                     controller = config.name,
-                    "the kinds of this controller have changed: it starts anew"
+                    "the kinds of this controller have changed: restarting the controller"
                 );
                 return;
             }
             Err(KindError::Unknown(kind)) => {
                 info!(
                     controller = config.name,
-                    "{kind} is not served any more: the controller stops"
+                    "{kind} is no longer served: stopping the controller"
                 );
                 return;
             }
-            // The server is away: what was known stays true until it says otherwise.
+            // The server is unreachable: keep the last result.
             Err(KindError::Discovery { .. }) => delay = RETRY_AWAY,
         }
     }
@@ -243,7 +243,7 @@ async fn resolve(kinds: &Kinds, config: &ControllerConfig) -> Result<Resolved, K
             Ok(resource) => {
                 others.insert(kind.clone(), resource);
             }
-            // The controller runs; what concerns that kind fails and says so.
+            // The controller runs; work on objects of that kind fails and reports why.
             Err(KindError::Unknown(_)) => {}
             Err(error) => return Err(error),
         }
@@ -305,7 +305,7 @@ fn context(
     }
 }
 
-/// Watches the CustomResourceDefinitions for as long as what it returns is held.
+/// Watches the CustomResourceDefinitions while the returned values are held.
 #[must_use]
 pub fn watch_definitions(kinds: &Arc<Kinds>, watches: &Watches) -> (Arc<Watch>, Subscription) {
     let kind = Kind {

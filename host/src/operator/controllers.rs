@@ -1,4 +1,5 @@
-//! The controllers that run, and how they follow the configuration: one that it does not change is left alone.
+//! The running controllers. They follow the configuration: a controller whose configuration does not change keeps
+//! running.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,30 +21,30 @@ use crate::plugin::versions::{Room, Versions};
 use crate::rollout::Proving;
 use crate::supervisor::{Shared, Writers, supervise};
 
-/// See the module.
+/// The running controllers and what they share.
 pub(super) struct Controllers {
     places: Places,
     shared: Shared,
-    /// The namespaces that are configured now.
+    /// The currently configured namespaces.
     watched: watch::Sender<Arc<[String]>>,
     stop: CancellationToken,
     tasks: TaskTracker,
     running: BTreeMap<String, Running>,
 }
 
-/// What the places of plugins are made of.
+/// The parts from which plugin slots are created.
 pub(super) struct Places {
     pub(super) runtime: Runtime,
     pub(super) files: Files,
-    /// The CustomResourceDefinitions: people give orders on them.
+    /// The CustomResourceDefinitions: users give orders by annotating them.
     pub(super) definitions: Arc<Watch>,
-    /// Where the last versions of each plugin are kept.
+    /// The folder for the last versions of each plugin.
     pub(super) state: Option<PathBuf>,
-    /// How much of it they may take, all together.
+    /// The space that all versions together may take.
     pub(super) room: Room,
 }
 
-/// One controller that runs, or waits for its kind.
+/// One controller that runs or waits for its kind.
 struct Running {
     config: Arc<ControllerConfig>,
     plugin: Place,
@@ -51,7 +52,7 @@ struct Running {
     task: JoinHandle<()>,
 }
 
-/// Its plugin.
+/// The plugin of one controller.
 struct Place {
     slot: Arc<Slot>,
     live: watch::Receiver<Live>,
@@ -59,14 +60,14 @@ struct Place {
     _filled: Filled,
 }
 
-/// What proves its new versions, and hears what people want of them until this is dropped.
+/// Proves new versions, and listens to users' orders about them until it is dropped.
 struct Listening {
     proving: Arc<Proving>,
     _stop: DropGuard,
 }
 
 impl Controllers {
-    /// None runs yet; `stop` is the end of them all.
+    /// Creates the set without a controller. `stop` stops all controllers.
     pub(super) fn new(
         places: Places,
         shared: Shared,
@@ -83,10 +84,10 @@ impl Controllers {
         }
     }
 
-    /// Stops and starts what is not as this configuration says.
+    /// Stops and starts the controllers that differ from this configuration.
     pub(super) async fn apply(&mut self, config: &Config) {
         let namespaces: Arc<[String]> = config.namespaces.iter().cloned().collect();
-        // From some to all, or back, every watch is another one. Between some, controllers follow while they run.
+        // Between some and all namespaces every watch is replaced. Between some and others, running controllers follow.
         let other_watches = namespaces.is_empty() != self.watched.borrow().is_empty();
         let wanted = |name: &String| {
             config
@@ -124,12 +125,12 @@ impl Controllers {
             "configuration taken"
         );
 
-        // All of them stop before one starts: a kind may go from one to another.
+        // Stop all of them before one starts: a kind may move from one controller to another.
         for running in outdated.values() {
             running.stop.cancel();
         }
         for running in outdated.values_mut() {
-            // That it panicked was said where it ran.
+            // A panic was logged where it occurred.
             let _ = (&mut running.task).await;
         }
         for name in removed {
@@ -138,7 +139,7 @@ impl Controllers {
             self.shared.instruments.metrics.forget(&name);
         }
         self.shared.watches.keep(keep_policy(config));
-        // Whoever may watch only some may not look at all that there are.
+        // A host that may watch some namespaces only may not list them all.
         let all = namespaces.is_empty().then_some(&*self.shared.watches);
         self.shared.namespaces.watch(all);
         self.watched.send_if_modified(|current| {
@@ -156,7 +157,7 @@ impl Controllers {
                     Err(error) => {
                         error!(
                             controller = controller.name,
-                            "the controller is not started: {error}"
+                            "cannot start the controller: {error}"
                         );
                     }
                 }
@@ -164,7 +165,7 @@ impl Controllers {
         }
     }
 
-    /// Waits until all have ended, after `stop`.
+    /// Waits until all controllers have ended, after `stop`.
     pub(super) async fn stopped(self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -206,7 +207,8 @@ impl Controllers {
         })
     }
 
-    /// The place of a controller's plugin. What was live stays so for as long as it is for the same kind.
+    /// Returns the slot of a controller's plugin. The live version is kept as long as the controller is for the same
+    /// kind.
     fn place(&self, config: &Arc<ControllerConfig>, before: Option<Running>) -> Place {
         let expected = expected(config);
         let before = before.map(|running| running.plugin);
@@ -256,7 +258,7 @@ impl Controllers {
         }
     }
 
-    /// The versions kept; without a folder for them the controller starts as without any.
+    /// Opens the stored versions. If their folder cannot be used, the controller starts without one.
     fn versions(&self, config: &ControllerConfig) -> Option<Versions> {
         let folder = self.places.state.as_deref()?;
         Versions::open(
@@ -268,7 +270,7 @@ impl Controllers {
         )
         .inspect_err(|error| {
             warn!(controller = config.name, folder = %folder.display(), %error,
-                    "no versions of this plugin are kept: after a restart its file is taken as it is");
+                    "the versions of this plugin cannot be stored: after a restart the host uses its file without proving it");
         })
         .ok()
     }
