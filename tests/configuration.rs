@@ -44,14 +44,14 @@ async fn a_controller_is_added_changed_and_removed_without_a_restart() {
 
     scenario.config(&format!("{puppet}{ECHO_CONTROLLER}"));
     until_echo_is_ready(&scenario).await;
-    host.until_log(&["configuration taken", "\"added\":\"echo\""])
+    host.until_log(&["configuration applied", "\"added\":\"echo\""])
         .await;
 
     // One of the controllers must not create the kind any more.
     let without = ECHO_CONTROLLER.replace("kind: Pod}", "kind: Service}");
     assert_ne!(without, ECHO_CONTROLLER);
     scenario.config(&format!("{puppet}{without}"));
-    host.until_log(&["configuration taken", "\"changed\":\"echo\""])
+    host.until_log(&["configuration applied", "\"changed\":\"echo\""])
         .await;
     scenario.apply(&echo(2)).await;
     let message = scenario
@@ -70,7 +70,7 @@ async fn a_controller_is_added_changed_and_removed_without_a_restart() {
         .await;
 
     scenario.config(&puppet);
-    host.until_log(&["configuration taken", "\"removed\":\"echo\""])
+    host.until_log(&["configuration applied", "\"removed\":\"echo\""])
         .await;
     let (_, ready) = get(&host, "/readyz?verbose").await;
     assert!(!ready.contains("echo"), "{ready}");
@@ -224,7 +224,7 @@ async fn the_configuration_says_what_is_logged() {
     puppet_works(&scenario, "quiet").await;
     assert_eq!(host.log(), "");
     std::fs::write(&config, format!("log: info,operator_host=debug\n{text}")).unwrap();
-    host.until_log(&["configuration taken"]).await;
+    host.until_log(&["configuration applied"]).await;
     puppet_works(&scenario, "loud").await;
     host.until_log(&["pass done", "loud"]).await;
     std::fs::write(&config, format!("log: loud=louder\n{text}")).unwrap();

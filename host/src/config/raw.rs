@@ -245,7 +245,7 @@ impl RawController {
         let path = folder.join(&self.plugin.value);
         if needs_plugins && !source::is_there(&path) {
             let message = format!(
-                "there is no plugin file {}: put it there, or name one that exists",
+                "there is no plugin file {}: create it, or name one that exists",
                 path.display()
             );
             return Err(invalid(file, self.plugin.referenced, message));

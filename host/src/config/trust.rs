@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(
             names(&limited.of("echo")),
             Vec::<&str>::new(),
-            "nothing is taken there"
+            "no key signs for it"
         );
     }
 

@@ -122,7 +122,7 @@ impl Controllers {
             added = added.join(", "),
             changed = changed.join(", "),
             removed = removed.join(", "),
-            "configuration taken"
+            "configuration applied"
         );
 
         // Stop all of them before one starts: a kind may move from one controller to another.

@@ -16,7 +16,7 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 /// One object that grants rights.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
-#[allow(missing_docs)] // The types say it.
+#[allow(missing_docs)] // The variants are named after their types.
 pub enum Manifest {
     ClusterRole(ClusterRole),
     ClusterRoleBinding(ClusterRoleBinding),

@@ -289,7 +289,7 @@ fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
         let found = warnings
             .iter()
             .any(|warning| warning.contains(kind) && warning.contains(words));
-        assert!(found, "nothing says {words:?} of {kind}: {warnings:#?}");
+        assert!(found, "no warning about {kind} contains {words:?}: {warnings:#?}");
     };
     said(
         "c: the plugin makes v1/Pod",
