@@ -59,10 +59,10 @@ async fn a_controller_that_is_removed_and_added_between_two_looks_of_the_elector
     let (_, echo) = rest.split_once("  - name: echo").expect("another one");
     scenario.file("config.yaml", format!("{head}  - name: echo{echo}"));
     host.until_log(&["controller stopped", "puppet"]).await;
-    host.until_log(&["configuration taken", "\"removed\":\"puppet\""])
+    host.until_log(&["configuration applied", "\"removed\":\"puppet\""])
         .await;
     scenario.file("config.yaml", text);
-    host.until_log(&["configuration taken", "\"added\":\"puppet\""])
+    host.until_log(&["configuration applied", "\"added\":\"puppet\""])
         .await;
     proxy.set_mode(Mode::Pass);
 
