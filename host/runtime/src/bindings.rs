@@ -1,4 +1,5 @@
-//! What wasmtime makes of `wit/`: the records. The calls are in `versions`, for more than one version.
+//! The records that wasmtime generates from `wit/`. The calls are in `versions`, because they support more
+//! than one contract version.
 
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::all)]
 

@@ -1,11 +1,11 @@
-//! Machine code kept on disk, so that a start compiles nothing that was compiled before; and which files were compiled in
-//! vain.
+//! On-disk cache of machine code, so that a start does not compile a plugin again, and of files that failed
+//! to compile.
 //!
-//! Machine code runs outside of every sandbox, so an entry must be what this host wrote, to the last byte. Each
-//! entry begins with an HMAC-SHA256 over its name and its contents, with a key that only this host's user can read; the
-//! check runs over the very bytes in memory that are then loaded. The name says what the code was made from and
-//! for. An entry that fails the check, or that the engine does not take, is made again. See ARCHITECTURE.md for what
-//! this protects against, and what not.
+//! Machine code runs outside of every sandbox, so an entry must be exactly what this host wrote. Each entry
+//! begins with an HMAC-SHA256 over its name and its contents, with a key that only this host's user can read.
+//! The check runs over the same bytes in memory that are then loaded. The name contains what the code was
+//! compiled from and for. An entry that fails the check, or that the engine rejects, is compiled again. See
+//! ARCHITECTURE.md for what this protects against and what it does not.
 
 mod folder;
 
@@ -27,36 +27,37 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::failures::Failure;
 
-/// Within the folder that is configured: what belongs to this layout of entries, and to nobody else.
+/// Subfolder of the configured folder that contains this layout of entries only.
 const FOLDER: &str = "compiled-v1";
 const TAG_BYTES: usize = 32;
-/// The suffix of code.
+/// Suffix of machine code.
 const CODE: &str = "code";
-/// The suffix of what could not be compiled.
+/// Suffix of a recorded failure.
 const FAILED: &str = "failed";
-/// So many files that could not be compiled are remembered.
+/// Maximum number of recorded failures.
 const FAILURES: usize = 256;
-/// Bytes that one of these may have: a reason, which is cut, and numbers.
+/// Maximum size of a recorded failure in bytes: a truncated reason, and numbers.
 const FAILURE_BYTES: u64 = 64 << 10;
-/// Entries take at most this part of the volume, since it is rarely theirs alone.
+/// The entries take at most 1/`VOLUME_SHARE` of the volume, since other programs usually share it.
 const VOLUME_SHARE: u64 = 2;
 
-/// Makes components of modules, and is not part of the engine's own hash. A test compares it with the lock file.
+/// Version of the encoder that turns modules into components. The engine's own hash does not include it. A
+/// test compares it with the lock file.
 pub(crate) const ENCODER: &str = "wit-component 0.254.2";
 
-/// Why a folder cannot hold compiled code. The host works without.
+/// Why a folder cannot hold compiled code. The host then runs without a cache.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// The operating system does not let us.
+    /// The operating system denied access.
     #[error("cannot use {} for compiled code: {source}", path.display())]
     Io {
         /// The folder or file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Others could have put something there.
-    #[error("{} {what}: compiled code is kept only where nobody else can write", path.display())]
+    /// Other users could have written to it.
+    #[error("{} {what}: compiled code is stored only where no other user can write", path.display())]
     Shared {
         /// The folder or file.
         path: PathBuf,
@@ -65,17 +66,18 @@ pub enum CacheError {
     },
 }
 
-/// A folder of compiled code. Cheap to clone.
+/// A folder with compiled code. Cheap to clone.
 #[derive(Clone)]
 pub struct Cache(Arc<Folder>);
 
 struct Folder {
     path: PathBuf,
     key: hmac::Key,
-    /// Bytes that all entries may have together.
+    /// Maximum size of all entries together, in bytes.
     size: u64,
     opened: SystemTime,
-    /// Whether it was said that entries cannot be written, and that there is no room for all that are used.
+    /// Whether these were already logged: entries cannot be written; there is not enough room for all entries
+    /// in use.
     said: AtomicBool,
     said_small: AtomicBool,
     next: AtomicU64,
@@ -89,11 +91,11 @@ struct Entry {
 }
 
 impl Cache {
-    /// Uses a folder of its own within `folder`; makes both when they are not there. All that is kept in it has at most
-    /// `size` bytes, and half of the volume.
+    /// Opens a cache in its own subfolder of `folder`, and creates both folders if missing. The cache takes
+    /// at most `size` bytes, and at most half of the volume.
     ///
     /// # Errors
-    /// When it cannot be made or read, or when others could write to it.
+    /// Returns an error when a folder cannot be created or read, or when other users could write to it.
     pub fn open(folder: &Path, size: u64) -> Result<Self, CacheError> {
         let path = folder.join(FOLDER);
         let key = folder::open(&path)?;
@@ -108,7 +110,7 @@ impl Cache {
         })))
     }
 
-    /// What `load` makes of the code under this name, when it is there and good.
+    /// Returns what `load` makes of the code with this name, if there is a valid entry.
     pub(crate) fn get<T>(&self, name: &str, load: impl FnOnce(Code) -> wasmtime::Result<T>) -> Option<T> {
         let file = self.file(name, CODE);
         let restored = match folder::read(&file, self.bound()) {
@@ -118,12 +120,12 @@ impl Cache {
         let restored = restored
             .and_then(|content| {
                 self.authentic(&file, content)
-                    .ok_or_else(|| "it is not what this host wrote".to_owned())
+                    .ok_or_else(|| "this host did not write it".to_owned())
             })
             .and_then(|code| load(Code::authentic(code)).map_err(|error| format!("{error:#}")));
         match restored {
             Ok(restored) => {
-                // The ones that are not used go first.
+                // The least recently used entries are removed first.
                 let now = fs::FileTimes::new().set_modified(SystemTime::now());
                 let _ = File::options()
                     .append(true)
@@ -132,27 +134,28 @@ impl Cache {
                 Some(restored)
             }
             Err(reason) => {
-                warn!(entry = name, %reason, "a file of compiled code cannot be used and is made again");
+                warn!(entry = name, %reason, "an entry of compiled code cannot be used; the plugin is compiled again");
                 let _ = fs::remove_file(&file);
                 None
             }
         }
     }
 
-    /// Keeps code under a name. Where that is not possible the host goes on without.
+    /// Stores code under a name. If that fails, the host continues without the entry.
     pub(crate) fn put(&self, name: &str, code: &Code) {
         self.keep(&self.file(name, CODE), code.bytes());
         let _ = fs::remove_file(self.file(name, FAILED));
     }
 
-    /// Why compiling this failed before; `None` when it did not, or when that is no reason any more.
+    /// Returns why compiling this failed before; `None` when it did not fail, or when it is time to try
+    /// again.
     pub(crate) fn failure(&self, name: &str) -> Option<Failure> {
         let file = self.file(name, FAILED);
         let content = folder::read(&file, FAILURE_BYTES).ok()?;
         Failure::read(&self.authentic(&file, content)?)
     }
 
-    /// Remembers that compiling failed.
+    /// Records that compiling failed.
     pub(crate) fn put_failure(&self, name: &str, failure: &Failure) {
         self.keep(&self.file(name, FAILED), &failure.write());
         let failures = self.entries(|path| has_suffix(path, FAILED));
@@ -171,7 +174,7 @@ impl Cache {
             written = self.write(file, content);
         }
         match written {
-            Ok(()) => debug!(entry = %file.display(), bytes, "compiled code kept"),
+            Ok(()) => debug!(entry = %file.display(), bytes, "compiled code stored"),
             Err(error) if self.0.said.swap(true, Ordering::Relaxed) => {
                 debug!(entry = %file.display(), %error, "cannot keep compiled code");
             }
@@ -182,11 +185,11 @@ impl Cache {
         }
     }
 
-    /// Lets entries go until there is room for so many bytes more.
+    /// Removes entries until there is room for `bytes` more bytes.
     fn make_room(&self, bytes: u64) -> io::Result<()> {
         let bound = self.bound();
         if bytes > bound {
-            let message = format!("it has {bytes} bytes, and all of it may have {bound}");
+            let message = format!("the code has {bytes} bytes; the cache may have {bound}");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         let entries = self.entries(|_| true);
@@ -201,7 +204,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Bytes that all entries may have now.
+    /// Returns the maximum size of all entries together, in bytes.
     fn bound(&self) -> u64 {
         let volume = rustix::fs::statvfs(&self.0.path)
             .map_or(u64::MAX, |volume| volume.f_blocks.saturating_mul(volume.f_frsize));
@@ -218,7 +221,7 @@ impl Cache {
         fs::rename(&entry.path, file)
     }
 
-    /// What is in an entry, when this host wrote it under this name.
+    /// Returns the contents of an entry if this host wrote it under this name.
     fn authentic(&self, file: &Path, mut content: Vec<u8>) -> Option<Vec<u8>> {
         let (tag, rest) = content.split_at_checked(TAG_BYTES)?;
         hmac::verify(&self.key_of(file), rest, tag).ok()?;
@@ -226,7 +229,8 @@ impl Cache {
         Some(content)
     }
 
-    /// A key for each file's name, so that an entry is good under its own only, and a failure is never code.
+    /// Returns a separate key for each file name, so that an entry is valid under its own name only, and a
+    /// failure can never be loaded as code.
     fn key_of(&self, file: &Path) -> hmac::Key {
         let name = file.file_name().unwrap_or_default();
         hmac::Key::new(
@@ -239,7 +243,7 @@ impl Cache {
         self.0.path.join(format!("{name}.{suffix}"))
     }
 
-    /// The entries that are wanted, those first that were not used for the longest time.
+    /// Returns the entries that match `wanted`, least recently used first.
     fn entries(&self, wanted: impl Fn(&Path) -> bool) -> Vec<Entry> {
         let Ok(folder) = fs::read_dir(&self.0.path) else {
             return Vec::new();
@@ -260,7 +264,7 @@ impl Cache {
         entries
     }
 
-    /// Lets the entry go that was not used for the longest time; whether there was one.
+    /// Removes the least recently used entry; returns whether there was one.
     fn evict_one(&self) -> bool {
         self.entries(|_| true)
             .first()
@@ -272,7 +276,7 @@ impl Cache {
         if used && !self.0.said_small.swap(true, Ordering::Relaxed) {
             warn!(
                 folder = %self.0.path.display(), bytes = self.bound(),
-                "there is no room for the compiled code of all plugins: each start compiles some of them again; raise \
+                "the cache is too small for the compiled code of all plugins: each start compiles some of them again; raise \
                  --cache-size, and the size of the volume with it"
             );
         }
@@ -284,7 +288,7 @@ fn has_suffix(path: &Path, suffix: &str) -> bool {
     path.extension().is_some_and(|found| found == suffix)
 }
 
-/// Whether the disk, or this user's share of it, has no room.
+/// Whether the disk, or this user's quota on it, is full.
 fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -292,8 +296,8 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// What else than the file decides what code is made of it: the engine's version, its settings and the features of the
-/// processor that it compiles for, and what makes a component of a module.
+/// Hashes everything other than the file that determines its machine code: the engine's version, its
+/// settings, the processor features it compiles for, and the encoder of components.
 pub(crate) fn compatibility(engine: &Engine) -> u64 {
     let mut hasher = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut hasher);
@@ -303,7 +307,7 @@ pub(crate) fn compatibility(engine: &Engine) -> u64 {
     hasher.finish()
 }
 
-/// The name of the code that is made of a file.
+/// Returns the name of the entry for a file.
 pub(crate) fn name(compatibility: u64, file: &Digest) -> String {
     let digest = file.to_string().replace(':', "-");
     format!("{digest}-{compatibility:016x}")

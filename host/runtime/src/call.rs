@@ -1,4 +1,4 @@
-//! One call: what it gives back, how it can fail, and the deadline around it.
+//! One plugin call: its result, its errors and its deadline.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -17,19 +17,19 @@ use crate::sandbox::{Sandbox, Wasi};
 use crate::share::{Room, Share};
 use crate::stats::CallStats;
 
-/// What came of a call, with what it took.
+/// Result of a call, with the resources it used.
 #[derive(Debug)]
 pub struct Call<T> {
-    /// The response, or why there is none.
+    /// The response, or the reason why there is none.
     pub outcome: Result<T, CallError>,
-    /// What the call used, also when it failed.
+    /// The resources the call used, also when it failed.
     pub stats: CallStats,
-    /// The memory that the response takes: to be kept as long as that is.
+    /// The memory that the response occupies; must be held as long as the response.
     pub share: Option<Share>,
 }
 
 impl<T> Call<T> {
-    /// A call that was never made.
+    /// Builds the result of a call that was not started.
     pub(crate) fn failed(error: CallError) -> Self {
         Self {
             outcome: Err(error),
@@ -38,7 +38,7 @@ impl<T> Call<T> {
         }
     }
 
-    /// Takes the response apart, which may fail.
+    /// Converts the response with `read`, which can fail.
     pub(crate) fn and_then<U>(self, read: impl FnOnce(T) -> Result<U, CallError>) -> Call<U> {
         Call {
             outcome: self.outcome.and_then(read),
@@ -48,7 +48,7 @@ impl<T> Call<T> {
     }
 }
 
-/// A store whose guest yields to tokio at every tick of the epoch and may use what `limits` say.
+/// Creates a store with the caps in `limits`, whose guest yields to tokio at every tick of the epoch.
 pub(crate) fn store<W: Wasi>(
     engine: &wasmtime::Engine,
     limits: &Limits,
@@ -58,28 +58,28 @@ pub(crate) fn store<W: Wasi>(
     store.limiter(|sandbox| &mut sandbox.memory);
     store.epoch_deadline_async_yield_and_update(1);
     store.set_epoch_deadline(1);
-    // A guest may return a long list of references to one long string: it is this that keeps the host from
-    // copying the string as often.
+    // A guest can return a long list of references to one long string. This limit prevents the host from
+    // copying the string for each reference.
     store.set_hostcall_fuel(limits.response);
     store
 }
 
-/// What a call is given beside its request. It owns all of it, since it may go on in another thread.
+/// Everything a call needs except its request. It is owned, because the call can continue on another thread.
 pub(crate) struct Setting {
     pub(crate) origin: Origin,
     pub(crate) speaker: Arc<Speaker>,
     pub(crate) limits: Limits,
-    /// When the guest is ended.
+    /// When the guest is stopped.
     pub(crate) deadline: Instant,
-    /// What it may hold.
+    /// How much memory the call may hold.
     pub(crate) room: Room,
 }
 
 impl Setting {
-    /// Counts the request, and begins the log of the call.
+    /// Counts the request and starts the log of the call.
     ///
     /// # Errors
-    /// When the call has no room for its request.
+    /// Returns an error when the call has no room for its request.
     pub(crate) fn begin(&self, request_bytes: usize) -> Result<CallLog, CallError> {
         if self.room.hold(request_bytes) {
             Ok(CallLog::new(Arc::clone(&self.speaker), &self.limits))
@@ -89,11 +89,11 @@ impl Setting {
     }
 }
 
-/// Runs a guest to its end or to its deadline, whichever comes first: after that it is not polled again. Gives the time
-/// on a processor too. Somebody else must wake it at the deadline.
+/// Runs a guest until it ends or reaches its deadline, after which it is not polled again. Also returns the
+/// processor time used. The caller must make sure that the future is woken at the deadline.
 ///
 /// # Errors
-/// `None` inside the error stands for the deadline.
+/// The error contains `None` when the deadline passed.
 pub(crate) async fn within<T>(
     deadline: Instant,
     guest: impl Future<Output = wasmtime::Result<T>>,
@@ -108,7 +108,7 @@ pub(crate) async fn within<T>(
     (result, busy)
 }
 
-/// Adds up the time in which a guest is polled, and stops at its deadline.
+/// Measures the time in which a guest is polled, and stops polling it at its deadline.
 struct Timed<'a, F> {
     guest: Pin<&'a mut F>,
     deadline: Instant,
@@ -129,9 +129,9 @@ impl<T, F: Future<Output = wasmtime::Result<T>>> Future for Timed<'_, F> {
     }
 }
 
-/// Why a guest ended without a result.
+/// Converts the failure of a guest into the error to report.
 ///
-/// `error` is what the engine says, or `None` when the deadline passed.
+/// `error` is the engine's error, or `None` when the deadline passed.
 pub(crate) fn explain<W: Wasi>(
     error: Option<wasmtime::Error>,
     sandbox: &Sandbox<W>,
@@ -170,7 +170,7 @@ pub(crate) fn explain<W: Wasi>(
         return CallError::host(error);
     }
     let cause = error.root_cause().to_string();
-    // The engine's error type for this is private to it; a test of each form watches over the words.
+    // The engine's error type for this is private. A test of each binary form checks the message.
     if cause.contains("fuel allocated for hostcalls has been exhausted") {
         return CallError::Output {
             limit: limits.response,
@@ -179,7 +179,8 @@ pub(crate) fn explain<W: Wasi>(
     CallError::protocol(cause)
 }
 
-/// What the guest last wrote to standard error, which for a panic is the reason, before what stopped it.
+/// Combines the last lines the guest wrote to standard error, which for a panic contain the reason, with how
+/// it ended.
 fn said<W: Wasi>(sandbox: &Sandbox<W>, end: &str) -> String {
     sandbox.log.finish();
     let tail = sandbox.log.tail();

@@ -1,4 +1,4 @@
-//! The compiling process: reads a file, writes machine code, ends. `outside` starts it.
+//! The compiling process: reads a file, writes machine code and exits. `outside` starts it.
 
 use std::fmt::Display;
 use std::io::{self, Read as _, Write as _};
@@ -13,16 +13,17 @@ use crate::compile;
 use crate::engine;
 use crate::error::LoadError;
 
-/// The subcommand.
+/// Name of the subcommand.
 pub(crate) const COMMAND: &str = "compile-plugin";
-/// The exit code when the file is no plugin; standard output says why.
+/// Exit code when the file is not a plugin; standard output contains the reason.
 pub(crate) const REFUSED: i32 = 1;
-/// The exit code when the process could not limit itself, or could not begin; standard error says why.
+/// Exit code when the process could not limit itself or could not start; standard error contains the reason.
 pub(crate) const UNLIMITED: i32 = 70;
 
 /// Address space that is reserved and not used: the program, its libraries, stacks, the allocator's arenas.
 const RESERVED: u64 = 1 << 30;
-/// Open files: the three standard ones, and what the compiler asks of the processor in `/proc` and `/sys`.
+/// Maximum number of open files: the three standard streams, and the files in `/proc` and `/sys` that the
+/// compiler reads about the processor.
 const FILES: u64 = 16;
 
 /// The limits of a compiling process.
@@ -30,25 +31,25 @@ const FILES: u64 = 16;
 pub struct Limited {
     /// Bytes of memory.
     pub memory: u64,
-    /// Seconds of processor time, over all its threads.
+    /// Seconds of processor time, summed over all threads.
     pub seconds: u64,
-    /// The process that it must not outlive.
+    /// The parent process; the compiling process ends with it.
     pub parent: u32,
 }
 
 impl Limited {
-    /// As the subcommand takes them.
+    /// Returns the arguments of the subcommand.
     pub(crate) fn arguments(&self) -> [String; 3] {
         [self.memory, self.seconds, u64::from(self.parent)].map(|number| number.to_string())
     }
 
-    /// Puts the limits on this process, before it has threads: priority is a thread's, and those that it starts have it
-    /// from this one.
+    /// Applies the limits to this process before it starts threads, because priority is a property of a
+    /// thread and new threads inherit it.
     fn enter(&self) -> io::Result<()> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         let parent = getppid().map(|parent| parent.as_raw_nonzero().get().unsigned_abs());
         if parent != Some(self.parent) {
-            return Err(io::Error::other("the host that asked for it is gone"));
+            return Err(io::Error::other("the host that started it has ended"));
         }
         let both = |limit| Rlimit {
             current: Some(limit),
@@ -59,7 +60,7 @@ impl Limited {
         setrlimit(Resource::Fsize, both(0))?;
         setrlimit(Resource::Nofile, both(FILES))?;
         setrlimit(Resource::Core, both(0))?;
-        // At the first of the two it is ended by a signal that says why.
+        // When the first of the two is reached, the process is ended by a signal that identifies the limit.
         let time = Rlimit {
             current: Some(self.seconds),
             maximum: Some(self.seconds + 1),
@@ -71,11 +72,11 @@ impl Limited {
     }
 }
 
-/// Compiles the file on standard input, as [`crate::Outside`] asks for it.
+/// Compiles the file on standard input, on behalf of [`crate::Outside`].
 #[must_use]
 pub fn compile_plugin(limits: &Limited) -> ExitCode {
-    // Where memory runs out for a whole container, this is what the kernel should take. Before the process is not
-    // dumpable any more: this file is root's then.
+    // When a container runs out of memory, the kernel should kill this process first. This is written before
+    // the process becomes non-dumpable, because the file then belongs to root.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let mut file = Vec::new();
     let begun = limits
@@ -90,7 +91,7 @@ pub fn compile_plugin(limits: &Limited) -> ExitCode {
     };
     let (output, code) = match compile::machine_code(&engine, &file) {
         Ok(code) => (code, ExitCode::SUCCESS),
-        // Standard error, as the allocator does it.
+        // Written to standard error, as the allocator does.
         Err(LoadError::Host { message }) => {
             eprintln!("{message}");
             return ExitCode::from(101);
@@ -100,7 +101,7 @@ pub fn compile_plugin(limits: &Limited) -> ExitCode {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(&output).and_then(|()| stdout.flush()) {
         Ok(()) => code,
-        // Nobody reads it.
+        // No process reads the output any more.
         Err(_) => ExitCode::from(101),
     }
 }

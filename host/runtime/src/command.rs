@@ -1,7 +1,7 @@
 //! The second binary form: a plain WASI command, with JSON on standard input and output.
 //!
-//! It runs as the core module that it is, without being made a component first: one instance instead of
-//! four, and no copy of the input and the output through the adapter.
+//! It runs as a core module and is not converted to a component: that needs one instance instead of four, and
+//! the input and output are not copied through the adapter.
 
 use wasmtime::{AsContextMut, Caller, Engine, Extern, InstancePre, Module, bail};
 use wasmtime_wasi::I32Exit;
@@ -25,7 +25,7 @@ use crate::weigh::weigh;
 type State = Sandbox<WasiP1Ctx>;
 pub(crate) type Linker = wasmtime::Linker<State>;
 
-/// Defines WASI preview 1 and nothing else.
+/// Defines WASI preview 1 only.
 pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     let mut linker = Linker::new(engine);
     p1::add_to_linker_async(&mut linker, |state: &mut State| &mut state.wasi)?;
@@ -41,8 +41,8 @@ const MODULE: &str = "wasi_snapshot_preview1";
 /// `errno::nomem`.
 const NO_MEMORY: i32 = 48;
 
-/// The crate's own, but for more subscriptions than a component may have pollables: each is an object of the host, and
-/// the table that holds them has no cap in this form.
+/// Calls the crate's own function, unless there are more subscriptions than a component may have pollables.
+/// Each subscription is an object of the host, and in this form the table that contains them has no cap.
 async fn poll_oneoff(
     mut caller: Caller<'_, State>,
     (subscriptions, events, count, result): (i32, i32, i32, i32),
@@ -61,7 +61,7 @@ async fn poll_oneoff(
         .await
 }
 
-/// A command, linked.
+/// A linked command.
 pub(crate) struct CommandForm {
     pre: InstancePre<State>,
     contract: ContractVersion,
@@ -82,7 +82,7 @@ impl CommandForm {
         Ok(Self { pre, contract })
     }
 
-    /// The same, for the version of the contract that its description says.
+    /// Sets the contract version that the plugin's description declares.
     pub(crate) fn made_for(self, contract: ContractVersion) -> Self {
         Self { contract, ..self }
     }
@@ -125,7 +125,7 @@ impl CommandForm {
     }
 }
 
-/// One run of the program in a sandbox of its own.
+/// Runs the program once in its own sandbox.
 async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) -> Call<CommandOutput> {
     let Setting {
         origin,
@@ -150,20 +150,20 @@ async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) 
         .build_p1();
     let sandbox = Sandbox::new(wasi, limits, log, room.clone());
     let mut store = call::store(pre.module().engine(), limits, sandbox);
-    // For WASI this bounds one buffer that the guest reads or writes; a guest that has a larger one is told
-    // that memory is out. What it writes in all is bounded by `Output`.
+    // For WASI this bounds one buffer that the guest reads or writes; a larger one fails with out of memory.
+    // `Output` bounds the total that it writes.
     store.set_hostcall_fuel(limits.memory);
     let (result, guest_time) = call::within(*deadline, async {
         let instance = pre.instantiate_async(&mut store).await?;
         let start = instance.get_typed_func::<(), ()>(&mut store, "_start")?;
         match start.call_async(&mut store, ()).await {
-            // How a program says that it is done.
+            // A program signals success this way.
             Err(error) if matches!(error.downcast_ref(), Some(I32Exit(0))) => Ok(()),
             result => result,
         }
     })
     .await;
-    // The guest's memory goes before anything is made of its answer.
+    // The guest's memory is released before its answer is parsed.
     let sandbox = store.into_data();
     let mut stats = sandbox.stats(guest_time, request_bytes);
     let outcome = match result {
@@ -191,10 +191,10 @@ fn text(input: &CommandInput, limit: usize) -> Result<Vec<u8>, CallError> {
     }
 }
 
-/// As large as most inputs are, so that the text moves seldom while it grows.
+/// As large as most inputs, so that the text is rarely reallocated while it grows.
 const INPUT: usize = 16 << 10;
 
-/// The error that a failure document stands for, or that of a document that answers another call.
+/// Returns the error in a failure document, or the error for a document that answers another call.
 fn unexpected(export: Export, output: CommandOutput) -> CallError {
     let found = match output {
         CommandOutput::Failure(failure) => return failure.into(),

@@ -1,4 +1,4 @@
-//! From a plugin's file to machine code, as bytes: the work that runs in a process of its own.
+//! Compiles a plugin's file to machine code bytes. This is the work of the compiling process.
 
 use wasmtime::Engine;
 
@@ -6,10 +6,10 @@ use crate::component;
 use crate::error::LoadError;
 use crate::inspect::{Shape, inspect};
 
-/// Compiles for as long as it takes, in as much memory as it takes.
+/// Compiles a file without limits on time or memory.
 ///
 /// # Errors
-/// When the file is not a plugin, or is one that no compiler writes.
+/// Returns an error when the file is not a plugin, or is one that no compiler writes.
 pub(crate) fn machine_code(engine: &Engine, file: &[u8]) -> Result<Vec<u8>, LoadError> {
     let code = match inspect(file)? {
         Shape::Component => engine.precompile_component(file),

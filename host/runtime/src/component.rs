@@ -25,12 +25,12 @@ use crate::versions;
 type State = Sandbox<Preview2>;
 pub(crate) type Linker = wasmtime::component::Linker<State>;
 
-/// The export that makes a component a plugin, without its version.
+/// The export that identifies a component as a plugin, without its version.
 const RECONCILER: &str = "operator-host:plugin/reconciler";
 
-/// What a component may import, without versions: the contract's own interfaces, and those that the
-/// preview-1 adapter and the standard libraries for preview 2 import whether they are used or not. With no
-/// preopened directory the two of `wasi:filesystem` give no file.
+/// The interfaces that a component may import, without versions: those of the contract, and those that the
+/// preview-1 adapter and the standard libraries for preview 2 import whether they use them or not. There is
+/// no preopened directory, so the two `wasi:filesystem` interfaces give no access to files.
 const IMPORTS: [&str; 22] = [
     "operator-host:plugin/logging",
     "operator-host:plugin/types",
@@ -56,7 +56,7 @@ const IMPORTS: [&str; 22] = [
     "wasi:random/random",
 ];
 
-/// Defines everything in [`IMPORTS`] and nothing else.
+/// Defines the interfaces in [`IMPORTS`] only.
 pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     use p2::bindings::{cli, filesystem, random};
     use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
@@ -84,10 +84,10 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     Ok(linker)
 }
 
-/// What connects a core module's WASI preview 1 with a component's preview 2.
+/// The adapter between a core module's WASI preview 1 and a component's preview 2.
 pub(crate) const ADAPTER: &[u8] = WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER;
 
-/// Makes a component of a core module that has the bindings embedded.
+/// Encodes a core module with embedded bindings as a component.
 pub(crate) fn encode(module: &[u8]) -> Result<Vec<u8>, LoadError> {
     let encoder = wit_component::ComponentEncoder::default();
     encoder
@@ -97,7 +97,7 @@ pub(crate) fn encode(module: &[u8]) -> Result<Vec<u8>, LoadError> {
         .map_err(LoadError::bindings)
 }
 
-/// A component, linked.
+/// A linked component.
 pub(crate) struct ComponentForm {
     linked: Arc<Linked>,
 }
@@ -112,7 +112,7 @@ struct Linked {
 
 type Answer<T> = Result<T, types::Failure>;
 
-/// Reads a record that came from the guest, with the bytes of text that it had.
+/// Reads a record from the guest; also returns the bytes of text in it.
 type Read<R, T> = fn(R, &Limits, &Room) -> Result<(T, usize), CallError>;
 
 impl ComponentForm {
@@ -142,7 +142,7 @@ impl ComponentForm {
         let linked = Arc::clone(&self.linked);
         Box::pin(async move {
             call(&linked, &setting, 0, async |instance, store| {
-                // Now, and not when the first parent is there.
+                // Checked when the plugin is loaded, rather than when the first parent is reconciled.
                 let contract = linked.contract;
                 versions::check::<_, Answer<types::Response>>(contract, store, instance, &linked.reconcile)?;
                 versions::check::<_, Answer<types::CleanupResponse>>(
@@ -168,7 +168,7 @@ impl ComponentForm {
         self.ask(request, setting, |linked| &linked.cleanup, convert::cleanup)
     }
 
-    /// Asks an export that takes a request; `read` reads the record that it answers with.
+    /// Calls an export that takes a request; `read` reads the record that it returns.
     fn ask<R, T>(
         &self,
         request: Request,
@@ -197,7 +197,7 @@ impl ComponentForm {
     }
 }
 
-/// One call of one export in a sandbox of its own.
+/// Calls an export once in its own sandbox.
 async fn call<T>(
     linked: &Linked,
     setting: &Setting,
@@ -223,7 +223,7 @@ async fn call<T>(
         export(&instance, &mut store).await
     })
     .await;
-    // The guest's memory goes before anything is made of its answer.
+    // The guest's memory is released before its answer is parsed.
     let sandbox = store.into_data();
     let outcome = match result {
         Ok(answer) => answer.map_err(|failure| convert::failure(failure).into()),
@@ -237,7 +237,7 @@ async fn call<T>(
 }
 
 impl<T> Call<T> {
-    /// Reads the JSON in a record that came from the guest.
+    /// Reads the JSON in a record from the guest.
     fn convert<U>(self, read: impl FnOnce(T) -> Result<(U, usize), CallError>) -> Call<U> {
         let mut stats: CallStats = self.stats;
         let outcome = self.outcome.and_then(read).map(|(value, size)| {
@@ -252,7 +252,7 @@ impl<T> Call<T> {
     }
 }
 
-/// The version of the contract that a component is made for.
+/// Returns the version of the contract that a component is built for.
 fn check_exports(engine: &Engine, component: &Component) -> Result<ContractVersion, LoadError> {
     let exports: Vec<String> = component
         .component_type()
@@ -280,13 +280,13 @@ fn check_imports(engine: &Engine, component: &Component) -> Result<(), LoadError
     LoadError::forbidden(names.filter(|name| !gives(name)))
 }
 
-/// Whether this host gives a plugin an interface, such as `wasi:io/poll@0.2.6`.
+/// Whether this host provides an interface, such as `wasi:io/poll@0.2.6`, to plugins.
 pub(crate) fn gives(import: &str) -> bool {
     let interface = import.split_once('@').map_or(import, |(interface, _)| interface);
     IMPORTS.contains(&interface)
 }
 
-/// The import of one version of the contract. It is the same in all of them.
+/// Adds the logging import of one contract version. It is the same in all versions.
 fn add_logging(linker: &mut Linker, version: ContractVersion) -> wasmtime::Result<()> {
     let mut instance = linker.instance(&format!("operator-host:plugin/logging@{version}"))?;
     instance.func_wrap(

@@ -1,9 +1,9 @@
-//! How much memory this process may have.
+//! The memory available to this process.
 
 use std::path::Path;
 
-/// Bytes: the smallest limit of its control group and those around it, and what the machine has; `None` where neither can be
-/// read.
+/// Returns the available memory in bytes: the smallest limit of the process's control group and its
+/// ancestors, or the memory of the machine. Returns `None` when neither can be read.
 #[must_use]
 pub fn memory() -> Option<usize> {
     limit(Path::new("/"))
@@ -18,7 +18,8 @@ fn limit(root: &Path) -> Option<usize> {
         .min()
 }
 
-/// The limit of a line of `/proc/self/cgroup`: `0::/path`, or in version 1 `4:memory:/path`. Source: cgroups(7).
+/// Returns the limit in a line of `/proc/self/cgroup`: `0::/path`, or in version 1 `4:memory:/path`. Source:
+/// cgroups(7).
 fn group(root: &Path, line: &str) -> Option<usize> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
@@ -27,7 +28,8 @@ fn group(root: &Path, line: &str) -> Option<usize> {
         "memory" => (root.join("sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
         _ => return None,
     };
-    // In a container the path may be one outside of it; what is mounted at the top is its own group then.
+    // In a container the path may be outside of the container; the group mounted at the top is then the
+    // container's own.
     let inner = folder.join(path.trim_start_matches('/'));
     let groups = inner.ancestors().take_while(|group| group.starts_with(&folder));
     groups
@@ -35,7 +37,7 @@ fn group(root: &Path, line: &str) -> Option<usize> {
         .min()
 }
 
-/// `max` is none.
+/// Parses a number; `max` yields `None`.
 fn number(text: &str) -> Option<usize> {
     text.trim().parse().ok()
 }

@@ -1,7 +1,7 @@
-//! The records of the plugin contract, as the host sees them: the Rust side of `wit/types.wit`.
+//! The records of the plugin contract: the Rust counterpart of `wit/types.wit`.
 //!
-//! One set of types serves both binary forms. A component gets them as WIT records with the Kubernetes
-//! objects as JSON text; a WASI command gets [`CommandInput`] as one JSON document on standard input and
+//! One set of types serves both binary forms. A component receives them as WIT records with the Kubernetes
+//! objects as JSON text. A WASI command receives [`CommandInput`] as one JSON document on standard input and
 //! answers with [`CommandOutput`]. Field names in JSON are in camelCase.
 
 use std::fmt;
@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A kind as it stands in a manifest, such as `apps/v1` and `Deployment`.
+/// An API version and kind, as in a manifest, such as `apps/v1` and `Deployment`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Kind {
@@ -24,7 +24,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// The API group; empty for the core group.
+    /// Returns the API group; empty for the core group.
     #[must_use]
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
@@ -37,12 +37,12 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a plugin says about itself, asked once when it is loaded.
+/// A plugin's description of itself. The host calls `describe` once when it loads the plugin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Description {
-    /// The version of the contract that the plugin is made for. Since 0.2.0; absent: 0.1.0. A component says it in the name
-    /// of its export.
+    /// The version of the contract that the plugin is built for. Since 0.2.0; absent: 0.1.0. The name of a
+    /// component's export contains it.
     #[serde(default = "first_version")]
     pub contract: ContractVersion,
     /// A DNS label, such as `echo`.
@@ -51,12 +51,12 @@ pub struct Description {
     pub version: String,
     /// The kind of the custom resource that it reconciles.
     pub parent: Kind,
-    /// The kinds of the children that it may ask for.
+    /// The kinds of the children that the plugin creates.
     pub makes: Vec<Kind>,
-    /// The kinds that it may name in a [`Need`].
+    /// The kinds that the plugin may request in a [`Need`].
     #[serde(default)]
     pub reads: Vec<Kind>,
-    /// Whether `cleanup` has work to do before a parent may go.
+    /// Whether `cleanup` must run before a parent may be deleted.
     #[serde(default)]
     pub finalizer: bool,
     /// The CustomResourceDefinition of the parent, generated from the plugin's types.
@@ -68,28 +68,28 @@ fn first_version() -> ContractVersion {
     ContractVersion::FIRST
 }
 
-/// All that a plugin knows in one call.
+/// The complete input of one call.
 ///
-/// The objects are shared with the host's caches and serialized when the call is made.
+/// The objects are shared with the host's caches and are serialized when the call is made.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
     /// The custom resource, without `metadata.managedFields`.
     #[schemars(with = "Map<String, Value>")]
     pub parent: Arc<DynamicObject>,
-    /// What this parent owns in the cluster, sorted by API version, kind, namespace and name.
+    /// The objects that this parent owns in the cluster, sorted by API version, kind, namespace and name.
     #[schemars(with = "Vec<Map<String, Value>>")]
     pub children: Vec<Arc<DynamicObject>>,
-    /// The answers to the needs of the last response.
+    /// The results of the needs in the last response.
     pub related: Vec<Related>,
-    /// The host's clock, UTC, whole seconds.
+    /// The host's clock in UTC, in whole seconds.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub now: Timestamp,
     /// The W3C `traceparent` of the span around this call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// Whether the parent's namespace is being deleted: nothing can be created there any more, and a cleanup must do
-    /// without. Since 0.2.0; absent: no.
+    /// Whether the parent's namespace is being deleted. No object can be created there any more, also not by
+    /// a cleanup. Since 0.2.0; absent: no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub namespace_terminating: bool,
 }
@@ -100,50 +100,51 @@ pub struct Request {
 pub struct Related {
     /// The `id` of the need.
     pub id: String,
-    /// Sorted by namespace and name; empty when there is none.
+    /// The objects, sorted by namespace and name; can be empty.
     #[schemars(with = "Vec<Map<String, Value>>")]
     pub objects: Vec<Arc<DynamicObject>>,
 }
 
-/// What should be.
+/// The desired state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Response {
-    /// Every child that should exist, each whole. Not yet checked against the policy.
+    /// Every child that should exist, each complete. Not yet checked against the policy.
     pub children: Vec<Value>,
-    /// Children that stay as they are: neither applied nor deleted in this pass.
+    /// Children that stay unchanged: neither applied nor deleted in this reconcile.
     pub keep: Vec<ObjectRef>,
-    /// Secrets whose values the host makes, once.
+    /// Secrets whose values the host generates once.
     pub generate: Vec<GeneratedSecret>,
-    /// The parent's whole status but for `conditions` and `observedGeneration`; absent leaves it as it is.
+    /// The complete status of the parent except `conditions` and `observedGeneration`; absent: the status is
+    /// not changed.
     pub status: Option<Map<String, Value>>,
-    /// Conditions beside the host's own `Reconciling` and `Stalled`; a `Ready` replaces the host's.
+    /// Conditions in addition to the host's own `Reconciling` and `Stalled`; a `Ready` replaces the host's.
     pub conditions: Vec<Condition>,
     /// Events on the parent.
     pub events: Vec<Event>,
-    /// Reconcile again after so many milliseconds.
+    /// Milliseconds after which to reconcile again.
     pub requeue_after_ms: Option<u64>,
-    /// Objects to read before the rest of this response counts.
+    /// Objects to read before the rest of this response takes effect.
     pub needs: Vec<Need>,
 }
 
-/// What `cleanup` answers; it goes on being called until it says `done`.
+/// The response of `cleanup`, which is called again until `done` is true.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CleanupResponse {
-    /// The parent may go.
+    /// Whether the parent may be deleted.
     pub done: bool,
-    /// Applied while the parent is being deleted. Children that are not named stay.
+    /// Objects to apply while the parent is being deleted. Children that are not listed stay.
     pub children: Vec<Value>,
-    /// As in [`Response::status`].
+    /// See [`Response::status`].
     pub status: Option<Map<String, Value>>,
-    /// As in [`Response::conditions`].
+    /// See [`Response::conditions`].
     pub conditions: Vec<Condition>,
-    /// As in [`Response::events`].
+    /// See [`Response::events`].
     pub events: Vec<Event>,
-    /// As in [`Response::requeue_after_ms`].
+    /// See [`Response::requeue_after_ms`].
     pub requeue_after_ms: Option<u64>,
-    /// As in [`Response::needs`].
+    /// See [`Response::needs`].
     pub needs: Vec<Need>,
 }
 
@@ -155,33 +156,33 @@ pub struct ObjectRef {
     pub api_version: String,
     /// The kind.
     pub kind: String,
-    /// Absent: the parent's own namespace, or none for a cluster-scoped kind.
+    /// The namespace; absent: the parent's own namespace, or none for a cluster-scoped kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// The object's name.
     pub name: String,
 }
 
-/// A Secret made by the host from the operating system's randomness.
+/// A Secret that the host generates from the operating system's randomness.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GeneratedSecret {
     /// The Secret's name; its namespace is the parent's.
     pub name: String,
-    /// The keys it must hold.
+    /// The keys that the Secret must contain.
     pub entries: Vec<GeneratedValue>,
 }
 
-/// One key of a generated Secret: drawn when the Secret lacks it, never changed after.
+/// One key of a generated Secret: generated when the Secret lacks it, and never changed afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GeneratedValue {
     /// The key in the Secret's data.
     pub key: String,
-    /// How many characters, 8 to 1024.
+    /// The number of characters, 8 to 1024.
     #[schemars(range(min = 8, max = 1024))]
     pub length: u32,
-    /// The characters to draw from, at least 2; absent: letters and digits.
+    /// The characters to choose from, at least 2; absent: letters and digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alphabet: Option<String>,
 }
@@ -193,22 +194,22 @@ pub enum ConditionStatus {
     True,
     /// The condition does not hold.
     False,
-    /// It cannot be told.
+    /// The status of the condition cannot be determined.
     Unknown,
 }
 
-/// A `metav1.Condition` without what the host adds: `lastTransitionTime` and `observedGeneration`.
+/// A `metav1.Condition` without the fields that the host adds: `lastTransitionTime` and `observedGeneration`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Condition {
     /// CamelCase, such as `Ready`.
     #[serde(rename = "type")]
     pub type_: String,
-    /// Whether it holds.
+    /// The status of the condition.
     pub status: ConditionStatus,
-    /// CamelCase, for machines.
+    /// A machine-readable reason in CamelCase.
     pub reason: String,
-    /// A sentence, for people.
+    /// A human-readable message.
     #[serde(default)]
     pub message: String,
 }
@@ -229,67 +230,67 @@ pub struct Event {
     /// Normal or Warning.
     #[serde(rename = "type")]
     pub type_: EventType,
-    /// CamelCase, such as `ScaledDown`.
+    /// A machine-readable reason in CamelCase, such as `ScaledDown`.
     pub reason: String,
-    /// A sentence, for people.
+    /// A human-readable message.
     pub message: String,
 }
 
-/// Objects to read: one by name, or those that a label selector picks.
+/// Objects to read: one by name, or those that match a label selector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Need {
-    /// Chosen by the plugin, unique in the response.
+    /// An ID chosen by the plugin, unique in the response.
     pub id: String,
     /// `v1` or `group/version`.
     pub api_version: String,
     /// The kind.
     pub kind: String,
-    /// Absent: the parent's own namespace, or none for a cluster-scoped kind.
+    /// The namespace; absent: the parent's own namespace, or none for a cluster-scoped kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Absent: every object that the selector picks.
+    /// The name of the object; absent: every object that matches the selector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// As in `kubectl get -l`.
+    /// A label selector, as in `kubectl get -l`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_selector: Option<String>,
 }
 
-/// A failure that the plugin itself reports.
+/// A failure that the plugin reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Failure {
-    /// The user must change the resource: nothing is tried again until it changes.
+    /// The user must change the resource. The host does not retry until it changes.
     #[serde(rename_all = "camelCase")]
     Invalid {
         /// CamelCase reason of the condition and the Event; absent: `InvalidSpec`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// What is wrong and what to change.
+        /// The problem, and what to change.
         message: String,
     },
-    /// Something is not there yet or failed in passing: tried again.
+    /// Something does not exist yet, or failed temporarily. The host retries.
     #[serde(rename_all = "camelCase")]
     Retry {
         /// What is missing or failed.
         message: String,
-        /// Try again after so many milliseconds, in place of the host's back-off.
+        /// Milliseconds until the retry, instead of the host's back-off.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after_ms: Option<u64>,
     },
 }
 
-/// What a WASI command reads from standard input.
+/// The document that a WASI command reads from standard input.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandInput {
-    /// The version of the contract that this document is written in: the one that the plugin is made for. It says which
-    /// that is when it is asked to describe itself, and so that question is always of 0.1.0.
+    /// The version of the contract that this document follows: the version that the plugin is built for. The
+    /// host learns it from `describe`, so a call of `describe` always follows 0.1.0.
     pub contract: ContractVersion,
-    /// Which of the plugin's functions is called.
+    /// The function of the plugin to call.
     pub call: Export,
-    /// Absent when `call` is `describe`.
+    /// The request; absent when `call` is `describe`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Arc<Request>>,
 }
@@ -298,16 +299,16 @@ pub struct CommandInput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Export {
-    /// What this plugin is.
+    /// Returns the plugin's description.
     Describe,
-    /// From parent and children to desired children and status.
+    /// Computes the desired children and status from the parent and its children.
     Reconcile,
-    /// Before a finalizer is released.
+    /// Runs before the finalizer is removed.
     Cleanup,
 }
 
 impl Export {
-    /// The name as it stands in the WIT interface.
+    /// Returns the name in the WIT interface.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -324,21 +325,21 @@ impl fmt::Display for Export {
     }
 }
 
-/// What a WASI command writes to standard output: one field, named for what it answers.
+/// The document that a WASI command writes to standard output: one field, named after the result.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum CommandOutput {
-    /// The answer to `describe`.
+    /// The result of `describe`.
     Description(Description),
-    /// The answer to `reconcile`.
+    /// The result of `reconcile`.
     Response(Box<Response>),
-    /// The answer to `cleanup`.
+    /// The result of `cleanup`.
     Cleanup(Box<CleanupResponse>),
-    /// The plugin cannot answer, and says why.
+    /// The plugin cannot answer, and reports why.
     Failure(Failure),
 }
 
-/// Whether a text is a DNS label, as RFC 1123 and Kubernetes have it.
+/// Whether a text is a DNS label, as defined by RFC 1123 and Kubernetes.
 #[must_use]
 pub fn is_dns_label(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -349,26 +350,27 @@ pub fn is_dns_label(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-/// A version of the contract: that of the WIT package.
+/// A version of the contract: the version of the WIT package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum ContractVersion {
-    /// The first.
+    /// The first version.
     #[serde(rename = "0.1.0")]
     V0_1,
-    /// The request says `namespaceTerminating`, and the description of a command says `contract`.
+    /// Adds `namespaceTerminating` to the request, and `contract` to the description of a command.
     #[serde(rename = "0.2.0")]
     V0_2,
 }
 
 impl ContractVersion {
-    /// All that a plugin may be made for.
+    /// All versions that a plugin may be built for.
     pub const ALL: [Self; 2] = [Self::FIRST, Self::PRESENT];
-    /// The one in which every command is asked to describe itself, and that it is made for unless it says otherwise.
+    /// The version in which every command is asked to describe itself, and the default when its description
+    /// does not declare one.
     pub const FIRST: Self = Self::V0_1;
-    /// The one in `wit/`.
+    /// The version in `wit/`.
     pub const PRESENT: Self = Self::V0_2;
 
-    /// As it stands in the WIT package.
+    /// Returns the version as written in the WIT package.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -377,16 +379,16 @@ impl ContractVersion {
         }
     }
 
-    /// The version of that text; `None` when this host does not speak it.
+    /// Parses a version; returns `None` when this host does not support it.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }
 
-    /// The request as a command of this version reads it.
+    /// Returns the request for a command of this version.
     pub(crate) fn request(self, request: Request) -> Request {
         match self {
-            // What is false is not written.
+            // A false value is not serialized.
             Self::V0_1 => Request {
                 namespace_terminating: false,
                 ..request

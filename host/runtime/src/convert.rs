@@ -1,4 +1,4 @@
-//! Between the WIT records and the contract's types: the Kubernetes objects in them from and to JSON text.
+//! Converts between the WIT records and the contract's types, in which the Kubernetes objects are JSON text.
 
 use std::io;
 
@@ -16,13 +16,13 @@ use crate::limits::{self, Limits};
 use crate::share::Room;
 use crate::weigh::weigh;
 
-/// The request as a record, and the bytes of JSON in it.
+/// Converts the request to a record; also returns the bytes of JSON in it.
 pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, usize), CallError> {
     let mut size = 0;
     let mut text = |object: &_| -> Result<String, CallError> {
         let text = Text::with_capacity(OBJECT, limit - size).of(object, request, limit)?;
         size += text.len();
-        // What serde_json writes is UTF-8; to look at it again costs a hundredth of the writing.
+        // serde_json writes valid UTF-8; checking it again takes a hundredth of the time of writing it.
         String::from_utf8(text).map_err(CallError::host)
     };
     let record = wit::Request {
@@ -46,10 +46,10 @@ pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, 
     Ok((record, size))
 }
 
-/// As large as most objects are, so that the text does not move while it grows.
+/// As large as most objects, so that the text is not reallocated while it grows.
 const OBJECT: usize = 4 << 10;
 
-/// A JSON text that is not written further than it may be long.
+/// A JSON text with a maximum length; writing stops at that length.
 pub(crate) struct Text {
     bytes: Vec<u8>,
     room: usize,
@@ -65,7 +65,7 @@ impl Text {
         }
     }
 
-    /// The text of a value in a request.
+    /// Serializes a value of a request.
     pub(crate) fn of<T: Serialize>(
         mut self,
         value: &T,
@@ -106,7 +106,7 @@ impl io::Write for Text {
     }
 }
 
-/// A description, and the bytes of JSON in it.
+/// Converts a description; also returns the bytes of JSON in it.
 pub(crate) fn description(
     record: wit::Description,
     contract: ContractVersion,
@@ -127,7 +127,7 @@ pub(crate) fn description(
     Ok((description, reader.size))
 }
 
-/// A response, and the bytes of JSON in it.
+/// Converts a response; also returns the bytes of JSON in it.
 pub(crate) fn response(
     record: wit::Response,
     limits: &Limits,
@@ -156,7 +156,7 @@ pub(crate) fn response(
     Ok((response, reader.size))
 }
 
-/// The answer to `cleanup`, and the bytes of JSON in it.
+/// Converts the result of `cleanup`; also returns the bytes of JSON in it.
 pub(crate) fn cleanup(
     record: wit::CleanupResponse,
     limits: &Limits,
@@ -184,7 +184,7 @@ pub(crate) fn cleanup(
     Ok((response, reader.size))
 }
 
-/// Why there is no response.
+/// Converts the reason why there is no response.
 pub(crate) fn failure(record: wit::Failure) -> Failure {
     match record {
         wit::Failure::Invalid(wit::Invalid { reason, message }) => Failure::Invalid { reason, message },
@@ -192,7 +192,7 @@ pub(crate) fn failure(record: wit::Failure) -> Failure {
     }
 }
 
-/// How long the lists of an answer are.
+/// The lengths of the lists in an answer.
 #[derive(Default)]
 pub(crate) struct Lists {
     pub(crate) children: usize,
@@ -204,7 +204,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// Whether none is too long.
+    /// Returns an error when a list is too long.
     pub(crate) fn check(&self, limits: &Limits) -> Result<(), CallError> {
         let children = self.children + self.keep + self.generate;
         let lists = [
@@ -225,7 +225,8 @@ impl Lists {
     }
 }
 
-/// Parses the JSON texts of one answer and adds up their bytes and their values. Errors say where in the answer.
+/// Parses the JSON texts of one answer and sums their bytes and values. Errors contain the path in the
+/// answer.
 struct Reader<'a> {
     size: usize,
     values: usize,
@@ -282,7 +283,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The error for a JSON value that should have been an object.
+/// Returns the error for a JSON value that should have been an object.
 pub(crate) fn not_an_object(field: impl std::fmt::Display, value: &Value) -> CallError {
     let what = match value {
         Value::Null => "null",

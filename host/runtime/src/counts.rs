@@ -1,9 +1,10 @@
-//! How much a file has of everything that the compiler works on. What no compiler writes is refused before it is compiled.
+//! Counts everything in a file that the compiler works on. A file that no compiler writes is rejected before
+//! it is compiled.
 //!
-//! The limits are at least four times what the largest plugins known have: a Python interpreter as a component of 40 modules
-//! (13,000 functions, one of 427 kB), a JavaScript engine (20,000 functions, 483 locals), a Go command (43,000 data
-//! segments). They keep out what is made to be hard; how long compiling may take in the end, and in how much memory, is the
-//! compiling process's limit.
+//! The limits are at least four times the counts of the largest plugins known: a Python interpreter as a
+//! component of 40 modules (13,000 functions, one of 427 kB), a JavaScript engine (20,000 functions, 483
+//! locals), a Go command (43,000 data segments). They reject files that are crafted to be hard to compile.
+//! The limits of the compiling process bound its time and memory.
 
 use wasmparser::Payload;
 
@@ -12,7 +13,7 @@ use crate::error::{Count, LoadError};
 impl Count {
     const ALL: usize = Self::Locals as usize + 1;
 
-    /// How many there may be.
+    /// Returns the maximum number allowed.
     const fn limit(self) -> u64 {
         match self {
             Self::Modules | Self::Memories => 1_000,
@@ -25,12 +26,12 @@ impl Count {
     }
 }
 
-/// The counts of a file, so far.
+/// The counts of the part of a file read so far.
 #[derive(Default)]
 pub(crate) struct Counts([u64; Count::ALL]);
 
 impl Counts {
-    /// Adds one part of the file.
+    /// Counts one part of the file.
     pub(crate) fn add(&mut self, payload: &Payload<'_>) -> Result<(), LoadError> {
         let (what, count) = match payload {
             Payload::Version { .. } => (Count::Modules, 1),

@@ -1,8 +1,8 @@
-//! Clocks and randomness that derive from the request, so that the same request gives the same response.
+//! Clocks and randomness derived from the request, so that the same request gives the same response.
 //!
-//! A language's standard library asks for both even in programs that do not care (hash map seeds, a
-//! runtime's scheduler). Everything here can be predicted by whoever knows the request: it must never make
-//! a password. Secrets are made by the host, from `generate` in the response.
+//! A language's standard library requests both even in programs that do not need them (hash map seeds, a
+//! runtime's scheduler). All values here can be predicted from the request, so they must never become a
+//! password. The host generates Secrets, from `generate` in the response.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -15,7 +15,7 @@ use wasmtime_wasi::{HostMonotonicClock, HostWallClock};
 
 use crate::contract::Request;
 
-/// What a call's clocks and randomness start from.
+/// The values that a call's clocks and randomness start from.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     now: Timestamp,
@@ -23,7 +23,8 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// For a call with a request: its clock reading, and a seed from that and the parent's UID.
+    /// Returns the origin for a call with a request: its clock reading, and a seed derived from that and the
+    /// parent's UID.
     pub(crate) fn of(request: &Request) -> Self {
         let uid = request.parent.metadata.uid.as_deref().unwrap_or_default();
         let mut hash = Sha256::new();
@@ -36,7 +37,7 @@ impl Origin {
         }
     }
 
-    /// The same clock reading with other random numbers: what must not depend on them is found out by that.
+    /// Returns the same clock reading with other random numbers, to detect answers that depend on randomness.
     pub(crate) fn drawn_again(self) -> Self {
         Self {
             now: self.now,
@@ -44,7 +45,7 @@ impl Origin {
         }
     }
 
-    /// For `describe`, which must not depend on anything.
+    /// Returns the constant origin for `describe`, whose answer must not depend on anything.
     pub(crate) fn fixed() -> Self {
         Self {
             now: Timestamp::UNIX_EPOCH,
@@ -53,21 +54,21 @@ impl Origin {
     }
 
     pub(crate) fn wall_clock(&self) -> WallClock {
-        // A reading before 1970 cannot be said in WASI.
+        // WASI cannot represent a time before 1970.
         WallClock(Duration::try_from(self.now.as_duration()).unwrap_or_default())
     }
 
-    /// For `wasi:random/random`.
+    /// Randomness for `wasi:random/random`.
     pub(crate) fn random(&self) -> SplitMix64 {
         SplitMix64(self.word(0))
     }
 
-    /// For `wasi:random/insecure`.
+    /// Randomness for `wasi:random/insecure`.
     pub(crate) fn insecure_random(&self) -> SplitMix64 {
         SplitMix64(self.word(1))
     }
 
-    /// For `wasi:random/insecure-seed`.
+    /// Seed for `wasi:random/insecure-seed`.
     pub(crate) fn insecure_seed(&self) -> u128 {
         u128::from(self.word(2)) << 64 | u128::from(self.word(3))
     }
@@ -79,7 +80,7 @@ impl Origin {
     }
 }
 
-/// Stands still at the request's clock reading.
+/// A wall clock that always returns the request's clock reading.
 pub(crate) struct WallClock(Duration);
 
 impl HostWallClock for WallClock {
@@ -92,8 +93,8 @@ impl HostWallClock for WallClock {
     }
 }
 
-/// Counts its readings: each is a microsecond after the last. Were it to stand still, a guest that spins
-/// until some time has passed would spin for ever.
+/// A clock that advances by a microsecond with each reading. If it stood still, a guest that spins until some
+/// time has passed would never end.
 #[derive(Default)]
 pub(crate) struct MonotonicClock(Cell<u64>);
 
@@ -109,8 +110,8 @@ impl HostMonotonicClock for MonotonicClock {
     }
 }
 
-/// Steele, Lea and Flood's generator, "Fast splittable pseudorandom number generators" (2014). Chosen for
-/// being small and never going to change, so that a recorded call replays on a later host.
+/// The generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014). It is
+/// small and will never change, so a recorded call can be replayed on a later host.
 pub(crate) struct SplitMix64(u64);
 
 impl SplitMix64 {
@@ -127,7 +128,7 @@ impl TryRng for SplitMix64 {
     type Error = Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {
-        // The high half: the better one, and the cast cannot lose anything.
+        // The high half has the better quality, and the cast cannot truncate.
         Ok((self.next() >> 32) as u32)
     }
 

@@ -11,20 +11,20 @@ use sha2::{Digest as _, Sha256};
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of a file's contents.
+    /// Computes the digest of a file's contents.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// The first 12 hexadecimal digits, for people.
+    /// Returns the first 12 hexadecimal digits, for display.
     #[must_use]
     pub fn short(&self) -> String {
         hex(&self.0[..6])
     }
 }
 
-/// From 64 hexadecimal digits, with or without `sha256:` before them.
+/// Parses 64 hexadecimal digits, optionally prefixed with `sha256:`.
 impl FromStr for Digest {
     type Err = ();
 
@@ -51,7 +51,11 @@ impl Serialize for Digest {
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let wrong = |()| de::Error::custom(format!("{text:?} is no SHA-256: expected 64 hexadecimal digits"));
+        let wrong = |()| {
+            de::Error::custom(format!(
+                "{text:?} is not a SHA-256 digest: expected 64 hexadecimal digits"
+            ))
+        };
         text.parse().map_err(wrong)
     }
 }

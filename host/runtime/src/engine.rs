@@ -1,4 +1,4 @@
-//! The WebAssembly engine that all plugins of a process share.
+//! The WebAssembly engine shared by all plugins of a process.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,24 +10,25 @@ use crate::limits::EngineOptions;
 use crate::share::{Budget, Owner};
 use crate::ticker::{Ticker, Ticking};
 
-/// What one component may consist of: a compiler's module, its adapter and the glue between them take four
-/// core instances and one memory. The pool is sized for this much in every concurrent call, so it cannot
-/// run dry.
+/// Limits of one component: a compiler's module, its adapter and the code that connects them need four core
+/// instances and one memory. The pool is sized for these limits in every concurrent call, so it cannot be
+/// exhausted.
 const INSTANCES_PER_CALL: u32 = 16;
 const TABLES_PER_CALL: u32 = 8;
 const MEMORIES_PER_CALL: u32 = 2;
 /// Large programs have one table element for each function whose address is taken.
 const TABLE_ELEMENTS: usize = 200_000;
 
-/// Places of finished calls that stay as they were for the next call of the same plugin. When there are so many, another
-/// plugin, or another version, takes one of them and not one more that was never used: the host would grow by each reload.
+/// Maximum number of unused pool slots that stay warm for the next call of the same plugin. Beyond it,
+/// another plugin or version reuses one of them instead of a slot that was never used; otherwise each reload
+/// would increase the host's memory.
 const WARM: u32 = 16;
 
-/// Bytes of a finished call's memory that are cleared and kept for the next, instead of being given back to
-/// the operating system and faulted in again.
+/// Bytes of a finished call's memory that are cleared and kept for the next call, instead of being returned
+/// to the operating system and faulted in again.
 const KEEP_RESIDENT: usize = 1 << 20;
 
-/// The engine could not be built.
+/// Why the engine could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The configuration is not possible on this machine.
@@ -36,12 +37,12 @@ pub enum EngineError {
     /// The thread that interrupts guests could not be started.
     #[error("cannot start the thread that interrupts plugins: {0}")]
     Ticker(std::io::Error),
-    /// The threads for plugins that take long could not be started.
+    /// The threads for slow plugin calls could not be started.
     #[error("cannot start the threads for slow plugin calls: {0}")]
     Lane(std::io::Error),
 }
 
-/// The compiler and allocator, with what every call needs of the process: a turn and a ticking epoch.
+/// The compiler and allocator, with the process-wide resources of every call: a turn and a ticking epoch.
 pub(crate) struct Engine {
     wasm: wasmtime::Engine,
     ticker: Ticker,
@@ -51,14 +52,14 @@ pub(crate) struct Engine {
     next: AtomicU64,
 }
 
-/// A plugin's place among those that share the engine.
+/// Registers a plugin with the resources that all plugins share.
 pub(crate) struct Seat {
     turns: Member,
     pub(crate) memory: Owner,
     pub(crate) slow: Slow,
 }
 
-/// A call's right to run: held for as long as its sandbox lives.
+/// The permission to run a call; held as long as its sandbox exists.
 pub(crate) struct Turn<'a> {
     _ticking: Ticking<'a>,
     _permit: Permit,
@@ -72,11 +73,11 @@ impl Engine {
             .then(|| wasmtime::Engine::new(&config(Some(memory.turns()))));
         let wasm = match pooled {
             Some(Ok(engine)) => engine,
-            // A container with a limit on address space cannot reserve the pool; plugins work without it.
+            // A container with a limit on address space cannot reserve the pool; plugins run without it.
             Some(Err(error)) => {
                 tracing::warn!(
                     error = format!("{error:#}"),
-                    "no pool for plugin memory: calls will be slower"
+                    "cannot reserve a pool for plugin memory: calls are slower"
                 );
                 wasmtime::Engine::new(&config(None)).map_err(EngineError::Engine)?
             }
@@ -100,7 +101,7 @@ impl Engine {
         &self.wasm
     }
 
-    /// A place for one more plugin.
+    /// Registers one more plugin.
     pub(crate) fn seat(&self) -> Seat {
         let key = self.next.fetch_add(1, Relaxed);
         Seat {
@@ -110,8 +111,8 @@ impl Engine {
         }
     }
 
-    /// Waits until one of the process's concurrent calls may start. Plugins wait by turns, and each may have one call at
-    /// any time.
+    /// Waits until one of the process's concurrent calls may start. Plugins are served in turn, and each may
+    /// have one call at any time.
     pub(crate) async fn turn(&self, seat: &Seat) -> Turn<'_> {
         let permit = seat.turns.acquire(1).await;
         Turn {
@@ -121,7 +122,7 @@ impl Engine {
     }
 }
 
-/// An engine that compiles for the one that calls plugins, and calls none itself.
+/// Creates an engine that compiles for the engine that calls plugins, and that makes no calls itself.
 pub(crate) fn compiling() -> wasmtime::Result<wasmtime::Engine> {
     wasmtime::Engine::new(&config(None))
 }

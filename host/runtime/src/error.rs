@@ -1,4 +1,4 @@
-//! Why a file is not a plugin of this host, and why a call gave no response.
+//! Errors of loading a plugin and of calling it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,10 +8,11 @@ use crate::contract::{ContractVersion, Description, Failure, Kind, is_dns_label}
 use crate::limits::{self, Limits, MIB};
 use crate::share;
 
-/// Why a file is not a plugin of this host. The messages are for people: what is wrong, and what to do next.
+/// Why a file is not a plugin of this host. The messages are for users: they contain the problem and the next
+/// step.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Over [`Limits::module`](crate::Limits::module).
+    /// The file exceeds [`Limits::module`](crate::Limits::module).
     #[error("the file has {} MiB; the limit is {} MiB", size.div_ceil(MIB), limit / MIB)]
     TooLarge {
         /// Bytes of the file.
@@ -19,38 +20,38 @@ pub enum LoadError {
         /// Bytes allowed.
         limit: usize,
     },
-    /// Neither a core module nor a component.
+    /// The file is neither a core module nor a component.
     #[error("the file is not WebAssembly: a plugin is what a compiler for `wasm32-wasip1` writes")]
     NotWasm,
-    /// WebAssembly that breaks off or breaks its rules.
+    /// The file is WebAssembly that is truncated or invalid.
     #[error("the file is not valid WebAssembly: {message}; was it cut off?")]
     Malformed {
-        /// What the validator says, with the offset in the file.
+        /// The validator's message, with the offset in the file.
         message: String,
     },
-    /// There is nothing in it that this host could call.
+    /// The file exports nothing that this host can call.
     #[error(
         "the file is WebAssembly, but not a plugin: it does not export `{missing}`{}. A plugin exports \
          `operator-host:plugin/reconciler` or, as a WASI command, `_start`",
         listed(found)
     )]
     OtherWorld {
-        /// The export that would make it one.
+        /// The export that is missing.
         missing: String,
-        /// What it exports.
+        /// The exports that were found.
         found: Vec<String>,
     },
-    /// It wants something from the host that no plugin gets.
+    /// The plugin imports something that the host does not provide to plugins.
     #[error(
-        "the plugin imports {}, which this host does not give: plugins have no files, no network \
-         and nothing of other hosts, only `operator-host:plugin/logging` and the basics of WASI",
+        "the plugin imports {}, which this host does not provide: plugins have no files, no network \
+         and no imports of other hosts, only `operator-host:plugin/logging` and the basics of WASI",
         quoted(imports).join(", ")
     )]
     Forbidden {
-        /// Each of them once.
+        /// The imports, without duplicates.
         imports: Vec<String>,
     },
-    /// Made for another version of the contract.
+    /// The plugin is built for another version of the contract.
     #[error(
         "the plugin is made for version {plugin} of the contract and this host speaks {}: use a host that \
          speaks {plugin}, or build the plugin against {}",
@@ -61,41 +62,41 @@ pub enum LoadError {
         /// The version that the plugin exports.
         plugin: String,
     },
-    /// The embedded bindings and the module do not fit each other, or the host's.
+    /// The embedded bindings do not match the module, or the host's bindings.
     #[error("the plugin's bindings do not fit: {message}")]
     Bindings {
-        /// What does not fit.
+        /// What does not match.
         message: String,
     },
-    /// It has more of something than any compiler writes.
+    /// The file has more of something than any compiler writes.
     #[error(
         "the plugin has {found} {what}, and may have {limit}: no compiler for `wasm32-wasip1` writes so many"
     )]
     Excessive {
-        /// What it has too many of.
+        /// What is counted.
         what: Count,
-        /// How many it has, or more.
+        /// The number found; the real number may be higher.
         found: u64,
-        /// How many it may have.
+        /// The number allowed.
         limit: u64,
     },
-    /// What a compiling process says of the file: the words of one of the others.
+    /// A compiling process rejected the file, with the message of another variant.
     #[error("{message}")]
     Refused {
-        /// The words.
+        /// The message.
         message: String,
     },
-    /// Compilation took more processor time than [`Limits::compile`](crate::Limits::compile).
+    /// The compilation took more processor time than [`Limits::compile`](crate::Limits::compile).
     #[error(
         "the plugin was not compiled within {0:?} of processor time: make it smaller, or raise `limits.compile`"
     )]
     CompileTimeout(Duration),
-    /// Compilation did not get its processor time.
+    /// The compilation did not get its processor time.
     #[error(
         "the plugin was not compiled within {0:?} by the clock: the machine is too busy, or the plugin too large"
     )]
     CompileStalled(Duration),
-    /// Compilation took more memory than the host gives it.
+    /// The compilation took more memory than the host gives it.
     #[error(
         "compiling the plugin takes more than {} MiB of memory: make it smaller, or give the container more memory, of which \
          compiling may take a part",
@@ -105,7 +106,7 @@ pub enum LoadError {
         /// Bytes allowed.
         limit: usize,
     },
-    /// It became too much machine code.
+    /// The compilation produced too much machine code.
     #[error("the plugin is more than {} MiB of machine code: make it smaller", limit / MIB)]
     TooMuchCode {
         /// Bytes allowed.
@@ -114,10 +115,10 @@ pub enum LoadError {
     /// The compiler failed.
     #[error("the compiler failed ({message}); this may be a bug of the host: report it, with the plugin")]
     Compiler {
-        /// How it ended, and what it said.
+        /// How the compiler ended, and its output.
         message: String,
     },
-    /// It failed before, and not long ago.
+    /// The compilation failed recently.
     #[error(
         "{reason} (so it ended {} min ago, which is remembered: a start after {} min tries it again, as does one with a higher \
          `limits.compile` or with more memory)",
@@ -125,17 +126,17 @@ pub enum LoadError {
         rest.as_secs().div_ceil(60)
     )]
     FailedBefore {
-        /// Why.
+        /// Why it failed.
         reason: String,
-        /// How long ago.
+        /// Time since the failure.
         age: Duration,
-        /// How long it is remembered.
+        /// Time until the failure expires.
         rest: Duration,
     },
-    /// `describe` gave no description.
+    /// `describe` failed.
     #[error("`describe` failed: {0}")]
     Describe(CallError),
-    /// `describe` said more than a description is.
+    /// `describe` returned more data than a description needs.
     #[error(
         "`describe` answered with more than {} of text and {} JSON values: a description is a few names and, at the most, \
          one CustomResourceDefinition",
@@ -143,13 +144,13 @@ pub enum LoadError {
         limits::DESCRIPTION_VALUES
     )]
     DescriptionTooLarge,
-    /// What `describe` said cannot be.
+    /// `describe` returned an invalid description.
     #[error("the plugin's description is wrong: {message}")]
     Description {
-        /// Which field, and what it should be.
+        /// The field, and the expected value.
         message: String,
     },
-    /// The host could not do its part.
+    /// The host failed.
     #[error("the host could not load the plugin: {message}")]
     Host {
         /// What went wrong.
@@ -165,7 +166,7 @@ impl LoadError {
         }
     }
 
-    /// An error when there is any.
+    /// Returns an error when there are any imports.
     pub(crate) fn forbidden(imports: impl Iterator<Item = String>) -> Result<(), Self> {
         let imports: BTreeSet<String> = imports.collect();
         if imports.is_empty() {
@@ -188,7 +189,7 @@ impl LoadError {
         )
     }
 
-    /// The limits of a description are none that a configuration could raise.
+    /// No configuration can raise the limits of a description.
     pub(crate) fn describe(error: CallError) -> Self {
         match error.class() {
             Class::Output => Self::DescriptionTooLarge,
@@ -196,7 +197,7 @@ impl LoadError {
         }
     }
 
-    /// With the error's causes, as the errors of wasmtime and of wit-component show them.
+    /// Formats the error with its causes, as the errors of wasmtime and of wit-component display them.
     pub(crate) fn bindings(error: impl std::fmt::Display) -> Self {
         Self::Bindings {
             message: format!("{error:#}"),
@@ -228,11 +229,11 @@ fn listed(exports: &[String]) -> String {
     format!(", but {}", names.join(", "))
 }
 
-/// Characters that a plugin's version may have.
+/// Maximum length of a plugin's version, in characters.
 const MAX_VERSION: usize = 64;
 
-/// Whether a description is one that the host can work with: what it says becomes labels of metrics, lines of the log, and
-/// text in conditions.
+/// Checks that the host can use a description: its values become metric labels, log lines and text in
+/// conditions.
 pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
     let wrong = |message: String| Err(LoadError::Description { message });
     if !is_dns_label(&description.name) {
@@ -274,7 +275,8 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Whether this can be a kind of Kubernetes: a name of letters and digits, and an API version of lower-case names.
+/// Whether this can be a Kubernetes kind: a name of letters and digits, and an API version of lower-case
+/// names.
 fn is_kind(kind: &Kind) -> bool {
     let name = &kind.kind;
     let (group, version) = kind
@@ -290,7 +292,7 @@ fn is_kind(kind: &Kind) -> bool {
         && (group.is_empty() || group.split('.').all(is_dns_label))
 }
 
-/// What is counted, over all modules in a file.
+/// The items that are counted, over all modules in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
     /// Core modules, and components in components.
@@ -299,7 +301,7 @@ pub enum Count {
     Types,
     /// Imports.
     Imports,
-    /// Functions that are defined.
+    /// Defined functions.
     Functions,
     /// Tables and memories.
     Memories,
@@ -307,9 +309,9 @@ pub enum Count {
     Globals,
     /// Exports.
     Exports,
-    /// Segments of elements.
+    /// Element segments.
     Elements,
-    /// Segments of data.
+    /// Data segments.
     Data,
     /// Instances, aliases and canonical functions of components.
     Instances,
@@ -338,33 +340,33 @@ impl fmt::Display for Count {
     }
 }
 
-/// How a call ended, in one word: a metric label.
+/// The result of a call as one word, for a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// The plugin says that the user must change the resource.
+    /// The plugin reports that the user must change the resource.
     Invalid,
-    /// The plugin says to try again.
+    /// The plugin asks for a retry.
     Retry,
     /// The guest trapped or exited.
     Trap,
-    /// Over the deadline.
+    /// The call exceeded its deadline.
     Timeout,
-    /// Over the memory limit.
+    /// The call exceeded the memory limit.
     Memory,
-    /// The request would be over its limit.
+    /// The request would exceed its limit.
     Request,
-    /// Over a limit of the response.
+    /// The response exceeded a limit.
     Output,
     /// The response does not follow the contract.
     Protocol,
-    /// Other calls had all the memory or all the turns.
+    /// Other calls used all the memory or all the turns.
     Busy,
-    /// The host could not make the call: no fault of the plugin.
+    /// The host could not make the call; the plugin is not the cause.
     Host,
 }
 
 impl Class {
-    /// The class in lower case.
+    /// Returns the class in lower case.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -382,31 +384,31 @@ impl Class {
     }
 }
 
-/// Why a call gave no response. The messages are for people: what happened, and what to do next.
+/// Why a call gave no response. The messages are for users: they contain what happened and the next step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The plugin says that the user must change the resource.
+    /// The plugin reports that the user must change the resource.
     #[error("{message}")]
     Invalid {
-        /// CamelCase.
+        /// CamelCase reason.
         reason: Option<String>,
-        /// In the plugin's words.
+        /// The plugin's message.
         message: String,
     },
-    /// The plugin says that something is not there yet.
+    /// The plugin reports that something does not exist yet.
     #[error("{message}")]
     Retry {
-        /// In the plugin's words.
+        /// The plugin's message.
         message: String,
-        /// When to try again; absent: the host's back-off.
+        /// When to retry; `None`: the host's back-off.
         after: Option<Duration>,
     },
     /// The guest trapped, panicked or exited with an error.
     #[error("the plugin stopped: {message}")]
     Trap {
-        /// The guest's last words on standard error and the trap.
+        /// The guest's last lines on standard error, and the trap.
         message: String,
-        /// Guest functions, innermost first, one on each line; empty when there is none.
+        /// Guest functions, innermost first, one per line; can be empty.
         backtrace: String,
     },
     /// The call took longer than its deadline.
@@ -418,7 +420,7 @@ pub enum CallError {
         /// The deadline.
         limit: Duration,
     },
-    /// The guest asked for more memory than it may have.
+    /// The guest requested more memory than it may have.
     #[error(
         "the plugin asked for {} of memory; the limit is {}: make it need less, or raise `limits.memory` \
          of this controller", mebibytes(*wanted), mebibytes(*limit)
@@ -426,10 +428,10 @@ pub enum CallError {
     Memory {
         /// Bytes that the call may have.
         limit: usize,
-        /// Bytes that it would have had.
+        /// Bytes that the call would have had.
         wanted: usize,
     },
-    /// The guest answered with more than it may.
+    /// The guest's answer is larger than allowed.
     #[error(
         "the plugin answered with more than {}: make it answer with less, or raise `limits.response` of \
          this controller", mebibytes(*limit)
@@ -438,7 +440,7 @@ pub enum CallError {
         /// Bytes that a response may have.
         limit: usize,
     },
-    /// The answer is a small text that would be a large tree.
+    /// The answer is a small text that would become a large tree.
     #[error(
         "the plugin answered with more than {limit} JSON values: make it answer with less, or raise `limits.values` of \
          this controller"
@@ -447,7 +449,7 @@ pub enum CallError {
         /// JSON values that a response may have.
         limit: usize,
     },
-    /// The answer is a small text that would be a large tree, of not too many values.
+    /// The answer is a small text that would become a large tree, though it does not have too many values.
     #[error(
         "the plugin's answer would take more than {} in the host: make it answer with less, or raise `limits.memory` of this \
          controller, which bounds that together with `limits.request` and `limits.response`", mebibytes(*limit)
@@ -462,16 +464,16 @@ pub enum CallError {
         raise(*key)
     )]
     TooMany {
-        /// What the list holds.
+        /// The kind of items in the list.
         what: &'static str,
-        /// How many there are.
+        /// The number of items.
         count: usize,
-        /// How many there may be.
+        /// The maximum number of items.
         limit: usize,
-        /// Where the configuration sets the limit, when it can.
+        /// The configuration key of the limit, if there is one.
         key: Option<&'static str>,
     },
-    /// What the plugin would be given is too much; it was not called.
+    /// The request would be too large; the plugin was not called.
     #[error(
         "the request to the plugin would be larger than {}: {children} children and {related} objects that it asked to read \
          are too much for one call; make it need less (a label selector, a name), or raise `limits.request` of this \
@@ -480,25 +482,25 @@ pub enum CallError {
     Request {
         /// Bytes that a request may have.
         limit: usize,
-        /// How many children it would show.
+        /// The number of children in the request.
         children: usize,
-        /// How many objects it would show beside them.
+        /// The number of other objects in the request.
         related: usize,
     },
     /// The response does not follow the contract.
     #[error("the plugin's answer does not follow the contract: {message}")]
     Protocol {
-        /// What is wrong, and where in the response.
+        /// The problem, and where in the response it is.
         message: String,
     },
-    /// Other calls had all the memory or all the turns, for as long as the call itself may take.
+    /// Other calls used all the memory or all the turns for as long as the call itself may take.
     #[error(
-        "the plugin was not called: for {waited:?} other calls had all the memory that plugin calls may hold; it is tried \
-         again. Give the host more memory (or a larger `--memory`), or lower `limits.memory`, `limits.deadline` or \
+        "the plugin was not called: for {waited:?} other calls had all the memory that plugin calls may hold; it is retried. \
+         Give the host more memory (or a larger `--memory`), or lower `limits.memory`, `limits.deadline` or \
          `concurrency` of controllers whose plugins take much"
     )]
     Busy {
-        /// How long it waited.
+        /// How long the call waited.
         waited: Duration,
     },
     /// The host could not make the call.
@@ -510,7 +512,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// The class of this error.
+    /// Returns the class of this error.
     #[must_use]
     pub const fn class(&self) -> Class {
         match self {
@@ -535,7 +537,7 @@ impl CallError {
         }
     }
 
-    /// Seen only when the call had all that it may have.
+    /// Returned only when the call had all the memory it may have.
     pub(crate) const fn heavy(limits: &Limits) -> Self {
         Self::Heavy {
             limit: share::most(limits),
@@ -568,7 +570,7 @@ fn raise(key: Option<&str>) -> String {
 }
 
 pub(crate) fn mebibytes(bytes: usize) -> String {
-    // Rounded up, so that a little over a limit does not read as the limit.
+    // Rounded up, so that a size slightly over the limit is not displayed as the limit.
     let tenths = (bytes * 10).div_ceil(MIB);
     match (tenths / 10, tenths % 10) {
         (whole, 0) => format!("{whole} MiB"),

@@ -1,4 +1,4 @@
-//! What could not be compiled, remembered over a restart: it would only fail again, and cost a minute and a gigabyte.
+//! Records failed compilations across restarts. A retry would fail again, and cost a minute and a gigabyte.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
 
-/// For so long. Whether it fails can depend on the machine, so none is final.
+/// How long a failure is remembered. It can depend on the machine, so no failure is permanent.
 const REMEMBERED: Duration = Duration::from_secs(60 * 60);
-/// Bytes of the reason that are kept.
+/// Maximum number of bytes stored of the reason.
 const REASON: usize = 2048;
 
-/// That compiling a file failed: why, when, and within which limits.
+/// A failed compilation: the reason, the time, and the limits it ran with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Failure {
     reason: String,
@@ -20,7 +20,7 @@ pub(crate) struct Failure {
     within: Within,
 }
 
-/// What compiling one file may take.
+/// The limits for compiling one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Within {
     /// Processor time.
@@ -45,11 +45,12 @@ impl Failure {
     }
 
     pub(crate) fn write(&self) -> Vec<u8> {
-        // It has nothing that JSON could not say.
+        // A `Failure` contains nothing that JSON cannot represent.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// The error that it stands for; `None` when it is time to try again, or when there is more to try with.
+    /// Returns the remembered error; `None` when it has expired, or when there is more time or memory than
+    /// before.
     pub(crate) fn still(self, within: Within) -> Option<LoadError> {
         let more = within.time > self.within.time || within.memory > self.within.memory;
         let age = now().checked_sub(self.at).map(Duration::from_secs)?;
@@ -97,7 +98,7 @@ mod tests {
         };
         assert!(ago(3500).still(WITHIN).is_some());
         assert!(ago(3600).still(WITHIN).is_none());
-        // The clock was put back.
+        // The clock was set back.
         let later = Failure {
             at: now() + 100,
             ..failure()

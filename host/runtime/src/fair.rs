@@ -1,22 +1,22 @@
-//! A semaphore that nobody can have to themselves: who waits is served by turns, one plugin after the other, and some of
-//! it is kept for plugins that have nothing of it.
+//! A semaphore that one plugin cannot monopolize: waiting plugins are served in turn, and part of the
+//! capacity is reserved for plugins that hold nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Whose turn it is: a plugin.
+/// Identifies a plugin.
 pub(crate) type Key = u64;
 
-/// See the module. Clones share it.
+/// A fair semaphore; see the module. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Fair(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     capacity: usize,
-    /// What is kept for each plugin that has nothing, of one half of the whole.
+    /// Capacity reserved for each plugin that holds nothing; at most half of the total.
     kept: usize,
     state: Mutex<State>,
 }
@@ -25,7 +25,7 @@ struct Shared {
 struct State {
     free: usize,
     plugins: HashMap<Key, Plugin>,
-    /// Those for whom somebody waits, the next one first.
+    /// Plugins with waiting calls, next one first.
     order: VecDeque<Key>,
     /// How many of `plugins` hold nothing.
     idle: usize,
@@ -43,7 +43,7 @@ struct Waiter {
     grant: oneshot::Sender<Permit>,
 }
 
-/// So much of a [`Fair`], until it is dropped.
+/// An amount of a [`Fair`], held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     of: Fair,
@@ -51,7 +51,7 @@ pub(crate) struct Permit {
     amount: usize,
 }
 
-/// A plugin that a [`Fair`] knows of, until it is dropped.
+/// A plugin registered with a [`Fair`], until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Member {
     of: Fair,
@@ -72,12 +72,12 @@ impl Fair {
         }))
     }
 
-    /// All that there is.
+    /// Returns the total capacity.
     pub(crate) fn capacity(&self) -> usize {
         self.0.capacity
     }
 
-    /// Lets a plugin take part.
+    /// Registers a plugin.
     pub(crate) fn join(&self, key: Key) -> Member {
         let mut state = self.state();
         if state.plugins.insert(key, Plugin::default()).is_none() {
@@ -90,12 +90,12 @@ impl Fair {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives to those who wait what they can have. The permits go out after the lock is released, since one that nobody
-    /// waits for any more comes back at once.
+    /// Grants the waiting calls what is available. The permits are sent after the lock is released, because a
+    /// permit whose receiver was dropped is returned at once.
     fn serve(&self, mut state: MutexGuard<'_, State>) {
         let mut granted = Vec::new();
         let mut passed_over = 0;
@@ -117,7 +117,7 @@ impl Fair {
             };
             let is_first = plugin.held == 0;
             if wanted > free && is_first {
-                // Whoever comes after would take what this one waits for.
+                // A later plugin would otherwise take what this one waits for.
                 state.order.push_front(key);
                 break;
             }
@@ -141,7 +141,7 @@ impl Fair {
         }
     }
 
-    /// What a plugin that has something must leave.
+    /// Returns the capacity that a plugin which already holds some must leave free.
     fn kept(&self, state: &State) -> usize {
         state.idle.saturating_mul(self.0.kept).min(self.0.capacity / 2)
     }
@@ -178,7 +178,7 @@ impl Fair {
 }
 
 impl Member {
-    /// Waits for so much, but for no more than there is; nothing is had at once. Whoever stops waiting leaves the line.
+    /// Waits for `amount`, limited to the capacity; 0 is granted at once. Dropping the future leaves the queue.
     pub(crate) async fn acquire(&self, amount: usize) -> Permit {
         let amount = amount.min(self.of.capacity());
         if amount == 0 {
@@ -205,7 +205,7 @@ impl Member {
         };
         match wait.await {
             Ok(permit) => permit,
-            // Only when this member has gone, which its owner does not do while it waits.
+            // Happens only when this member was dropped, and its owner does not drop it while it waits.
             Err(_) => self.nothing(),
         }
     }
@@ -220,12 +220,12 @@ impl Member {
 }
 
 impl Permit {
-    /// How much it is.
+    /// Returns the amount held.
     pub(crate) fn amount(&self) -> usize {
         self.amount
     }
 
-    /// Gives back all but so much.
+    /// Returns everything above `amount`.
     pub(crate) fn shrink(&mut self, amount: usize) {
         let rest = self.amount.saturating_sub(amount);
         self.amount -= rest;
@@ -268,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// As much at once, or nothing.
+    /// Acquires the whole amount at once, or nothing.
     fn now(member: &Member, amount: usize) -> Option<Permit> {
         member.acquire(amount).now_or_never()
     }
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(held.len(), 5, "one is left for each of the other three");
         let others: Vec<_> = members[1..].iter().map(|member| now(member, 1)).collect();
         assert!(others.iter().all(Option::is_some));
-        // However many there are, a plugin may have one half.
+        // However many plugins there are, one may have half.
         let many = Fair::new(8, 1);
         let _crowd: Vec<_> = (1..100).map(|key| many.join(key)).collect();
         let one = many.join(0);

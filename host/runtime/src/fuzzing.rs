@@ -1,4 +1,4 @@
-//! Parts of this crate that fuzz targets call by themselves. No interface for anybody else.
+//! Parts of this crate that fuzz targets call directly. Not an interface for other callers.
 
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::contract::{CommandOutput, Response};
@@ -7,26 +7,26 @@ use crate::limits::Limits;
 use crate::share::Room;
 use crate::{command, convert, inspect};
 
-/// What can be told of a file before anything is compiled.
+/// Checks what can be checked before a file is compiled.
 ///
 /// # Errors
-/// When it is no plugin.
+/// Returns an error when the file is not a plugin.
 pub fn inspect(bytes: &[u8]) -> Result<(), LoadError> {
     inspect::inspect(bytes).map(|_shape| ())
 }
 
-/// What a command wrote to standard output.
+/// Parses a command's standard output.
 ///
 /// # Errors
-/// When it is no answer.
+/// Returns an error when the output is not a valid answer.
 pub fn command_answer(output: &[u8], limits: &Limits) -> Result<CommandOutput, CallError> {
     command::parse(output, limits, &Room::of(limits))
 }
 
-/// What a component answered, of its texts.
+/// Parses the texts in a component's answer.
 ///
 /// # Errors
-/// When it is no answer.
+/// Returns an error when a text is not a valid answer.
 pub fn component_answer(
     children: Vec<String>,
     status: Option<String>,

@@ -1,4 +1,4 @@
-//! Tells from a file's contents which of the two binary forms it is, and refuses what is neither.
+//! Detects from a file's contents which of the two binary forms it has, and rejects all others.
 
 use wasmparser::{Parser, Payload};
 
@@ -9,7 +9,7 @@ use crate::error::LoadError;
 /// The module name of WASI preview 1.
 const PREVIEW_1: &str = "wasi_snapshot_preview1";
 
-/// What a file is.
+/// The form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// An encoded component.
@@ -20,11 +20,11 @@ pub(crate) enum Shape {
     Command,
 }
 
-/// Reads the file's sections, all of them: a truncated file fails here.
+/// Reads all sections of the file, so that a truncated file fails here.
 ///
 /// # Errors
-/// Whatever can be told without compiling: not WebAssembly, cut off, nothing to call, a forbidden import, more of
-/// something than any compiler writes.
+/// Returns every error that can be detected without compiling: not WebAssembly, truncated, no export to call,
+/// a forbidden import, more of something than any compiler writes.
 pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
     let mut counts = Counts::default();
     if Parser::is_component(bytes) {
@@ -60,8 +60,8 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
             _ => {}
         }
     }
-    // `_start` first: a command that is built with a library of bindings carries them too, without using
-    // them, and a module with bindings has no `_start`.
+    // `_start` is checked first: a command built with a library of bindings contains them without using them,
+    // and a module with bindings has no `_start`.
     let shape = if exports.iter().any(|name| name == "_start") {
         Shape::Command
     } else if bindings {
@@ -73,7 +73,7 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
         .into_iter()
         .filter(|(module, name)| !allowed(shape, module, name));
     let forbidden = forbidden.map(|(module, name)| {
-        // The functions of a WIT interface come and go together.
+        // The functions of a WIT interface are always imported together.
         if module.contains(':') {
             module.to_owned()
         } else {
@@ -84,9 +84,9 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
     Ok(shape)
 }
 
-/// Whether a core module may import this function. File functions of preview 1 are allowed, since the
+/// Whether a core module may import this function. File functions of preview 1 are allowed, because the
 /// standard libraries of most languages import some of them whether they are used or not; a call finds no
-/// file. Sockets are only imported by programs that mean to use them.
+/// files. Only programs that use sockets import them.
 fn allowed(shape: Shape, module: &str, name: &str) -> bool {
     match module {
         PREVIEW_1 => !name.starts_with("sock_"),

@@ -1,10 +1,11 @@
-//! The slow lane: calls that take longer than a tick of the epoch go on here, so that they never stand in the way of the
-//! threads that serve everything else.
+//! The slow lane: calls that take longer than a tick of the epoch continue here, so that they do not block
+//! the threads that serve everything else.
 //!
-//! A call begins on the thread that asks for it, since most are over in less than a hand-over takes. One that is not over
-//! when the epoch ticks is handed to a thread of low priority for one slice after the other, a tick each. There are fewer
-//! of those threads than processors, and plugins take turns on them, so that one with many calls gets no more than one
-//! with a single call. A plugin that was slow lately does not begin elsewhere either.
+//! A call begins on the thread that requests it, because most calls end sooner than a hand-over takes. A call
+//! that is still running when the epoch ticks is handed to a thread of low priority for one slice after
+//! another, a tick each. There are fewer of those threads than processors, and plugins take turns on them, so
+//! that one with many calls gets no more than one with a single call. The calls of a plugin that was recently
+//! slow begin in the lane.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -22,17 +23,18 @@ use tracing::{Dispatch, Span, dispatcher};
 use crate::fair::{Fair, Key, Member, Permit};
 use crate::ticker::TICK;
 
-/// The niceness of the threads: beside others they get a third of what those get. Less would make deadlines of honest
-/// plugins depend on what else the machine does.
+/// The niceness of the threads: when others compete, they get a third of the others' time. With less, the
+/// deadlines of well-behaved plugins would depend on the load of the machine.
 const NICE: i32 = 5;
 
-/// A call that is over sooner costs the others nothing.
+/// A call that ends sooner costs the others nothing.
 const SHORT: Duration = Duration::from_millis(1);
-/// The share of its time in which a plugin may hold up a serving thread for longer than that, and how much at once.
+/// The share of its time in which a plugin may block a serving thread for longer than that, and the maximum
+/// at once.
 const SLOW_SHARE: f64 = 0.1;
 const SLOW_AT_ONCE: Duration = Duration::from_millis(20);
 
-/// The threads.
+/// The threads of the lane.
 #[derive(Debug)]
 pub(crate) struct Lane {
     slots: Fair,
@@ -60,7 +62,7 @@ impl Lane {
         })
     }
 
-    /// A plugin that may use it.
+    /// Registers a plugin with the lane.
     pub(crate) fn join(&self, key: Key) -> Slow {
         Slow {
             slots: self.slots.join(key),
@@ -71,9 +73,10 @@ impl Lane {
 }
 
 fn work(queue: &Mutex<mpsc::Receiver<Job>>) {
-    // On Linux, "this process" is the calling thread here. Without it the lane is only less polite.
+    // On Linux, "this process" means the calling thread here. If it fails, the lane only has a higher
+    // priority.
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-        tracing::debug!(%error, "slow plugin calls run at the priority of all others");
+        tracing::debug!(%error, "cannot lower the priority of slow plugin calls");
     }
     loop {
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -84,23 +87,23 @@ fn work(queue: &Mutex<mpsc::Receiver<Job>>) {
     }
 }
 
-/// One plugin's way into the lane.
+/// A plugin's access to the lane.
 #[derive(Debug)]
 pub(crate) struct Slow {
     slots: Member,
     jobs: mpsc::Sender<Job>,
-    /// When it was last looked at, and what was left then.
+    /// When the allowance was last computed, and its value then.
     allowance: Mutex<(Instant, Duration)>,
 }
 
-/// What is polled in slices: it owns all that it needs.
+/// A future that is polled in slices; it owns everything it needs.
 pub(crate) type Owned<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl Slow {
-    /// Runs a call to its end: here as long as it is short, in the lane from then on.
+    /// Runs a call to its end: on this thread while it is short, in the lane afterwards.
     ///
-    /// From `deadline` on the call must be ready when it is polled: then it is polled here, so that no queue can make it
-    /// late. Dropping this future ends the call, at the latest at the next tick.
+    /// From `deadline` on the call must be ready when it is polled: it is then polled on this thread, so that
+    /// no queue can delay it. Dropping this future ends the call at the next tick at the latest.
     pub(crate) async fn run<T: Send + 'static>(&self, deadline: Instant, mut call: Owned<T>) -> T {
         if self.may_begin_here() {
             let start = Instant::now();
@@ -129,7 +132,8 @@ impl Slow {
         }
     }
 
-    /// Polls a call once on a thread of the lane. The turn ends when that has, whoever waits for it.
+    /// Polls a call once on a thread of the lane. The turn ends with that poll, even when the caller stopped
+    /// waiting.
     async fn slice<T: Send + 'static>(
         &self,
         turn: Permit,
@@ -142,7 +146,7 @@ impl Slow {
             let polled = catch_unwind(AssertUnwindSafe(|| {
                 place.within(|| call.as_mut().poll(&mut Context::from_waker(&waker)))
             }));
-            // A call that nobody waits for ends here.
+            // If the caller stopped waiting, the call is dropped here.
             let _ = done.send(polled.map(|polled| (call, polled)));
             drop(turn);
         });
@@ -151,12 +155,12 @@ impl Slow {
         match wait.await {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => resume_unwind(panic),
-            // The threads are gone: the process is ending, and nothing will come of this call.
+            // The threads have ended: the process is shutting down, and this call will not return.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Whether what is left is enough for the time until a call is handed over.
+    /// Whether the remaining allowance covers the time until a call is handed over.
     fn may_begin_here(&self) -> bool {
         self.left(Instant::now()) >= TICK
     }
@@ -180,7 +184,7 @@ impl Slow {
     }
 }
 
-/// Where a call was begun, so that what it says and waits for is the same on another thread.
+/// The context in which a call was started, so that its logs and its timers work the same on another thread.
 #[derive(Clone)]
 struct Place {
     runtime: Handle,
@@ -206,7 +210,7 @@ impl Place {
     }
 }
 
-/// Remembers that a call can go on.
+/// Remembers that a call was woken.
 struct Woken(Notify);
 
 impl Wake for Woken {
@@ -284,7 +288,7 @@ mod tests {
             start.elapsed()
         );
         assert!(others > 0 || polls.load(SeqCst) < 50, "{others} beside {polls:?}");
-        // A plugin that was slow does not begin on the thread of others, for a while.
+        // A plugin that was slow does not begin on other threads for a while.
         hog.charge(SLOW_AT_ONCE);
         assert!(!hog.may_begin_here() && lane.join(3).may_begin_here());
         assert_eq!(hog.left(Instant::now() + Duration::from_secs(60)), SLOW_AT_ONCE);
@@ -302,7 +306,7 @@ mod tests {
                 .await
                 .is_err()
         );
-        // Its turn has come back when it is over.
+        // Its turn has been returned once it is over.
         drop(slow.slots.acquire(lane.slots.capacity()).await);
         assert_eq!(Arc::strong_count(&polls), 1, "it is gone");
     }
@@ -325,7 +329,7 @@ mod tests {
         let nice = || {
             let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
             let fields = stat.rsplit_once(')').unwrap().1.to_owned();
-            // Source: proc_pid_stat(5), field 19, of which the third is the first here.
+            // Source: proc_pid_stat(5), field 19; the third field is the first here.
             fields.split_whitespace().nth(16).unwrap().parse::<i32>().unwrap()
         };
         let lane = Lane::start().unwrap();

@@ -1,11 +1,10 @@
-//! The plugin runtime of operator-host: from a file of WebAssembly to a call in a fresh sandbox. Knows no Kubernetes
-//! client.
+//! The plugin runtime of operator-host: loads a WebAssembly file and calls it in a fresh sandbox. It contains
+//! no Kubernetes client.
 //!
-//! What is made once for a process is the [`Runtime`] (engine, linkers); what is made once for a file is the
-//! [`Plugin`] (machine code, linked); everything else, memory and clocks and log, is made for one call and
-//! gone after it.
+//! The [`Runtime`] (engine, linkers) is created once per process, and the [`Plugin`] (machine code, linked)
+//! once per file. Memory, clocks and log are created for one call and dropped when it ends.
 //!
-//! A crate of its own because it is compiled for speed, and all the rest of the program for size.
+//! It is a separate crate because it is compiled for speed, and the rest of the program for size.
 
 pub mod contract;
 pub mod limits;

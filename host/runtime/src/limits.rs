@@ -1,38 +1,38 @@
-//! What a plugin may use, and how much of it.
+//! The resource limits of a plugin.
 
 use std::time::Duration;
 
 /// One mebibyte in bytes.
 pub const MIB: usize = 1 << 20;
 
-/// The caps on one plugin: some on its file, the others on each call of it.
+/// The caps on one plugin: some apply to its file, the others to each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of linear memory and tables that one call may have.
     pub memory: usize,
-    /// Wall-clock time of one call, from the making of its sandbox to its response.
+    /// Wall-clock time of one call, from creating its sandbox to its response.
     pub deadline: Duration,
-    /// Bytes of JSON that one call may be given.
+    /// Bytes of JSON in the request of one call.
     pub request: usize,
-    /// Bytes that one call may answer with.
+    /// Bytes in the answer of one call.
     pub response: usize,
-    /// JSON values in one answer: a small text becomes a large tree.
+    /// JSON values in one answer, because a small text can become a large tree.
     pub values: usize,
-    /// Children in one answer, those that it keeps or has generated among them.
+    /// Children in one answer, including those that it keeps or asks to generate.
     pub children: usize,
-    /// Lines that one call may write to the log; more are counted and dropped.
+    /// Lines that one call may write to the log; additional lines are counted and dropped.
     pub log_lines: u32,
-    /// Bytes of one log line; the rest of it is cut.
+    /// Bytes of one log line; longer lines are truncated.
     pub log_line: usize,
     /// Bytes of the WebAssembly file.
     pub module: usize,
-    /// Processor time that compiling the file may take; ten times as long by the clock. Compiled inside of the process: time
-    /// by the clock.
+    /// Processor time for compiling the file; its wall-clock limit is ten times as long. When the compiler
+    /// runs inside the process, this is a limit on wall-clock time.
     pub compile: Duration,
 }
 
 impl Limits {
-    /// What holds where nobody says otherwise.
+    /// The limits used when the configuration does not set them.
     pub const DEFAULT: Self = Self {
         memory: 64 * MIB,
         deadline: Duration::from_secs(5),
@@ -46,8 +46,8 @@ impl Limits {
         compile: Duration::from_secs(60),
     };
 
-    /// What holds for `describe` in place of these: what it says stays in memory for as long as the plugin is live.
-    /// The largest CustomResourceDefinitions in use have a third of it.
+    /// Returns the limits for `describe`: its result stays in memory as long as the plugin is live. The
+    /// largest CustomResourceDefinitions in use have a third of that size.
     #[must_use]
     pub const fn of_description(self) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Limits {
     }
 }
 
-/// Bytes that `describe` may answer with. The API server takes no larger CustomResourceDefinition.
+/// Bytes that `describe` may answer with. The API server rejects a larger CustomResourceDefinition.
 pub const DESCRIPTION: usize = 2 * MIB;
 /// JSON values in the CustomResourceDefinition that `describe` answers with.
 pub const DESCRIPTION_VALUES: usize = 50_000;
@@ -66,7 +66,7 @@ pub const DESCRIPTION_VALUES: usize = 50_000;
 pub const DESCRIPTION_KINDS: usize = 100;
 /// Conditions in one answer.
 pub const CONDITIONS: usize = 64;
-/// Events, and needs, in one answer. Of both fewer are used.
+/// Events in one answer, and needs in one answer. Plugins use fewer of both.
 pub const LISTED: usize = 1_000;
 
 impl Default for Limits {
@@ -75,13 +75,13 @@ impl Default for Limits {
     }
 }
 
-/// How the engine that all plugins share is built.
+/// The options of the engine that all plugins share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Calls that may be under way at the same time in the whole process; more wait for their turn.
+    /// Maximum number of concurrent calls in the whole process; further calls wait for their turn.
     pub concurrency: u32,
-    /// Whether to keep the address space of finished calls for the next ones. Faster; reserves about
-    /// 4 GiB of address space (not of memory) for each concurrent call.
+    /// Whether to keep the address space of finished calls for later calls. Faster, but reserves about 4 GiB
+    /// of address space (not of memory) per concurrent call.
     pub pooling: bool,
     /// Bytes that all calls together may hold.
     pub memory: usize,

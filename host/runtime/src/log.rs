@@ -1,4 +1,4 @@
-//! Where a guest's words go: the host's log, capped for each call.
+//! Writes a guest's output to the host's log, with a cap per call.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,15 +14,16 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 use crate::digest::Digest;
 use crate::limits::Limits;
 
-/// Bytes that a guest may write to a stream in one step. A stream may be asked for as many zeroes at once.
+/// Bytes that a guest may write to a stream in one step. A guest may ask a stream for the same number of
+/// zeroes at once.
 pub(crate) const WRITE_CHUNK: usize = 64 << 10;
-/// The `target` of the tracing events that carry what plugins say.
+/// The `target` of the tracing events with the output of plugins.
 pub const TARGET: &str = "plugin";
 
-/// How many of the last lines on standard error are kept to explain a trap.
+/// Number of last lines on standard error that are kept to explain a trap.
 const TAIL_LINES: usize = 8;
 
-/// How severe a line is: the WIT enum `level`, without a binding to either form.
+/// The severity of a line: the WIT enum `level`, independent of the binary form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     Trace,
@@ -44,7 +45,7 @@ impl Level {
     }
 }
 
-/// Whose words they are.
+/// The plugin that writes the lines.
 #[derive(Debug)]
 pub(crate) struct Speaker {
     pub(crate) name: String,
@@ -52,11 +53,11 @@ pub(crate) struct Speaker {
     pub(crate) rate: Rate,
 }
 
-/// How many lines a plugin may write in a second, over all of its calls, and how many at once after a silence.
+/// Maximum number of lines a plugin may write per second, over all of its calls, and in a burst.
 const LINES_PER_SECOND: u32 = 500;
 const LINES_AT_ONCE: u32 = 2000;
 
-/// Keeps a plugin that is called often from flooding the log, though each call keeps to its cap.
+/// Prevents a plugin that is called often from flooding the log although each call stays below its cap.
 #[derive(Debug)]
 pub(crate) struct Rate(Mutex<(Instant, f64)>);
 
@@ -83,8 +84,8 @@ impl Rate {
 
 /// The log of one call. Clones share it.
 ///
-/// Lines become tracing events in the span that is current when the guest writes them, which is how the
-/// parent's reference comes beside them.
+/// Lines become tracing events in the span that is current when the guest writes them, so they carry the
+/// parent's reference.
 #[derive(Clone)]
 pub(crate) struct CallLog(Arc<Mutex<State>>);
 
@@ -94,9 +95,9 @@ struct State {
     line_cap: usize,
     written: u32,
     dropped: u32,
-    /// What the guest wrote to standard error since the last end of line.
+    /// Bytes that the guest wrote to standard error since the last end of line.
     unfinished: Vec<u8>,
-    /// The last lines on standard error, also those over the cap.
+    /// The last lines on standard error, including those over the cap.
     tail: VecDeque<String>,
 }
 
@@ -113,19 +114,20 @@ impl CallLog {
         })))
     }
 
-    /// One whole line, as the `log` import gives it.
+    /// Writes one whole line, from the `log` import.
     pub(crate) fn line(&self, level: Level, text: &str) {
         self.state().line(level, text);
     }
 
-    /// The call is over: the last line needs no end of line. Gives the lines written and the lines dropped.
+    /// Ends the log of the call: writes the last line even without an end of line. Returns the number of
+    /// lines written and of lines dropped.
     pub(crate) fn finish(&self) -> (u32, u32) {
         let mut state = self.state();
         state.end_line();
         (state.written, state.dropped)
     }
 
-    /// The last lines on standard error: where a panic message is.
+    /// Returns the last lines on standard error, which contain a panic message.
     pub(crate) fn tail(&self) -> String {
         let state = self.state();
         let lines: Vec<&str> = state.tail.iter().map(String::as_str).collect();
@@ -133,7 +135,7 @@ impl CallLog {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock; and a log is no reason to fail.
+        // No code panics while it holds the lock, and a log must not make a call fail.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -145,7 +147,7 @@ impl State {
                 Some(text) => (text, true),
                 None => (piece, false),
             };
-            // One byte over the cap shows `line` that there is something to cut.
+            // One byte over the cap lets `line` detect that there is something to truncate.
             let room = (self.line_cap + 1).saturating_sub(self.unfinished.len());
             self.unfinished.extend_from_slice(&text[..text.len().min(room)]);
             if ended {
@@ -182,14 +184,14 @@ impl State {
     }
 }
 
-/// The longest start of `text` that is not longer than `cap` bytes.
+/// Returns the longest prefix of `text` with at most `cap` bytes.
 fn cut(text: &str, cap: usize) -> &str {
     &text[..text.floor_char_boundary(cap)]
 }
 
 fn emit(level: Level, speaker: &Speaker, message: &str) {
     note(level.as_str(), message);
-    // The level of a tracing event is part of its static metadata, so each needs its own call site.
+    // The level of a tracing event is part of its static metadata, so each level needs its own call site.
     macro_rules! event {
         ($level:ident) => {
             tracing::event!(
@@ -210,7 +212,7 @@ fn emit(level: Level, speaker: &Speaker, message: &str) {
     }
 }
 
-/// Adds the line to the current span, when somebody will see it.
+/// Adds the line to the current span if the span is recorded.
 fn note(severity: &'static str, message: &str) {
     Context::map_current(|context| {
         let span = context.span();
@@ -231,7 +233,7 @@ impl StdoutStream for CallLog {
     }
 
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
-        // Only asked for by preview 3, which is not linked.
+        // Requested only by preview 3, which is not linked.
         Box::new(tokio::io::sink())
     }
 }

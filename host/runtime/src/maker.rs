@@ -1,4 +1,4 @@
-//! From a plugin's file to something that can be called: from the cache, or by the compiler.
+//! Prepares a plugin's file for calls: loads its code from the cache, or compiles it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +20,10 @@ use crate::failures::{Failure, Within};
 use crate::limits::Limits;
 use crate::outside::{Compiler, Failed, Outside};
 
-/// So many compile at a time: one that takes as long as it may holds up no other, and two fit into memory.
+/// Maximum number of concurrent compilations: a long one does not block the next, and two fit into memory.
 const AT_A_TIME: usize = 2;
 
-/// A plugin of either form, compiled and linked: made once, instantiated for each call.
+/// A plugin of either form, compiled and linked: created once, instantiated for each call.
 pub(crate) enum Prepared {
     Component(ComponentForm),
     Command(CommandForm),
@@ -32,32 +32,32 @@ pub(crate) enum Prepared {
 /// Where machine code came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// It was compiled for this load.
+    /// Compiled for this load.
     Compiled,
-    /// It was kept from an earlier one.
+    /// Loaded from the cache.
     Restored,
 }
 
-/// A plugin, and how it was made.
+/// A plugin, and how it was prepared.
 pub(crate) struct Product {
     pub(crate) prepared: Prepared,
     pub(crate) digest: Digest,
     pub(crate) made: Made,
-    /// Without the time that it waited for other plugins.
+    /// The duration, without the time spent waiting for other plugins.
     pub(crate) took: Duration,
 }
 
-/// Makes plugins for one engine.
+/// Prepares plugins for one engine.
 pub(crate) struct Maker {
     engine: Engine,
-    /// What plugins are linked against.
+    /// The linkers for plugins.
     component: crate::component::Linker,
     command: crate::command::Linker,
     compiler: Compiler,
     cache: Option<Cache>,
     compatibility: u64,
     turns: Arc<Semaphore>,
-    /// Whether it was said that nothing can be compiled outside.
+    /// Whether it was already logged that no compiling process can be started.
     said: AtomicBool,
 }
 
@@ -75,7 +75,7 @@ impl Maker {
         })
     }
 
-    /// Makes a plugin of a file.
+    /// Prepares a plugin from a file.
     pub(crate) async fn make(self: &Arc<Self>, file: Bytes, limits: &Limits) -> Result<Product, LoadError> {
         let start = Instant::now();
         let bytes = file.clone();
@@ -94,11 +94,12 @@ impl Maker {
         if let Some(kept) = kept {
             return Ok(product(self.link(kept).await?, Made::Restored, start));
         }
-        // It is never closed.
+        // The semaphore is never closed.
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
         let start = Instant::now();
         let within = self.within(limits);
-        // While it waited, the same file may have been compiled for another controller, or not.
+        // While this load waited, the same file may have been compiled, or failed to compile, for another
+        // controller.
         let kept = self
             .blocking(move |maker| {
                 let name = maker.name(&digest);
@@ -134,7 +135,7 @@ impl Maker {
         Ok(product(self.link(compiled?).await?, Made::Compiled, start))
     }
 
-    /// In a process of its own; in this one when that cannot be started.
+    /// Compiles in a separate process; in this process when that cannot be started.
     async fn outside(
         self: &Arc<Self>,
         outside: &Outside,
@@ -154,8 +155,9 @@ impl Maker {
                 if !self.said.swap(true, Ordering::Relaxed) {
                     warn!(
                         error,
-                        "no process can be started to compile plugins in, so this one compiles them: a plugin that is hard \
-                         to compile takes the host's own processor time and memory; let the container start processes"
+                        "cannot start a process to compile plugins, so the host compiles them in its own process: a \
+                         plugin that is hard to compile uses the host's processor time and memory; allow the container \
+                         to start processes"
                     );
                 }
                 self.inside(file, digest, limits, turn).await
@@ -163,8 +165,8 @@ impl Maker {
         }
     }
 
-    /// In this process. The compiler cannot be interrupted: after the time limit it goes on until it is done, and its
-    /// turn is over only then.
+    /// Compiles in this process. The compiler cannot be interrupted: after the time limit it continues until
+    /// it is done, and only then does its turn end.
     async fn inside(
         self: &Arc<Self>,
         file: Bytes,
@@ -182,7 +184,7 @@ impl Maker {
             .map_err(|_| LoadError::CompileTimeout(limits.compile))??
     }
 
-    /// Keeps new code, and loads it.
+    /// Stores new code in the cache, and loads it.
     fn loaded(&self, digest: &Digest, code: Code) -> Result<Machine, LoadError> {
         if let Some(cache) = &self.cache {
             cache.put(&self.name(digest), &code);
@@ -221,14 +223,14 @@ impl Maker {
         }
     }
 
-    /// Off the threads that serve others.
+    /// Runs blocking work outside the threads that serve others.
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, LoadError> {
         let maker = Arc::clone(self);
         let work = tokio::task::spawn_blocking(move || work(&maker));
-        // It panicked, or the process is shutting down.
+        // The work panicked, or the process is shutting down.
         work.await.map_err(|error| LoadError::Host {
             message: error.to_string(),
         })

@@ -1,11 +1,12 @@
-//! Compiling in a process of its own: the same program, started for one file and gone after it.
+//! Compiles in a separate process: the same program, started for one file.
 //!
-//! What goes between the two: the limits as arguments ([`Limited`]), the plugin's file on standard input, machine code on
-//! standard output with the exit code 0, or with [`REFUSED`] the reason why the file is no plugin. [`UNLIMITED`] means that
-//! nothing was compiled. Any other end is the compiler's: it ran into a limit, or failed.
+//! The protocol between the two: the limits are arguments ([`Limited`]), the plugin's file is on standard
+//! input, and standard output contains machine code with the exit code 0, or the reason why the file is not a
+//! plugin with [`REFUSED`]. [`UNLIMITED`] means that nothing was compiled. Any other exit is a failure of the
+//! compiler: it reached a limit, or failed.
 //!
-//! The kernel keeps the limits, and the process sets them before it reads a byte of the file; the time by the clock is
-//! this side's, which kills it.
+//! The kernel enforces the limits, and the process sets them before it reads a byte of the file. The parent
+//! enforces the wall-clock limit by killing the process.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -21,29 +22,30 @@ use crate::child::{COMMAND, Limited, REFUSED, UNLIMITED};
 use crate::error::LoadError;
 use crate::limits::MIB;
 
-/// By the clock, compiling may take so many times its processor time: it has the lowest priority, and no file can make it
-/// wait.
+/// Ratio of the wall-clock limit to the processor time limit. Compiling has the lowest priority, and no file
+/// can make it wait.
 const PATIENCE: u32 = 10;
-/// The most threads that one compilation has.
+/// Maximum number of threads of one compilation.
 const THREADS: usize = 4;
-/// Machine code may have this part of the memory in which it is made: the host keeps it in its own.
+/// Machine code may have 1/`CODE_SHARE` of the compilation's memory, because the host keeps the code in its
+/// own memory.
 const CODE_SHARE: usize = 4;
-/// Bytes of what a compiling process says that are read; people read less.
+/// Maximum number of bytes read from a compiling process's standard error; users read less.
 const SAID: u64 = 64 << 10;
 
-/// Who compiles plugins.
+/// How plugins are compiled.
 #[derive(Clone, Debug)]
 pub enum Compiler {
-    /// This process: for programs that end when they have looked at a plugin, and for tests.
+    /// In this process: for programs that end after inspecting a plugin, and for tests.
     Inside,
-    /// A process for each file.
+    /// In one process per file.
     Outside(Outside),
 }
 
-/// The program that compiles, and how much memory it may have.
+/// The compiling program and its memory limit.
 #[derive(Clone, Debug)]
 pub struct Outside {
-    /// The program: it must be this very one, since what it writes is run.
+    /// The program. It must be this program, because its output is executed.
     program: PathBuf,
     /// Bytes of memory that one compilation may have.
     memory: usize,
@@ -52,20 +54,20 @@ pub struct Outside {
 /// Why there is no machine code.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// No process can be started, or none that is limited.
+    /// No process can be started, or none with limits.
     Start(String),
-    /// It is the plugin's fault.
+    /// The plugin is the cause.
     Plugin(LoadError),
 }
 
 impl Outside {
-    /// By this program, whatever has become of its file since it was started.
+    /// Compiles with this program, even when its file was replaced since it was started.
     #[must_use]
     pub fn this_program(memory: usize) -> Self {
         Self::program("/proc/self/exe", memory)
     }
 
-    /// By another file, which must be of the same build. For tests.
+    /// Compiles with another file, which must be of the same build. For tests.
     #[doc(hidden)]
     #[must_use]
     pub fn program(program: impl Into<PathBuf>, memory: usize) -> Self {
@@ -87,8 +89,8 @@ impl Outside {
             parent: std::process::id(),
         };
         let threads = available_parallelism().map_or(1, usize::from).min(THREADS);
-        // The kernel ends the child with the thread that started it. This one is a worker of the runtime, or the thread
-        // that waits for it: both live as long as the runtime does.
+        // The kernel ends the child with the thread that started it. This thread is a worker of the runtime,
+        // or the thread that waits for it; both live as long as the runtime.
         let mut child = Command::new(&self.program)
             .arg(COMMAND)
             .args(limited.arguments())
@@ -104,7 +106,7 @@ impl Outside {
         let most = self.memory / CODE_SHARE;
         let wall = time.saturating_mul(PATIENCE);
         let Ok(ended) = tokio::time::timeout(wall, talk(&mut child, file, most)).await else {
-            // Not only asked to end: there are never more than are counted.
+            // Waits for the exit, so that there are never more processes than are counted.
             let _ = child.kill().await;
             return Err(Failed::Plugin(LoadError::CompileStalled(wall)));
         };
@@ -125,10 +127,10 @@ impl Outside {
             },
             (Some(UNLIMITED), _) => return Err(Failed::Start(said)),
             (_, Some(Signal::SYS)) => {
-                return Err(Failed::Start("a system call is forbidden to it".into()));
+                return Err(Failed::Start("a system call is not permitted".into()));
             }
             (_, Some(Signal::XCPU)) => LoadError::CompileTimeout(time),
-            // Not by us: by the kernel, when the container has no memory left.
+            // The signal came from the kernel, when the container has no memory left.
             (_, Some(Signal::KILL)) => memory(),
             _ if is_out_of_memory(&said) => memory(),
             _ => LoadError::Compiler {
@@ -139,7 +141,7 @@ impl Outside {
     }
 }
 
-/// How a compiling process ended, and what it wrote.
+/// How a compiling process ended, and its output.
 struct Ended {
     status: ExitStatus,
     output: Vec<u8>,
@@ -150,7 +152,7 @@ async fn talk(child: &mut Child, file: &[u8], most: usize) -> std::io::Result<En
     let (mut input, output, said) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let write = async {
         if let Some(input) = &mut input {
-            // It may end before it has read all; how it ended says why.
+            // The process may end before it has read everything; its exit status contains the reason.
             let _ = input.write_all(file).await;
         }
         drop(input.take());
@@ -169,8 +171,9 @@ async fn talk(child: &mut Child, file: &[u8], most: usize) -> std::io::Result<En
 
 async fn read(from: Option<impl AsyncRead + Unpin>, most: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // glibc takes what is larger than 32 MiB from the kernel and gives it back at once, whatever was allocated before. Less
-    // would come from its heaps and stay there. What is not written to costs nothing; without it the vector grows.
+    // glibc maps allocations over 32 MiB directly and returns them to the kernel when they are freed. Smaller
+    // allocations would come from its heaps and stay there. Pages that are not written cost nothing. If the
+    // reservation fails, the vector grows.
     let _ = bytes.try_reserve_exact(usize::try_from(most).unwrap_or(0).max(33 * MIB));
     if let Some(from) = from {
         from.take(most).read_to_end(&mut bytes).await?;
@@ -178,15 +181,15 @@ async fn read(from: Option<impl AsyncRead + Unpin>, most: u64) -> std::io::Resul
     Ok(bytes)
 }
 
-/// What Rust, its allocator and wasmtime say then.
+/// Whether the output contains an out-of-memory message of Rust, its allocator or wasmtime.
 fn is_out_of_memory(said: &str) -> bool {
     ["memory allocation of", "out of memory", "Cannot allocate memory"]
         .iter()
         .any(|words| said.contains(words))
 }
 
-/// The memory that one compilation may have in a process that may have so much: a part of it, since two compile at a time
-/// beside all else.
+/// Returns the memory limit of one compilation for a process with `process` bytes. It is a part of that
+/// memory, because two compilations can run beside everything else.
 #[must_use]
 pub fn compile_memory(process: usize) -> usize {
     const MOST: usize = 1024 * MIB;

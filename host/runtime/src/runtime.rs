@@ -1,4 +1,4 @@
-//! The public face: load a plugin, call it.
+//! The public interface: loads and calls plugins.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,18 +29,20 @@ struct Shared {
 }
 
 impl Runtime {
-    /// Starts the engine and the thread that interrupts guests. Plugins are compiled in this process, each time.
+    /// Starts the engine and the thread that interrupts guests. Plugins are compiled in this process on each
+    /// load.
     ///
     /// # Errors
-    /// When the machine cannot run it.
+    /// Returns an error when the machine does not support the engine.
     pub fn new(options: EngineOptions) -> Result<Self, EngineError> {
         Self::with(options, Compiler::Inside, None)
     }
 
-    /// As [`Runtime::new`]; plugins are compiled as `compiler` says, and their code is kept in `cache` and taken from there.
+    /// Does the same as [`Runtime::new`], with the given `compiler`, and loads code from `cache` and stores
+    /// it there.
     ///
     /// # Errors
-    /// As [`Runtime::new`].
+    /// See [`Runtime::new`].
     pub fn with(
         options: EngineOptions,
         compiler: Compiler,
@@ -54,10 +56,11 @@ impl Runtime {
         })))
     }
 
-    /// Compiles a plugin and asks it for its description. Dropping the future ends a compilation in a process of its own.
+    /// Compiles a plugin and calls its `describe`. Dropping the future ends a compilation in a separate
+    /// process.
     ///
     /// # Errors
-    /// When the file is not a plugin that this host can run; the message is for people.
+    /// Returns an error when the file is not a plugin that this host can run; the message is for users.
     pub async fn load(&self, file: impl Into<Bytes>, limits: Limits) -> Result<Plugin, LoadError> {
         let file = file.into();
         let size = file.len();
@@ -74,7 +77,7 @@ impl Runtime {
             took,
         } = self.0.maker.make(file, &limits).await?;
 
-        // A plugin has no name until it has said it.
+        // The plugin's name is unknown until `describe` returns.
         let nameless = Arc::new(Speaker {
             name: String::new(),
             digest,
@@ -82,7 +85,7 @@ impl Runtime {
         });
         let seat = self.0.engine.seat();
         let describing = limits.of_description();
-        // A plugin is loaded once, so this waits for as long as it takes.
+        // A plugin is loaded once, so this waits without a limit.
         let share = seat.memory.most(&describing).await;
         let turn = self.0.engine.turn(&seat).await;
         let setting = Setting {
@@ -125,17 +128,17 @@ impl Runtime {
     }
 }
 
-/// Which of the two binary forms a plugin has.
+/// The binary form of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// The WIT world, as a component or to be made one.
+    /// The WIT world: a component, or a module to be encoded as one.
     Component,
     /// A WASI command with JSON on standard input and output.
     Command,
 }
 
 impl Form {
-    /// The form in lower case.
+    /// Returns the form in lower case.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -145,8 +148,8 @@ impl Form {
     }
 }
 
-/// One version of a plugin, compiled and described. Cheap to clone; clones share it, and a clone that is
-/// held keeps this version alive while another takes its place.
+/// One version of a plugin, compiled and described. Cheap to clone; clones share it, and a clone keeps this
+/// version alive while another version replaces it.
 #[derive(Clone)]
 pub struct Plugin(Arc<Loaded>);
 
@@ -163,19 +166,19 @@ struct Loaded {
 }
 
 impl Plugin {
-    /// The identity of this version.
+    /// Returns the identity of this version.
     #[must_use]
     pub fn digest(&self) -> &Digest {
         &self.0.speaker.digest
     }
 
-    /// What the plugin says about itself.
+    /// Returns the plugin's description.
     #[must_use]
     pub fn description(&self) -> &Description {
         &self.0.description
     }
 
-    /// Which binary form it has.
+    /// Returns the binary form.
     #[must_use]
     pub fn form(&self) -> Form {
         match self.0.prepared {
@@ -184,55 +187,56 @@ impl Plugin {
         }
     }
 
-    /// The caps on its calls.
+    /// Returns the caps on its calls.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.0.limits
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the file in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.0.size
     }
 
-    /// Where its machine code came from.
+    /// Returns where its machine code came from.
     #[must_use]
     pub fn made(&self) -> Made {
         self.0.made
     }
 
-    /// Tells, later, whether nobody holds this version any more, and its machine code is gone. For tests.
+    /// Returns a function that reports whether this version and its machine code have been dropped. For
+    /// tests.
     #[doc(hidden)]
     pub fn ended(&self) -> impl Fn() -> bool + use<> {
         let version = Arc::downgrade(&self.0);
         move || version.strong_count() == 0
     }
 
-    /// How long it took to make machine code of the file.
+    /// Returns how long it took to obtain machine code for the file.
     #[must_use]
     pub fn compile_time(&self) -> Duration {
         self.0.compile_time
     }
 
-    /// Calls `reconcile` in a fresh sandbox. What the guest says goes to the log, in the current span.
+    /// Calls `reconcile` in a fresh sandbox. The guest's output is written to the log, in the current span.
     ///
     /// Dropping the future ends the guest.
     pub async fn reconcile(&self, request: &Request) -> Call<Response> {
         self.call_reconcile(request, self.in_earnest(request)).await
     }
 
-    /// Calls `cleanup` in a fresh sandbox; otherwise as [`Plugin::reconcile`].
+    /// Calls `cleanup` in a fresh sandbox; otherwise like [`Plugin::reconcile`].
     pub async fn cleanup(&self, request: &Request) -> Call<CleanupResponse> {
         self.call_cleanup(request, self.in_earnest(request)).await
     }
 
-    /// As [`Plugin::reconcile`], for a proof.
+    /// Calls `reconcile` for a proof.
     pub async fn try_reconcile(&self, request: &Request, draw: Draw) -> Call<Response> {
         self.call_reconcile(request, self.in_proof(request, draw)).await
     }
 
-    /// As [`Plugin::cleanup`], for a proof.
+    /// Calls `cleanup` for a proof.
     pub async fn try_cleanup(&self, request: &Request, draw: Draw) -> Call<CleanupResponse> {
         self.call_cleanup(request, self.in_proof(request, draw)).await
     }
@@ -245,7 +249,8 @@ impl Plugin {
         }
     }
 
-    /// What is said in a proof would look as if it had been done, and that the host is busy says nothing about the version.
+    /// Log lines written during a proof would look like real actions, and a busy host is not a property of
+    /// the version.
     fn in_proof(&self, request: &Request, draw: Draw) -> Manner {
         Manner {
             origin: draw.origin(request),
@@ -273,8 +278,8 @@ impl Plugin {
         self.call(manner, begin).await
     }
 
-    /// Makes a call with the memory that this plugin usually takes, and when that was not enough once more with all that
-    /// it may take.
+    /// Calls with the memory that this plugin usually needs. If that was not enough, calls once more with all
+    /// the memory it may have.
     async fn call<T: Send + 'static>(
         &self,
         manner: Manner,
@@ -286,7 +291,7 @@ impl Plugin {
             return first;
         }
         let waited = first.stats.waited;
-        // What it has goes first: nothing is held while it waits.
+        // Released first, so that the call holds nothing while it waits.
         drop(first);
         self.once(memory.most(&manner.limits), &manner, waited, &begin)
             .await
@@ -302,7 +307,7 @@ impl Plugin {
         let Loaded { seat, speaker, .. } = &*self.0;
         let start = Instant::now();
         let ready = async {
-            // In this order: who waits for memory takes nobody's turn.
+            // In this order, so that a call that waits for memory does not occupy a turn.
             let share = share.await;
             (share, self.0.runtime.0.engine.turn(seat).await)
         };
@@ -330,21 +335,21 @@ impl Plugin {
     }
 }
 
-/// How a call is made.
+/// The parameters of a call.
 struct Manner {
     origin: Origin,
     limits: Limits,
-    /// How long it waits for its turn and its memory.
+    /// How long the call waits for its turn and its memory.
     patience: Duration,
 }
 
-/// Which random numbers a call in a proof gets. A plugin must answer the same whichever they are: they change from one
-/// pass to the next.
+/// The random numbers for a call in a proof. A plugin must give the same answer for any of them, because they
+/// change from one reconcile to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draw {
-    /// Those of a real call.
+    /// The numbers of a real call.
     First,
-    /// Others.
+    /// Other numbers.
     Second,
 }
 

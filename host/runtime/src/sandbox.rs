@@ -1,4 +1,5 @@
-//! What one call's store holds: nothing that lasts, nothing from outside but the request.
+//! The contents of one call's store. Nothing in it outlives the call, and only the request comes from
+//! outside.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,15 +19,15 @@ use crate::log::{CallLog, WRITE_CHUNK};
 use crate::share::Room;
 use crate::stats::CallStats;
 
-/// Random bytes that a guest may ask for in one step.
+/// Random bytes that a guest may request in one step.
 const MAX_RANDOM: u64 = 64 << 10;
 
-/// Handles to the host's streams, errors and pollables that a component may hold at once. A guest that made
-/// them in a loop would fill the host's memory, not its own.
+/// Handles to the host's streams, errors and pollables that a component may hold at once. A guest that
+/// created them in a loop would fill the host's memory instead of its own.
 pub(crate) const MAX_RESOURCES: usize = 1_000;
 
-/// A WASI context without files, environment, arguments or network, and with clocks and randomness from the
-/// request. Standard error goes to the log.
+/// Creates a WASI context without files, environment, arguments or network, and with clocks and randomness
+/// derived from the request. Standard error is written to the log.
 pub(crate) fn wasi(origin: &Origin, log: &CallLog) -> WasiCtxBuilder {
     let mut wasi = WasiCtxBuilder::new();
     wasi.stderr(log.clone())
@@ -35,15 +36,15 @@ pub(crate) fn wasi(origin: &Origin, log: &CallLog) -> WasiCtxBuilder {
         .secure_random(origin.random())
         .insecure_random(origin.insecure_random())
         .insecure_random_seed(origin.insecure_seed())
-        // The bytes are made in the host, all at once, before they are copied into the guest.
+        // The host generates all bytes at once before it copies them into the guest.
         .max_random_size(MAX_RANDOM);
     wasi
 }
 
-/// What WASI's host functions need of a store: one type for each binary form.
+/// The state that WASI's host functions need in a store: one type for each binary form.
 pub(crate) trait Wasi: Send + 'static {}
 
-/// For components.
+/// The state for components.
 pub(crate) struct Preview2 {
     wasi: WasiCtx,
     table: ResourceTable,
@@ -76,7 +77,7 @@ impl<W: Wasi> Sandbox<W> {
         }
     }
 
-    /// What the call used. `guest_time` is the time on a processor.
+    /// Returns the resources the call used. `guest_time` is processor time.
     pub(crate) fn stats(&self, guest_time: Duration, request_bytes: usize) -> CallStats {
         let (log_lines, log_lines_dropped) = self.log.finish();
         CallStats {
@@ -100,21 +101,21 @@ impl WasiView for Sandbox<Preview2> {
     }
 }
 
-/// Counts what a call's linear memories and tables hold, and refuses what is over the cap.
+/// Counts the size of a call's linear memories and tables, and refuses growth over the cap.
 pub(crate) struct Memory {
     limit: usize,
     used: usize,
-    /// How much would have been in use, had it been allowed.
+    /// The size that was refused.
     refused: Option<usize>,
     room: Room,
 }
 
-/// Ends the guest. Refusing with `memory.grow`'s −1 would leave it to the guest's allocator what happens.
+/// Ends the guest. If `memory.grow` returned −1 instead, the guest's allocator would decide what happens.
 #[derive(Debug, thiserror::Error)]
 #[error("over the memory limit")]
 struct OverLimit;
 
-/// Ends the guest, which is called again with more room.
+/// Ends the guest, which is then called again with more memory.
 #[derive(Debug, thiserror::Error)]
 #[error("over its share of the memory")]
 struct Outgrown;
@@ -129,7 +130,8 @@ impl Memory {
         }
     }
 
-    /// Bytes in use at the end of the call, which is the most there were: WebAssembly never gives back.
+    /// Returns the bytes in use at the end of the call. This is also the peak: WebAssembly never releases
+    /// memory.
     pub(crate) fn peak(&self) -> usize {
         self.used
     }
@@ -139,7 +141,7 @@ impl Memory {
         self.room.is_outgrown()
     }
 
-    /// The bytes that ended the guest, when it was the memory limit that did.
+    /// Returns the size that ended the guest, if it exceeded the memory limit.
     pub(crate) fn refused(&self) -> Option<usize> {
         self.refused
     }
@@ -165,7 +167,7 @@ impl ResourceLimiter for Memory {
         desired: usize,
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        // Over the module's own maximum the engine says no in any case, and nothing is used.
+        // Growth over the module's own maximum is refused by the engine in any case, and uses nothing.
         if maximum.is_some_and(|maximum| desired > maximum) {
             return Ok(false);
         }
@@ -185,7 +187,7 @@ impl ResourceLimiter for Memory {
     }
 }
 
-/// A command's standard output, kept up to a cap. Clones share it.
+/// A command's standard output, stored up to a cap. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Output(Arc<Mutex<Written>>);
 
@@ -206,7 +208,7 @@ impl Output {
         })))
     }
 
-    /// What the guest wrote so far.
+    /// Takes the bytes that the guest wrote so far.
     pub(crate) fn take(&self) -> Bytes {
         std::mem::take(&mut self.written().bytes).freeze()
     }
@@ -217,7 +219,7 @@ impl Output {
     }
 
     fn written(&self) -> MutexGuard<'_, Written> {
-        // The bytes are whole whenever the lock is free.
+        // The bytes are complete whenever the lock is free.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -228,7 +230,7 @@ impl StdoutStream for Output {
     }
 
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
-        // Only asked for by preview 3, which is not linked.
+        // Requested only by preview 3, which is not linked.
         Box::new(tokio::io::sink())
     }
 }

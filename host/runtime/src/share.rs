@@ -1,10 +1,11 @@
-//! How much memory plugin calls may hold in all, and each call's share of it.
+//! Limits the memory that plugin calls may hold in total, and each call's share of it.
 //!
-//! A call reserves its share before it begins and never waits for more while it has some, so that calls cannot wait for
-//! each other for ever. Most need little: [`SMALL`] goes with their turn, and is never waited for beside that. A plugin
-//! whose calls need more reserves what they needed lately. A call that outgrows its share is ended, gives it back, and is
-//! made again with the most that it may ever hold: calls change nothing, so they can be made again. To reserve the most for
-//! each from the start would leave room for two calls in a small container.
+//! A call reserves its share before it begins and never waits for more while it holds some, so that calls
+//! cannot deadlock. Most need little: [`SMALL`] is part of a turn and needs no further reservation. A plugin
+//! whose calls need more reserves what they recently needed. A call that outgrows its share is ended, returns
+//! it, and is repeated with the most that it may ever hold; calls have no side effects, so they can be
+//! repeated. If every call reserved the most from the start, a small container would have room for two calls
+//! only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,17 +13,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::fair::{Fair, Key, Member, Permit};
 use crate::limits::{Limits, MIB};
 
-/// What goes with a turn: the memory of most calls.
+/// The memory included in a turn: enough for most calls.
 const SMALL: usize = 2 * MIB;
-/// The part of all that is for those.
+/// The fraction of the total for those: 1/`SMALL_PART`.
 const SMALL_PART: usize = 4;
-/// Mebibytes that are kept for each plugin that has no more than those at the time, of one half.
+/// Mebibytes reserved for each plugin that currently holds no more than its turns; at most half of the total.
 const KEPT: usize = 16;
-/// What an answer may become without a share of its own, since a turn ends with the call.
+/// Size that an answer may reach without its own share, since a turn ends with the call.
 const FREE: usize = 512 << 10;
 
-/// The most that one call may hold, in bytes. What its answer becomes in the host, after the guest is gone, must fit into
-/// the same.
+/// Returns the most that one call may hold, in bytes. The host's representation of its answer, after the
+/// guest has ended, must fit into the same.
 #[must_use]
 pub const fn most(limits: &Limits) -> usize {
     limits
@@ -31,7 +32,7 @@ pub const fn most(limits: &Limits) -> usize {
         .saturating_add(limits.response)
 }
 
-/// The most that one call can have where all calls together may hold `budget` bytes.
+/// Returns the most that one call can have when all calls together may hold `budget` bytes.
 #[must_use]
 pub const fn room_for_one(budget: usize) -> usize {
     budget - budget / SMALL_PART
@@ -45,7 +46,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// So many bytes, for no more than `concurrency` calls at a time.
+    /// Creates a budget of `bytes` for at most `concurrency` calls at a time.
     pub(crate) fn new(bytes: usize, concurrency: u32) -> Self {
         let turns = u32::try_from(bytes / SMALL_PART / SMALL).unwrap_or(u32::MAX);
         Self {
@@ -54,7 +55,7 @@ impl Budget {
         }
     }
 
-    /// How many calls may be under way at the same time.
+    /// Returns the maximum number of concurrent calls.
     pub(crate) fn turns(&self) -> u32 {
         self.turns
     }
@@ -67,11 +68,11 @@ impl Budget {
     }
 }
 
-/// A plugin that has shares of it.
+/// A plugin with shares of the budget.
 #[derive(Debug)]
 pub(crate) struct Owner {
     large: Member,
-    /// Mebibytes that its calls came to need lately, beside [`SMALL`].
+    /// Mebibytes that its calls recently needed in addition to [`SMALL`].
     usual: AtomicUsize,
 }
 
@@ -81,7 +82,7 @@ impl Owner {
         self.share(self.usual.load(Relaxed)).await
     }
 
-    /// Waits for enough for whatever a call with these limits may hold.
+    /// Waits for the most that a call with these limits may hold.
     pub(crate) async fn most(&self, limits: &Limits) -> Share {
         self.share(most(limits).div_ceil(MIB)).await
     }
@@ -92,7 +93,7 @@ impl Owner {
         Share { permit, room }
     }
 
-    /// Remembers what a call came to need. One that needed much is forgotten after some that did not.
+    /// Records what a call needed. A high value decays after some calls that needed less.
     pub(crate) fn note(&self, share: &Share) {
         let usual = self.usual.load(Relaxed);
         let forgotten = usual - usual.div_ceil(8);
@@ -100,7 +101,8 @@ impl Owner {
     }
 }
 
-/// What one call reserved, and then what its answer takes: to be kept as long as the answer is.
+/// The memory that one call reserved, and afterwards the memory of its answer; must be held as long as the
+/// answer.
 #[derive(Debug)]
 pub struct Share {
     permit: Permit,
@@ -108,7 +110,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Where the call counts.
+    /// Returns the counter of the call.
     pub(crate) fn room(&self) -> Room {
         self.room.clone()
     }
@@ -118,33 +120,33 @@ impl Share {
         self.room.is_outgrown()
     }
 
-    /// Gives back what the answer does not take.
+    /// Returns everything that the answer does not occupy.
     pub(crate) fn keep_for_answer(&mut self) {
         self.permit.shrink(self.room.mebibytes_of_answer());
     }
 }
 
-/// What a call may hold, and what it holds. Clones count together.
+/// The memory that a call may hold, and the memory it holds. Clones share the counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Room(Arc<Counts>);
 
 #[derive(Debug)]
 struct Counts {
-    /// Bytes that the call may hold: its request, the guest, and the answer's text.
+    /// Bytes that the call may hold: its request, the guest, and the text of the answer.
     call: usize,
-    /// Bytes that the answer may become when the guest is gone.
+    /// Bytes that the answer may occupy after the guest has ended.
     answer: usize,
     held: AtomicUsize,
     kept: AtomicUsize,
 }
 
 impl Room {
-    /// Enough for whatever a call with these limits may hold.
+    /// Creates room for the most that a call with these limits may hold.
     pub(crate) fn of(limits: &Limits) -> Self {
         Self::new(most(limits).div_ceil(MIB))
     }
 
-    /// Of so many mebibytes beside [`SMALL`].
+    /// Creates room for `mebibytes` in addition to [`SMALL`].
     fn new(mebibytes: usize) -> Self {
         let bytes = mebibytes.saturating_mul(MIB);
         Self(Arc::new(Counts {
@@ -155,13 +157,13 @@ impl Room {
         }))
     }
 
-    /// Counts so many bytes more that the call holds; `false` when there is no room for them.
+    /// Counts more bytes held by the call; returns `false` when there is no room for them.
     pub(crate) fn hold(&self, bytes: usize) -> bool {
         self.0.held.fetch_add(bytes, Relaxed).saturating_add(bytes) <= self.0.call
     }
 
-    /// Counts so many bytes more that its answer becomes, once as the answer and once as what is applied of it; `false`
-    /// when there is no room for them.
+    /// Counts more bytes for the parsed answer: once for the answer and once for the objects applied from it.
+    /// Returns `false` when there is no room for them.
     pub(crate) fn keep(&self, tree: usize) -> bool {
         let bytes = tree.saturating_mul(2);
         self.0.kept.fetch_add(bytes, Relaxed).saturating_add(bytes) <= self.0.answer
@@ -197,7 +199,7 @@ mod tests {
         ..Limits::DEFAULT
     };
 
-    /// 8 turns, and 48 MiB beside them.
+    /// 8 turns, and 48 MiB in addition.
     fn budget() -> Budget {
         Budget::new(64 * MIB, 100)
     }

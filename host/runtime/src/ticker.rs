@@ -1,9 +1,9 @@
 //! The clock that interrupts guests.
 //!
 //! Compiled guest code compares the engine's epoch with its deadline at every loop head and function entry.
-//! One thread advances the epoch while any call is under way, so that a guest that computes for long gives
-//! its thread back to tokio at every tick: that is what lets other calls go on and lets the call's own
-//! deadline fire. With no call under way the thread sleeps without a timer, so an idle host does not wake.
+//! One thread advances the epoch while any call is running, so that a guest that computes for long returns
+//! its thread to tokio at every tick. This lets other calls continue, and lets the call's own deadline fire.
+//! While no call is running the thread sleeps without a timer, so an idle host does not wake up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -15,20 +15,20 @@ use wasmtime::EngineWeak;
 /// How long a guest may run before it yields.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
-/// Ticks without a call after which the thread parks. Waking it costs a system call, so a stream of calls
-/// with short gaps should find it awake.
+/// Number of ticks without a call after which the thread parks. Waking it costs a system call, so it should
+/// stay awake during a stream of calls with short gaps.
 const IDLE_TICKS: u32 = 100;
 
-/// Owns the thread: it ends when this is dropped, or when the engine is gone.
+/// Owns the thread, which ends when this is dropped or when the engine is dropped.
 pub(crate) struct Ticker {
     shared: Arc<Shared>,
     thread: Thread,
 }
 
 struct Shared {
-    /// Calls under way.
+    /// Number of running calls.
     active: AtomicUsize,
-    /// The thread is parked, or about to park.
+    /// Whether the thread is parked or about to park.
     parked: AtomicBool,
     stop: AtomicBool,
 }
@@ -50,11 +50,11 @@ impl Ticker {
         })
     }
 
-    /// Keeps the epoch advancing until the guard is dropped.
+    /// Advances the epoch until the guard is dropped.
     pub(crate) fn tick(&self) -> Ticking<'_> {
         self.shared.active.fetch_add(1, SeqCst);
-        // The thread sets `parked` before it looks at `active` a last time, and this looks at them in the
-        // other order: one of the two sees the other.
+        // The thread sets `parked` before it reads `active` for the last time, and this code accesses them in
+        // the reverse order: one of the two sees the other's write.
         if self.shared.parked.load(SeqCst) {
             self.thread.unpark();
         }

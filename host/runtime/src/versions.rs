@@ -1,5 +1,5 @@
-//! The versions of the contract that this host speaks. The host knows the present one only; what is different for a plugin
-//! that was made for an earlier one is all in this file.
+//! The contract versions that this host supports. The rest of the host knows the present version only; all
+//! differences for plugins built for an earlier version are in this file.
 
 use wasmtime::Store;
 use wasmtime::component::{ComponentExportIndex, ComponentNamedList, ComponentType, Instance, Lift, Lower};
@@ -7,7 +7,7 @@ use wasmtime::component::{ComponentExportIndex, ComponentNamedList, ComponentTyp
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::contract::ContractVersion;
 
-/// Whether an export that takes a request is as a component of this version has it.
+/// Checks that an export that takes a request has the signature of a component of this version.
 pub(crate) fn check<S: 'static, A>(
     version: ContractVersion,
     store: &mut Store<S>,
@@ -24,7 +24,7 @@ where
     Ok(())
 }
 
-/// Calls an export that takes a request, as a component of this version has it.
+/// Calls an export that takes a request, with the signature of this version.
 pub(crate) async fn ask<S: Send + 'static, A>(
     version: ContractVersion,
     store: &mut Store<S>,
@@ -56,7 +56,7 @@ where
     Ok(answer)
 }
 
-/// The request of 0.1.0. All other records are the same in both.
+/// The request of 0.1.0. All other records are the same in both versions.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 struct RequestV0_1 {

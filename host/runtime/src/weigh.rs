@@ -1,26 +1,26 @@
-//! How much a JSON text becomes, told without making anything of it.
+//! Estimates the memory of a JSON text without parsing it into values.
 //!
-//! Eight bytes of text, `{"a":1},`, become 700 bytes in memory. So it is the values that are bounded, not only the
-//! text, and they are counted before the first of them is made.
+//! Eight bytes of text, `{"a":1},`, become 700 bytes in memory. So the number of values is limited as well as
+//! the text, and they are counted before the first is created.
 
-/// What a JSON text becomes.
+/// The weight of a JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight {
-    /// The JSON values in it: objects, lists, texts, numbers and so on; names of fields are none. Of what is not JSON it is
-    /// some number that is not larger than that of its bytes.
+    /// The JSON values in it: objects, lists, texts, numbers and so on, without field names. For invalid JSON
+    /// this is some number that is at most the number of its bytes.
     pub values: usize,
-    /// An upper bound of the bytes that a tree of it takes in memory.
+    /// An upper bound for the memory of its tree, in bytes.
     pub bytes: usize,
 }
 
-/// Weighs a JSON text.
+/// Computes the weight of a JSON text.
 #[must_use]
 pub fn weigh(text: &str) -> Weight {
-    /// A map has room for eleven entries as soon as it has one.
+    /// A map with one entry has capacity for eleven.
     const MAP: usize = 704;
-    /// A list has room for four values as soon as it has one.
+    /// A list with one value has capacity for four.
     const LIST: usize = 160;
-    /// A value, twice, since lists double when they grow; and what the allocator adds to a short text.
+    /// A value, twice, because lists double when they grow; and the allocator's overhead of a short text.
     const MORE: usize = 128;
     let bytes = text.as_bytes();
     let mut weight = Weight {
@@ -46,7 +46,7 @@ pub fn weigh(text: &str) -> Weight {
     weight
 }
 
-/// Behind the end of the string whose first byte is at `at`.
+/// Returns the position after the string whose first byte is at `at`.
 fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
     while let Some(&byte) = bytes.get(at) {
         at += 1;
@@ -59,7 +59,7 @@ fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Whether nothing comes before the end of the object or list.
+/// Whether the object or list ends before any value.
 fn closes(bytes: &[u8], at: usize) -> bool {
     let rest = bytes.get(at..).unwrap_or_default();
     let next = rest.iter().find(|byte| !byte.is_ascii_whitespace());
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(weigh(kind).bytes, kind.len() + 704);
     }
 
-    /// What the tree takes: of a map its leaves, of lists and texts what they have room for.
+    /// The memory of the tree: the leaves of maps, and the capacity of lists and texts.
     fn memory_of(value: &Value) -> usize {
         let own = size_of::<Value>();
         match value {

@@ -1,4 +1,4 @@
-//! A folder that only this host's user can use, and the key in it.
+//! A folder that only this host's user can access, and the key in it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -12,10 +12,10 @@ use super::CacheError;
 const KEY: &str = "key";
 const KEY_BYTES: usize = 32;
 
-/// Makes the folder `path` when it is not there, and gives the key in it, which is made too.
+/// Opens the folder `path` and returns the key in it; creates both if missing.
 ///
 /// # Errors
-/// When it cannot be made or read, or when others could write to it.
+/// Returns an error when the folder cannot be created or read, or when other users could write to it.
 pub(super) fn open(path: &Path) -> Result<[u8; KEY_BYTES], CacheError> {
     let at = |path: &Path| {
         let path = path.to_owned();
@@ -28,7 +28,8 @@ pub(super) fn open(path: &Path) -> Result<[u8; KEY_BYTES], CacheError> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(path)(error)),
         _ => {}
     }
-    // What this process makes belongs to the user that it runs as, which is whom the folder must belong to.
+    // A file created by this process belongs to the user the process runs as; the folder must belong to the
+    // same user.
     let probe = Temporary::create(path, 0).map_err(at(path))?;
     let user = probe.file.metadata().map_err(at(path))?.uid();
     drop(probe);
@@ -42,7 +43,7 @@ pub(super) fn open(path: &Path) -> Result<[u8; KEY_BYTES], CacheError> {
 
 fn private(path: &Path, found: &fs::Metadata, user: u32, folder: bool) -> Result<(), CacheError> {
     let what = if folder != found.is_dir() || folder == found.is_file() {
-        "is a link, or not what is expected there"
+        "is a link, or of an unexpected file type"
     } else if found.uid() != user {
         "belongs to another user"
     } else if found.mode() & 0o077 != 0 {
@@ -56,7 +57,7 @@ fn private(path: &Path, found: &fs::Metadata, user: u32, folder: bool) -> Result
     })
 }
 
-/// The key, unless there is none or it is damaged.
+/// Reads the key; returns `None` when it is missing or damaged.
 fn read_key(path: &Path, user: u32) -> Result<Option<[u8; KEY_BYTES]>, CacheError> {
     let at = |source| CacheError::Io {
         path: path.to_owned(),
@@ -86,7 +87,8 @@ fn make_key(folder: &Path, path: &Path, user: u32) -> Result<[u8; KEY_BYTES], Ca
     new.file.write_all(&key).map_err(at)?;
     match fs::hard_link(&new.path, path) {
         Ok(()) => Ok(key),
-        // Another host was faster, or what is there is damaged: entries made with it are lost anyway.
+        // Another host was faster, or the existing key is damaged: the entries made with it are lost in any
+        // case.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match read_key(path, user)? {
             Some(key) => Ok(key),
             None => fs::rename(&new.path, path).map(|()| key).map_err(at),
@@ -95,10 +97,11 @@ fn make_key(folder: &Path, path: &Path, user: u32) -> Result<[u8; KEY_BYTES], Ca
     }
 }
 
-/// All of a file that a host wrote. What is no file, such as a pipe or a link, is neither read nor waited for.
+/// Reads a file that a host wrote. Does not read or block on anything other than a file, such as a pipe or a
+/// link.
 ///
 /// # Errors
-/// When it cannot be read, is something else than a file, or has over `limit` bytes.
+/// Returns an error when it cannot be read, is not a file, or has more than `limit` bytes.
 pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
@@ -115,7 +118,7 @@ pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// A file that goes when it is dropped, unless it was renamed.
+/// A file that is deleted on drop unless it was renamed.
 pub(super) struct Temporary {
     pub(super) path: PathBuf,
     pub(super) file: File,
@@ -124,7 +127,7 @@ pub(super) struct Temporary {
 impl Temporary {
     pub(super) fn create(folder: &Path, number: u64) -> io::Result<Self> {
         let path = folder.join(format!(".new-{}-{number}", std::process::id()));
-        // Of a process that had this number before, in another container, and was killed.
+        // Left by a process that had the same ID in another container and was killed.
         let _ = fs::remove_file(&path);
         let file = OpenOptions::new()
             .write(true)

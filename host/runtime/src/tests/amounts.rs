@@ -1,4 +1,4 @@
-//! What is bounded is what comes of a text in the host, not only the text.
+//! The limits apply to the memory that a text occupies in the host, not only to its length.
 
 use plugin_fixtures::{FORMS, Form, cases};
 use serde_json::Value;
@@ -7,15 +7,15 @@ use super::*;
 use crate::contract::Related;
 use crate::limits::MIB;
 
-/// What this process has had resident at the most, in bytes. Source: proc_pid_status(5).
+/// Returns the peak resident memory of this process, in bytes. Source: proc_pid_status(5).
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
-/// Runs one test of this module in a process of its own: the peak of this one belongs to all tests. Gives how much
-/// memory `test` took there beside what it began with.
+/// Runs one test of this module in a separate process, because the peak of this process includes all tests.
+/// Returns how much memory `test` used there beyond the initial amount.
 async fn alone(name: &str, test: impl AsyncFnOnce()) {
     const MARK: &str = "OPERATOR_HOST_TEST_ALONE";
     if std::env::var_os(MARK).is_some() {
@@ -130,7 +130,7 @@ async fn a_request_over_its_limit_is_refused_before_a_sandbox_is_made() {
     }
 }
 
-/// A command that answers everything with a description whose `crd` is a list of this many empty objects.
+/// A command that answers every call with a description whose `crd` is a list of this many empty objects.
 fn describing(objects: usize) -> Vec<u8> {
     let start = r#"{"description":{"name":"d","version":"1","parent":{"apiVersion":"a/v1","kind":"K"},"makes":[],"crd":["#;
     let end = "{}]}}";
@@ -174,7 +174,7 @@ async fn a_description_has_limits_of_its_own() {
             .map(drop)
             .unwrap();
         let before = peak();
-        // Many values in a text that is not too long, and a text that is too long.
+        // Too many values in a short text, and a text that is too long.
         for objects in [60_000, 2_000_000] {
             let error = load(describing(objects), Limits::default())
                 .await

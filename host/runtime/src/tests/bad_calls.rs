@@ -1,5 +1,5 @@
-//! Plugins that misbehave when they are called. Whatever they do ends as an error of the right class, soon,
-//! and other calls go on meanwhile.
+//! Plugins that misbehave when they are called. Each ends with an error of the right class without delay, and
+//! other calls continue meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use plugin_fixtures::{FORMS, Form, cases};
 use super::*;
 use crate::limits::MIB;
 
-/// How much later than its deadline a call may end: a tick of the epoch, and a busy machine.
+/// How much later than its deadline a call may end: a tick of the epoch, and the delay of a busy machine.
 const SLACK: Duration = Duration::from_millis(500);
 
-/// Long enough for a plugin to describe itself on a busy machine.
+/// Long enough for `describe` on a busy machine.
 fn short() -> Limits {
     Limits {
         deadline: Duration::from_millis(500),
@@ -50,7 +50,7 @@ async fn an_exit_with_an_error_is_a_failure() {
     for form in FORMS {
         let error = failure(form, cases::EXIT, Limits::default()).await;
         assert_eq!(error.class(), Class::Trap, "{form:?}: {error}");
-        // WASI's `exit` for components only knows success and failure.
+        // WASI's `exit` for components only distinguishes success and failure.
         let code = if form == Form::Component { 1 } else { 3 };
         assert!(
             error.to_string().contains(&format!("exited with code {code}")),
@@ -61,7 +61,7 @@ async fn an_exit_with_an_error_is_a_failure() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn an_endless_loop_ends_at_its_deadline_and_others_go_on_meanwhile() {
-    // Of its own: in the one of all tests the slow calls of others take their turns.
+    // Uses its own runtime: in the shared one, the slow calls of other tests take turns with it.
     let runtime = Runtime::new(EngineOptions::default()).unwrap();
     for form in FORMS {
         let load = async |case, limits| {
@@ -308,7 +308,7 @@ async fn more_calls_than_the_engine_takes_wait_for_their_turn() {
         let loops: Vec<_> = (0..2 * concurrency).map(|_| call(&looping)).collect();
         let answers: Vec<_> = (0..2 * concurrency).map(|_| call(&patient)).collect();
         for call in loops {
-            // None waits for longer than it may run.
+            // No call waits for longer than it may run.
             let class = call.await.unwrap().unwrap_err().class();
             assert!(
                 matches!(class, Class::Timeout | Class::Busy),

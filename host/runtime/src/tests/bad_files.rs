@@ -1,4 +1,4 @@
-//! Files that are not plugins: refused when they are loaded, with a message that says what is wrong.
+//! Files that are not plugins are rejected when they are loaded, with a message that contains the problem.
 
 use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, library};
 
@@ -22,7 +22,7 @@ async fn what_is_not_webassembly_is_refused() {
 async fn a_file_cut_off_anywhere_is_refused() {
     for form in FORMS {
         let file = Fixture::new(cases::ANSWER).build(form);
-        // A file that breaks off between two sections is valid WebAssembly: it lacks something else then.
+        // A file truncated between two sections is valid WebAssembly; it then lacks something else.
         for length in (0..file.len()).step_by(file.len() / 50) {
             refused(file[..length].to_vec()).await;
         }
@@ -124,11 +124,14 @@ async fn interfaces_outside_the_sandbox_are_refused_by_name() {
             .build(Form::Component)
     };
     let message = refused(with(SOCKETS, "wasi:sockets/raw@0.2.0", "get")).await;
-    says(&message, &["wasi:sockets/raw@0.2.0", "this host does not give"]);
+    says(
+        &message,
+        &["wasi:sockets/raw@0.2.0", "this host does not provide"],
+    );
     let message = refused(with(HTTP, "wasi:http/outgoing-handler@0.2.0", "handle")).await;
     says(
         &message,
-        &["wasi:http/outgoing-handler@0.2.0", "this host does not give"],
+        &["wasi:http/outgoing-handler@0.2.0", "this host does not provide"],
     );
 }
 

@@ -1,4 +1,4 @@
-//! Calls that together want more memory than there is.
+//! Calls that together need more memory than there is.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use plugin_fixtures::{FORMS, Form, cases};
 use super::*;
 use crate::limits::MIB;
 
-/// Takes 20 MiB, then does as `case` says.
+/// Allocates 20 MiB, then does what `case` specifies.
 fn taking(case: &str) -> String {
     case.replace("(func $case", "(func $case (drop (memory.grow (i32.const 320)))")
 }
@@ -24,7 +24,7 @@ fn limits(deadline: Duration) -> Limits {
     }
 }
 
-/// With room for 8 calls that need little, and beside them for one that takes 20 MiB.
+/// Creates a runtime with room for 8 calls that need little, and for one more that takes 20 MiB.
 fn runtime() -> Runtime {
     let options = EngineOptions {
         memory: 40 * MIB,
@@ -59,7 +59,7 @@ async fn calls_of_two_plugins_wait_for_memory_and_all_are_answered() {
             assert_eq!(call.outcome.unwrap().children.len(), 1, "{form:?}");
             assert!(call.stats.peak_memory > 20 * MIB, "{form:?}");
         }
-        // What they had is free again.
+        // Their memory is available again.
         let call = one.reconcile(&request).await;
         call.outcome.unwrap();
     }
@@ -76,7 +76,7 @@ async fn a_call_that_gets_no_memory_in_time_says_so_and_a_small_one_is_not_held_
         let small = load_in(&runtime, form, cases::ANSWER, PATIENT).await;
         let request = request("2026-01-02T03:04:05Z");
         let mut held = Box::pin(hog.reconcile(&request));
-        // Its second try has the memory, and goes on in the lane.
+        // The second attempt has the memory, and continues in the lane.
         assert!(held.as_mut().now_or_never().is_none(), "{form:?}");
 
         let beside = small.reconcile(&request).await;

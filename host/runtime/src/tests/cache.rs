@@ -1,4 +1,4 @@
-//! Compiled code on disk: what is taken from there, and what never is.
+//! The on-disk cache: which entries are loaded, and which are rejected.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -9,7 +9,7 @@ use plugin_fixtures::{FORMS, Fixture, Form, cases};
 use super::*;
 use crate::{Cache, CacheError, Compiler, Made};
 
-/// More than enough.
+/// More than the tests need.
 const SIZE: u64 = 1 << 30;
 
 fn runtime(folder: &Path) -> Runtime {
@@ -26,7 +26,7 @@ fn runtime(folder: &Path) -> Runtime {
     .unwrap()
 }
 
-/// Loads an answering plugin in a process's first hour, and calls it.
+/// Loads an answering plugin as a new process does, and calls it.
 async fn made(folder: &Path, form: Form) -> Made {
     let file = Fixture::new(cases::ANSWER).build(form);
     let plugin = runtime(folder).load(file, Limits::default()).await.unwrap();
@@ -143,11 +143,11 @@ async fn what_is_no_file_of_ours_is_neither_read_nor_waited_for_and_made_anew() 
     let entry = entries(folder.path()).remove(0);
     let good = folder.path().join("good");
     for what in ["huge", "pipe", "link", "device"] {
-        // Even what was written by this host is not its own any more when it comes by a link.
+        // An entry that this host wrote is rejected when it is reached through a link.
         fs::rename(&entry, &good).unwrap();
         for path in [&entry, &entry.with_extension("failed")] {
             match what {
-                // More than any cache may have, and no byte on the disk.
+                // Larger than any cache, without a byte on the disk.
                 "huge" => fs::File::create(path).unwrap().set_len(1 << 40).unwrap(),
                 "pipe" => {
                     let made = std::process::Command::new("mkfifo").arg(path).status();
@@ -167,7 +167,7 @@ async fn what_is_no_file_of_ours_is_neither_read_nor_waited_for_and_made_anew() 
 async fn a_folder_that_takes_nothing_more_costs_only_the_cache() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::open(folder.path(), SIZE).unwrap();
-    // A root user can write to read-only folders, so it is taken away instead.
+    // A root user can write to read-only folders, so the folder is removed instead.
     fs::remove_dir_all(folder.path()).unwrap();
     let options = EngineOptions {
         concurrency: 1,
@@ -197,7 +197,7 @@ async fn entries_take_no_more_bytes_than_they_may() {
     };
     load(SIZE, 0).await;
     let bytes = fs::metadata(&entries(folder.path())[0]).unwrap().len();
-    // As many as there are plugins, which a fixed number would not hold.
+    // As many as there are plugins; a fixed capacity would not hold them.
     let all = 100;
     for number in 0..all {
         load(bytes * 150, number).await;
@@ -206,18 +206,18 @@ async fn entries_take_no_more_bytes_than_they_may() {
     for number in 0..all {
         assert_eq!(load(bytes * 150, number).await, Made::Restored, "{number}");
     }
-    // Room for ten and a half: the last that were used stay.
+    // Room for ten and a half: the most recently used entries stay.
     load(bytes * 21 / 2, all).await;
     assert_eq!(entries(folder.path()).len(), 10);
     assert_eq!(load(bytes * 21 / 2, all - 1).await, Made::Restored);
     assert_eq!(load(bytes * 21 / 2, 0).await, Made::Compiled);
-    // Not even room for one.
+    // Not enough room for one.
     fs::remove_dir_all(folder.path()).unwrap();
     load(bytes / 2, 0).await;
     assert!(entries(folder.path()).is_empty());
 }
 
-/// What makes a component of a module decides what is compiled.
+/// The encoder of components determines what is compiled.
 #[test]
 fn the_name_of_an_entry_says_which_encoder_is_in_the_program() {
     let lock = include_str!("../../../../Cargo.lock");

@@ -1,5 +1,5 @@
-//! Plugins as they were compiled for earlier versions of the contract: this host promises to load them. The files, their
-//! sources and how to add a version: `tests/fixtures/compat`.
+//! Plugins compiled for earlier versions of the contract, which this host must load. The files, their sources
+//! and how to add a version: `tests/fixtures/compat`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -94,7 +94,7 @@ async fn plugins_made_for_every_promised_version_load_and_every_record_of_theirs
     }
 }
 
-/// What the plugin of a version says of a namespace that is being deleted.
+/// The answer of a version's plugin about a namespace that is being deleted.
 fn going(version: ContractVersion) -> &'static str {
     match version {
         ContractVersion::V0_1 => "Gone",
@@ -131,7 +131,8 @@ async fn a_command_reads_what_is_in_the_version_that_it_is_made_for() {
     }
 }
 
-/// One whose export is of another version than its records is not found out by its first parent.
+/// A component whose export has another version than its records is rejected when it is loaded, not with its
+/// first parent.
 #[tokio::test]
 async fn a_component_with_the_records_of_another_version_is_refused_when_it_is_loaded() {
     let file = Fixture::new(cases::ANSWER)

@@ -1,4 +1,4 @@
-//! Plugins that do what they should.
+//! Plugins that behave correctly.
 
 use plugin_fixtures::{FORMS, Fixture, Form, cases};
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ async fn clocks_and_randomness_derive_from_the_request() {
         );
         let later = seen("2026-01-02T03:04:06Z").await;
 
-        // Nanoseconds since 1970, little-endian, as WASI gives them.
+        // Nanoseconds since 1970, little-endian, as WASI returns them.
         let wall = u64::from_str_radix(&first[..16], 16).unwrap().swap_bytes();
         assert_eq!(wall, 1_767_323_045_000_000_000, "{form:?}");
         assert_ne!(
@@ -131,7 +131,7 @@ async fn clocks_and_randomness_derive_from_the_request() {
         );
         forms.push(first);
     }
-    // The readings of the monotonic clock differ, since the adapter may make some of its own.
+    // The readings of the monotonic clock differ, because the adapter may read it too.
     let of_the_request = |seen: &str| (seen[..16].to_owned(), seen[48..].to_owned());
     assert_eq!(
         of_the_request(&forms[0]),

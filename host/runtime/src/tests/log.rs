@@ -1,4 +1,4 @@
-//! What a guest says reaches the host's log.
+//! A guest's output is written to the host's log.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::*;
 
-/// Keeps what is written to it.
+/// Stores what is written to it.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<u8>>>);
 
@@ -75,7 +75,7 @@ async fn a_line_comes_with_its_plugin_its_digest_and_the_span_of_the_call() {
             line["fields"]["digest"].as_str().unwrap().starts_with("sha256:"),
             "{line}"
         );
-        // The outermost: at the level `trace` the WASI implementation has spans of its own.
+        // The outermost span: at the level `trace` the WASI implementation adds its own.
         assert_eq!(line["spans"][0]["parent"], "Fixture/default/one", "{line}");
     }
 }

@@ -1,4 +1,4 @@
-//! The runtime against real WebAssembly, in both binary forms. The plugins are in `tests/fixtures`.
+//! Tests of the runtime with real WebAssembly, in both binary forms. The plugins are in `tests/fixtures`.
 
 mod amounts;
 mod bad_calls;
@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::contract::{Request, Response};
 use crate::{Call, CallError, Class, EngineOptions, Limits, LoadError, Plugin, Runtime};
 
-/// One for all tests, as a process has one.
+/// The runtime shared by all tests, as in a process.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Runtime::new(EngineOptions::default()).expect("the engine starts"));
 
@@ -26,7 +26,7 @@ async fn load(file: Vec<u8>, limits: Limits) -> Result<Plugin, LoadError> {
     RUNTIME.load(file, limits).await
 }
 
-/// The error of a file that must not load.
+/// Returns the error of a file that must not load.
 async fn refused(file: Vec<u8>) -> String {
     match load(file, Limits::default()).await {
         Ok(_) => panic!("the file was loaded"),
@@ -41,7 +41,7 @@ async fn plugin(form: Form, case: &str, limits: Limits) -> Plugin {
     }
 }
 
-/// One reconcile of a case.
+/// Calls `reconcile` once for a case.
 async fn call(form: Form, case: &str, limits: Limits) -> Call<Response> {
     plugin(form, case, limits)
         .await
@@ -49,7 +49,7 @@ async fn call(form: Form, case: &str, limits: Limits) -> Call<Response> {
         .await
 }
 
-/// The error of one reconcile of a case.
+/// Returns the error of one `reconcile` of a case.
 async fn failure(form: Form, case: &str, limits: Limits) -> CallError {
     match call(form, case, limits).await.outcome {
         Ok(response) => panic!("{form:?} answered {response:?}"),
