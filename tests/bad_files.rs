@@ -26,7 +26,7 @@ fn cases() -> Vec<Case> {
     let command = std::fs::read(plugin("puppet-command")).unwrap();
     let case = |name, file, says| Case { name, file, says };
     vec![
-        case("empty", Vec::new(), &["is empty: was it written to its end"]),
+        case("empty", Vec::new(), &["is empty: was it written completely"]),
         case(
             "text",
             b"#!/bin/sh\nexit 0\n".to_vec(),

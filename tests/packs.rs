@@ -238,13 +238,21 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     let data = bad[0].binary_data.as_mut().unwrap();
     data.insert("echo.wasm.sig".into(), signature);
     volume.project(&bad);
-    host.until_log(&["what is signed is of the digest", &digest(&bad[0]), "stays live"])
-        .await;
+    host.until_log(&[
+        "the signed statement is of the digest",
+        &digest(&bad[0]),
+        "stays live",
+    ])
+    .await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
     assert_says(
         &ready,
-        &[&digest(&good[0]), "stays live", "what is signed is of the digest"],
+        &[
+            &digest(&good[0]),
+            "stays live",
+            "the signed statement is of the digest",
+        ],
     );
     let (_, metrics) = get(&host, "/metrics").await;
     assert_says(
@@ -351,7 +359,10 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_say
     other.extend([0, 2, 1, b'x']);
     fs::write(folder.join("echo.wasm"), other).unwrap();
     let (ok, said) = program(folder, &verify);
-    assert!(!ok && said.contains("what is signed is of the digest"), "{said}");
+    assert!(
+        !ok && said.contains("the signed statement is of the digest"),
+        "{said}"
+    );
     let (ok, said) = program(folder, &["pack", "echo.wasm"]);
     assert!(!ok && said.contains("sign the plugin again"), "{said}");
     fs::copy(plugin("echo"), folder.join("echo.wasm")).unwrap();

@@ -51,7 +51,7 @@ async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_a
     fs::write(&kept, "damaged").unwrap();
     fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
     let host = stage.start();
-    host.until_log(&["a version that was kept is lost", "damaged"])
+    host.until_log(&["a kept version of the plugin cannot be restored", "damaged"])
         .await;
     until_live(&host, 1, "it was the first").await;
 }

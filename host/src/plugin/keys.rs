@@ -1,4 +1,4 @@
-//! The keys that sign plugins and check signatures: ed25519.
+//! The ed25519 keys that sign plugins and verify signatures.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 
 use super::Digest;
 
-/// What stands before the 32 bytes of an ed25519 key in its usual envelope (RFC 8410).
+/// The prefix of the 32 bytes of an ed25519 key in its usual envelope (RFC 8410).
 const ENVELOPE: [u8; 12] = [
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];
@@ -26,7 +26,8 @@ impl fmt::Debug for PublicKey {
 }
 
 impl PublicKey {
-    /// From PEM as `openssl pkey -pubout` writes it, or from the base64 of the key, with or without its envelope.
+    /// Parses PEM as written by `openssl pkey -pubout`, or the base64 of the key, with or without its
+    /// envelope.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = if text.contains("-----BEGIN") {
@@ -52,7 +53,7 @@ impl PublicKey {
 pub struct SigningKey(Ed25519KeyPair);
 
 impl SigningKey {
-    /// From PEM as `openssl genpkey -algorithm ed25519` writes it.
+    /// Parses PEM as written by `openssl genpkey -algorithm ed25519`.
     #[must_use]
     pub fn parse(pem: &[u8]) -> Option<Self> {
         let der = PrivatePkcs8KeyDer::from_pem_slice(pem).ok()?;
@@ -61,20 +62,20 @@ impl SigningKey {
             .map(Self)
     }
 
-    /// The signature of these bytes.
+    /// Signs the bytes.
     #[must_use]
     pub fn sign(&self, bytes: &[u8]) -> Vec<u8> {
         self.0.sign(bytes).as_ref().to_vec()
     }
 
-    /// What tells people which key it is; nothing is decided by it.
+    /// Returns an ID of the key for users; no decision depends on it.
     #[must_use]
     pub fn id(&self) -> String {
         Digest::of(self.0.public_key().as_ref()).to_string()
     }
 }
 
-/// In the standard or in the URL's alphabet, as DSSE has it. Line breaks are let pass.
+/// Decodes base64 in the standard or the URL alphabet, as DSSE allows both. Line breaks are ignored.
 pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
     let text: String = text.split_whitespace().collect();
     let text = text.replace('-', "+").replace('_', "/");

@@ -1,5 +1,5 @@
-//! Plugins as files that come, go and change: from a folder to the version that is live. What compiles and calls them is
-//! the [runtime](operator_host_runtime).
+//! Manages plugin files: detects when they appear, change or disappear, and selects the version that is live.
+//! The [runtime](operator_host_runtime) compiles and calls them.
 
 pub mod keys;
 pub mod pack;

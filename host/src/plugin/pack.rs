@@ -1,7 +1,8 @@
-//! How a plugin is packed for ConfigMaps: as it is, compressed, or compressed and split with an index.
+//! The packed forms of a plugin for ConfigMaps: uncompressed, compressed, or compressed and split with an
+//! index.
 //!
-//! The plugin of the file `echo.wasm` can be `echo.wasm`, `echo.wasm.zst`, `echo.wasm.gz`, or the parts that the index
-//! `echo.wasm.pack` lists. Nothing here reads files: whoever has the bytes can check and join them.
+//! The plugin with the file name `echo.wasm` can be `echo.wasm`, `echo.wasm.zst`, `echo.wasm.gz`, or the
+//! parts listed in the index `echo.wasm.pack`. This module does not read files; it checks and joins bytes.
 
 use std::io::{self, Read};
 
@@ -10,63 +11,63 @@ use serde::{Deserialize, Serialize};
 use super::Digest;
 use super::limits::MIB;
 
-/// What is behind the plugin's name in the name of its index.
+/// Suffix of an index's file name, after the plugin's name.
 pub const INDEX_SUFFIX: &str = ".pack";
-/// What is behind the plugin's name in the name of its signature.
+/// Suffix of a signature's file name, after the plugin's name.
 pub const SIGNATURE_SUFFIX: &str = ".sig";
-/// Bytes that an index may have.
+/// Maximum size of an index in bytes.
 pub(super) const INDEX_LIMIT: usize = 64 << 10;
-/// So many parts make one plugin at most.
+/// Maximum number of parts of a plugin.
 pub const MAX_PARTS: usize = 64;
-/// The newest form of the index that this host knows.
+/// The newest version of the index format that this host supports.
 const VERSION: u32 = 1;
-/// As a power of two, the bytes that unpacking zstd may keep in memory: what level 22 needs.
+/// Maximum memory for unpacking zstd, as a power of two in bytes: the requirement of level 22.
 const ZSTD_WINDOW: u32 = 27;
 
-/// How the bytes of a plugin are compressed.
+/// The compression of a plugin's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
-    /// Not at all.
+    /// Not compressed.
     None,
-    /// As by `zstd`.
+    /// Compressed with `zstd`.
     Zstd,
-    /// As by `gzip`.
+    /// Compressed with `gzip`.
     Gzip,
 }
 
-/// Why packed bytes are no plugin. The messages are for people.
+/// Why packed bytes are not a plugin. The messages are for users.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PackError {
-    /// Over the limit when it is unpacked; it is not unpacked further than that.
-    #[error("unpacked it has over {} MiB, which is the limit", .0 / MIB)]
+    /// The unpacked plugin exceeds the limit; unpacking stops there.
+    #[error("it has more than {} MiB when it is unpacked, which is the limit", .0 / MIB)]
     TooLarge(usize),
-    /// Not what its name says.
+    /// The bytes do not have the format of their file name.
     #[error("it cannot be unpacked as {}: {reason}; was it cut off?", form.name())]
     Unpack {
-        /// As what.
+        /// The expected format.
         form: Compression,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// The index is not one.
-    #[error("the index {INDEX_SUFFIX} cannot be read: {0}; make it with `operator-host pack`")]
+    /// The index is invalid.
+    #[error("the index {INDEX_SUFFIX} cannot be read: {0}; create it with `operator-host pack`")]
     Index(String),
-    /// All is there, and is not what the index says.
-    #[error("put together it is {found}, but the index says {expected}: pack the plugin again")]
+    /// All parts exist, but do not match the index.
+    #[error("the joined parts are {found}, but the index lists {expected}: pack the plugin again")]
     Digest {
-        /// What it is.
+        /// The digest of the parts.
         found: Digest,
-        /// What the index says.
+        /// The digest in the index.
         expected: Digest,
     },
 }
 
 impl Compression {
-    /// All of them.
+    /// All compressions.
     pub const ALL: [Self; 3] = [Self::None, Self::Zstd, Self::Gzip];
 
-    /// What is behind the plugin's name in the name of its file.
+    /// Returns the suffix of the file name, after the plugin's name.
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {
@@ -76,7 +77,7 @@ impl Compression {
         }
     }
 
-    /// By the suffix of a file's name.
+    /// Determines the compression from the suffix of a file name.
     #[must_use]
     pub fn of(file: &std::path::Path) -> Self {
         let suffix = file.extension().and_then(std::ffi::OsStr::to_str);
@@ -95,10 +96,10 @@ impl Compression {
         }
     }
 
-    /// Makes the bytes as small as this can.
+    /// Compresses the bytes at a high level.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error when there is not enough memory.
     pub fn pack(self, bytes: &[u8]) -> io::Result<Vec<u8>> {
         match self {
             Self::None => Ok(bytes.to_vec()),
@@ -110,10 +111,10 @@ impl Compression {
         }
     }
 
-    /// The bytes that were packed: at most `limit` of them.
+    /// Unpacks at most `limit` bytes.
     ///
     /// # Errors
-    /// When they are more, or not packed so.
+    /// Returns an error when the unpacked bytes exceed the limit, or when the bytes do not have this format.
     pub fn unpack(self, bytes: &[u8], limit: usize) -> Result<Vec<u8>, PackError> {
         let unpacked = match self {
             Self::None => Ok(bytes.get(..=limit).unwrap_or(bytes).to_vec()),
@@ -134,7 +135,7 @@ impl Compression {
     }
 }
 
-/// Reads one byte more than the limit at most.
+/// Reads at most one byte more than the limit.
 fn read(reader: impl Read, limit: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
@@ -142,39 +143,39 @@ fn read(reader: impl Read, limit: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What the file `echo.wasm.pack` says, as JSON.
+/// The contents of the file `echo.wasm.pack`, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Index {
-    /// Of this form: 1.
+    /// The version of this format: 1.
     pub version: u32,
-    /// Of the plugin, unpacked.
+    /// The digest of the unpacked plugin.
     pub sha256: Digest,
-    /// Bytes of the plugin, unpacked.
+    /// The size of the unpacked plugin in bytes.
     pub size: usize,
-    /// How the parts, joined, are compressed.
+    /// The compression of the joined parts.
     pub compression: Compression,
-    /// In their order.
+    /// The parts in order.
     pub parts: Vec<Part>,
 }
 
-/// One part of a plugin: a file beside the index.
+/// One part of a plugin: a file in the same folder as the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Part {
-    /// Its name.
+    /// The file name.
     pub file: String,
-    /// Of its bytes.
+    /// The digest of the file.
     pub sha256: Digest,
-    /// Its bytes.
+    /// The size of the file in bytes.
     pub size: usize,
 }
 
 impl Index {
-    /// Splits a plugin into parts of at most `part` bytes; `name` is the plugin's file.
+    /// Splits a plugin into parts of at most `part` bytes; `name` is the plugin's file name.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error when there is not enough memory.
     pub fn split(
         name: &str,
         bytes: &[u8],
@@ -198,22 +199,23 @@ impl Index {
         Ok((index, contents))
     }
 
-    /// Reads the index of the plugin `name`, which may have `limit` bytes. It can name files beside it only.
+    /// Parses the index of the plugin `name`, whose unpacked size is limited to `limit` bytes. It can only
+    /// name files in its own folder.
     ///
     /// # Errors
-    /// When it is not one, or of a plugin that is too large.
+    /// Returns an error when the index is invalid, or when its plugin is too large.
     pub fn read(name: &str, text: &[u8], limit: usize) -> Result<Self, PackError> {
         let wrong = |what: String| PackError::Index(what);
         let index: Self = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
         if index.version != VERSION {
             return Err(wrong(format!(
-                "it is of version {}, and this host knows {VERSION}",
+                "its version is {}; this host supports version {VERSION}",
                 index.version
             )));
         }
         if index.parts.is_empty() || index.parts.len() > MAX_PARTS {
             return Err(wrong(format!(
-                "it has {} parts; 1 to {MAX_PARTS} are possible",
+                "it has {} parts; it must have 1 to {MAX_PARTS}",
                 index.parts.len()
             )));
         }
@@ -242,10 +244,10 @@ impl Index {
         Ok(index)
     }
 
-    /// The plugin, of its parts joined; each must have been checked against its own digest.
+    /// Returns the plugin from its joined parts; each part must have been checked against its own digest.
     ///
     /// # Errors
-    /// When they do not make what the index says.
+    /// Returns an error when the parts do not match the index.
     pub fn join(&self, joined: &[u8]) -> Result<Vec<u8>, PackError> {
         let bytes = self.compression.unpack(joined, self.size)?;
         let found = Digest::of(&bytes);
@@ -265,7 +267,7 @@ pub(crate) mod tests {
 
     const NAME: &str = "p.wasm";
 
-    /// What does not compress.
+    /// Returns bytes that cannot be compressed.
     pub(crate) fn noise(len: usize) -> Vec<u8> {
         let mut state = 1_u64;
         let mut next = || {

@@ -1,24 +1,24 @@
-//! What stands between a candidate that is loaded and its being live.
+//! The interface between a plugin's slot and the check of a loaded candidate before it becomes live.
 //!
-//! This module knows no objects: who proves is [`crate::rollout`], and the [`super::registry::Slot`] does
-//! as it is told.
+//! This module does not know any objects. [`crate::rollout`] runs the proof, and the
+//! [`super::registry::Slot`] follows its verdict.
 
 use tokio::sync::watch;
 
 use super::{Digest, Plugin};
 
-/// The beginning of a digest, as people give it.
+/// The beginning of a digest, as users specify it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix(String);
 
-/// Fewer digits could mean two versions.
+/// Fewer digits could match two versions.
 const MIN_DIGITS: usize = 8;
 
 impl Prefix {
-    /// Reads `sha256:` and hexadecimal digits, or the digits alone.
+    /// Parses hexadecimal digits, optionally prefixed with `sha256:`.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// Returns the problem as a message for users.
     pub fn parse(text: &str) -> Result<Self, String> {
         let digits = text.trim().trim_start_matches("sha256:").to_ascii_lowercase();
         if (MIN_DIGITS..=64).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -29,7 +29,7 @@ impl Prefix {
         ))
     }
 
-    /// Whether a digest begins so.
+    /// Whether a digest begins with this prefix.
     #[must_use]
     pub fn matches(&self, digest: &Digest) -> bool {
         digest
@@ -45,12 +45,12 @@ impl std::fmt::Display for Prefix {
     }
 }
 
-/// What the people who run the cluster want of one controller's plugin.
+/// The cluster operators' orders for one controller's plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// These versions take over whatever a proof shows.
+    /// These versions become live whatever a proof shows.
     pub promote: Vec<Prefix>,
-    /// No other version than this may be live.
+    /// Only this version may be live.
     pub pin: Option<Prefix>,
 }
 
@@ -60,48 +60,50 @@ impl Orders {
     }
 }
 
-/// Why a candidate does not take over.
+/// Why a candidate does not become live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldBack {
-    /// CamelCase, for machines.
+    /// Machine-readable reason in CamelCase.
     pub reason: &'static str,
-    /// What would happen, to what, and what to do next: for who runs the host, since it names objects of anybody.
+    /// What would happen, to which object, and what to do next. For the host's operators only, because it can
+    /// name objects of all users.
     pub message: String,
-    /// Which version it is and what to do next, without a word about any object.
+    /// The version and what to do next, without any object names.
     pub advice: String,
-    /// The first differences between the two versions' answers; bounded, possibly empty. Of anybody's objects, too.
+    /// The first differences between the two versions' answers; bounded, possibly empty. They can contain
+    /// objects of all users.
     pub diff: String,
-    /// The first objects on which it was seen.
+    /// The first affected objects.
     pub objects: Vec<Blamed>,
 }
 
-/// One object because of which a candidate is held back.
+/// One object that is a reason to hold a candidate back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blamed {
     /// `namespace/name` or `name`.
     pub object: String,
-    /// What the candidate does to it.
+    /// What the candidate would do to it.
     pub message: String,
-    /// What differs between the two versions' answers about it; bounded, possibly empty.
+    /// The differences between the two versions' answers about it; bounded, possibly empty.
     pub diff: String,
 }
 
-/// What came of a proof.
+/// The result of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The candidate may take over.
+    /// The candidate may become live.
     Proved {
-        /// What it was tried on, and what came of it.
+        /// What it was tested on, and the result.
         on: String,
         /// The first differences between the two versions' answers; bounded, often empty.
         diff: String,
     },
-    /// It may not.
+    /// The candidate must not become live.
     HeldBack(Box<HeldBack>),
 }
 
 impl Verdict {
-    /// Nothing was compared.
+    /// Returns the verdict for a candidate that needs no comparison.
     #[must_use]
     pub fn unneeded(why: &str) -> Self {
         Self::Proved {
@@ -111,17 +113,17 @@ impl Verdict {
     }
 }
 
-/// Proves candidates of one controller.
+/// Proves the candidates of one controller.
 #[async_trait::async_trait]
 pub trait Proof: Send + Sync {
-    /// What people want; `None` until that is known.
+    /// Returns the current orders; `None` until they are known.
     fn orders(&self) -> watch::Receiver<Option<Orders>>;
 
-    /// Compares a candidate with the live version. Waits until there is something to compare them on. Dropping the
-    /// future ends the proof.
+    /// Compares a candidate with the live version. Waits until there are objects to compare them on. Dropping
+    /// the future ends the proof.
     async fn prove(&self, live: &Plugin, candidate: &Plugin) -> Verdict;
 
-    /// Says it to whom it concerns; `None`: nothing is held back any more.
+    /// Reports a held-back candidate to its users; `None`: no candidate is held back any more.
     fn announce(&self, held: Option<&HeldBack>);
 }
 

@@ -1,4 +1,5 @@
-//! Which version of a plugin is live. A pass takes one and keeps it to its end, whatever is reloaded meanwhile.
+//! Selects which version of a plugin is live. A reconcile uses one version until its end, whatever is
+//! reloaded meanwhile.
 
 mod because;
 mod held;
@@ -23,18 +24,18 @@ use super::{Digest, Limits, Made, Plugin, Prefix, Runtime};
 use crate::metrics::ControllerMetrics;
 use crate::trace::Tracer;
 
-/// What a controller calls.
+/// The plugin that a controller calls.
 #[derive(Clone)]
 pub enum Live {
     /// The plugin is not loaded yet.
     Loading,
-    /// This version answers.
+    /// This version is called.
     Plugin(Plugin),
-    /// There is no version that could answer; the text says why and what to do.
+    /// No version can be called; the text contains the reason and what to do.
     Failed(Arc<str>),
 }
 
-/// What a plugin must be to be a controller's.
+/// The requirements for a controller's plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// The controller's name.
@@ -45,25 +46,25 @@ pub struct Expected {
     pub file: PathBuf,
     /// The caps on the file and on each call.
     pub limits: Limits,
-    /// Whose plugins are taken.
+    /// Whose plugins are accepted.
     pub trust: Trust,
 }
 
 /// The contents of a file that could become the live version.
 #[derive(Clone)]
 pub struct Candidate {
-    /// The file's contents.
+    /// The contents of the file.
     pub bytes: Bytes,
-    /// Their digest.
+    /// The digest of the contents.
     pub digest: Digest,
-    /// The signature that came with them.
+    /// The signature that was in the same folder.
     pub signature: Option<Bytes>,
-    /// When it was noticed that there is something new.
+    /// When the change was noticed.
     pub noticed: Instant,
 }
 
 impl Candidate {
-    /// What is kept of it.
+    /// Returns the data to keep on disk.
     fn kept(&self) -> Kept {
         Kept {
             bytes: self.bytes.clone(),
@@ -72,8 +73,8 @@ impl Candidate {
     }
 }
 
-/// The place of one controller's plugin. Only what is loaded, is the controller's and is proved gets in, and nothing
-/// takes out what is live but the next version. Clones share it.
+/// The slot of one controller's plugin. Only a version that is loaded, belongs to the controller and is
+/// proved becomes live, and only the next version replaces it. Clones share the slot.
 #[derive(Clone)]
 pub struct Slot {
     runtime: Runtime,
@@ -89,7 +90,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// An empty place, and what the controller reads of it.
+    /// Creates an empty slot, and the receiver that the controller reads.
     #[must_use]
     pub fn new(
         runtime: Runtime,
@@ -117,7 +118,7 @@ impl Slot {
         (slot, receiver)
     }
 
-    /// The same place under other expectations: what is live in it stays until something else meets them.
+    /// Returns the same slot with other requirements: the live version stays until another one meets them.
     #[must_use]
     pub fn expecting(&self, expected: Expected) -> Self {
         let file = expected.file.display().to_string();
@@ -128,13 +129,13 @@ impl Slot {
         }
     }
 
-    /// The same, with a span for each reload.
+    /// Returns the same slot with a span for each reload.
     #[must_use]
     pub fn traced(self, tracer: Tracer) -> Self {
         Self { tracer, ..self }
     }
 
-    /// The same; a version takes over when it is proved.
+    /// Returns the same slot; a version becomes live when it is proved.
     #[must_use]
     pub fn proved(self, proof: Arc<dyn Proof>) -> Self {
         Self {
@@ -143,7 +144,7 @@ impl Slot {
         }
     }
 
-    /// The same; the last versions are kept.
+    /// Returns the same slot; the last versions are kept on disk.
     #[must_use]
     pub fn keeping(self, versions: Versions) -> Self {
         self.report.send_modify(|report| report.kept = versions.list());
@@ -153,30 +154,30 @@ impl Slot {
         }
     }
 
-    /// What is expected of its plugin.
+    /// Returns the requirements for its plugin.
     #[must_use]
     pub fn expected(&self) -> &Expected {
         &self.expected
     }
 
-    /// What is wrong with the file while an earlier version of it is live.
+    /// Returns the problem with the file while an earlier version is live.
     #[must_use]
     pub fn trouble(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.trouble.subscribe()
     }
 
-    /// What there is to say of it.
+    /// Returns the report about the plugin.
     #[must_use]
     pub fn report(&self) -> watch::Receiver<PluginReport> {
         self.report.subscribe()
     }
 
-    /// What people want of it; `None` when nobody can want anything.
+    /// Returns the orders; `None` when there is no proof, and so no source of orders.
     pub(super) fn orders(&self) -> Option<watch::Receiver<Option<Orders>>> {
         self.proof.as_ref().map(|proof| proof.orders())
     }
 
-    /// Makes the last good version live, when it was kept.
+    /// Makes the last good version live, if it was kept.
     pub async fn restore(&self) {
         let last = self
             .versions
@@ -191,16 +192,16 @@ impl Slot {
         }
     }
 
-    /// Loads a candidate and makes it live when it is proved. One that cannot be loaded or is not this controller's
-    /// changes nothing.
+    /// Loads a candidate and makes it live when it is proved. A candidate that cannot be loaded, or is not
+    /// this controller's, changes nothing.
     pub async fn offer(&self, candidate: Candidate) {
         self.settle(Some(&candidate)).await;
     }
 
-    /// Makes live what should be, of the file's contents, the versions kept and the one that is live. Says when to look
-    /// again though nothing changes. Can be dropped at any time.
+    /// Selects the live version from the file's contents, the kept versions and the current live version.
+    /// Returns when to check again even if nothing changes. The future can be dropped at any time.
     pub async fn settle(&self, candidate: Option<&Candidate>) -> Option<Duration> {
-        // Loaded first, since that takes the longest and needs nobody's word.
+        // Loaded first, because that takes the longest and needs no orders.
         let loaded = match candidate {
             Some(candidate) if !self.is_live(candidate) => match self.loaded(candidate).await {
                 Ok(plugin) => Some(plugin),
@@ -221,7 +222,7 @@ impl Slot {
         if let Some(pin) = &orders.pin
             && !loaded.as_ref().is_some_and(|plugin| pin.matches(plugin.digest()))
         {
-            // What the file holds was the live version, and is none any more.
+            // The file contains the previous live version, which is no longer live.
             return self.follow(pin, loaded).await.then_some(Duration::ZERO);
         }
         let Some(plugin) = loaded else {
@@ -230,7 +231,7 @@ impl Slot {
             }
             return None;
         };
-        // It is there when something is loaded.
+        // There is a candidate whenever something is loaded.
         let candidate = candidate?;
         let is_pinned = orders.pin.is_some();
         if let Some(live) = self.live_version().filter(|_| !is_pinned)
@@ -260,7 +261,7 @@ impl Slot {
         None
     }
 
-    /// Says what is wrong with the file. What is live stays.
+    /// Reports a problem with the file. The live version stays.
     pub fn fail(&self, reason: &str, digest: Option<Digest>) {
         let Expected { controller, file, .. } = &self.expected;
         let name = file.file_name().map_or_else(|| file.clone(), PathBuf::from);
@@ -272,7 +273,7 @@ impl Slot {
         self.metrics.reloaded("refused");
         match self.digest() {
             Some(live) => {
-                warn!(controller, file = %file.display(), digest, %live, "{message}; the version before stays live");
+                warn!(controller, file = %file.display(), digest, %live, "{message}; the previous version stays live");
                 self.trouble.send_replace(Some(message.into()));
             }
             None => {
@@ -282,7 +283,8 @@ impl Slot {
         }
     }
 
-    /// Goes back to the version that is pinned, or says that it is not there. Whether another version is live now.
+    /// Returns to the pinned version, or reports that it is missing. Returns whether the live version
+    /// changed.
     async fn follow(&self, pin: &Prefix, loaded: Option<Plugin>) -> bool {
         let live = self.live_version();
         if let Some(plugin) = &loaded {
@@ -304,8 +306,8 @@ impl Slot {
             None => {
                 let Expected { controller, .. } = &self.expected;
                 let message = format!(
-                    "the version {pin} is pinned, and it is neither in the plugin's file nor among the versions kept: put \
-                     it into the file, or take the pin away"
+                    "the version {pin} is pinned, and it is neither in the plugin's file nor among the kept versions: put \
+                     it into the file, or remove the pin"
                 );
                 match self.digest() {
                     Some(live) => warn!(controller, %live, "{message}; the live version stays"),
@@ -376,7 +378,7 @@ impl Slot {
             Ok((result, list)) => {
                 if let Err(error) = result {
                     warn!(controller = self.expected.controller, %error,
-                        "cannot keep this version of the plugin: after a restart it is not the last good one");
+                        "cannot keep this version of the plugin: a restart will not restore it");
                 }
                 self.report.send_modify(|report| report.kept = list);
             }
@@ -388,7 +390,7 @@ impl Slot {
         warn!(
             controller = self.expected.controller,
             digest = kept.digest,
-            "a version that was kept is lost: {reason}"
+            "a kept version of the plugin cannot be restored: {reason}"
         );
     }
 
@@ -402,7 +404,7 @@ impl Slot {
         }
     }
 
-    /// Whether a file's contents answer already, and all is as it is expected now.
+    /// Whether the file's contents are already live and the requirements are unchanged.
     fn is_live(&self, candidate: &Candidate) -> bool {
         self.live_version().is_some_and(|live| {
             *live.digest() == candidate.digest
@@ -411,7 +413,7 @@ impl Slot {
         })
     }
 
-    /// The live version's.
+    /// Returns the digest of the live version.
     fn digest(&self) -> Option<Digest> {
         self.live_version().map(|plugin| *plugin.digest())
     }

@@ -1,10 +1,11 @@
-//! Keeps every controller's plugin what its file holds.
+//! Reloads each controller's plugin when its file changes.
 //!
-//! A thread watches the files' folders. Whatever the operating system says of a folder is only a hint to look at
-//! the files in it: ConfigMap mounts, editors and copies change files in different ways, and some volumes say
-//! nothing at all, so it also looks from time to time without a hint. What counts is the digest of a file that has
-//! come to rest. New contents go to a task a controller, so that a plugin that takes long to compile holds up no
-//! other. The configuration's file is looked after in the same way.
+//! A thread watches the files' folders. A notification of the operating system about a folder is only a hint
+//! to look at its files: ConfigMap mounts, editors and copies change files in different ways, and some
+//! volumes send no notifications, so the thread also looks periodically without a hint. The decision is based
+//! on the digest of a file that has settled. New contents are sent to one task per controller, so that a
+//! plugin that takes long to compile does not block the others. The configuration file is watched in the same
+//! way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,33 +27,33 @@ use super::proof::Orders;
 use super::registry::{Candidate, Slot};
 use super::source::{Look, Source};
 
-/// After a hint, wait until there was none for so long…
+/// After a hint, wait until there was none for this time…
 const QUIET: Duration = Duration::from_millis(50);
 /// … but not longer than this.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How often to look without a hint.
 const POLL: Duration = Duration::from_secs(1);
 
-/// The thread that looks after files. It ends when this is dropped.
+/// The thread that watches files. It ends when this is dropped.
 pub struct Files {
     messages: mpsc::Sender<Message>,
     next: AtomicU64,
 }
 
-/// A file that is looked after until this is dropped.
+/// Watches a file until this is dropped.
 pub struct Watched {
     messages: mpsc::Sender<Message>,
     number: u64,
 }
 
-/// A slot that is kept filled until this is dropped.
+/// Keeps a slot filled until this is dropped.
 pub struct Filled {
     _watched: Watched,
-    /// At once, so that what is still being loaded comes to nothing.
+    /// Stops the task at once, so that a plugin that is being loaded is discarded.
     _stop: DropGuard,
 }
 
-/// Hears of each look that showed something, and when the hint for it came.
+/// Called with each look that found something, and with the time of its hint.
 type Told = Box<dyn FnMut(Look, Instant) + Send>;
 
 enum Message {
@@ -63,10 +64,10 @@ enum Message {
 }
 
 impl Files {
-    /// Nothing is looked after yet.
+    /// Starts the thread without any files.
     ///
     /// # Errors
-    /// When there can be no thread for it.
+    /// Returns an error when the thread cannot be started.
     pub fn start() -> io::Result<Self> {
         Self::with(true)
     }
@@ -87,7 +88,7 @@ impl Files {
         })
     }
 
-    /// Keeps the slot filled from its file, until what it returns is dropped.
+    /// Keeps the slot filled from its file until the returned value is dropped.
     #[must_use]
     pub fn fill(&self, slot: Arc<Slot>) -> Filled {
         let expected = slot.expected();
@@ -105,7 +106,7 @@ impl Files {
                 }));
             }
             Look::Trouble(reason) => {
-                // What is not there any more must not take over later, when its objects have changed.
+                // The last candidate must not become live later, when its objects have changed.
                 candidates.send_replace(None);
                 slot.fail(&reason, None);
             }
@@ -117,10 +118,10 @@ impl Files {
         }
     }
 
-    /// Looks after one file.
+    /// Watches one file.
     pub(crate) fn watch(&self, source: Source, told: impl FnMut(Look, Instant) + Send + 'static) -> Watched {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        // The thread ends after this only.
+        // The send fails only after the thread has ended.
         let _ = self
             .messages
             .send(Message::Watch(number, Box::new((source, Box::new(told)))));
@@ -139,12 +140,12 @@ impl Drop for Files {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // It fails when the thread has ended, and the file with it.
+        // The send fails when the thread has ended, and it dropped the file.
         let _ = self.messages.send(Message::Leave(self.number));
     }
 }
 
-/// Settles one controller's slot whenever its file or what people want of it has changed, always on the newest.
+/// Settles one controller's slot, with the newest state, whenever its file or its orders change.
 async fn fill(slot: Arc<Slot>, mut candidates: watch::Receiver<Option<Candidate>>, stop: CancellationToken) {
     let mut orders = slot.orders();
     tokio::select! {
@@ -159,7 +160,7 @@ async fn fill(slot: Arc<Slot>, mut candidates: watch::Receiver<Option<Candidate>
         let again = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            // Whatever it would have been, it is outdated.
+            // The running decision is outdated.
             Ok(()) = candidates.changed() => continue,
             () = reconsidered(&mut orders) => continue,
             again = slot.settle(candidate.as_ref()) => again,
@@ -179,7 +180,7 @@ async fn fill(slot: Arc<Slot>, mut candidates: watch::Receiver<Option<Candidate>
     }
 }
 
-/// People want something else than before. That it becomes known what they want is no change: who settles waits for it.
+/// Waits until the orders change. The first orders do not count as a change, because `settle` waits for them.
 async fn reconsidered(orders: &mut Option<watch::Receiver<Option<Orders>>>) {
     let Some(orders) = orders else {
         return std::future::pending().await;
@@ -195,7 +196,7 @@ async fn reconsidered(orders: &mut Option<watch::Receiver<Option<Orders>>>) {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Scanner {
     receiver: mpsc::Receiver<Message>,
     folders: Folders,
@@ -206,7 +207,7 @@ impl Scanner {
     fn run(mut self) {
         let mut noticed = Instant::now();
         loop {
-            // First watched, then looked at: what changes in between makes a hint.
+            // The folder is watched before it is looked at: a change in between creates a hint.
             self.folders
                 .follow(self.files.values().map(|(source, _)| source.folder()));
             let mut wait = POLL;
@@ -237,7 +238,7 @@ impl Scanner {
         }
     }
 
-    /// Lets a burst of hints pass; whether to go on.
+    /// Waits until a burst of hints ends; returns whether to continue.
     fn until_quiet(&mut self) -> bool {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -254,7 +255,7 @@ impl Scanner {
         }
     }
 
-    /// Does what a message says; whether to go on.
+    /// Handles a message; returns whether to continue.
     fn take(&mut self, message: Message) -> bool {
         match message {
             Message::Hint => {}
@@ -270,10 +271,10 @@ impl Scanner {
     }
 }
 
-/// A folder that is at a path now: its device and inode.
+/// The identity of the folder at a path: its device and inode.
 type Identity = (u64, u64);
 
-/// The folders that the files are in, watched for as long as they are there.
+/// The folders of the files, watched while they exist.
 struct Folders {
     watcher: Option<RecommendedWatcher>,
     watched: BTreeMap<PathBuf, Option<Identity>>,
@@ -284,13 +285,13 @@ impl Folders {
         let watcher = hints.and_then(|sender| {
             let hint = move |event: notify::Result<notify::Event>| {
                 if event.as_ref().map_or(true, is_change) {
-                    // After its end the scanner needs no hints.
+                    // After the scanner has ended, it needs no hints.
                     let _ = sender.send(Message::Hint);
                 }
             };
             notify::recommended_watcher(hint)
                 .inspect_err(|error| {
-                    warn!(%error, "no notifications of changed files: they are looked at every {POLL:?}");
+                    warn!(%error, "no notifications of changed files: the host checks them every {POLL:?}");
                 })
                 .ok()
         });
@@ -300,7 +301,7 @@ impl Folders {
         }
     }
 
-    /// Watches what is now at the paths; a folder may have been replaced, or may have come.
+    /// Watches the current folders at the paths; a folder may have been replaced or created.
     fn follow<'a>(&mut self, wanted: impl Iterator<Item = &'a Path>) {
         let Some(watcher) = &mut self.watcher else {
             return;
@@ -324,14 +325,14 @@ impl Folders {
                 continue;
             }
             if watched.take().is_some() {
-                // It fails when the folder has gone and its watch with it.
+                // Fails when the folder was deleted together with its watch.
                 let _ = watcher.unwatch(path);
             }
             if now.is_some()
                 && let Err(error) = watcher.watch(path, RecursiveMode::NonRecursive)
             {
                 warn!(folder = %path.display(), %error,
-                    "no notifications of changed files in this folder: it is looked at every {POLL:?}");
+                    "no notifications of changed files in this folder: the host checks it every {POLL:?}");
             } else {
                 debug!(folder = %path.display(), there = now.is_some(), "watching a folder");
             }
@@ -344,7 +345,7 @@ fn identity(path: &Path) -> Option<Identity> {
     fs::metadata(path).ok().map(|folder| (folder.dev(), folder.ino()))
 }
 
-/// Our own reading is no change, and would be a hint without end.
+/// Whether an event is a change. Our own reads are not: they would create hints endlessly.
 fn is_change(event: &notify::Event) -> bool {
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,

@@ -1,11 +1,11 @@
-//! What is said of one controller's plugin at `/plugins` and by `operator-host plugins`.
+//! The report about one controller's plugin at `/plugins` and in `operator-host plugins`.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Digest, Plugin};
 
-/// One controller's plugin: what is live, what is not, and what could be again.
+/// One controller's plugin: the live version, the candidate, and the versions that can be live again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginReport {
@@ -13,21 +13,21 @@ pub struct PluginReport {
     pub controller: String,
     /// The plugin's file.
     pub file: String,
-    /// The version that answers; absent while there is none.
+    /// The live version; absent while there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<LiveVersion>,
-    /// The version in the file, when that is another.
+    /// The version in the file, if it is not the live one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<CandidateVersion>,
-    /// What may be live and nothing else, as it was ordered.
+    /// The only version that may be live, as specified in the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<String>,
-    /// Versions that were live and can be again, the last first; the live one among them.
+    /// Versions that were live and can be live again, the last first; includes the live one.
     #[serde(default)]
     pub kept: Vec<KeptVersion>,
 }
 
-/// The version that answers.
+/// The live version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LiveVersion {
@@ -37,11 +37,11 @@ pub struct LiveVersion {
     pub name: String,
     /// The plugin's own version.
     pub version: String,
-    /// When it took over.
+    /// When it became live.
     pub since: Timestamp,
-    /// How it came to be live, for people.
+    /// Why it became live, for users.
     pub because: String,
-    /// The first differences to the answers of the version before it.
+    /// The first differences to the answers of the previous version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub diff: String,
 }
@@ -53,25 +53,25 @@ pub struct CandidateVersion {
     /// The digest of its file; absent when the file cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// The plugin's own version, when it could be asked.
+    /// The plugin's own version, if the file could be loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// What is the matter with it.
+    /// The state of the version.
     pub state: CandidateState,
-    /// Of one that is held back, in CamelCase.
+    /// The reason for holding it back, in CamelCase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The same for people.
+    /// A message for users.
     pub message: String,
     /// The first differences to the live version's answers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub diff: String,
-    /// Since when it is so.
+    /// Since when it has this state.
     pub since: Timestamp,
 }
 
 impl CandidateVersion {
-    /// A version that could be loaded, from now on.
+    /// Creates the report of a version that could be loaded, starting now.
     pub(super) fn of(plugin: &Plugin, state: CandidateState, message: &str) -> Self {
         Self {
             digest: Some(plugin.digest().to_string()),
@@ -84,7 +84,7 @@ impl CandidateVersion {
         }
     }
 
-    /// A file that could not, from now on.
+    /// Creates the report of a file that could not be loaded, starting now.
     pub(super) fn refused(digest: Option<&Digest>, message: &str) -> Self {
         Self {
             digest: digest.map(ToString::to_string),
@@ -98,22 +98,22 @@ impl CandidateVersion {
     }
 }
 
-/// What is the matter with a version that is not live.
+/// The state of a version that is not live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CandidateState {
     /// It is being compared with the live one.
     Proving,
-    /// It would do worse than the live one.
+    /// It would have worse results than the live one.
     HeldBack,
     /// Another version is pinned.
     PutAside,
-    /// It is no plugin of this controller.
+    /// It is not a plugin of this controller.
     Refused,
 }
 
 impl CandidateState {
-    /// In words.
+    /// Returns the state in words.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -138,7 +138,7 @@ pub struct KeptVersion {
 }
 
 impl KeptVersion {
-    /// For a version that becomes live now.
+    /// Creates the entry for a version that becomes live now.
     #[must_use]
     pub fn of(plugin: &Plugin) -> Self {
         Self {

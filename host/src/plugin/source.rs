@@ -1,7 +1,7 @@
-//! One file: whether there is something new in it, and whether it is all there yet.
+//! Watches one file: whether its contents are new, and whether they are complete.
 //!
-//! A plugin's file may be packed: compressed, or in parts that several ConfigMaps bring, which do not change at the same
-//! time. So what does not fit together is at first only not all there yet.
+//! A plugin's file may be packed: compressed, or split into parts from several ConfigMaps, which do not
+//! change at the same time. So files that do not match are first treated as incomplete.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
@@ -17,35 +17,34 @@ use super::statement::SIGNATURE_LIMIT;
 use super::{Digest, LoadError};
 use crate::files::{self, Folder};
 
-/// A file that was written to in this time may still be growing, and one that is missing may be about to be
-/// replaced.
+/// A file written within this time may still be growing, and one that is missing may be about to be replaced.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);
-/// What does not fit together may be about to: parts come with several ConfigMaps.
+/// How long files that do not match may stay so, because parts arrive with several ConfigMaps.
 const PARTS_PATIENCE: Duration = Duration::from_secs(10);
-/// Whoever writes a file anew empties it first, and may take a while until the first bytes come.
+/// A program that rewrites a file truncates it first, and may take a while before it writes the first bytes.
 const EMPTY_PATIENCE: Duration = Duration::from_secs(2);
 /// How often to look meanwhile.
 const GLANCE: Duration = Duration::from_millis(500);
 
-/// What a look at the file showed.
+/// The result of looking at the file.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Look {
-    /// Nothing new.
+    /// No change.
     Same,
-    /// Something is going on: look again after this time.
+    /// The file is changing: look again after this time.
     Unsettled(Duration),
-    /// New contents, or the same as ever after trouble.
+    /// New contents, or the known contents after trouble.
     New(Content),
-    /// It cannot be read; said once for each reason. The text says why and what to do.
+    /// The file cannot be read; returned once per reason. The text contains the reason and what to do.
     Trouble(String),
 }
 
-/// What is in a file, unpacked.
+/// The unpacked contents of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Content {
     pub(crate) bytes: Bytes,
     pub(crate) digest: Digest,
-    /// What is in the file beside it that has a signature's name.
+    /// The contents of the signature file in the same folder.
     pub(crate) signature: Option<Bytes>,
 }
 
@@ -54,7 +53,7 @@ pub(crate) struct Content {
 enum SourceError {
     #[error("the file is not there: put it into {}", .0.display())]
     Missing(PathBuf),
-    #[error("the file {} is a link to outside of its folder {}, or an absolute one: put the file itself there", name(.0), .1.display())]
+    #[error("the file {} is a link that leads out of its folder {}, or an absolute link: put the file itself there", name(.0), .1.display())]
     Outside(PathBuf, PathBuf),
     #[error("{} is not a file", name(.0))]
     NotFile(PathBuf),
@@ -68,7 +67,7 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().display().to_string()
 }
 
-/// What changes when a file changes.
+/// The attributes that change when a file changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -90,13 +89,13 @@ impl Stamp {
     }
 }
 
-/// A file that is there.
+/// A file that exists.
 struct Found {
     stamp: Stamp,
     modified: Option<SystemTime>,
 }
 
-/// The files that make one, and what is found of each; none: it is missing.
+/// The files that make up a plugin, and what was found of each; `None`: it is missing.
 #[derive(Default)]
 struct Survey {
     files: Vec<(PathBuf, Option<Found>)>,
@@ -104,17 +103,17 @@ struct Survey {
     signature: Option<PathBuf>,
 }
 
-/// What the files are to each other.
+/// How the files form a plugin.
 #[derive(Default)]
 enum Form {
-    /// The first is the whole.
+    /// The first is the complete plugin.
     Whole(Compression),
-    /// The first is the index, the next ones are the parts.
+    /// The first is the index, the others are the parts.
     Parts(Index),
-    /// They do not make one.
+    /// They do not form a plugin.
     #[default]
     Nothing,
-    /// Why not.
+    /// They do not form a plugin, for this reason.
     Fault(Fault),
 }
 
@@ -128,18 +127,18 @@ impl Survey {
         self.files.iter().map(stamp).collect()
     }
 
-    /// When the last of them was written to.
+    /// When the last of them was written.
     fn modified(&self) -> Option<SystemTime> {
         let found = self.files.iter().filter_map(|(_, found)| found.as_ref());
         found.filter_map(|found| found.modified).max()
     }
 }
 
-/// Why the files do not make one, though each can be read.
+/// Why files that can be read do not form a plugin.
 #[derive(Clone, Debug)]
 struct Fault {
     text: String,
-    /// How long more may be on the way.
+    /// How long other files may still be arriving.
     patience: Duration,
 }
 
@@ -150,7 +149,7 @@ impl From<PackError> for Fault {
 }
 
 impl Fault {
-    /// Of what is all there.
+    /// Creates a fault of files that are complete.
     fn whole(text: String) -> Self {
         Self {
             text,
@@ -158,7 +157,7 @@ impl Fault {
         }
     }
 
-    /// Of what may be in parts.
+    /// Creates a fault of files that may be split into parts.
     fn parts(text: String) -> Self {
         Self {
             text,
@@ -168,32 +167,33 @@ impl Fault {
 
     fn empty(path: &Path) -> Self {
         Self {
-            text: format!("the file {} is empty: was it written to its end?", name(path)),
+            text: format!("the file {} is empty: was it written completely?", name(path)),
             patience: EMPTY_PATIENCE,
         }
     }
 }
 
-/// A plugin's file, or the configuration's, and what is known of it.
+/// The file of a plugin or of the configuration, and what is known about it.
 pub(crate) struct Source {
     path: PathBuf,
-    /// A plugin may be packed and signed, and must be inside of its folder.
+    /// Whether it is a plugin, which may be packed and signed, and must be inside its folder.
     plugin: bool,
-    /// Bytes that it may have, packed and unpacked.
+    /// Maximum size in bytes, packed and unpacked.
     limit: usize,
-    /// As the files were when their contents were last read.
+    /// The state of the files when their contents were last read.
     read: Option<Stamps>,
-    /// What was last given out: the contents, and the signature.
+    /// What was returned last: the contents, and the signature.
     given: Option<(Digest, Option<Bytes>)>,
-    /// As they were at the last look, and since when.
+    /// The state of the files at the last look, and since when.
     seen: Option<(Stamps, Instant)>,
-    /// What was wrong with them when they were read.
+    /// The problem found when they were read.
     fault: Option<(Stamps, Fault)>,
     trouble: Option<String>,
 }
 
 impl Source {
-    /// A plugin's file, in whatever form, inside of its folder and with at most `limit` bytes.
+    /// Creates the source of a plugin's file, in any packed form, inside its folder and with at most `limit`
+    /// bytes.
     pub(crate) fn new(path: PathBuf, limit: usize) -> Self {
         Self {
             path,
@@ -207,7 +207,7 @@ impl Source {
         }
     }
 
-    /// A file as it is, which may be a link to anywhere.
+    /// Creates the source of a file that is not packed, and that may be a link to anywhere.
     pub(crate) fn plain(path: PathBuf, limit: usize) -> Self {
         Self {
             plugin: false,
@@ -215,7 +215,7 @@ impl Source {
         }
     }
 
-    /// The folder that the file is in.
+    /// Returns the folder that contains the file.
     pub(super) fn folder(&self) -> &Path {
         match self.path.parent() {
             Some(folder) if folder != Path::new("") => folder,
@@ -231,7 +231,7 @@ impl Source {
                 look
             }
             Err(error) => {
-                // A change back to what was read before is a change as well.
+                // A change back to the contents that were read before is a change too.
                 self.read = None;
                 let reason = error.to_string();
                 if self.trouble.as_ref() == Some(&reason) {
@@ -259,7 +259,7 @@ impl Source {
             (None, Form::Nothing) => return Err(SourceError::Missing(self.folder().to_owned())),
             (None, ref form) => match self.contents(&survey.files, form, survey.signature.as_deref()) {
                 Err(error) => return Err(error),
-                // Written to while it was read, or other files by now.
+                // The file was written while it was read, or other files exist by now.
                 Ok(_) if self.survey()?.stamps() != stamps => return Ok(Look::Unsettled(SETTLE)),
                 Ok(content) => content,
             },
@@ -268,7 +268,8 @@ impl Source {
             Ok(content) => {
                 self.read = Some(stamps);
                 let given = Some((content.digest, content.signature.clone()));
-                // After trouble it is told again: whoever was told of that must hear that it is over.
+                // Returned again after trouble: a caller that was told of the trouble must learn that it has
+                // ended.
                 if std::mem::replace(&mut self.given, given.clone()) == given && self.trouble.is_none() {
                     return Ok(Look::Same);
                 }
@@ -286,9 +287,9 @@ impl Source {
         }
     }
 
-    /// What is there now.
+    /// Looks at the files that exist now.
     fn survey(&self) -> Result<Survey, SourceError> {
-        // A folder that is swapped meanwhile makes the file look missing for a moment.
+        // If the folder is swapped meanwhile, the file looks missing for a moment.
         let Some(folder) = found(Folder::open(self.folder()))? else {
             return Ok(Survey::default());
         };
@@ -296,13 +297,13 @@ impl Source {
         for (path, form) in self.forms() {
             if let Some(file) = self.find(&folder, &path)? {
                 survey.files.push((path, Some(file)));
-                // Of an index the form is known when it is read.
+                // The compression of an index is known only when it is read.
                 survey.form = form.map_or(Form::Nothing, Form::Whole);
             }
         }
         if survey.files.len() > 1 {
             let names: Vec<_> = survey.files.iter().map(|(path, _)| name(path)).collect();
-            let text = format!("there are {}: leave one of them", names.join(" and "));
+            let text = format!("there are {}: remove all except one", names.join(" and "));
             survey.form = Form::Fault(Fault::parts(text));
             return Ok(survey);
         }
@@ -329,7 +330,7 @@ impl Source {
         Ok(survey)
     }
 
-    /// The files that can be it, and what each would be; `None`: the index of a pack.
+    /// Returns the candidate files and their compression; `None`: the index of a pack.
     fn forms(&self) -> Vec<(PathBuf, Option<Compression>)> {
         if self.plugin {
             forms(&self.path).collect()
@@ -338,7 +339,7 @@ impl Source {
         }
     }
 
-    /// One file, when it is there and may be read.
+    /// Finds one file, if it exists and may be read.
     fn find(&self, folder: &Folder, path: &Path) -> Result<Option<Found>, SourceError> {
         let metadata = match self.plugin {
             true => folder.metadata(Path::new(&name(path))),
@@ -362,8 +363,8 @@ impl Source {
         }))
     }
 
-    /// All of a file, unless it has more than `limit` bytes or is not the one that was found: then what is found next is
-    /// another, too.
+    /// Reads a whole file. Returns `None` when it has more than `limit` bytes or is not the file that was
+    /// found; the next look then finds a different file too.
     fn read(&self, path: &Path, file: &Found, limit: usize) -> Result<Option<Vec<u8>>, SourceError> {
         if file.stamp.size > limit as u64 {
             return Ok(None);
@@ -393,7 +394,7 @@ impl Source {
             .map_err(Fault::from))
     }
 
-    /// Reads the files and puts them together.
+    /// Reads the files and joins them.
     fn contents(
         &self,
         files: &[(PathBuf, Option<Found>)],
@@ -457,13 +458,16 @@ impl Source {
         let mut joined = Vec::new();
         for (part, (path, file)) in index.parts.iter().zip(files) {
             let Some(file) = file else {
-                let text = format!("the part {} is not there: apply all of its ConfigMaps", part.file);
+                let text = format!(
+                    "the part {} is missing: apply all of the plugin's ConfigMaps",
+                    part.file
+                );
                 return Ok(Err(Fault::parts(text)));
             };
             let bytes = self.read(path, file, part.size)?;
             if bytes.as_deref().map(Digest::of) != Some(part.sha256) {
                 let text = format!(
-                    "the part {} is not the one that the index names: is one of its ConfigMaps older than another?",
+                    "the part {} is not the one in the index: is one of the plugin's ConfigMaps out of date?",
                     part.file
                 );
                 return Ok(Err(Fault::parts(text)));
@@ -473,9 +477,9 @@ impl Source {
         Ok(index.join(&joined).map_err(Fault::from))
     }
 
-    /// How long to wait until what is seen has been so for a while: by the files' own time, since a file that is
-    /// moved here was finished elsewhere, or by ours, since theirs may be another clock's. And for how long we have seen
-    /// it so.
+    /// Returns how long to wait until the current state has lasted long enough: by the files' own time,
+    /// because a file that was moved here was completed elsewhere, or by our clock, because theirs may be
+    /// another clock's. Also returns for how long we have seen this state.
     fn unsettled(&mut self, stamps: &Stamps, modified: Option<SystemTime>) -> (Duration, Duration) {
         let now = Instant::now();
         let since = match &self.seen {
@@ -491,7 +495,8 @@ impl Source {
     }
 }
 
-/// The files that can be the plugin of this name, and how each would be compressed; `None`: the index of a pack.
+/// Returns the files that can be the plugin with this name, and their compression; `None`: the index of a
+/// pack.
 fn forms(plugin: &Path) -> impl Iterator<Item = (PathBuf, Option<Compression>)> {
     let whole = Compression::ALL
         .into_iter()
@@ -499,16 +504,16 @@ fn forms(plugin: &Path) -> impl Iterator<Item = (PathBuf, Option<Compression>)> 
     whole.chain(std::iter::once((with_suffix(plugin, INDEX_SUFFIX), None)))
 }
 
-/// Whether there is a file that could be this plugin, in whatever form.
+/// Whether a file exists that could be this plugin, in any form.
 #[must_use]
 pub(crate) fn is_there(plugin: &Path) -> bool {
     forms(plugin).any(|(path, _)| path.is_file())
 }
 
-/// The plugin of this name, in whatever form it is there. Waits until it has come to rest.
+/// Reads the plugin with this name, in any form. Waits until it has settled.
 ///
 /// # Errors
-/// Why it cannot be read, and what to do.
+/// Returns why it cannot be read, and what to do.
 pub(crate) fn read_at_rest(plugin: &Path, limit: usize) -> Result<Content, String> {
     let mut source = Source::new(plugin.to_owned(), limit);
     loop {
@@ -516,7 +521,7 @@ pub(crate) fn read_at_rest(plugin: &Path, limit: usize) -> Result<Content, Strin
             Look::New(content) => return Ok(content),
             Look::Trouble(reason) => return Err(reason),
             Look::Unsettled(wait) => std::thread::sleep(wait),
-            // Not before one of the first two.
+            // Not returned before one of the first two.
             Look::Same => {}
         }
     }
@@ -528,7 +533,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// `None` for what is not there.
+/// Maps a missing file to `None`.
 fn found<T>(result: io::Result<T>) -> Result<Option<T>, SourceError> {
     match result {
         Ok(found) => Ok(Some(found)),

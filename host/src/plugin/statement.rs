@@ -1,9 +1,9 @@
-//! What is signed of a plugin: a statement of what it is, in an envelope with signatures.
+//! The signed statement about a plugin, in an envelope with signatures.
 //!
-//! The statement is an in-toto Statement v1, the envelope a DSSE envelope v1, so that other tools can make and read both.
-//! Sources: <https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md>,
-//! <https://github.com/secure-systems-lab/dsse/blob/master/envelope.md>. Fields that are not known here are ignored, as both
-//! documents ask.
+//! The statement is an in-toto Statement v1 and the envelope a DSSE envelope v1, so that other tools can
+//! create and read both. Sources: <https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md>,
+//! <https://github.com/secure-systems-lab/dsse/blob/master/envelope.md>. Unknown fields are ignored, as both
+//! documents require.
 
 use k8s_openapi::ByteString;
 use semver::Version;
@@ -14,64 +14,64 @@ use super::Digest;
 use super::contract::{Description, Kind};
 use super::keys::{PublicKey, SigningKey, base64};
 
-/// The type of what is in the envelope.
+/// The type of the envelope's payload.
 pub const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
 /// The type of a statement.
 pub const STATEMENT_TYPE: &str = "https://in-toto.io/Statement/v1";
-/// What the statement is about.
+/// The type of the statement's predicate.
 pub const PREDICATE_TYPE: &str = "https://operator-host.dev/plugin/v1";
-/// Bytes that a signature file may have.
+/// Maximum size of a signature file in bytes.
 pub const SIGNATURE_LIMIT: usize = 16 << 10;
-/// More signatures than this are not looked at: each costs a verification a key.
+/// Maximum number of signatures that are checked, because each costs one verification per key.
 const MAX_SIGNATURES: usize = 16;
 
-/// What a signature says about a plugin.
+/// What a signature states about a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
     /// The plugin's name.
     pub name: String,
-    /// Of its unpacked file.
+    /// The digest of its unpacked file.
     pub digest: Digest,
     /// The kind that it reconciles.
     pub parent: Kind,
     /// Its version.
     pub version: Version,
-    /// The version of the contract that it is made for.
+    /// The version of the contract that it is built for.
     pub contract: String,
 }
 
-/// Why a signature's file is not one. The messages are for people.
+/// Why a signature file is invalid. The messages are for users.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StatementError {
-    /// Over the limit.
+    /// The file exceeds the limit.
     #[error("it has over {SIGNATURE_LIMIT} bytes")]
     TooLarge,
-    /// Not the JSON of an envelope.
-    #[error("it is no DSSE envelope: {0}")]
+    /// The file is not the JSON of an envelope.
+    #[error("it is not a DSSE envelope: {0}")]
     Envelope(String),
-    /// Signed is something else.
+    /// The payload has another type.
     #[error("its payload is {0:?}, expected {PAYLOAD_TYPE}")]
     Payload(String),
-    /// Not the statement that is expected.
+    /// The statement is not the expected one.
     #[error("its statement cannot be used: {0}")]
     Statement(String),
 }
 
-/// The version of a plugin, when it can be compared with others.
+/// Parses the version of a plugin, so that it can be compared with others.
 ///
 /// # Errors
-/// When it is not a semantic version; the text says what is expected.
+/// Returns an error when it is not a semantic version; the text contains the expected form.
 pub fn version(text: &str) -> Result<Version, String> {
     Version::parse(text).map_err(|error| {
-        format!("{text:?} is no semantic version, such as `1.4.0` ({error}): signed versions are compared")
+        format!("{text:?} is not a semantic version, such as `1.4.0` ({error}): signed versions are compared")
     })
 }
 
 impl Statement {
-    /// Of a plugin that was loaded.
+    /// Creates the statement about a loaded plugin.
     ///
     /// # Errors
-    /// When its version is not semantic.
+    /// Returns an error when its version is not semantic.
     pub fn of(description: &Description, digest: Digest) -> Result<Self, String> {
         Ok(Self {
             name: description.name.clone(),
@@ -82,7 +82,7 @@ impl Statement {
         })
     }
 
-    /// The envelope with one signature, as the file `<plugin>.sig` holds it.
+    /// Returns the envelope with one signature: the contents of the file `<plugin>.sig`.
     #[must_use]
     pub fn sign(&self, key: &SigningKey) -> Vec<u8> {
         let payload = self.to_json().to_string().into_bytes();
@@ -132,7 +132,7 @@ impl Statement {
     }
 }
 
-/// A signature's file, of which nothing is verified.
+/// The contents of a signature file, not verified.
 #[derive(Debug)]
 pub struct Envelope {
     payload: Vec<u8>,
@@ -140,10 +140,10 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// Reads one.
+    /// Parses a signature file.
     ///
     /// # Errors
-    /// When it is not one, or for something else.
+    /// Returns an error when it is not a signature file, or has another payload type.
     pub fn parse(text: &[u8]) -> Result<Self, StatementError> {
         if text.len() > SIGNATURE_LIMIT {
             return Err(StatementError::TooLarge);
@@ -154,7 +154,7 @@ impl Envelope {
             return Err(StatementError::Payload(raw.payload_type));
         }
         let decoded = |text: &str, what: &str| {
-            base64(text).ok_or_else(|| StatementError::Envelope(format!("`{what}` is no base64")))
+            base64(text).ok_or_else(|| StatementError::Envelope(format!("`{what}` is not base64")))
         };
         let signatures = raw.signatures.iter().take(MAX_SIGNATURES);
         Ok(Self {
@@ -165,7 +165,7 @@ impl Envelope {
         })
     }
 
-    /// Whether one of the signatures is by this key.
+    /// Whether one of the signatures was created with this key.
     #[must_use]
     pub fn is_signed_by(&self, key: &PublicKey) -> bool {
         let signed = encoding(&self.payload);
@@ -174,16 +174,16 @@ impl Envelope {
             .any(|signature| key.verifies(&signed, signature))
     }
 
-    /// What is signed. Only to be believed when it is signed by a key that is trusted.
+    /// Returns the signed statement. It can be trusted only when it is signed with a trusted key.
     ///
     /// # Errors
-    /// When it is another kind of statement.
+    /// Returns an error when it is another type of statement.
     pub fn statement(&self) -> Result<Statement, StatementError> {
         Statement::parse(&self.payload).map_err(StatementError::Statement)
     }
 }
 
-/// What the signature is over: DSSE's pre-authentication encoding.
+/// Returns the bytes that are signed: DSSE's pre-authentication encoding.
 fn encoding(payload: &[u8]) -> Vec<u8> {
     let mut bytes = format!("DSSEv1 {} {PAYLOAD_TYPE} {} ", PAYLOAD_TYPE.len(), payload.len()).into_bytes();
     bytes.extend_from_slice(payload);
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(envelope.statement().unwrap(), statement());
     }
 
-    /// The example of the document: the type and the body with their lengths before them.
+    /// The example in the specification: the type and the body with their lengths before them.
     #[test]
     fn the_encoding_is_the_one_of_the_document() {
         assert_eq!(
@@ -295,7 +295,7 @@ mod tests {
         let mut envelope = signed();
         envelope["signatures"] = json!([]);
         assert!(!parse(&envelope).unwrap().is_signed_by(&key));
-        // One that is none beside one that is good, as when two people sign.
+        // One invalid signature beside a valid one, as when two people sign.
         let mut envelope = signed();
         envelope["signatures"]
             .as_array_mut()
@@ -315,15 +315,15 @@ mod tests {
             Envelope::parse(&[0; 64])
                 .unwrap_err()
                 .to_string()
-                .contains("no DSSE envelope")
+                .contains("not a DSSE envelope")
         );
         assert_eq!(
             Envelope::parse(&vec![b' '; SIGNATURE_LIMIT + 1]).unwrap_err(),
             StatementError::TooLarge
         );
         assert!(with(|e| e["payloadType"] = json!("text/plain")).contains("text/plain"));
-        assert!(with(|e| e["payload"] = json!("?")).contains("`payload` is no base64"));
-        assert!(with(|e| e["signatures"][0]["sig"] = json!("?")).contains("`sig` is no base64"));
+        assert!(with(|e| e["payload"] = json!("?")).contains("`payload` is not base64"));
+        assert!(with(|e| e["signatures"][0]["sig"] = json!("?")).contains("`sig` is not base64"));
     }
 
     #[test]
@@ -339,7 +339,7 @@ mod tests {
         );
         assert!(with(|s| s["subject"] = json!([])).contains("0 subjects"));
         assert!(with(|s| s["subject"][0]["digest"] = json!({"sha1": "00"})).contains("sha256"));
-        assert!(with(|s| s["predicate"]["version"] = json!("latest")).contains("no semantic version"));
+        assert!(with(|s| s["predicate"]["version"] = json!("latest")).contains("not a semantic version"));
         let more = |s: &mut Value| s["predicate"]["builder"] = json!("somebody");
         let mut known = statement().to_json();
         more(&mut known);

@@ -1,4 +1,4 @@
-//! Whose plugins a controller takes: pinned by digest, signed by a known key, or both.
+//! Which plugins a controller accepts: pinned by digest, signed with a known key, or both.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,19 +10,19 @@ use super::contract::{Description, Kind};
 use super::keys::PublicKey;
 use super::statement::{Envelope, Statement, StatementError};
 
-/// A key whose signatures count.
+/// A trusted key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// For people.
+    /// The name, for users.
     pub name: String,
-    /// What verifies.
+    /// The public key that verifies signatures.
     pub public: PublicKey,
     /// The controllers that it signs for; `None`: all.
     pub controllers: Option<BTreeSet<String>>,
 }
 
 impl Key {
-    /// Whether its signatures count for a controller.
+    /// Whether its signatures are accepted for a controller.
     #[must_use]
     pub fn signs_for(&self, controller: &str) -> bool {
         self.controllers
@@ -31,50 +31,51 @@ impl Key {
     }
 }
 
-/// What a plugin must show to be taken. The default asks for nothing.
+/// The requirements for accepting a plugin. The default requires nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
-    /// The only version that is taken.
+    /// The only version that is accepted.
     pub sha256: Option<Digest>,
-    /// One of these must have signed it; with an empty list nothing is taken. `None`: no signature is asked for.
+    /// One of these keys must have signed the plugin; an empty list accepts no plugin. `None`: no signature
+    /// is required.
     pub keys: Option<Vec<Key>>,
 }
 
-/// What a trusted key has signed.
+/// A statement signed with a trusted key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// The statement, which is about these very contents.
+    /// The statement, whose digest matches the contents.
     pub statement: Statement,
     /// The key's name.
     pub key: String,
 }
 
-/// Why a plugin is not taken. The messages are for people.
+/// Why a plugin is not accepted. The messages are for users.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Untrusted {
-    /// Another version than the one that is pinned.
+    /// The digest differs from the pinned one.
     #[error("it is {found}, but the configuration pins {pinned}: deliver that version, or change the pin")]
     Pinned {
-        /// What it is.
+        /// The digest of the plugin.
         found: Digest,
-        /// What is pinned.
+        /// The pinned digest.
         pinned: Digest,
     },
-    /// Nobody can sign for this controller.
+    /// No key can sign for this controller.
     #[error(
-        "none of the keys in --signature-keys signs for this controller: name the controller at one of them"
+        "none of the keys in --signature-keys signs for this controller: add the controller to one of them"
     )]
     NoKey,
-    /// A signature is asked for.
+    /// The plugin has no signature, but one is required.
     #[error(
-        "it is not signed, and --signature-keys asks for a signature: put the signature beside it as \
-         `<plugin>.sig` (`operator-host sign` makes one)"
+        "it is not signed, and --signature-keys requires a signature: put the signature beside it as \
+         `<plugin>.sig` (`operator-host sign` creates one)"
     )]
     Unsigned,
-    /// The signature is none.
-    #[error("its signature cannot be used: {0}; make it with `operator-host sign`")]
+    /// The signature file is invalid.
+    #[error("its signature cannot be used: {0}; create it with `operator-host sign`")]
     Malformed(String),
-    /// By somebody else.
+    /// No trusted key made the signature.
     #[error(
         "its signature is by none of the keys that sign for this controller ({keys}): sign it with one of them"
     )]
@@ -82,34 +83,35 @@ pub enum Untrusted {
         /// The names of the keys.
         keys: String,
     },
-    /// The signature is about something else.
-    #[error("what is signed is {field} {stated}, but the plugin's is {found}: sign this version")]
+    /// The signed statement describes another plugin.
+    #[error("the signed statement is {field} {stated}, but the plugin's is {found}: sign this version")]
     OtherStatement {
-        /// Of what.
+        /// The field that differs.
         field: &'static str,
-        /// As signed.
+        /// The signed value.
         stated: String,
-        /// As it is.
+        /// The plugin's value.
         found: String,
     },
-    /// It goes back.
+    /// The version is older than the live one.
     #[error(
         "its signed version {found} is older than the live version {live}: to go back, pin it \
          (annotation operator-host.dev/pin, or `sha256` in the configuration)"
     )]
     Older {
-        /// What it is.
+        /// The version of the plugin.
         found: Version,
-        /// What is live.
+        /// The live version.
         live: Version,
     },
 }
 
 impl Trust {
-    /// Whether these contents are to be taken by a controller of this kind, before anything of them is compiled or run;
-    /// and what is signed, where a signature is asked for.
+    /// Checks whether a controller of this kind accepts these contents, before they are compiled or run.
+    /// Returns the signed statement if a signature is required.
     ///
     /// # Errors
+    /// Returns an error with the reason when the contents are not accepted.
     /// When they are not, and why.
     pub fn check(
         &self,
@@ -148,16 +150,18 @@ impl Trust {
         }))
     }
 
-    /// Whether the version may take the place of the live one: a signed one must not be older, or whoever may write to the
-    /// plugin's folder could bring back an old version with its old faults. Pinned by digest it may.
+    /// Checks whether the version may replace the live one. A signed version must not be older: otherwise
+    /// anyone who can write to the plugin's folder could restore an old version with its old bugs. A version
+    /// pinned by digest may be older.
     ///
     /// # Errors
+    /// Returns an error when it is older.
     /// When it is older.
     pub fn check_age(&self, candidate: &Description, live: &Description) -> Result<(), Untrusted> {
         if self.keys.is_none() || self.sha256.is_some() {
             return Ok(());
         }
-        // What was taken before signatures were asked for may have a version that cannot be compared.
+        // A version that was accepted before signatures were required may not be comparable.
         let (Ok(found), Ok(live)) = (Version::parse(&candidate.version), Version::parse(&live.version))
         else {
             return Ok(());
@@ -170,10 +174,10 @@ impl Trust {
 }
 
 impl Signed {
-    /// Whether the plugin says of itself what is signed.
+    /// Checks that the plugin's description matches the signed statement.
     ///
     /// # Errors
-    /// When it does not.
+    /// Returns an error when it does not match.
     pub fn describes(&self, description: &Description) -> Result<(), Untrusted> {
         let version = self.statement.version.to_string();
         same("of the name", &self.statement.name, &description.name)?;
@@ -210,7 +214,7 @@ pub(crate) mod tests {
     use crate::plugin::keys::SigningKey;
     use crate::plugin::statement::version;
 
-    /// Made with `openssl genpkey -algorithm ed25519`, for these tests only.
+    /// Created with `openssl genpkey -algorithm ed25519`, for these tests only.
     pub(crate) const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEILt4uGYZKBEtKWPqREJJza4LZAHpiLwCjYh+g9P860AS\n-----END PRIVATE KEY-----\n";
     pub(crate) const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=\n-----END PUBLIC KEY-----\n";
     const OTHER: &str = "MCowBQYDK2VwAyEArpxLG3KE2Y3OMrS798GZhadlZNfoKOkRgCwfH4Xfums=";

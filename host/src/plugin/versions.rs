@@ -1,9 +1,9 @@
-//! The last versions that were live, on disk: to go on with after a restart, and to go back to.
+//! Stores the last live versions on disk, to continue with after a restart and to roll back to.
 //!
-//! One folder a controller: each version's file under its digest, and `record.json`, the last one first. What is
-//! read is what its digest says, or it is not used. That protects against damage, not against whoever may write to
-//! the folder: they could as well replace the plugin's own file. Replicas may share the folder: one changes
-//! it at a time, and whatever is written is there whole or not at all.
+//! Each controller has one folder. It contains each version's file under its digest, and `record.json`, the
+//! last version first. A file is used only if it matches its digest. This protects against damage, but not
+//! against anyone who can write to the folder, who could replace the plugin's own file as well. Replicas may
+//! share the folder: only one changes it at a time, and each write is complete or has no effect.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -22,11 +22,11 @@ use super::statement::SIGNATURE_LIMIT;
 use crate::files::Folder;
 
 const RECORD: &str = "record.json";
-/// The suffix of signatures.
+/// Suffix of signature files.
 const SIGNATURE: &str = "sig";
-/// Locked while the folder changes.
+/// The file that is locked while the folder changes.
 const LOCK: &str = "lock";
-/// Bytes that the record may have.
+/// Maximum size of the record in bytes.
 const RECORD_LIMIT: usize = 1 << 20;
 
 /// Why a kept version cannot be used.
@@ -40,13 +40,13 @@ pub struct KeptError {
 /// A version's file, and the signature that came with it.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// Its contents.
+    /// The contents of the file.
     pub bytes: Bytes,
-    /// So that it can be trusted after a restart too.
+    /// The signature, so that the version can be trusted after a restart too.
     pub signature: Option<Bytes>,
 }
 
-/// Bytes that the versions of all controllers may take together; at most half of the volume, whatever is said here.
+/// Maximum size of the versions of all controllers together, in bytes; limited to half of the volume.
 #[derive(Clone, Copy, Debug)]
 pub struct Room(pub u64);
 
@@ -66,12 +66,12 @@ struct Record {
 }
 
 impl Versions {
-    /// Keeps `count` versions in the controller's own folder within `state`, which is made when it is not there, of what it
-    /// kept under a former name if there is any. Fewer are kept where `room` is short: the last one as long as it fits,
-    /// those before it in half of what others leave.
+    /// Opens the controller's own folder within `state`, and creates it if missing, from the folder of a
+    /// former name if there is one. Keeps at most `count` versions. Keeps fewer when `room` is short: the
+    /// last one if it fits, and earlier ones in half of the space that the other controllers leave.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// Returns an error when the folder cannot be created.
     pub fn open(
         state: &Path,
         controller: &str,
@@ -95,12 +95,12 @@ impl Versions {
         })
     }
 
-    /// All of them, the last that became live first. A damaged record counts as none, and the log says so.
+    /// Returns all versions, last live first. A damaged record counts as empty and is logged.
     #[must_use]
     pub fn list(&self) -> Vec<KeptVersion> {
         self.record().unwrap_or_else(|error| {
             warn!(file = %self.folder.join(RECORD).display(), error,
-                "the record of kept plugin versions cannot be used: none of them is, and it is written anew");
+                "the record of kept plugin versions cannot be read: the kept versions are ignored, and the record is recreated");
             Vec::new()
         })
     }
@@ -115,7 +115,7 @@ impl Versions {
         }
     }
 
-    /// The last one with this digest.
+    /// Returns the last version that matches the pin.
     #[must_use]
     pub fn find(&self, pin: &Prefix) -> Option<KeptVersion> {
         self.list().into_iter().find(|kept| {
@@ -127,10 +127,10 @@ impl Versions {
         })
     }
 
-    /// The file of a version, when it is what its digest says.
+    /// Reads the file of a version, if it matches its digest.
     ///
     /// # Errors
-    /// When it is gone, too large, or damaged.
+    /// Returns an error when the file is missing, too large or damaged.
     pub fn read(&self, kept: &KeptVersion, limit: usize) -> Result<Kept, KeptError> {
         let path = self.file(&kept.digest);
         let wrong = |problem: String| KeptError {
@@ -155,10 +155,10 @@ impl Versions {
         })
     }
 
-    /// Puts a version first, and lets go of those over the count.
+    /// Stores a version as the first, and removes those over the count.
     ///
     /// # Errors
-    /// When it cannot be written; what was kept before still is.
+    /// Returns an error when it cannot be written; the versions stored before are still there.
     pub fn keep(&self, version: KeptVersion, file: &Kept) -> io::Result<()> {
         let _lock = self.lock()?;
         let free = self.free();
@@ -188,17 +188,18 @@ impl Versions {
                 .extension()
                 .is_some_and(|extension| extension == "wasm" || extension == SIGNATURE);
             if ours && !wanted.contains(&path.with_extension("wasm")) {
-                // What stays by accident goes next time.
+                // A file that cannot be deleted is deleted the next time.
                 let _ = fs::remove_file(path);
             }
         }
         Ok(())
     }
 
-    /// Against other replicas as against this one: each opens the file anew, and unlocks it by closing it.
+    /// Locks the folder against other replicas and against other tasks in this one: each opens the file
+    /// itself, and unlocks it by closing it.
     fn lock(&self) -> io::Result<fs::File> {
         let path = self.folder.join(LOCK);
-        // What is no file is not waited for.
+        // Does not block on something other than a file.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
@@ -213,12 +214,13 @@ impl Versions {
         Ok(lock)
     }
 
-    /// What is in a file of the folder. No link leads out of it: what is elsewhere is not what this host kept.
+    /// Reads a file of the folder. Links out of the folder are not followed, because this host did not store
+    /// their target.
     fn read_file(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
         Folder::open(&self.folder)?.read(Path::new(path.file_name().unwrap_or_default()), limit)
     }
 
-    /// Bytes that the versions of other controllers leave to this one.
+    /// Returns the bytes that the versions of other controllers leave for this one.
     fn free(&self) -> u64 {
         let volume = rustix::fs::statvfs(&self.state)
             .map_or(u64::MAX, |volume| volume.f_blocks.saturating_mul(volume.f_frsize));
@@ -231,8 +233,8 @@ impl Versions {
         self.room.0.min(volume / 2).saturating_sub(taken)
     }
 
-    /// Leaves the first, and of the others what fits beside it in half of the room, so that a controller with large
-    /// versions takes no room from the next one's.
+    /// Keeps the first version, and as many others as fit beside it in half of the room, so that a controller
+    /// with large versions does not take the space of the next one.
     fn fit(&self, versions: &mut Vec<KeptVersion>, free: u64) {
         let mut sum = 0;
         let fitting = versions.iter().take_while(|kept| {
@@ -250,10 +252,10 @@ impl Versions {
             .with_extension("wasm")
     }
 
-    /// Whole or not at all.
+    /// Writes a file atomically.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let new = path.with_extension("new");
-        // Of a host that was killed, or somebody else's, such as a pipe or a link.
+        // Left by a host that was killed, or created by another user, such as a pipe or a link.
         let _ = fs::remove_file(&new);
         let written = || {
             let mut file = fs::File::create_new(&new)?;
@@ -267,7 +269,7 @@ impl Versions {
     }
 }
 
-/// Gives the folder of the first former name that has one the present name.
+/// Renames the folder of the first former name that has one.
 fn take_over(state: &Path, formerly: &[String], folder: &Path) -> io::Result<()> {
     for former in formerly {
         match fs::rename(state.join(former), folder) {
@@ -278,7 +280,7 @@ fn take_over(state: &Path, formerly: &[String], folder: &Path) -> io::Result<()>
     Ok(())
 }
 
-/// Bytes of the files in a folder.
+/// Returns the size of the files in a folder, in bytes.
 fn size(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
@@ -326,7 +328,7 @@ mod tests {
         let versions = open("new", &["never", "old"]);
         assert_eq!(digests(&versions), [kept(b"1").digest]);
         assert_eq!(versions.read(&kept(b"1"), 10).unwrap().bytes.as_ref(), b"1");
-        // What it has under its own name is not replaced.
+        // A folder under its own name is not replaced.
         open("old", &[]).keep(kept(b"2"), &file(b"2")).unwrap();
         assert_eq!(digests(&open("new", &["old"])), [kept(b"1").digest]);
     }
@@ -342,7 +344,7 @@ mod tests {
         assert_eq!(versions.read(&kept(b"2"), 10).unwrap().bytes.as_ref(), b"2");
         assert!(versions.read(&kept(b"1"), 10).is_err());
         assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 4);
-        // One that becomes live again is the last again.
+        // A version that becomes live again is the last again.
         versions.keep(kept(b"2"), &file(b"2")).unwrap();
         assert_eq!(digests(&versions), [kept(b"2").digest, kept(b"3").digest]);
         let pin = Prefix::parse(&kept(b"3").digest).unwrap();
@@ -389,7 +391,7 @@ mod tests {
         for version in versions.list() {
             versions.read(&version, 10).unwrap();
         }
-        // The two, the record and the lock.
+        // The two versions, the record and the lock.
         assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 4);
     }
 
@@ -402,13 +404,13 @@ mod tests {
         for number in 0..5 {
             a.keep(kept(&large(number)), &file(&large(number))).unwrap();
         }
-        // Two of them are not more than half of the room.
+        // Two of them take no more than half of the room.
         assert_eq!(digests(&a), [kept(&large(4)).digest, kept(&large(3)).digest]);
         for number in 5..8 {
             b.keep(kept(&large(number)), &file(&large(number))).unwrap();
         }
         assert_eq!(digests(&b), [kept(&large(7)).digest]);
-        // One that does not fit at all changes nothing.
+        // A version that does not fit changes nothing.
         let huge = vec![9; 8_000];
         let error = b.keep(kept(&huge), &file(&huge)).unwrap_err().to_string();
         assert!(error.contains("8000 bytes"), "{error}");
@@ -416,7 +418,7 @@ mod tests {
         assert!(size(&state.path().join("a")) + size(&state.path().join("b")) < 10_000);
     }
 
-    /// What can stand in a file's place, and the words for it.
+    /// The kinds of entries that can be in a file's place, and the expected message.
     const STRANGE: [(&str, &str); 5] = [
         ("huge", "it is larger than"),
         ("pipe", "not a file"),
@@ -425,11 +427,11 @@ mod tests {
         ("socket", "No such device or address"),
     ];
 
-    /// Puts it there.
+    /// Creates the entry.
     fn stand(what: &str, path: &Path, outside: &Path) {
         let _ = fs::remove_file(path);
         match what {
-            // More than any limit, and no byte on the disk.
+            // Larger than any limit, without a byte on the disk.
             "huge" => fs::File::create(path).unwrap().set_len(1 << 40).unwrap(),
             "pipe" => assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
             "link" => symlink(outside, path).unwrap(),
@@ -438,7 +440,7 @@ mod tests {
         }
     }
 
-    /// What comes of it, unless it waits for ever.
+    /// Returns the result; fails when it takes too long.
     fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = mpsc::channel();
         std::thread::spawn(move || done.send(work()));
@@ -459,7 +461,7 @@ mod tests {
             versions.keep(kept(b"1"), &signed).unwrap();
             let own = folder.path().join("a");
 
-            // What it leads to would be good.
+            // The target of the link would be valid.
             fs::copy(versions.file(&kept(b"1").digest), &outside).unwrap();
             let signature = versions.file(&kept(b"1").digest).with_extension(SIGNATURE);
             for path in [&signature, &versions.file(&kept(b"1").digest)] {
@@ -472,7 +474,7 @@ mod tests {
             let error = versions.record().unwrap_err();
             assert!(error.contains(words), "{what}: {error}");
 
-            // Nothing is written through a link, and all that stood in the way is gone.
+            // Nothing is written through a link, and the entry in the way has been removed.
             let before = fs::read(&outside).unwrap();
             stand(what, &own.join(RECORD).with_extension("new"), &outside);
             let versions = open();

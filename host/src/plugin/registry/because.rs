@@ -1,6 +1,6 @@
-//! How a version came to be live, for people.
+//! Why a version became live, for users.
 
-/// How a version came to be live.
+/// Why a version became live.
 pub(super) enum Because {
     First,
     Proved { on: String, diff: String },
@@ -16,7 +16,7 @@ impl std::fmt::Display for Because {
         match self {
             Self::First => f.write_str("it was the first"),
             Self::Proved { on, .. } => write!(f, "proved: {on}"),
-            Self::Unproved => f.write_str("nothing proves it"),
+            Self::Unproved => f.write_str("no proof is configured"),
             Self::Reconfigured => f.write_str("its limits were changed"),
             Self::Forced => f.write_str("promoted by force"),
             Self::RolledBack => f.write_str("rolled back to: it is pinned"),
@@ -26,7 +26,7 @@ impl std::fmt::Display for Because {
 }
 
 impl Because {
-    /// What it changes, when that was compared; empty otherwise.
+    /// Returns the changes to the previous version's answers, if they were compared; empty otherwise.
     pub(super) fn diff(&self) -> &str {
         match self {
             Self::Proved { diff, .. } => diff,

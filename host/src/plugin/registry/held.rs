@@ -1,4 +1,5 @@
-//! Candidates that are loaded and not live: tried again, held back, put aside, and let go.
+//! Candidates that are loaded and not live: retries them, holds them back, puts them aside, and releases
+//! them.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,17 +17,18 @@ pub(super) struct Waiting {
     pub(super) plugin: Plugin,
     /// How often it was held back.
     pub(super) tries: u32,
-    /// What was said of it last, so that it is said once.
+    /// What was reported last, so that it is reported once.
     pub(super) said: Option<HeldBack>,
 }
 
-/// The first wait before a candidate that was held back is tried again: the objects may have changed. Doubled each time.
+/// The first wait before a candidate that was held back is tried again, because the objects may have changed.
+/// It doubles each time.
 const AGAIN: Duration = Duration::from_secs(5);
 /// The longest such wait.
 const AGAIN_AT_MOST: Duration = Duration::from_secs(300);
 
 impl Slot {
-    /// When to try again.
+    /// Holds a candidate back; returns when to try again.
     pub(super) fn hold_back(&self, plugin: &Plugin, held: HeldBack) -> Duration {
         let Expected { controller, file, .. } = &self.expected;
         let mut waiting = self.waiting();
@@ -74,7 +76,7 @@ impl Slot {
     pub(super) fn report_proving(&self, plugin: &Plugin) {
         let message = "it is compared with the live version";
         let proving = CandidateVersion::of(plugin, CandidateState::Proving, message);
-        // While one that is held back is tried again, it is held back.
+        // The report keeps a candidate that is being tried again in the state "held back".
         self.report.send_if_modified(|report| {
             let known = report.candidate.as_ref().is_some_and(|before| {
                 before.digest == proving.digest && before.state == CandidateState::HeldBack
@@ -100,7 +102,7 @@ impl Slot {
             .send_modify(|report| report.candidate = Some(candidate));
     }
 
-    /// The file holds the live version.
+    /// Handles a file that contains the live version.
     pub(super) fn nothing_waits(&self) {
         self.forget_waiting();
         self.trouble.send_replace(None);
@@ -110,11 +112,11 @@ impl Slot {
         if had {
             info!(controller = self.expected.controller, file = %self.expected.file.display(),
                 digest = self.digest().map(tracing::field::display),
-                "the plugin's file holds the live version again");
+                "the plugin's file contains the live version again");
         }
     }
 
-    /// No candidate waits any more.
+    /// Forgets the waiting candidate.
     pub(super) fn forget_waiting(&self) {
         let waited = self.waiting().take();
         if waited.is_some_and(|waited| waited.tries > 0) {
@@ -122,7 +124,7 @@ impl Slot {
         }
     }
 
-    /// Nothing is held back any more.
+    /// Reports that no candidate is held back any more.
     pub(super) fn let_go(&self) {
         self.metrics.plugin_held_back(None);
         if let Some(proof) = &self.proof {

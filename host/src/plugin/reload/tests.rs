@@ -8,7 +8,8 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A folder under the scanner's eyes: the file `p.wasm` and a second one, whose news come after all that was before.
+/// A folder watched by the scanner: the file `p.wasm`, and a second file whose events arrive after all
+/// earlier ones.
 struct Folder {
     root: TempDir,
     path: PathBuf,
@@ -60,7 +61,7 @@ impl Folder {
         self.path.join("p.wasm")
     }
 
-    /// The next that is said of the file.
+    /// Returns the next event of the file.
     fn next(&self) -> Look {
         loop {
             let (index, look) = self.news.recv_timeout(LIMIT).expect("news of the file");
@@ -77,7 +78,7 @@ impl Folder {
         }
     }
 
-    /// All that is said of the file before the news of a change that is made now.
+    /// Returns all events of the file up to the event of a change made now.
     fn news_until_mark(&mut self) -> Vec<Look> {
         let file = self.root.path().join("marks/m");
         if self.marks > 0 {
@@ -139,7 +140,7 @@ fn a_file_that_grows_is_read_once_when_it_is_whole() {
             news.push(folder.next());
         }
         folder.quiet();
-        // Else the machine made the writer wait for so long that the file had come to rest.
+        // Otherwise the machine delayed the writer until the file had settled.
         if pause < SETTLE - Duration::from_millis(10) {
             assert_eq!(news.len(), 1, "{news:?}");
             return;
@@ -147,7 +148,7 @@ fn a_file_that_grows_is_read_once_when_it_is_whole() {
     }
 }
 
-/// Writes a file anew as a writer does who takes its time: what is in it, and the longest pause that there was.
+/// Rewrites a file slowly: returns its contents, and the longest pause of the writer.
 fn grow(path: &Path, attempt: u32) -> (Vec<u8>, Duration) {
     let mut file = fs::File::create(path).unwrap();
     let (mut whole, mut pause, mut last) = (Vec::new(), Duration::ZERO, Instant::now());
@@ -158,7 +159,7 @@ fn grow(path: &Path, attempt: u32) -> (Vec<u8>, Duration) {
         whole.extend_from_slice(more.as_bytes());
         pause = pause.max(last.elapsed());
         last = Instant::now();
-        // The scenario itself.
+        // The scenario under test.
         std::thread::sleep(Duration::from_millis(20));
     }
     (whole, pause.max(last.elapsed()))
@@ -221,7 +222,7 @@ fn looking_at_the_files_makes_no_hints() {
         fs::read(&file).unwrap();
     }
     fs::write(folder.path().join("other"), "x").unwrap();
-    // Events come in order: were reading a change, its hints would be more than the few of the write.
+    // Events arrive in order: if reading were a change, there would be more hints than the few of the write.
     let mut count = 0;
     while hints.recv_timeout(Duration::from_secs(1)).is_ok() {
         count += 1;
@@ -243,7 +244,7 @@ fn a_file_that_nobody_wants_any_more_is_left_alone_and_a_new_one_is_looked_at() 
     let watched = folder._files.watch(source, told);
     assert!(matches!(news.recv_timeout(LIMIT), Ok(Look::New(..))));
     drop(watched);
-    // The thread has dropped who was told.
+    // The thread has dropped the callback.
     assert_eq!(news.recv_timeout(LIMIT), Err(RecvTimeoutError::Disconnected));
     fs::write(folder.file(), "two").unwrap();
     folder.next_is(b"two");

@@ -7,7 +7,7 @@ use super::*;
 
 mod packed;
 
-/// Looks until the file has come to rest.
+/// Looks until the file has settled.
 fn settled(source: &mut Source) -> Look {
     loop {
         match source.look() {
@@ -72,7 +72,8 @@ fn a_file_that_is_empty_is_about_to_be_written_and_said_to_be_empty_when_it_stay
     let old = SystemTime::now() - Duration::from_secs(3600);
     let open = File::options().write(true).open(&file).unwrap();
     open.set_modified(old).unwrap();
-    // Its own time says that it has rested for an hour, but a file that is copied with its time is emptied, too.
+    // By its own time it has not changed for an hour, but a file that is copied with its time is truncated
+    // first too.
     assert_eq!(source.look(), Look::Unsettled(GLANCE));
     fs::write(&file, "one").unwrap();
     assert_eq!(settled(&mut source), new(b"one"));
@@ -167,7 +168,7 @@ fn what_becomes_a_pipe_while_it_is_live_is_not_waited_for() {
     assert!(made.success());
     let reason = trouble(settled(&mut source));
     assert!(reason.contains("not a file"), "{reason}");
-    // Found as a file, and another thing when it is opened.
+    // Found as a file, but something else when it is opened.
     fs::remove_file(&file).unwrap();
     fs::write(&file, "two").unwrap();
     let beneath = Folder::open(folder.path()).unwrap();

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::contract::Request;
 use super::{EngineOptions, Runtime};
 
-/// One for all tests, as a process has one.
+/// The runtime shared by all tests, as in a process.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Runtime::new(EngineOptions::default()).expect("the engine starts"));
 

@@ -1,4 +1,5 @@
-//! Which version a slot makes live: of its file's, the kept ones and the live one, as a proof and people say.
+//! Which version a slot makes live: of its file's, the kept and the live ones, depending on the proof and the
+//! orders.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -14,11 +15,11 @@ use super::super::{Digest, Limits, Plugin};
 use super::RUNTIME;
 use super::swaps::{candidate, expected, live, metrics, version};
 
-/// Holds back the versions that it is told to.
+/// Holds back the versions in its list.
 struct Fake {
     orders: watch::Sender<Option<Orders>>,
     holds: Mutex<Vec<u8>>,
-    /// The reasons that were announced; `None` where it was said that nothing is held back.
+    /// The announced reasons; `None` for an announcement that no version is held back.
     announced: Mutex<Vec<Option<String>>>,
 }
 
@@ -155,7 +156,7 @@ async fn nothing_is_held_back_any_more_when_the_file_holds_another_version() {
     assert_eq!(proof.announced(), [None]);
     assert_live(&receiver, 1);
     assert!(slot.report().borrow().candidate.is_none());
-    // A file that is no plugin takes its place too.
+    // A file that is not a plugin replaces it too.
     settle(&slot, 2).await;
     slot.offer(candidate(b"nothing")).await;
     assert_eq!(proof.announced(), [Some("Fails".into()), None]);
@@ -174,7 +175,7 @@ async fn a_version_takes_over_by_force_whatever_the_proof_says() {
     assert_eq!(settle(&slot, 2).await, None);
     assert_live(&receiver, 2);
     assert_eq!(because(&slot), "promoted by force");
-    // One version is meant, not the next as well.
+    // The order applies to one version, not to the next.
     assert!(settle(&slot, 3).await.is_some());
     assert_live(&receiver, 2);
 }
@@ -189,7 +190,7 @@ async fn a_pin_goes_back_to_a_version_that_was_kept_and_puts_the_files_aside() {
     assert_live(&receiver, 2);
     proof.hold(&[1]);
     proof.order(None, Some(&digest(1).to_string()));
-    // What it finds in the file has to be put aside next.
+    // The version in the file must then be put aside.
     assert_eq!(settle(&slot, 2).await, Some(Duration::ZERO));
     assert_live(&receiver, 1);
     assert_eq!(settle(&slot, 2).await, None);
@@ -197,7 +198,7 @@ async fn a_pin_goes_back_to_a_version_that_was_kept_and_puts_the_files_aside() {
     let report = slot.report().borrow().clone();
     assert_eq!(report.candidate.unwrap().state, CandidateState::PutAside);
     assert_eq!(report.kept[0].digest, digest(1).to_string(), "the last good one");
-    // Another file meanwhile changes nothing.
+    // Another file in the meantime changes nothing.
     settle(&slot, 3).await;
     assert_live(&receiver, 1);
     proof.order(None, None);
@@ -253,7 +254,7 @@ async fn the_last_good_version_is_live_again_after_a_restart() {
     assert_live(&receiver, 1);
     assert!(settle(&after, 2).await.is_some(), "it is held back again");
     assert_live(&receiver, 1);
-    // Without a state folder there is nothing to go on with.
+    // Without a state folder there is no version to continue with.
     let (without, receiver) = slot(&proof, None);
     without.restore().await;
     assert_eq!(live(&receiver).err().unwrap(), "loading");
@@ -302,7 +303,7 @@ mod signed {
     use super::super::super::trust::tests::{PRIVATE, PUBLIC, key};
     use super::*;
 
-    /// A plugin of this version, signed as that one.
+    /// Returns a plugin of this version, signed as that one.
     async fn candidate_of(version: &str, stated: &str) -> Candidate {
         let bytes = Fixture::new(cases::ANSWER)
             .plugin_version(version)

@@ -12,7 +12,7 @@ use super::super::trust::Trust;
 use super::*;
 use crate::metrics::Metrics;
 
-/// How long the slow one may take in the end.
+/// How long the slow one may take at most.
 const COMPILE: Duration = Duration::from_secs(6);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,7 +22,7 @@ async fn a_plugin_that_compiles_for_long_is_given_up_and_others_are_served_meanw
     let quick = Fixture::new(cases::ANSWER).build(Form::Component);
     std::fs::write(folder.path().join("quick.wasm"), quick).unwrap();
     let files = Files::start().unwrap();
-    // Of its own: only so many are compiled at a time, and other tests compile, too.
+    // Uses its own runtime: the number of concurrent compilations is limited, and other tests compile too.
     let runtime = Runtime::new(EngineOptions::default()).unwrap();
     let fill = |name: &str, compile: Duration| {
         let expected = Expected {

@@ -1,4 +1,4 @@
-//! Versions that take each other's place while calls go on.
+//! Versions that replace each other while calls continue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,7 +34,7 @@ pub(super) fn candidate(bytes: &[u8]) -> Candidate {
     }
 }
 
-/// Another version that answers the same: with a custom section behind.
+/// Returns another version that answers the same: with a custom section at the end.
 pub(super) fn version(number: u8) -> Vec<u8> {
     let mut file = Fixture::new(cases::ANSWER).build(Form::Component);
     file.extend([0, 3, 1, b'v', number]);
@@ -84,7 +84,7 @@ async fn a_version_that_is_not_pinned_is_refused_and_said_until_it_is_over() {
     assert!(said().contains("pins"), "{}", said());
     slot.offer(candidate(&version(1))).await;
     assert_eq!(said(), "");
-    // What is live itself may become untrusted: it stays, and that is said.
+    // The live version itself can become untrusted: it stays, and this is reported.
     let other = Expected {
         trust: Trust {
             sha256: Some(Digest::of(b"other")),
@@ -174,7 +174,7 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
     assert!(!live(&receiver).unwrap().ended()(), "the last is live");
 }
 
-/// Instruments that nobody reads.
+/// Instruments that are not read.
 pub(super) fn metrics() -> crate::metrics::ControllerMetrics {
     let meter = opentelemetry::global::meter("test");
     let metrics = Arc::new(crate::metrics::Metrics::new(&meter, Arc::default()));

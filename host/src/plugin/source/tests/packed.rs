@@ -1,9 +1,9 @@
-//! Plugins that are compressed, in parts, or signed.
+//! Plugins that are compressed, split into parts, or signed.
 
 use super::*;
 use crate::plugin::pack::{Compression, INDEX_SUFFIX, Index};
 
-/// Looks once, as if the files had rested for long.
+/// Looks once, as if the files had not changed for long.
 fn at_rest(source: &mut Source) -> Look {
     loop {
         match source.look() {
@@ -23,7 +23,7 @@ fn content(seed: u8) -> Vec<u8> {
         .collect()
 }
 
-/// Writes a pack of parts of 100 bytes; gives the parts' files.
+/// Writes a pack with parts of 100 bytes; returns the parts' files.
 fn pack(folder: &std::path::Path, bytes: &[u8]) -> Vec<PathBuf> {
     let (index, parts) = Index::split("p.wasm", bytes, Compression::Gzip, 100).unwrap();
     assert!(parts.len() > 3);
@@ -86,7 +86,7 @@ fn a_pack_is_put_together_and_a_new_one_is_read_when_all_of_it_is_there() {
     std::thread::sleep(SETTLE * 2);
     assert_eq!(source.look(), Look::Unsettled(GLANCE), "not all there yet");
     let reason = trouble(at_rest(&mut source));
-    assert!(reason.contains("is not the one that the index names"), "{reason}");
+    assert!(reason.contains("is not the one in the index"), "{reason}");
     assert_eq!(at_rest(&mut source), Look::Same, "said once");
     fs::write(files.last().unwrap(), last).unwrap();
     assert_eq!(settled(&mut source), new(&content(2)));
