@@ -112,7 +112,7 @@ async fn a_bad_configuration_is_refused_whole_and_said_everywhere() {
     assert_says(
         &ready,
         &[
-            "[+]configuration ok: the one before is in use: ",
+            "[+]configuration ok: the previous one is in use: ",
             "config.yaml:10:",
         ],
     );

@@ -1,9 +1,10 @@
-//! Whether the host is ready and alive, and the server that says so: `/livez`, `/readyz`, `/healthz` as
-//! Kubernetes' own servers answer them, and `/metrics`.
+//! The readiness and liveness of the host, and the server that reports them: `/livez`, `/readyz`, `/healthz`
+//! in the format of Kubernetes' own servers, and `/metrics`.
 //!
-//! Ready means that every controller has its first lists, or waits for its CustomResourceDefinition and says
-//! so, and that every plugin is loaded: but one that cannot be used does not make the host unready while another one
-//! is live, since that one's webhook is reached through the same endpoint. Alive means that the loops of each controller make progress.
+//! Ready means that every controller has its first lists, or reports that it waits for its
+//! CustomResourceDefinition, and that every plugin is loaded. A plugin that cannot be used does not make the
+//! host unready while another plugin is live, because the other one's webhook is reached through the same
+//! endpoint. Alive means that the loops of each controller make progress.
 
 pub mod server;
 
@@ -17,25 +18,25 @@ use tokio::sync::watch;
 use crate::plugin::registry::Live;
 use crate::plugin::report::PluginReport;
 
-/// How one controller is doing.
+/// The readiness of one controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Kinds are looked up, or first lists are under way.
+    /// Its kinds are being looked up, or its first lists are running.
     Starting,
     /// It reconciles.
     Ready,
-    /// Its kind is not in the cluster, which is no fault of the host's.
+    /// Its kind is not in the cluster, which is not an error of the host.
     Waiting(String),
 }
 
-/// What came of one check: a remark for people, or why it failed.
+/// The result of one check: a remark for users, or the reason why it failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// Such as `controller/echo`.
+    /// The name, such as `controller/echo`.
     pub name: String,
-    /// A remark, often empty, or why it failed.
+    /// A remark, often empty, or the reason why it failed.
     pub result: Result<String, String>,
-    /// Whether its failure is one of the whole host.
+    /// Whether its failure makes the whole host fail.
     pub counts: bool,
 }
 
@@ -53,22 +54,22 @@ impl Check {
     }
 }
 
-/// What the checks look at. One for a process.
+/// The state that the checks read. One per process.
 #[derive(Default)]
 pub struct Health {
-    /// Who leads which controller, in words.
+    /// The leader of each controller, as text.
     leaders: Mutex<BTreeMap<String, String>>,
-    /// How the webhook is doing, when there is one.
+    /// The state of the webhook, if there is one.
     webhook: Mutex<Option<String>>,
     controllers: Mutex<BTreeMap<String, Expected>>,
-    /// Why the configuration's file, as it is now, is not the one that is in use.
+    /// Why the current configuration file is not the one in use.
     configuration: Mutex<Option<String>>,
     reports: Mutex<BTreeMap<String, watch::Receiver<PluginReport>>>,
     pulses: Mutex<Vec<Weak<Beats>>>,
     stopping: AtomicBool,
 }
 
-/// What is known of one controller of the configuration.
+/// The state of one controller of the configuration.
 struct Expected {
     readiness: Readiness,
     plugin: watch::Receiver<Live>,
@@ -80,8 +81,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Health {
-    /// A controller of the configuration, which is not ready yet, its plugin, and what is wrong with that plugin's
-    /// file though a version of it is live.
+    /// Registers a controller of the configuration, which is not ready yet, with its plugin and the problem
+    /// with that plugin's file while a version of it is live.
     pub fn expect(
         &self,
         controller: &str,
@@ -96,20 +97,20 @@ impl Health {
         lock(&self.controllers).insert(controller.to_owned(), expected);
     }
 
-    /// A controller is not in the configuration any more.
+    /// Removes a controller that is no longer in the configuration.
     pub fn forget(&self, controller: &str) {
         lock(&self.controllers).remove(controller);
         lock(&self.reports).remove(controller);
     }
 
-    /// How a controller is doing now.
+    /// Sets the readiness of a controller.
     pub fn set(&self, controller: &str, readiness: Readiness) {
         if let Some(expected) = lock(&self.controllers).get_mut(controller) {
             expected.readiness = readiness;
         }
     }
 
-    /// Who leads a controller, in words; standing by is being ready.
+    /// Sets the text about the leader of a controller; a replica that stands by is ready.
     pub fn leads(&self, controller: &str, words: Option<String>) {
         let mut leaders = lock(&self.leaders);
         match words {
@@ -118,17 +119,18 @@ impl Health {
         };
     }
 
-    /// How the webhook is doing, in words: its certificate may come later, which does not make the host unready.
+    /// Sets the text about the state of the webhook. Its certificate may arrive later, which does not make
+    /// the host unready.
     pub fn webhook(&self, words: String) {
         *lock(&self.webhook) = Some(words);
     }
 
-    /// Where to read what there is to say of a controller's plugin.
+    /// Registers the receiver of the report about a controller's plugin.
     pub fn report(&self, controller: &str, report: watch::Receiver<PluginReport>) {
         lock(&self.reports).insert(controller.to_owned(), report);
     }
 
-    /// What there is to say of every controller's plugin, by the controllers' names.
+    /// Returns the reports about all plugins, sorted by the names of the controllers.
     #[must_use]
     pub fn plugins(&self) -> Vec<PluginReport> {
         lock(&self.reports)
@@ -137,19 +139,20 @@ impl Health {
             .collect()
     }
 
-    /// Why the configuration's file cannot be used as it is now; `None` when it is in use. The one before stays in use,
-    /// so this does not make the host unready.
+    /// Sets why the current configuration file cannot be used; `None` when it is in use. The previous one
+    /// stays in use, so this does not make the host unready.
     pub fn configuration(&self, refused: Option<String>) {
         *lock(&self.configuration) = refused;
     }
 
-    /// The process ends: it is not ready from now on.
+    /// Makes the host unready, because the process is ending.
     pub fn stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// The pulse of a loop that must beat at least once in `limit`. It is looked at for as long as a clone of it
-    /// is held, so whoever watches over the loop holds one too: else a loop that dies would not be missed.
+    /// Returns the pulse of a loop that must beat at least once in `limit`. It is checked while a clone of it
+    /// exists, so the supervisor of the loop must hold a clone too: otherwise a loop that dies would not be
+    /// noticed.
     #[must_use]
     pub fn pulse(&self, name: String, limit: Duration) -> Pulse {
         let beats = Arc::new(Beats {
@@ -164,10 +167,10 @@ impl Health {
         Pulse(beats)
     }
 
-    /// The checks of `/livez`.
+    /// Runs the checks of `/livez`.
     #[must_use]
     pub fn live(&self) -> Vec<Check> {
-        // That the server answers at all shows that the runtime is alive.
+        // Any answer of the server shows that the runtime is alive.
         let ping = Check::remark("ping", "");
         let pulses: Vec<Arc<Beats>> = lock(&self.pulses).iter().filter_map(Weak::upgrade).collect();
         std::iter::once(ping)
@@ -175,12 +178,12 @@ impl Health {
             .collect()
     }
 
-    /// The checks of `/readyz`.
+    /// Runs the checks of `/readyz`.
     #[must_use]
     pub fn ready(&self) -> Vec<Check> {
         let mut checks = vec![Check::remark("ping", "")];
         let refused = lock(&self.configuration).clone();
-        let refused = refused.map_or_else(String::new, |why| format!("the one before is in use: {why}"));
+        let refused = refused.map_or_else(String::new, |why| format!("the previous one is in use: {why}"));
         checks.push(Check::remark("configuration", refused));
         let controllers = lock(&self.controllers);
         let some_live = controllers
@@ -188,7 +191,7 @@ impl Health {
             .any(|expected| matches!(*expected.plugin.borrow(), Live::Plugin(_)));
         for (name, expected) in &*controllers {
             let result = match &expected.readiness {
-                Readiness::Starting => Err("its first lists are under way".to_owned()),
+                Readiness::Starting => Err("its first lists are in progress".to_owned()),
                 Readiness::Ready => Ok(String::new()),
                 Readiness::Waiting(kind) => Ok(format!("waits for the CustomResourceDefinition of {kind}")),
             };
@@ -224,7 +227,7 @@ impl Health {
     }
 }
 
-/// How a loop shows that it makes progress. Clones are the same pulse.
+/// Lets a loop report that it makes progress. Clones share the pulse.
 #[derive(Clone, Debug)]
 pub struct Pulse(Arc<Beats>);
 
@@ -233,18 +236,18 @@ struct Beats {
     name: String,
     limit: Duration,
     start: Instant,
-    /// Milliseconds after the start.
+    /// Time of the last beat, in milliseconds after the start.
     last: AtomicU64,
 }
 
 impl Pulse {
-    /// The loop has come round.
+    /// Records an iteration of the loop.
     pub fn beat(&self) {
         let now = u64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.0.last.store(now, Ordering::Relaxed);
     }
 
-    /// How often a loop that has nothing to do should beat.
+    /// Returns how often an idle loop should beat.
     #[must_use]
     pub fn period(&self) -> Duration {
         self.0.limit / 4

@@ -1,8 +1,9 @@
-//! What the host measures. Made once, passed by handle, read by OTLP and by `/metrics` from the same place.
+//! The metrics of the host. Created once, passed by handle, and exported from the same place by OTLP and at
+//! `/metrics`.
 //!
-//! Labels are bounded by construction: what these functions take for one is a controller or a kind, which the
-//! configuration lists, or a `&'static str`, which the program does. No function takes an object's name or an
-//! error's text.
+//! Labels are bounded by construction: the label parameters of these functions are a controller or a kind,
+//! which the configuration lists, or a `&'static str` from the program. No function takes the name of an
+//! object or the text of an error.
 
 pub mod definitions;
 mod observed;
@@ -24,15 +25,15 @@ use crate::plugin::contract::{Description, Kind};
 use crate::plugin::{CallStats, Plugin};
 use crate::telemetry::losses::Losses;
 
-/// Upper bounds in milliseconds, for what waits for the API server.
+/// Upper bounds in milliseconds, for durations that include requests to the API server.
 const PASS_TIMES: &[f64] = &[
     0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4, 3e4, 6e4,
 ];
-/// For what runs in this process.
+/// Upper bounds in milliseconds, for durations within this process.
 const CALL_TIMES: &[f64] = &[
     0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4,
 ];
-/// In bytes: powers of two from 64 KiB, the size of a page of WebAssembly memory, to 256 MiB.
+/// Upper bounds in bytes: powers of two from 64 KiB, the size of a page of WebAssembly memory, to 256 MiB.
 const MEMORY: &[f64] = &[
     65536.0,
     262_144.0,
@@ -78,7 +79,7 @@ fn milliseconds(time: Duration) -> f64 {
 }
 
 impl Metrics {
-    /// Makes the instruments. `losses` are counted by the exporters.
+    /// Creates the instruments. The exporters count `losses`.
     #[must_use]
     pub fn new(meter: &Meter, losses: Arc<Losses>) -> Self {
         let counter = |d: Definition| {
@@ -97,7 +98,7 @@ impl Metrics {
         };
         let guest_time = define::PLUGIN_GUEST_TIME;
         let observed = Arc::new(Observed::default());
-        // What every host asks for, besides the kinds of its configuration.
+        // Resources that every host requests, in addition to the kinds of its configuration.
         for (group, plural, kind) in [
             ("events.k8s.io", "events", "Event"),
             ("coordination.k8s.io", "leases", "Lease"),
@@ -134,7 +135,7 @@ impl Metrics {
         }
     }
 
-    /// Instruments that nobody reads.
+    /// Creates instruments that are not exported.
     #[must_use]
     pub fn unread() -> Self {
         let meter = opentelemetry::metrics::noop::NoopMeterProvider::new();
@@ -144,7 +145,7 @@ impl Metrics {
         )
     }
 
-    /// The same for one controller.
+    /// Returns the instruments of one controller.
     #[must_use]
     pub fn of(self: &Arc<Self>, controller: &str, parent: &Kind) -> ControllerMetrics {
         ControllerMetrics {
@@ -155,30 +156,30 @@ impl Metrics {
         }
     }
 
-    /// A configuration was taken (`taken`) or `refused`.
+    /// Counts a reload of the configuration; `result` is `taken` or `refused`.
     pub fn config_reloaded(&self, result: &'static str) {
         self.config_reloads.add(1, &[KeyValue::new("result", result)]);
     }
 
-    /// A controller is not in the configuration any more: what is read from it is gone.
+    /// Stops exporting the gauges of a controller that is no longer in the configuration.
     pub fn forget(&self, controller: &str) {
         lock(&self.observed.queues).remove(controller);
         lock(&self.observed.plugins).remove(controller);
         lock(&self.observed.held_back).remove(controller);
     }
 
-    /// A watch of a kind broke and is started again.
+    /// Counts a watch of a kind that failed and is restarted.
     pub fn watch_restarted(&self, kind: &Kind) {
         self.watch_restarts
             .add(1, &[KeyValue::new("kind", kind.kind.clone())]);
     }
 
-    /// Learns which kind is behind a group and a plural: requests to others are counted as `other`.
+    /// Registers the kind of a group and a plural; requests for other resources are counted as `other`.
     pub fn know_kind(&self, group: &str, plural: &str, kind: &str) {
         lock(&self.observed.kinds).insert((group.to_owned(), plural.to_owned()), kind.into());
     }
 
-    /// The API server has begun to answer, or `code` is `None` and it never did.
+    /// Counts a request when the API server starts its response; `code` is `None` when it never did.
     pub fn api_request(
         &self,
         verb: &'static str,
@@ -187,7 +188,7 @@ impl Metrics {
         code: Option<u16>,
         took: Duration,
     ) {
-        // The map is small: the kinds of the configuration.
+        // The map is small: it contains the kinds of the configuration.
         let known = lock(&self.observed.kinds)
             .get(&(group.to_owned(), plural.to_owned()))
             .cloned();
@@ -200,8 +201,8 @@ impl Metrics {
             .add(1, &[verb, kind, KeyValue::new("code", code)]);
     }
 
-    /// Whether this replica leads a controller or stands by; `None` when it has the controller no more. A host without
-    /// leader election always leads.
+    /// Sets whether this replica leads a controller or stands by; `None` when it no longer has the
+    /// controller. A host without leader election always leads.
     pub fn set_leader(&self, controller: &str, leads: Option<bool>) {
         let mut leaders = lock(&self.observed.leaders);
         match leads {
@@ -210,12 +211,13 @@ impl Metrics {
         };
     }
 
-    /// Whether the webhook's certificate is one that the API server takes.
+    /// Sets whether the API server accepts the webhook's certificate.
     pub fn set_webhook(&self, serves: bool) {
         *lock(&self.observed.webhook) = Some(serves);
     }
 
-    /// A resource was reviewed before it was written: `allowed`, `denied`, or `failed` when there was no verdict.
+    /// Counts a resource that the webhook reviewed: `allowed`, `denied`, or `failed` when there was no
+    /// decision.
     pub fn admission(&self, controller: &str, result: &'static str) {
         let labels = [
             KeyValue::new("controller", controller.to_owned()),
@@ -224,13 +226,13 @@ impl Metrics {
         self.admissions.add(1, &labels);
     }
 
-    /// One more Event was dropped; how many were before it.
+    /// Counts a dropped Event; returns how many were dropped before.
     pub fn event_dropped(&self) -> u64 {
         self.observed.events_dropped.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// The instruments as one controller uses them. Cheap to clone.
+/// The instruments of one controller. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ControllerMetrics {
     metrics: Arc<Metrics>,
@@ -240,7 +242,7 @@ pub struct ControllerMetrics {
 }
 
 impl ControllerMetrics {
-    /// A pass has ended. `waited` is the time in the queue before it.
+    /// Records a reconcile that has ended. `waited` is the time in the queue before it.
     pub fn reconciled(&self, trigger: &'static str, waited: Duration, took: Duration) {
         let labels = [
             self.controller.clone(),
@@ -256,7 +258,7 @@ impl ControllerMetrics {
             .record(milliseconds(waited), &labels[..1]);
     }
 
-    /// A pass did not come to its end.
+    /// Counts a reconcile that failed.
     pub fn failed(&self, class: &'static str) {
         let labels = [
             self.controller.clone(),
@@ -266,22 +268,22 @@ impl ControllerMetrics {
         self.metrics.reconcile_errors.add(1, &labels);
     }
 
-    /// A child was created.
+    /// Counts a child that was created.
     pub fn created(&self, child: &Kind) {
         self.metrics.resource_created.add(1, &self.child(child));
     }
 
-    /// A child was changed.
+    /// Counts a child that was updated.
     pub fn updated(&self, child: &Kind) {
         self.metrics.resource_updated.add(1, &self.child(child));
     }
 
-    /// A child was deleted.
+    /// Counts a child that was deleted.
     pub fn deleted(&self, child: &Kind) {
         self.metrics.resource_deleted.add(1, &self.child(child));
     }
 
-    /// A plugin call has ended; `class` is `ok` or the class of its failure.
+    /// Records a plugin call that has ended; `class` is `ok` or the class of its failure.
     pub fn called(&self, export: &'static str, class: &'static str, took: Duration, stats: &CallStats) {
         let labels = [
             self.controller.clone(),
@@ -306,7 +308,7 @@ impl ControllerMetrics {
         }
     }
 
-    /// A version of the plugin answers from now on.
+    /// Sets the live version of the plugin.
     pub fn plugin_live(&self, plugin: &Plugin) {
         let Description { name, version, .. } = plugin.description();
         self.live(
@@ -330,7 +332,7 @@ impl ControllerMetrics {
         lock(&self.metrics.observed.plugins).insert(Arc::clone(&self.name), labels);
     }
 
-    /// This version is held back from now on, in place of any other; `None`: none is.
+    /// Sets the version that is held back, which replaces any other; `None`: no version is.
     pub fn plugin_held_back(&self, plugin: Option<&Plugin>) {
         let version = plugin.map(|plugin| {
             let Description { name, version, .. } = plugin.description();
@@ -354,21 +356,21 @@ impl ControllerMetrics {
         };
     }
 
-    /// A plugin file was taken (`loaded`), or the word says why not.
+    /// Counts a reload of the plugin file; `result` is `loaded` or the reason why it was not.
     pub fn reloaded(&self, result: &'static str) {
         self.metrics
             .plugin_reloads
             .add(1, &[self.controller.clone(), KeyValue::new("result", result)]);
     }
 
-    /// A plugin call was not recorded though it should have been.
+    /// Counts a plugin call that should have been recorded but was not.
     pub fn record_dropped(&self) {
         self.metrics
             .records_dropped
             .add(1, std::slice::from_ref(&self.controller));
     }
 
-    /// Reads a queue from now on, in place of the one that this controller had before.
+    /// Registers the gauge of a queue, which replaces the previous one of this controller.
     pub fn queue(&self, gauge: impl Fn() -> Option<(usize, Duration)> + Send + Sync + 'static) {
         lock(&self.metrics.observed.queues).insert(Arc::clone(&self.name), Box::new(gauge));
     }

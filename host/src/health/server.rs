@@ -1,7 +1,7 @@
 //! The HTTP server of the health port.
 //!
-//! `/livez`, `/readyz` and `/healthz` (the same as `/livez`) answer `ok`, or 500 with the list of checks;
-//! `?verbose` lists them always, `?exclude=name` leaves one out, `/livez/name` asks for one. Source:
+//! `/livez`, `/readyz` and `/healthz` (the same as `/livez`) answer `ok`, or 500 with the list of checks.
+//! `?verbose` always lists the checks, `?exclude=name` excludes one, and `/livez/name` runs one. Source:
 //! <https://kubernetes.io/docs/reference/using-api/health-checks/>.
 
 use std::convert::Infallible;
@@ -27,23 +27,24 @@ use tracing::{debug, info, warn};
 
 use super::{Check, Health};
 
-/// How long a client may take to send a request.
+/// How long a client may take to send the request headers.
 const HEADERS: Duration = Duration::from_secs(10);
 
-/// The port cannot be listened to.
+/// The address cannot be listened on.
 #[derive(Debug, Error)]
 #[error("cannot listen on {address} for health and metrics: {error}; choose another with --health-addr")]
 pub struct ServerError {
-    /// As configured.
+    /// The configured address.
     address: SocketAddr,
-    /// What the system said.
+    /// The error of the operating system.
     error: std::io::Error,
 }
 
-/// Listens from now on, and serves until the process ends. The port, when it was 0, is in the log.
+/// Starts to listen, and serves until the process ends. The log contains the port, which matters when it was
+/// 0.
 ///
 /// # Errors
-/// When the address cannot be listened to.
+/// Returns an error when the address cannot be listened on.
 pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry) -> Result<(), ServerError> {
     let failed = |error| ServerError { address, error };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -53,8 +54,8 @@ pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry)
             let (stream, _) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Such as too many open files: others end meanwhile.
-                    warn!(%error, "cannot take a connection for health and metrics");
+                    // For example, too many open files; other connections end meanwhile.
+                    warn!(%error, "cannot accept a connection for health and metrics");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
@@ -66,27 +67,27 @@ pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry)
     Ok(())
 }
 
-/// The socket in the folder of `--cache-dir` at which the host's own user is told everything.
+/// Returns the socket in the folder of `--cache-dir`, at which the host's own user can read the full reports.
 #[must_use]
 pub fn socket(cache_dir: &Path) -> PathBuf {
     cache_dir.join("plugins.sock")
 }
 
-/// Listens at [`socket`] too, until the process ends. Only who runs as the user of this process is served there: unlike a
-/// port on this machine, which a container beside this one reaches as well, and passes on what others ask.
+/// Also listens on [`socket`] until the process ends. It serves only the user of this process. A port, in
+/// contrast, can be reached by other containers in the same pod, which may forward the requests of others.
 ///
 /// # Errors
-/// When the socket cannot be made.
+/// Returns an error when the socket cannot be created.
 pub fn start_own(cache_dir: &Path, health: Arc<Health>, registry: Registry) -> std::io::Result<()> {
     std::fs::create_dir_all(cache_dir)?;
     let path = socket(cache_dir);
-    // One that a process before this one left.
+    // Left by an earlier process.
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let listener = UnixListener::bind(&path)?;
-    // What this process makes belongs to the user that it runs as.
+    // A file created by this process belongs to the user that the process runs as.
     let own = std::fs::symlink_metadata(&path)?.uid();
     tokio::spawn(async move {
         loop {
@@ -98,7 +99,7 @@ pub fn start_own(cache_dir: &Path, health: Arc<Health>, registry: Registry) -> s
                     }
                 }
                 Err(error) => {
-                    warn!(%error, "cannot take a connection at the host's own socket");
+                    warn!(%error, "cannot accept a connection at the host's own socket");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -197,8 +198,8 @@ fn list(endpoint: &str, checks: &[Check], query: &str) -> (StatusCode, String) {
     (status, format!("{body}{endpoint} check {verdict}\n"))
 }
 
-/// `operator-host plugins` asks for this. Differences show what is in children, and a port asks nobody who they are: so
-/// they are for the host's own user, at its socket.
+/// Answers `operator-host plugins`. Differences contain parts of children, and a port does not authenticate
+/// its clients. So differences are only for the host's own user, at the socket.
 fn plugins(health: &Health, own: bool) -> Response<Full<Bytes>> {
     let mut reports = health.plugins();
     let diffs = reports.iter_mut().flat_map(|report| {
@@ -207,7 +208,7 @@ fn plugins(health: &Health, own: bool) -> Response<Full<Bytes>> {
         live.into_iter().chain(candidate)
     });
     for diff in diffs.filter(|diff| !own && !diff.is_empty()) {
-        "(shown to the host's own user only: kubectl exec operator-host plugins in the host's pod, which needs --cache-dir)".clone_into(diff);
+        "(hidden: only the host's own user can see it; run `operator-host plugins` in the host's pod, which requires --cache-dir)".clone_into(diff);
     }
     match serde_json::to_vec(&reports) {
         Ok(body) => respond(StatusCode::OK, "application/json", body),

@@ -1,19 +1,19 @@
-//! Every metric that the host exports: name, unit, labels, meaning. Instruments are made from these, the table
-//! in `docs/telemetry.md` is checked against them.
+//! Defines every metric that the host exports: name, unit, labels, meaning. The instruments are created from
+//! these definitions, and a test compares them with the table in `docs/telemetry.md`.
 
-/// What kind of numbers a metric gives.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instrument {
-    /// Only grows.
+    /// A value that only increases.
     Counter,
-    /// Goes up and down.
+    /// A value that can increase and decrease.
     Gauge,
-    /// How often a value was in which range.
+    /// The distribution of values over ranges.
     Histogram,
 }
 
 impl Instrument {
-    /// In lower case.
+    /// Returns the type in lower case.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -27,20 +27,20 @@ impl Instrument {
 /// One metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Definition {
-    /// As OTLP carries it.
+    /// The name in OTLP.
     pub name: &'static str,
-    /// What kind of numbers it gives.
+    /// The type of the metric.
     pub instrument: Instrument,
-    /// In UCUM, as OpenTelemetry writes units.
+    /// The unit in UCUM, as OpenTelemetry specifies units.
     pub unit: &'static str,
-    /// Its labels. Each has few values: a controller, a kind, a word from a list.
+    /// The labels. Each has few values: a controller, a kind, or a word from a list.
     pub labels: &'static [&'static str],
-    /// What it says.
+    /// The description.
     pub help: &'static str,
 }
 
 impl Definition {
-    /// The name at `/metrics`: without dots, with its unit, and `_total` for a counter.
+    /// Returns the name at `/metrics`: without dots, with its unit, and `_total` for a counter.
     #[must_use]
     pub fn prometheus_name(&self) -> String {
         let mut name = self.name.replace('.', "_");
@@ -56,7 +56,7 @@ impl Definition {
         name
     }
 
-    /// Its row in the documentation's table.
+    /// Returns the row in the documentation's table.
     #[must_use]
     pub fn row(&self) -> String {
         let labels: Vec<_> = self.labels.iter().map(|label| format!("`{label}`")).collect();
@@ -98,70 +98,70 @@ macro_rules! definitions {
             #[doc = $help]
             pub const $constant: Definition = define($instrument, $name, $unit, &$labels, $help);
         )*
-        /// All of them, in the order of the documentation.
+        /// All definitions, in the order of the documentation.
         pub const ALL: &[Definition] = &[$($constant),*];
     };
 }
 
 definitions! {
     RECONCILE_COUNT = Counter, "operator.reconcile_count", "{pass}", ["controller", "kind", "trigger"],
-        "Passes over a parent, by what led to them";
+        "Reconciles of a parent, by reason";
     RECONCILE_DURATION = Histogram, "operator.reconcile_duration", "ms", ["controller", "kind"],
-        "Time of one pass, requests to the API server included";
+        "Duration of one reconcile, including requests to the API server";
     RECONCILE_ERRORS = Counter, "operator.reconcile_errors", "{pass}", ["controller", "kind", "class"],
-        "Passes that did not come to their end, by why";
+        "Reconciles that failed, by class of error";
     RESOURCE_CREATED = Counter, "operator.resource_created", "{object}", ["controller", "kind"],
-        "Children created, by their kind";
+        "Children created, by kind";
     RESOURCE_UPDATED = Counter, "operator.resource_updated", "{object}", ["controller", "kind"],
-        "Children changed, by their kind";
+        "Children updated, by kind";
     RESOURCE_DELETED = Counter, "operator.resource_deleted", "{object}", ["controller", "kind"],
-        "Children deleted, by their kind";
+        "Children deleted, by kind";
     PLUGIN_CALL_DURATION = Histogram, "operator.plugin_call_duration", "ms", ["controller", "export", "class"],
-        "Time of one plugin call, by how it ended";
+        "Duration of one plugin call, by result";
     PLUGIN_WAIT_DURATION = Histogram, "operator.plugin_wait_duration", "ms", ["controller"],
-        "Time of it in which the call waited for its turn and its share of the memory";
+        "Time that a plugin call waited for its turn and its share of the memory";
     PLUGIN_GUEST_TIME = Counter, "operator.plugin_guest_time", "s", ["controller"],
-        "Time on a processor inside plugins";
+        "Processor time used by plugins";
     PLUGIN_MEMORY_PEAK = Histogram, "operator.plugin_memory_peak", "By", ["controller"],
-        "The most memory that one call had";
+        "Peak memory of one plugin call";
     PLUGIN_LOG_LINES_DROPPED = Counter, "operator.plugin_log_lines_dropped", "{line}", ["controller"],
-        "Lines that plugins logged over their limit";
+        "Log lines of plugins dropped because of the limit";
     PLUGIN_COMPILE_DURATION = Histogram, "operator.plugin_compile_duration", "ms", ["controller"],
-        "Time to make machine code of a plugin";
+        "Time to compile a plugin to machine code, or to load it from the cache";
     PLUGIN_INFO = Gauge, "operator.plugin_info", "{version}", ["controller", "plugin", "version", "digest"],
-        "1 for the version of each plugin that answers now";
+        "1 for the live version of each plugin";
     PLUGIN_HELD_BACK = Gauge, "operator.plugin_held_back", "{version}", ["controller", "plugin", "version", "digest"],
-        "1 for a version that is held back because it would do worse than the one that answers";
+        "1 for a version that is held back because its results would be worse than those of the live version";
     PLUGIN_RELOADS = Counter, "operator.plugin_reloads", "{reload}", ["controller", "result"],
-        "Plugin files taken, refused or held back, the first of each controller too";
+        "Plugin files loaded, refused or held back, including the first of each controller";
     CONFIG_RELOADS = Counter, "operator.config_reloads", "{reload}", ["result"],
-        "Configurations taken or refused, the first too";
+        "Configurations accepted or refused, including the first";
     QUEUE_DEPTH = Gauge, "operator.queue_depth", "{parent}", ["controller"],
-        "Parents that wait for a worker";
+        "Parents waiting for a worker";
     QUEUE_AGE = Gauge, "operator.queue_age", "s", ["controller"],
-        "How long the first of them has waited";
+        "Waiting time of the parent that has waited the longest";
     QUEUE_DURATION = Histogram, "operator.queue_duration", "ms", ["controller"],
-        "Time from the first change to the start of the pass";
+        "Time from the first change to the start of the reconcile";
     WATCH_RESTARTS = Counter, "operator.watch_restarts", "{restart}", ["kind"],
-        "Watches that broke and were started again";
+        "Watches that failed and were restarted";
     API_REQUESTS = Counter, "operator.api_requests", "{request}", ["verb", "kind", "code"],
-        "Requests to the API server, by its answer";
+        "Requests to the API server, by HTTP status";
     API_REQUEST_DURATION = Histogram, "operator.api_request_duration", "ms", ["verb", "kind"],
-        "Time until the API server began to answer";
+        "Time until the API server started its response";
     EVENTS_DROPPED = Counter, "operator.events_dropped", "{event}", [],
-        "Kubernetes Events dropped because too many waited";
+        "Kubernetes Events dropped because the queue was full";
     RECORDS_DROPPED = Counter, "operator.records_dropped", "{call}", ["controller"],
-        "Plugin calls that `--record` did not write: too many waited, one was too large, or the disk is full";
+        "Plugin calls that `--record` did not write: the queue was full, the call was too large, or the disk was full";
     LEADER = Gauge, "operator.leader", "{replica}", ["controller"],
         "1 when this replica leads the controller, 0 when it stands by";
     WEBHOOK_SERVING = Gauge, "operator.webhook_serving", "{replica}", [],
-        "1 when the webhook's certificate is one that the API server takes, 0 when not; without a webhook there is none";
+        "1 when the API server accepts the webhook's certificate, 0 when it does not; not exported without a webhook";
     WEBHOOK_REVIEWS = Counter, "operator.webhook_reviews", "{review}", ["controller", "result"],
-        "Resources reviewed before they were written: `allowed`, `denied`, or `failed` when there was no verdict";
+        "Resources reviewed by the webhook: `allowed`, `denied`, or `failed` when there was no decision";
     TELEMETRY_DROPPED = Counter, "operator.telemetry_dropped", "{item}", ["signal", "reason"],
-        "Spans, and exports of metrics, that the collector did not get";
+        "Spans and metric exports that did not reach the collector";
     PROCESS_MEMORY = Gauge, "process.memory.usage", "By", [],
         "Resident memory of the process";
     PROCESS_CPU = Counter, "process.cpu.time", "s", ["cpu_mode"],
-        "Time on processors of the process";
+        "Processor time used by the process";
 }

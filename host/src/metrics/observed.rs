@@ -1,4 +1,4 @@
-//! Instruments that are read from what is there, at the time of an export or of a scrape.
+//! Instruments whose values are read at the time of an export or a scrape.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use super::definitions as define;
 use super::process;
 use crate::telemetry::losses::Losses;
 
-/// What is looked at when somebody reads, instead of being told when it changes.
+/// The state that is read at that time, instead of being recorded on each change.
 #[derive(Default)]
 pub(super) struct Observed {
     pub(super) queues: Mutex<BTreeMap<Arc<str>, QueueGauge>>,
@@ -30,14 +30,15 @@ impl std::fmt::Debug for Observed {
     }
 }
 
-/// How many parents wait and for how long the first has; `None` when the queue is gone.
+/// Returns the number of waiting parents and how long the first has waited; `None` when the queue has been
+/// dropped.
 pub(super) type QueueGauge = Box<dyn Fn() -> Option<(usize, Duration)> + Send + Sync>;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The instruments that are read from what is there, at the time of an export or of a scrape.
+/// Creates the instruments whose values are read at the time of an export or a scrape.
 pub(super) fn observe(meter: &Meter, observed: &Arc<Observed>, losses: Arc<Losses>) {
     macro_rules! instrument {
         ($kind:ident, $definition:expr, $read:expr) => {{

@@ -11,10 +11,10 @@ pub(super) struct Usage {
     pub(super) system: f64,
 }
 
-/// Linux tells user space times in hundredths of a second on every machine.
+/// Linux reports times to user space in hundredths of a second on every machine.
 const TICKS: f64 = 100.0;
 
-/// `None` where there is no `/proc`.
+/// Reads the current usage; returns `None` where there is no `/proc`.
 pub(super) fn usage() -> Option<Usage> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let (user, system) = times(&stat)?;
@@ -26,14 +26,15 @@ pub(super) fn usage() -> Option<Usage> {
     })
 }
 
-/// The 14th and 15th field of proc_pid_stat(5). The second is the program's name, which may hold anything.
+/// Returns the 14th and 15th field of proc_pid_stat(5). The second field is the program's name, which can
+/// contain any characters.
 fn times(stat: &str) -> Option<(f64, f64)> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ').skip(11).map(str::parse::<f64>);
     Some((fields.next()?.ok()? / TICKS, fields.next()?.ok()? / TICKS))
 }
 
-/// The line `VmRSS:  1234 kB`.
+/// Returns the bytes in the line `VmRSS:  1234 kB`.
 fn resident(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim()

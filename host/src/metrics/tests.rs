@@ -1,4 +1,4 @@
-//! The instruments, read as Prometheus reads them.
+//! Tests of the instruments, as Prometheus reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn kind(kind: &str) -> Kind {
     }
 }
 
-/// Everything that a host does, once.
+/// Uses every instrument once.
 fn use_all(metrics: &Arc<Metrics>) {
     let controller = metrics.of("things", &kind("Thing"));
     let time = Duration::from_millis(3);
@@ -112,7 +112,7 @@ fn every_metric_is_exported_as_it_is_defined() {
     assert!(more.is_empty(), "{more:?} is exported and not defined");
 }
 
-/// A thousand objects, each with an error of its own, leave as many series as one object with each class of
+/// A thousand objects with a different error each create as many series as one object with each class of
 /// error.
 #[test]
 fn labels_do_not_grow_with_objects_or_errors() {
@@ -141,7 +141,7 @@ fn labels_do_not_grow_with_objects_or_errors() {
                 ..CallStats::default()
             };
             controller.called("reconcile", class, Duration::from_micros(object as u64), &stats);
-            // A path is made of what an object is called: none of it may become a label.
+            // A path contains the name of an object, which must not become a label.
             let plural = format!("thing-{object}");
             read.metrics
                 .api_request("get", "example.com", &plural, Some(404), Duration::ZERO);
