@@ -1,12 +1,14 @@
-//! Which of several replicas writes: by Leases, so that Kubernetes itself is the distributed engine.
+//! Leader election: selects which of several replicas writes, with Leases.
 //!
-//! Every replica is warm: its watches run, its caches are full, its plugins are compiled. What a Lease gates is the
-//! writing, in three places that do not trust each other: `controller::run` has workers only while it leads; every
-//! request looks at the [`term::Term`] before it is made; and the connections that carry writes refuse bytes once the
-//! term is over (`client::fence`). The term ends by the replica's own monotonic clock, before another may begin.
+//! Every replica is warm: its watches run, its caches are full, its plugins are compiled. A Lease gates only
+//! the writes, in three independent places: `controller::run` starts workers only while it leads; every
+//! request checks the [`term::Term`] before it is sent; and the connections that carry writes reject bytes
+//! once the term has ended (`client::fence`). The term ends by the replica's own monotonic clock, before
+//! another replica may begin.
 //!
-//! In reading order: `term` the right to write, `lease` one Lease as a state machine, `share` who leads what when
-//! replicas share the controllers, `replicas` how they know of each other, `elector` the task that does it.
+//! In reading order: `term` is the right to write, `lease` one Lease as a state machine, `share` assigns
+//! controllers when replicas share them, `replicas` lets them discover each other, and `elector` is the task
+//! that combines them.
 
 mod elector;
 pub mod lease;
@@ -31,12 +33,13 @@ use crate::cluster::event_recorder::Events;
 use crate::config::leadership::{LeadershipConfig, Mode};
 use crate::telemetry::Instruments;
 
-/// What tells this process from every other, for Leases and for the audit log: where it runs, its version, and a
-/// number drawn at its start.
+/// Returns an identity that is unique to this process, for Leases and for the audit log: the host name, the
+/// version, and a random number drawn at the start.
 #[must_use]
 pub fn identity() -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host".to_owned());
-    // Without randomness two processes of one name could take each other for themselves; the time tells them apart.
+    // Without randomness, two processes with the same host name could mistake each other's Leases for their
+    // own. The time distinguishes them.
     let drawn =
         getrandom::u32().unwrap_or_else(|_| jiff::Timestamp::now().subsec_nanosecond().unsigned_abs());
     format!("{host}_{}_{drawn:08x}", env!("CARGO_PKG_VERSION"))
@@ -48,16 +51,16 @@ pub struct Leadership {
     connection: Arc<Connection>,
     config: LeadershipConfig,
     roster: Arc<Roster>,
-    /// Of all controllers, unless each has its own.
+    /// The writers of all controllers, unless each controller has its own.
     shared: Option<Writers>,
     instruments: Instruments,
     stop: CancellationToken,
 }
 
-/// Who takes part in elections.
+/// The controllers that take part in elections.
 #[derive(Default)]
 struct Roster {
-    /// With the name of the Lease, by controller.
+    /// The name of the Lease and the writers, by controller.
     writers: Mutex<BTreeMap<String, (String, Writers)>>,
     changed: Notify,
 }
@@ -67,7 +70,7 @@ impl Roster {
         self.writers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The terms by controller, with the name of the Lease.
+    /// Returns the name of the Lease and the term, by controller.
     fn terms(&self) -> BTreeMap<String, (String, Term)> {
         let writers = self.writers();
         writers
@@ -83,10 +86,10 @@ impl Roster {
 pub struct Elections(Option<JoinHandle<()>>);
 
 impl Leadership {
-    /// Begins to take part in elections. `identity` is this replica's name in the Leases.
+    /// Starts to take part in elections. `identity` is this replica's name in the Leases.
     ///
     /// # Errors
-    /// When the connection cannot be used.
+    /// Returns an error when the connection cannot be used.
     pub fn start(
         config: &LeadershipConfig,
         connection: Arc<Connection>,
@@ -134,11 +137,12 @@ impl Leadership {
         Ok((leadership, Elections(Some(task))))
     }
 
-    /// A controller takes part from now on; what it writes with, once it leads. One that takes part already, and is only
-    /// configured otherwise, keeps its term. `lease` names its Lease where each controller has one.
+    /// Adds a controller to the elections; returns the writers that it uses while it leads. A controller that
+    /// already takes part, and only has a new configuration, keeps its term. `lease` is the name of its Lease
+    /// if each controller has one.
     ///
     /// # Errors
-    /// When the connection cannot be used.
+    /// Returns an error when the connection cannot be used.
     pub fn join(&self, controller: &str, lease: &str) -> Result<Writers, ClientError> {
         if let Some((same, writers)) = self.roster.writers().get(controller)
             && same == lease
@@ -158,7 +162,7 @@ impl Leadership {
         Ok(writers)
     }
 
-    /// A controller has stopped for good: another replica may have its lease.
+    /// Removes a controller that has stopped for good, so that another replica may take its lease.
     pub fn leave(&self, controller: &str) {
         self.roster.writers().remove(controller);
         self.roster.changed.notify_one();
@@ -166,7 +170,8 @@ impl Leadership {
         self.instruments.health.leads(controller, None);
     }
 
-    /// Gives all leases back, so that another replica need not wait for their end. Nothing is to be written any more.
+    /// Releases all leases, so that another replica does not wait until they expire. Nothing may be written
+    /// afterwards.
     pub async fn release(&self, elections: Elections) {
         self.stop.cancel();
         if let Some(task) = elections.0

@@ -1,4 +1,4 @@
-//! The task that takes, renews and gives back Leases, and tells the terms.
+//! The task that takes, renews and releases Leases, and updates the terms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,21 +22,21 @@ use crate::config::leadership::{LeadershipConfig, Mode};
 use crate::health::Pulse;
 use crate::telemetry::Instruments;
 
-/// The loop must come round in this time.
+/// Each iteration of the loop must finish in this time.
 const PULSE: Duration = Duration::from_secs(60);
-/// How long giving leases back may take at the end.
+/// Maximum time to release the leases at shutdown.
 const RELEASE: Duration = Duration::from_secs(2);
 
-/// One lease and what hangs on it.
+/// One lease and its state.
 struct Seat {
     controllers: BTreeSet<String>,
     candidate: Candidate,
     term: Term,
     /// When to renew.
     due: Instant,
-    /// Since when it could be taken by anybody.
+    /// Since when any replica could take it.
     free_since: Option<Instant>,
-    /// What was last told of it.
+    /// The state that was reported last.
     leads: bool,
 }
 
@@ -46,12 +46,12 @@ pub(super) struct Elector {
     leases: Leases,
     roster: Arc<Roster>,
     seats: BTreeMap<String, Seat>,
-    /// Only where controllers are shared.
+    /// Present only when replicas share the controllers.
     replicas: Option<Replicas>,
     events: Events,
     instruments: Instruments,
     pulse: Pulse,
-    /// What is wrong, said once.
+    /// The last problem that was logged, so that it is logged once.
     said: Option<String>,
 }
 
@@ -92,18 +92,16 @@ impl Elector {
             }
         }
         if tokio::time::timeout(RELEASE, self.release_all()).await.is_err() {
-            warn!(
-                "leases could not be given back within {RELEASE:?}: others take them when their time is over"
-            );
+            warn!("cannot release the leases within {RELEASE:?}: other replicas take them when they expire");
         }
     }
 
-    /// How often a replica that does not lead looks.
+    /// Returns how often a replica that does not lead reads the Leases.
     fn poll(&self) -> Duration {
         self.config.timing.retry_period / 4
     }
 
-    /// Does what is due, and says when to come back.
+    /// Runs one iteration, and returns when the next is due.
     async fn turn(&mut self) -> Instant {
         self.follow_roster();
         let looks = self.replicas.is_some()
@@ -117,7 +115,8 @@ impl Elector {
             .replicas
             .as_mut()
             .and_then(|replicas| replicas.record(&able, Instant::now()));
-        // The own Lease first: who sees that it is old must not see later that we hold something.
+        // The replica's own Lease is written first: another replica that sees an expired one must not find
+        // later that this one holds a lease.
         if let Some(record) = own {
             self.write_own(record, able).await;
         }
@@ -145,7 +144,7 @@ impl Elector {
         self.next()
     }
 
-    /// A seat for every controller that takes part.
+    /// Creates a seat for every controller that takes part.
     fn follow_roster(&mut self) {
         let terms = self.roster.terms();
         let mut wanted: BTreeMap<String, (BTreeSet<String>, Term)> = BTreeMap::new();
@@ -188,7 +187,7 @@ impl Elector {
                 leads: false,
             });
             if seat.controllers.is_empty() {
-                // A controller that went and came back has a new term; the old one ends here.
+                // A controller that was removed and added again has a new term; the old one ends here.
                 if seat.term.phase() != Phase::Standby {
                     continue;
                 }
@@ -198,7 +197,7 @@ impl Elector {
         }
     }
 
-    /// The leases that this replica could hold: a live plugin, full caches.
+    /// Returns the leases that this replica could hold: those with a live plugin and full caches.
     fn able(&self) -> BTreeSet<String> {
         let able = self
             .seats
@@ -207,7 +206,7 @@ impl Elector {
         able.map(|(name, _)| name.clone()).collect()
     }
 
-    /// What is to be renewed now.
+    /// Returns the leases to renew now.
     fn renewals(&mut self) -> Vec<(String, Lease)> {
         let (now, clock) = (Instant::now(), Timestamp::now());
         let mut records = Vec::new();
@@ -254,7 +253,7 @@ impl Elector {
             Outcome::Lost(lease) => {
                 seat.candidate.observe(lease, now);
                 if seat.candidate.holds(now) {
-                    // Still ours, in other words: renewed in the next turn.
+                    // The lease is still ours, with different contents: renewed in the next iteration.
                     seat.due = now;
                 } else {
                     seat.term.end();
@@ -267,11 +266,11 @@ impl Elector {
         }
     }
 
-    /// Looks at what others hold, and takes what falls to this replica.
+    /// Observes the leases of other replicas, and takes those that are assigned to this replica.
     async fn take(&mut self, all: &BTreeMap<String, Lease>) {
         let now = Instant::now();
         for (name, seat) in &mut self.seats {
-            // Of what we hold, our own writes know best.
+            // Our own writes are the best source for the leases that we hold.
             if !seat.candidate.holds(now) {
                 seat.candidate.observe(all.get(name).cloned(), now);
             }
@@ -282,7 +281,8 @@ impl Elector {
         let clock = Timestamp::now();
         let mut records = Vec::new();
         for (name, seat) in &mut self.seats {
-            // Passes of an earlier term must be through: they know nothing of what others did since.
+            // Reconciles of an earlier term must have ended, because they do not know what other replicas did
+            // since.
             if mine.contains(name)
                 && seat.term.is_idle()
                 && let Step::Write(record) = seat.candidate.step(now, clock)
@@ -296,7 +296,7 @@ impl Elector {
         }
     }
 
-    /// The free leases that this replica is to take.
+    /// Returns the free leases that this replica should take.
     fn mine(&mut self, all: &BTreeMap<String, Lease>, now: Instant) -> BTreeSet<String> {
         let free: BTreeSet<String> = self
             .seats
@@ -318,9 +318,9 @@ impl Elector {
         let own = Member { able, held };
         let members = replicas.members(all, own, now);
         let mut mine = allotted(&members, &free, &self.identity);
-        // Whoever it falls to may be unable after all: then anybody takes it.
+        // The replica with the assignment may be unable to take it: after this time any replica may.
         let patience = self.config.timing.retry_period * 2;
-        // Where nobody's plugin can be used, somebody must say so on the parents.
+        // If no replica can use the plugin, one must report it in the status of the parents.
         let last_resort = patience * 2;
         for (name, seat) in &self.seats {
             let after = match seat.term.warmth() {
@@ -333,7 +333,7 @@ impl Elector {
                 mine.insert(name.clone());
             }
         }
-        // And no longer than until another can do more.
+        // A replica without a usable plugin leads only until another one can do better.
         for (name, seat) in &self.seats {
             let others = || members.iter().filter(|(identity, _)| **identity != self.identity);
             if seat.term.phase() == Phase::Leading
@@ -342,7 +342,7 @@ impl Elector {
             {
                 info!(
                     lease = name,
-                    "the plugin cannot be used here, and another replica has it: it gets this lease"
+                    "the plugin cannot be used on this replica, but on another one: releasing the lease"
                 );
                 seat.term.leave();
             }
@@ -357,14 +357,14 @@ impl Elector {
         {
             info!(
                 lease = seat.candidate.name(),
-                "another replica leads fewer controllers: it gets this one"
+                "another replica leads fewer controllers: releasing this lease"
             );
             seat.term.leave();
         }
         mine
     }
 
-    /// Deletes what replicas that are gone have left.
+    /// Deletes the Leases of replicas that no longer exist.
     async fn clear_away(&self) {
         let gone = self
             .replicas
@@ -375,7 +375,7 @@ impl Elector {
         }
     }
 
-    /// Gives back what is to go to another, once the passes under way are through.
+    /// Releases the leases that another replica should take, once the running reconciles have ended.
     async fn give_up(&mut self) {
         let (now, clock) = (Instant::now(), Timestamp::now());
         let mut records = Vec::new();
@@ -412,7 +412,7 @@ impl Elector {
             seat.term.end();
             records.extend(seat.candidate.release(now, clock));
         }
-        // First of all: who sees what is free must not think of us.
+        // Deleted first, so that a replica that sees free leases does not count this one as a member.
         if let Some(replicas) = &self.replicas {
             self.leases.delete(replicas.own_name(), None).await;
         }
@@ -420,7 +420,7 @@ impl Elector {
         self.tell();
     }
 
-    /// Says what has changed: in the log, as an Event, as a metric, and to `/readyz`.
+    /// Reports what has changed: in the log, as an Event, as a metric, and to `/readyz`.
     fn tell(&mut self) {
         for seat in self.seats.values_mut() {
             let leads = seat.term.holds();
@@ -432,7 +432,7 @@ impl Elector {
                 let words = match seat.candidate.holder() {
                     _ if leads => "it leads".to_owned(),
                     Some(holder) if holder != self.identity => format!("stands by; {holder} leads"),
-                    _ => "stands by; nobody leads yet".to_owned(),
+                    _ => "stands by; no replica leads yet".to_owned(),
                 };
                 self.instruments.health.leads(controller, Some(words));
             }
@@ -464,7 +464,7 @@ impl Elector {
         }
     }
 
-    /// When there is something to do again.
+    /// Returns when the next iteration is due.
     fn next(&self) -> Instant {
         let now = Instant::now();
         let poll = now + self.poll();
@@ -473,7 +473,7 @@ impl Elector {
                 return seat.due;
             }
             match seat.candidate.step(now, Timestamp::UNIX_EPOCH) {
-                // Right when its time is over.
+                // Exactly when the lease expires.
                 Step::Wait(expiry) => expiry.min(poll),
                 Step::Write(_) | Step::Look => poll,
             }

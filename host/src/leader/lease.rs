@@ -1,13 +1,14 @@
-//! One Lease as one replica sees it: a state machine without I/O.
+//! One Lease as seen by one replica: a state machine without I/O.
 //!
-//! As in client-go, the times in the record are for people. That a holder is gone is measured by our own monotonic
-//! clock from when we last saw the record change, so that no clock that jumps, and no hand that writes a time, makes
-//! two leaders. Stricter than client-go where the record is edited or deleted by hand: whoever held it may not know
-//! yet, so nobody else begins before that holder must have stopped.
+//! As in client-go, the times in the record are informational. Whether a holder has disappeared is measured
+//! by our own monotonic clock, from when we last saw the record change. So a clock that jumps, or a time
+//! edited by hand, cannot create two leaders. This is stricter than client-go when the record is edited or
+//! deleted by hand: the previous holder may not know yet, so no other replica begins before that holder must
+//! have stopped.
 //!
-//! For the same reason a create never begins or extends a term. It has no precondition: it succeeds though the Lease
-//! was there and was deleted since we looked, or when it arrives late. Only an update, which names the version it was
-//! made of, shows that nobody else led in between.
+//! For the same reason a create never begins or extends a term. It has no precondition: it succeeds when the
+//! Lease existed and was deleted since we looked, or when the request arrives late. Only an update, which
+//! contains the version it is based on, shows that no other replica led in between.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,55 +17,56 @@ use jiff::{Timestamp, Unit};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
-/// Annotation of a Lease that its holder gave back: the holder that was. Only with it an empty holder means that
-/// another may begin at once.
+/// Annotation of a Lease that its holder released: the previous holder. Only with this annotation does an empty
+/// holder mean that another replica may begin at once.
 pub const RELEASED_ANNOTATION: &str = "operator-host.dev/released-by";
-/// Label of every Lease that the host makes: the name under which its replicas find each other.
+/// Label of every Lease that the host creates: the name under which its replicas discover each other.
 pub const GROUP_LABEL: &str = "operator-host.dev/leadership";
 
-/// The longest duration that is believed: no host writes a longer one.
+/// The longest duration that is accepted; no host writes a longer one.
 pub const MAX_DURATION: Duration = Duration::from_secs(600);
 
 /// The times of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// A lease that was not renewed for so long is taken by another. Whole seconds.
+    /// A lease that was not renewed for this time is taken by another replica. Whole seconds.
     pub duration: Duration,
-    /// A leader that could not renew for so long writes nothing more. Shorter than `duration`.
+    /// A leader that could not renew for this time stops writing. Shorter than `duration`.
     pub renew_deadline: Duration,
     /// How often a leader renews. Shorter than `renew_deadline`.
     pub retry_period: Duration,
 }
 
-/// What a replica may do with a lease now.
+/// The next action of a replica on a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Write this record. With a resource version it is an update, which takes the lease or renews it; without one it
-    /// is a create, which does neither.
+    /// Write this record. With a resource version it is an update, which takes the lease or renews it;
+    /// without one it is a create, which does neither.
     Write(Box<Lease>),
-    /// Another has it, until this time unless it renews.
+    /// Another replica holds the lease, until this time unless it renews.
     Wait(Instant),
-    /// It was not looked at yet.
+    /// The lease was not read yet.
     Look,
 }
 
-/// See the module.
+/// The state of one lease for one replica; see the module.
 #[derive(Debug)]
 pub struct Candidate {
     name: String,
     group: String,
     identity: String,
     timing: Timing,
-    /// As last read, `None` when it is not there, and when that was first seen.
+    /// The lease as last read, `None` when it does not exist, and when this state was first seen.
     seen: Option<(Option<Lease>, Instant)>,
-    /// The last update that we sent, though perhaps without hearing that it was taken.
+    /// The last update that we sent, possibly without receiving an answer.
     written: Option<LeaseSpec>,
-    /// When the update that made us the holder was sent, or the last that renewed it.
+    /// When we sent the update that made us the holder, or the last one that renewed it.
     renewed: Option<Instant>,
 }
 
 impl Candidate {
-    /// Nothing is known of the lease `name` yet. `group` is for its label.
+    /// Creates the state of the lease `name`, of which nothing is known yet. `group` is the value of its
+    /// label.
     #[must_use]
     pub fn new(name: &str, group: &str, identity: &str, timing: Timing) -> Self {
         Self {
@@ -78,16 +80,17 @@ impl Candidate {
         }
     }
 
-    /// The name of the lease.
+    /// Returns the name of the lease.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The lease was read at `now`; `None` when it is not there.
+    /// Records that the lease was read at `now`; `None` when it does not exist.
     pub fn observe(&mut self, lease: Option<Lease>, now: Instant) {
         let since = match &self.seen {
-            // Another version with the same words is no sign of life, such as after an annotation.
+            // A new version with the same spec does not show that the holder is alive; for example, an
+            // annotation was added.
             Some((known, since)) if spec(known.as_ref()) == spec(lease.as_ref()) => *since,
             _ => now,
         };
@@ -97,7 +100,7 @@ impl Candidate {
         self.seen = Some((lease, since));
     }
 
-    /// The holder, when there is one.
+    /// Returns the holder, if there is one.
     #[must_use]
     pub fn holder(&self) -> Option<&str> {
         let (lease, _) = self.seen.as_ref()?;
@@ -107,13 +110,14 @@ impl Candidate {
             .filter(|holder| !holder.is_empty())
     }
 
-    /// The lease as last read.
+    /// Returns the lease as last read.
     #[must_use]
     pub fn lease(&self) -> Option<&Lease> {
         self.seen.as_ref()?.0.as_ref()
     }
 
-    /// Until when we may write, and when another may begin: counted from when the last renewal was sent.
+    /// Returns until when we may write, and when another replica may begin; both count from when the last
+    /// renewal was sent.
     #[must_use]
     pub fn term(&self) -> Option<(Instant, Instant)> {
         self.renewed
@@ -126,20 +130,21 @@ impl Candidate {
         self.term().is_some_and(|(until, _)| now < until)
     }
 
-    /// Whether somebody else could take it at `now`, or it is ours to take up again.
+    /// Whether another replica could take the lease at `now`, or this one could take it again.
     #[must_use]
     pub fn is_free(&self, now: Instant) -> bool {
         matches!(self.step(now, Timestamp::UNIX_EPOCH), Step::Write(_)) && !self.holds(now)
     }
 
-    /// What may be done at `now`; `clock` is what the record says of it.
+    /// Returns the next action at `now`; `clock` is the time to write into the record.
     #[must_use]
     pub fn step(&self, now: Instant, clock: Timestamp) -> Step {
         let Some((lease, since)) = &self.seen else {
             return Step::Look;
         };
         let Some(lease) = lease else {
-            // A holder that is alive comes round in this time, and goes on leading with what it creates.
+            // A holder that is alive renews in this time, and continues to lead with the Lease that it
+            // creates.
             let patience = *since + self.timing.retry_period;
             return if self.holds(now) || patience <= now {
                 Step::Write(Box::new(self.first(now, clock)))
@@ -148,7 +153,8 @@ impl Candidate {
             };
         };
         let spec = lease.spec.as_ref();
-        // It is what we wrote, or it names us while our term runs: nobody can have led in between.
+        // The record is what we wrote, or it names us while our term runs: no other replica can have led in
+        // between.
         let ours = self.names_me(Some(lease)) && (self.holds(now) || self.written.as_ref() == spec);
         let expiry = *since + self.validity(spec);
         if ours || is_released(lease) || expiry <= now {
@@ -158,13 +164,14 @@ impl Candidate {
         }
     }
 
-    /// A write of [`Step::Write`] goes out.
+    /// Records that a write of [`Step::Write`] is being sent.
     pub fn writing(&mut self, record: &Lease) {
         let is_update = record.metadata.resource_version.is_some();
         self.written = record.spec.clone().filter(|_| is_update);
     }
 
-    /// A write that was sent at `sent` was taken; this is the answer. Whether it began or extended our term.
+    /// Records that a write sent at `sent` succeeded, with its answer. Returns whether it began or extended
+    /// our term.
     pub fn won(&mut self, answer: Lease, sent: Instant, now: Instant) -> bool {
         self.observe(Some(answer), now);
         let is_update = self.written.is_some();
@@ -174,7 +181,7 @@ impl Candidate {
         is_update
     }
 
-    /// What gives the lease back, when it is ours. We hold it no more from now on.
+    /// Returns the record that releases the lease, if it is ours. We no longer hold it from now on.
     pub fn release(&mut self, now: Instant, clock: Timestamp) -> Option<Lease> {
         let held = self.holds(now);
         self.renewed = None;
@@ -187,7 +194,7 @@ impl Candidate {
         let mut lease = lease.clone();
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = Some(String::new());
-        // As client-go writes it; the API server wants more than zero.
+        // The value that client-go writes; the API server requires more than zero.
         spec.lease_duration_seconds = Some(1);
         spec.renew_time = Some(after(spec.renew_time.as_ref(), clock));
         lease.metadata.managed_fields = None;
@@ -197,13 +204,15 @@ impl Candidate {
         Some(lease)
     }
 
-    /// The record that names us, whatever the lease says now: for a lease that nobody else wants.
+    /// Returns the record that names us, whatever the lease contains now: for a lease for which no other
+    /// replica competes.
     #[must_use]
     pub fn anew(&self, clock: Timestamp) -> Lease {
         self.record(self.lease(), clock)
     }
 
-    /// The record of a lease that is not there. It names us only while our term runs, so that others wait for us.
+    /// Returns the record for a lease that does not exist. It names us only while our term runs, so that
+    /// others wait for us.
     fn first(&self, now: Instant, clock: Timestamp) -> Lease {
         let mut record = self.record(None, clock);
         if !self.holds(now)
@@ -220,8 +229,8 @@ impl Candidate {
         spec(lease).is_some_and(|spec| spec.holder_identity.as_deref() == Some(&self.identity))
     }
 
-    /// How long a record counts after it was last seen to change: as long as its holder says, which may be configured
-    /// otherwise, but never less than we would.
+    /// Returns how long a record is valid after it was last seen to change: the duration in the record, which
+    /// may have another configuration, but never less than our own.
     fn validity(&self, spec: Option<&LeaseSpec>) -> Duration {
         let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
         let said = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
@@ -272,7 +281,7 @@ fn spec(lease: Option<&Lease>) -> Option<&LeaseSpec> {
     lease?.spec.as_ref()
 }
 
-/// Whether its last holder gave it back by itself: an empty holder alone could be anybody's edit.
+/// Whether its last holder released it. An empty holder alone could be the result of a manual edit.
 fn is_released(lease: &Lease) -> bool {
     let empty = spec(Some(lease))
         .and_then(|spec| spec.holder_identity.as_deref())
@@ -281,8 +290,8 @@ fn is_released(lease: &Lease) -> bool {
     empty && annotations.is_some_and(|annotations| annotations.contains_key(RELEASED_ANNOTATION))
 }
 
-/// What the clock says, with the precision that the API server keeps, so that a record reads back as it was written.
-/// Never what the record says already: a renewal must change it even where the clock stands still.
+/// Returns the time with the precision of the API server, so that a record is read back as it was written.
+/// Never returns the value in the record: a renewal must change it even when the clock stands still.
 fn after(before: Option<&MicroTime>, clock: Timestamp) -> MicroTime {
     let clock = clock.round(Unit::Microsecond).unwrap_or(clock);
     let is_same = before.is_some_and(|MicroTime(before)| *before == clock);

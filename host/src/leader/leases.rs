@@ -1,4 +1,4 @@
-//! Requests about Leases, each bounded in time, each error in words.
+//! Requests for Leases. Each has a timeout, and each error is a message for users.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use super::lease::GROUP_LABEL;
 use crate::cluster::client::chain;
 use crate::config::leadership::{LeadershipConfig, Mode};
 
-/// What came of a write.
+/// The result of a write.
 pub(super) enum Outcome {
-    /// This is what is there now.
+    /// The write succeeded; this is the Lease now.
     Won(Lease),
-    /// Somebody was faster; this is what is there.
+    /// Another writer was faster; this is the Lease now.
     Lost(Option<Lease>),
-    /// In words, with what to do.
+    /// A message with what to do.
     Failed(String),
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Outcome {
 pub(super) struct Leases {
     api: Api<Lease>,
     group: String,
-    /// Whether there is more than the one that has the group's name.
+    /// Whether the group has more Leases than the one with its name.
     shared: bool,
     /// How long to wait for an answer.
     patience: Duration,
@@ -43,7 +43,7 @@ impl Leases {
         }
     }
 
-    /// All at once; with each the time at which it was sent.
+    /// Writes all records concurrently; returns each result with the time at which the request was sent.
     pub(super) async fn write_all(&self, records: Vec<(String, Lease)>) -> Vec<(String, Instant, Outcome)> {
         let writes = records.into_iter().map(|(name, record)| async move {
             let sent = Instant::now();
@@ -70,7 +70,7 @@ impl Leases {
             Err(Some(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 match self.bounded(self.api.get_opt(&name)).await {
                     Ok(None) if is_missing_namespace(&status) => Outcome::Failed(format!(
-                        "cannot write the Lease {name}: {}; create the namespace, or name another in `lease.namespace` of \
+                        "cannot write the Lease {name}: {}; create the namespace, or set another in `lease.namespace` of \
                          the configuration",
                         status.message
                     )),
@@ -82,10 +82,10 @@ impl Leases {
         }
     }
 
-    /// The Leases of this group and those that are known, by name.
+    /// Reads the Leases of this group, and those in `is_known`, by name.
     ///
     /// # Errors
-    /// In words, with what to do.
+    /// Returns a message with what to do.
     pub(super) async fn read(
         &self,
         is_known: impl Fn(&str) -> bool,
@@ -93,7 +93,7 @@ impl Leases {
         let what = if self.shared { "list" } else { "read" };
         let words = |error: Option<kube::Error>| in_words(what, &self.group, error.as_ref());
         let found = if self.shared {
-            // Not by label, which somebody could have taken away.
+            // Not listed by label, because the label could have been removed.
             let list = self.bounded(async { self.api.list(&ListParams::default()).await });
             list.await.map_err(words)?.items
         } else {
@@ -109,7 +109,7 @@ impl Leases {
         Ok(named.collect())
     }
 
-    /// Of this version, or of any; that it fails is said in the log only.
+    /// Deletes the Lease with this version, or with any version. A failure is only logged.
     pub(super) async fn delete(&self, name: &str, version: Option<String>) {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
@@ -123,7 +123,7 @@ impl Leases {
         }
     }
 
-    /// No answer is waited for so long that there would be no time for a second try.
+    /// Limits the time of a request, so that there is time for a second attempt.
     async fn bounded<T>(
         &self,
         request: impl Future<Output = kube::Result<T>>,
@@ -135,7 +135,7 @@ impl Leases {
     }
 }
 
-/// Whether it is not the Lease that the API server does not find.
+/// Whether the API server reports that the namespace does not exist, rather than the Lease.
 fn is_missing_namespace(status: &kube::core::Status) -> bool {
     status
         .details

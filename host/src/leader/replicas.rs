@@ -1,5 +1,5 @@
-//! How replicas that share controllers know of each other: each keeps a Lease that nobody else wants, and says in it
-//! which controllers it could lead at once.
+//! Lets replicas that share controllers discover each other: each replica keeps its own Lease, for which no
+//! other replica competes, and lists in it the controllers that it could lead at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -14,18 +14,18 @@ use crate::object::fingerprint;
 /// Annotation of a replica's own Lease: the Leases that it could hold.
 const ABLE_ANNOTATION: &str = "operator-host.dev/able";
 
-/// What this replica knows of itself and the others.
+/// The known state of this replica and of the others.
 pub(super) struct Replicas {
     identity: String,
     group: String,
     timing: Timing,
     own: Candidate,
-    /// When the own Lease was last written, and what it said.
+    /// When the own Lease was last written, and its contents.
     said: Option<(Instant, BTreeSet<String>)>,
     others: BTreeMap<String, Other>,
 }
 
-/// Another replica, by the name of its Lease. That it is there is measured as for any other Lease.
+/// Another replica, by the name of its Lease. Its presence is determined as for any other Lease.
 struct Other {
     lease: Candidate,
     identity: String,
@@ -46,12 +46,12 @@ impl Replicas {
         }
     }
 
-    /// The name of the own Lease.
+    /// Returns the name of the own Lease.
     pub(super) fn own_name(&self) -> &str {
         self.own.name()
     }
 
-    /// The own Lease as it is to be written now, when it is to be. Nobody competes for it.
+    /// Returns the own Lease to write, if a write is due. No other replica competes for it.
     pub(super) fn record(&mut self, able: &BTreeSet<String>, now: Instant) -> Option<Lease> {
         if let Some((at, said)) = &self.said
             && said == able
@@ -70,19 +70,19 @@ impl Replicas {
         Some(record)
     }
 
-    /// The own Lease was written.
+    /// Records that the own Lease was written.
     pub(super) fn written(&mut self, answer: Lease, able: BTreeSet<String>, sent: Instant) {
         self.own.won(answer, sent, Instant::now());
         self.said = Some((sent, able));
     }
 
-    /// The own Lease could not be written, since it is otherwise than was thought.
+    /// Records that the own Lease could not be written because it differs from the expected version.
     pub(super) fn refused(&mut self, lease: Option<Lease>) {
         self.own.observe(lease, Instant::now());
         self.said = None;
     }
 
-    /// All Leases of the group were read.
+    /// Records that all Leases of the group were read.
     pub(super) fn observe(&mut self, all: &BTreeMap<String, Lease>, now: Instant) {
         if self.said.is_none() {
             self.own.observe(all.get(self.own.name()).cloned(), now);
@@ -113,7 +113,7 @@ impl Replicas {
         }
     }
 
-    /// The replicas that are there, this one with what it could hold and holds.
+    /// Returns the replicas that exist, including this one with the leases that it could hold and holds.
     pub(super) fn members(&self, all: &BTreeMap<String, Lease>, own: Member, now: Instant) -> Members {
         let there = self.others.values().filter(|other| !other.lease.is_free(now));
         let mut members: Members = there
@@ -140,7 +140,8 @@ impl Replicas {
         members
     }
 
-    /// The Leases, with their versions, of replicas that are there no more: anybody may clear them away.
+    /// Returns the Leases, with their versions, of replicas that no longer exist. Any replica may delete
+    /// them.
     pub(super) fn gone(&self, now: Instant) -> Vec<(String, Option<String>)> {
         let gone = self.others.iter().filter(|(_, other)| other.lease.is_free(now));
         gone.map(|(name, other)| (name.clone(), other.version.clone()))

@@ -1,13 +1,13 @@
-//! Who leads which controller when several replicas share them: a computation that every replica makes for itself
-//! on what the Leases say. Replicas that see the same decide the same; where they do not, a Lease can be taken only
-//! once, and the next look puts it right.
+//! Computes which replica leads which controller when several replicas share them. Every replica runs this
+//! computation on the contents of the Leases. Replicas that see the same state decide the same. When they see
+//! different states, a Lease can still be taken only once, and the next iteration corrects the difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A replica that is there.
+/// A replica that exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Member {
-    /// The leases that it could hold: its controllers that are warm.
+    /// The leases that it could hold: those of its warm controllers.
     pub able: BTreeSet<String>,
     /// The leases that it holds.
     pub held: BTreeSet<String>,
@@ -16,8 +16,8 @@ pub struct Member {
 /// The replicas by identity.
 pub type Members = BTreeMap<String, Member>;
 
-/// Which of the free leases are mine to take: each goes to the replica with the fewest of those that could hold it,
-/// the first by identity where two have as many.
+/// Returns the free leases that this replica should take: each is assigned to the replica with the fewest
+/// leases among those that could hold it, and in case of a tie to the first by identity.
 #[must_use]
 pub fn allotted(members: &Members, free: &BTreeSet<String>, me: &str) -> BTreeSet<String> {
     let mut load: BTreeMap<&str, usize> = members
@@ -40,8 +40,9 @@ pub fn allotted(members: &Members, free: &BTreeSet<String>, me: &str) -> BTreeSe
     mine
 }
 
-/// The lease that I am to give up, so that nobody has two more than another that could hold it. Of all that could be
-/// given up it is the first of the replica with the most, so that one moves at a time.
+/// Returns the lease that this replica should release, so that no replica holds two more than another that
+/// could hold it. Among all leases that could be released, it is the first one of the replica with the most,
+/// so that one moves at a time.
 #[must_use]
 pub fn surplus(members: &Members, me: &str) -> Option<String> {
     let mut holders: Vec<_> = members.iter().collect();
@@ -77,7 +78,7 @@ mod tests {
             .collect()
     }
 
-    /// Lets every replica act on the same view, again and again, until none does.
+    /// Lets every replica act on the same view repeatedly until nothing changes.
     fn settle(members: &mut Members, all: &[&str]) -> usize {
         for round in 0..100 {
             let held: BTreeSet<String> = members.values().flat_map(|m| m.held.clone()).collect();

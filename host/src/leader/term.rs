@@ -1,5 +1,5 @@
-//! The right to write, which ends by itself: a process that was stopped or cut off learns of its end from its own
-//! monotonic clock, not from anybody's word.
+//! The right to write, which ends by itself: a process that was stopped or disconnected determines its end
+//! from its own monotonic clock, without any message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -10,27 +10,27 @@ use tokio::sync::watch;
 /// Whether a controller should work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Another leads, or nobody does.
+    /// Another replica leads, or none does.
     Standby,
-    /// It leads.
+    /// This replica leads.
     Leading,
-    /// It leads until the passes under way are through, and then gives the lease to another.
+    /// This replica leads until the running reconciles have ended, and then releases the lease to another.
     Leaving,
 }
 
-/// How fit a controller is to work.
+/// How ready a controller is to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Warmth {
-    /// Its first lists are under way.
+    /// Its first lists are in progress.
     Cold,
-    /// Its caches are full, and its plugin cannot be used: all that it could do is to say so.
+    /// Its caches are full, but its plugin cannot be used: it could only report that.
     NoPlugin,
-    /// It could begin at once.
+    /// It could start at once.
     Warm,
 }
 
-/// The right to write. Clones are the same term.
+/// The right to write. Clones share the same term.
 #[derive(Clone, Debug)]
 pub struct Term(Option<Arc<Inner>>);
 
@@ -39,7 +39,7 @@ struct Inner {
     start: Instant,
     /// Nanoseconds after `start` from which on nothing is sent; 0 when the term is not held.
     until: AtomicU64,
-    /// Nanoseconds after `start` at which another may begin.
+    /// Nanoseconds after `start` at which another replica may begin.
     expiry: AtomicU64,
     phase: watch::Sender<Phase>,
     stays: AtomicUsize,
@@ -60,13 +60,13 @@ impl Inner {
 }
 
 impl Term {
-    /// Of a host that shares the cluster with no other: it never ends.
+    /// Creates the term of a host that does not share the cluster with other hosts: it never ends.
     #[must_use]
     pub const fn endless() -> Self {
         Self(None)
     }
 
-    /// One that is not held yet.
+    /// Creates a term that is not held yet.
     #[must_use]
     pub fn elected() -> Self {
         Self(Some(Arc::new(Inner {
@@ -103,7 +103,8 @@ impl Term {
             .is_none_or(|inner| inner.left(&inner.until).is_some())
     }
 
-    /// How long a write that is sent now may take until another may begin; `None` when nothing may be sent.
+    /// Returns how long a write that is sent now may take until another replica may begin; `None` when
+    /// nothing may be sent.
     #[must_use]
     pub fn allowance(&self) -> Option<Duration> {
         match &self.0 {
@@ -112,14 +113,15 @@ impl Term {
         }
     }
 
-    /// The lease was taken or renewed: nothing is sent after `until`, and another may begin at `expiry`.
+    /// Records that the lease was taken or renewed: nothing is sent after `until`, and another replica may
+    /// begin at `expiry`.
     pub fn extend(&self, until: Instant, expiry: Instant) {
         let Some(inner) = &self.0 else { return };
-        // The expiry first: who finds the new deadline must not find the old expiry.
+        // The expiry is stored first, so that a reader of the new deadline never reads the old expiry.
         inner.expiry.store(inner.after_start(expiry), Ordering::SeqCst);
         inner.until.store(inner.after_start(until), Ordering::SeqCst);
-        // Who waits is always told: the old deadline may have passed before the renewal was answered, and they have
-        // stopped for it.
+        // Waiters are always notified: the old deadline may have passed before the renewal was answered, and
+        // they have stopped because of it.
         inner.phase.send_if_modified(|phase| {
             if *phase == Phase::Standby {
                 *phase = Phase::Leading;
@@ -128,7 +130,7 @@ impl Term {
         });
     }
 
-    /// No pass is to begin; what is under way may end.
+    /// Prevents new reconciles; running ones may end.
     pub fn leave(&self) {
         let Some(inner) = &self.0 else { return };
         inner.phase.send_if_modified(|phase| {
@@ -140,7 +142,7 @@ impl Term {
         });
     }
 
-    /// Nothing more is sent.
+    /// Ends the term: nothing more is sent.
     pub fn end(&self) {
         let Some(inner) = &self.0 else { return };
         inner.until.store(0, Ordering::SeqCst);
@@ -151,7 +153,7 @@ impl Term {
         });
     }
 
-    /// Where it is.
+    /// Returns the phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.0
@@ -159,7 +161,7 @@ impl Term {
             .map_or(Phase::Leading, |inner| *inner.phase.borrow())
     }
 
-    /// Waits until it has begun.
+    /// Waits until the term has begun.
     pub async fn begun(&self) {
         let Some(inner) = &self.0 else { return };
         let mut phase = inner.phase.subscribe();
@@ -169,7 +171,8 @@ impl Term {
         }
     }
 
-    /// Waits until it ends: the lease is lost, or to be given to another, or was not renewed in time.
+    /// Waits until the term ends: the lease is lost, is being released to another replica, or was not renewed
+    /// in time.
     pub async fn ended(&self) {
         let Some(inner) = &self.0 else {
             return std::future::pending().await;
@@ -189,7 +192,7 @@ impl Term {
         }
     }
 
-    /// A controller works in this term for as long as it holds what this returns.
+    /// Registers a controller that works in this term while it holds the returned value.
     #[must_use]
     pub fn stay(&self) -> Stay {
         if let Some(inner) = &self.0 {
@@ -198,7 +201,7 @@ impl Term {
         Stay(self.clone())
     }
 
-    /// Whether no controller works in it.
+    /// Whether no controller works in this term.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.0
@@ -206,7 +209,7 @@ impl Term {
             .is_none_or(|inner| inner.stays.load(Ordering::SeqCst) == 0)
     }
 
-    /// How fit the controller is to work.
+    /// Returns how ready the controller is to work.
     #[must_use]
     pub fn warmth(&self) -> Warmth {
         let warm = self.0.as_ref().map(|inner| inner.warm.load(Ordering::Relaxed));
@@ -218,7 +221,7 @@ impl Term {
         }
     }
 
-    /// Says how fit it is.
+    /// Sets how ready the controller is to work.
     pub fn set_warm(&self, warmth: Warmth) {
         if let Some(inner) = &self.0 {
             inner.warm.store(warmth as u8, Ordering::Relaxed);
@@ -226,7 +229,7 @@ impl Term {
     }
 }
 
-/// See [`Term::stay`].
+/// A controller that works in a term; see [`Term::stay`].
 #[derive(Debug)]
 pub struct Stay(Term);
 
@@ -289,7 +292,7 @@ mod tests {
         let mut begun = std::pin::pin!(begun);
         let wait = tokio::time::timeout(10 * MS, &mut begun).await;
         assert!(wait.is_err(), "its deadline is over");
-        // The answer to a renewal that was late; nobody else has led meanwhile.
+        // A late answer to a renewal; no other replica has led in the meantime.
         let now = Instant::now();
         term.extend(now + 5000 * MS, now + 6000 * MS);
         tokio::time::timeout(1000 * MS, begun)

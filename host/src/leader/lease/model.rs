@@ -1,5 +1,6 @@
-//! Replicas, a server that answers late or never, people who edit the Lease, and clocks that differ: whatever the order,
-//! two never hold it at once, and one does when all is calm.
+//! A model test with replicas, a server that answers late or never, people who edit the Lease, and clocks
+//! that differ. Whatever the order of events, two replicas never hold the Lease at once, and one holds it
+//! once no more events occur.
 
 use proptest::prelude::*;
 
@@ -15,23 +16,23 @@ const TIMING: Timing = Timing {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Time goes by, in milliseconds.
+    /// Milliseconds pass.
     Wait(u64),
     /// A replica reads the Lease.
     Look(usize),
     /// A replica sends what it may write, unless it waits for an answer.
     Send(usize),
-    /// What a replica sent comes to the server; whether its answer comes back.
+    /// A replica's request arrives at the server; whether it receives the answer.
     Arrive(usize, bool),
-    /// What a replica sent gets lost.
+    /// A replica's request is lost.
     Lose(usize),
-    /// A replica gives the Lease back; whether that arrives.
+    /// A replica releases the Lease; whether that request arrives.
     Release(usize, bool),
     /// A replica is killed, and another starts in its place.
     Restart(usize),
-    /// Somebody writes another holder, or none.
+    /// Someone writes another holder, or none.
     Edit(Option<usize>),
-    /// Somebody writes other times.
+    /// Someone writes other times.
     EditTimes(i64),
     Delete,
 }
@@ -54,7 +55,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 struct Replica {
     candidate: Candidate,
-    /// What is on its way to the server, and since when.
+    /// The request on its way to the server, and since when.
     sent: Option<(Lease, Instant)>,
 }
 
@@ -88,7 +89,7 @@ impl World {
         }
     }
 
-    /// Each look at the clock of the day gives something else, later or earlier.
+    /// Each reading of the wall clock returns a different time, later or earlier.
     fn clock(&mut self) -> Timestamp {
         self.looks += 1;
         Timestamp::from_second(1_700_000_000 + self.looks * 7919 % 100_003).unwrap()
@@ -128,7 +129,7 @@ impl World {
             }
             Op::Lose(i) => self.replicas[i].sent = None,
             Op::Release(i, arrives) => {
-                // It waits for what it has sent first.
+                // It waits for the answer to its last request first.
                 if self.replicas[i].sent.is_none()
                     && let Some(record) = self.replicas[i].candidate.release(now, clock)
                     && arrives
@@ -166,7 +167,7 @@ proptest! {
             let holders = world.holders();
             prop_assert!(holders.len() <= 1, "{holders:?} hold it");
         }
-        // Longer than any lease that is believed in here.
+        // Longer than any valid lease in this model.
         for _ in 0..40 {
             for i in 0..REPLICAS {
                 for op in [Op::Look(i), Op::Send(i), Op::Arrive(i, true)] {

@@ -9,7 +9,7 @@ const TIMING: Timing = Timing {
     retry_period: Duration::from_secs(2),
 };
 
-/// A stand-in for the API server: one Lease and its version.
+/// A fake API server: one Lease and its version.
 #[derive(Default)]
 pub(super) struct Server {
     pub(super) lease: Option<Lease>,
@@ -17,7 +17,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Takes a record that was made of the present one.
+    /// Accepts a record that is based on the current version.
     pub(super) fn write(&mut self, mut lease: Lease) -> Option<Lease> {
         let current = self
             .lease
@@ -32,7 +32,7 @@ impl Server {
         Some(lease)
     }
 
-    /// What `kubectl edit` does, where there is a Lease.
+    /// Edits the Lease as `kubectl edit` does, if there is one.
     pub(super) fn edit(&mut self, change: impl FnOnce(&mut LeaseSpec)) {
         if let Some(mut lease) = self.lease.clone() {
             change(lease.spec.get_or_insert_default());
@@ -49,20 +49,20 @@ fn candidate(identity: &str) -> Candidate {
     Candidate::new("host", "host", identity, TIMING)
 }
 
-/// A clock that says something else each time, and goes back as well as forth.
+/// A clock that returns a different time on each reading, forwards and backwards.
 fn clock() -> Timestamp {
     static LOOKS: AtomicI64 = AtomicI64::new(0);
     let looks = LOOKS.fetch_add(1, Ordering::Relaxed);
     Timestamp::from_second(1_700_000_000 + looks * if looks % 2 == 0 { 1 } else { -1 }).unwrap()
 }
 
-/// Looks and does what may be done. Whether it may write afterwards.
+/// Reads the lease and performs the next action. Returns whether the candidate may write afterwards.
 fn turn(candidate: &mut Candidate, server: &mut Server, now: Instant) -> bool {
     candidate.observe(server.lease.clone(), now);
     act(candidate, server, now)
 }
 
-/// Does what may be done on what it knows.
+/// Performs the next action with what the candidate knows.
 fn act(candidate: &mut Candidate, server: &mut Server, now: Instant) -> bool {
     if let Step::Write(record) = candidate.step(now, clock()) {
         candidate.writing(&record);
@@ -76,7 +76,7 @@ fn act(candidate: &mut Candidate, server: &mut Server, now: Instant) -> bool {
     candidate.holds(now)
 }
 
-/// A server whose lease `a` holds since `start`, and `b` has seen that.
+/// Returns a server whose lease `a` has held since `start`, as `b` has seen.
 fn led_by_a(start: Instant) -> (Server, Candidate, Candidate) {
     let (mut server, mut a, mut b) = (Server::default(), candidate("a"), candidate("b"));
     assert!(!turn(&mut a, &mut server, start - 17 * S));
@@ -217,7 +217,7 @@ fn a_released_lease_is_taken_at_once_but_an_empty_holder_alone_is_no_release() {
 fn a_deleted_lease_is_made_again_by_its_holder_and_by_others_only_when_that_must_have_stopped() {
     let start = start();
     let (mut server, mut a, mut b) = led_by_a(start);
-    // `b` has heard nothing for long, so what it saw is worth nothing.
+    // `b` has not read the lease for long, so what it saw is outdated.
     let deleted = start + 60 * S;
     server.lease = None;
     assert!(!turn(&mut b, &mut server, deleted));
@@ -238,7 +238,7 @@ fn a_deleted_lease_is_made_again_by_its_holder_and_by_others_only_when_that_must
     assert_eq!(b.holder(), Some("a"));
     assert!(turn(&mut a2, &mut server, start + 2 * S));
     assert_eq!(a2.term(), Some((start + 12 * S, start + 17 * S)));
-    // But not when its time is over: another could have begun and lost it.
+    // But not when its term has ended: another replica could have begun and lost it.
     server.lease = None;
     assert!(!turn(&mut a, &mut server, start + 12 * S));
 }
@@ -301,7 +301,7 @@ fn a_write_whose_answer_was_lost_is_known_again() {
     };
     a.writing(&record);
     server.write(*record).unwrap();
-    // The answer never comes, and meanwhile the term is over; nobody else has taken it.
+    // The answer never arrives, and the term has ended in the meantime; no other replica has taken the lease.
     assert!(!a.holds(start + 11 * S));
     assert!(turn(&mut a, &mut server, start + 11 * S));
     assert_eq!(server.transitions(), Some(0));
