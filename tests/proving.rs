@@ -283,7 +283,8 @@ async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() 
     let line = until_held_back(&host, 1).await;
     assert_says(&line, &["it would delete 2 of 3 children, more than 20 %"]);
     assert!(!line.contains("apiVersion"), "a difference at a warning: {line}");
-    host.until_log(&["DEBUG", "what differs", "confidential"]).await;
+    host.until_log(&["DEBUG", "differences from the live version", "confidential"])
+        .await;
     let message = scenario
         .until_condition(PUPPET, "p", "PluginHeldBack", "True", "WouldDelete")
         .await;

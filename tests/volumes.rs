@@ -83,7 +83,7 @@ async fn a_disk_with_no_room_for_compiled_code_costs_only_that() {
     let small = format!("mount -t tmpfs -o size=8m tmpfs {path}\nhead -c 8323072 /dev/zero >{path}/other");
     let host = scenario.start_after(&small, &config, &["--cache-dir", &path]);
     until_echo_is_ready(&scenario).await;
-    host.until_log(&["cannot keep compiled code", "No space left"])
+    host.until_log(&["cannot store compiled code", "No space left"])
         .await;
     let left = seen_by(&host, &cache).join("compiled-v1");
     assert_eq!(names(&left), ["key"], "nothing is left half-written");
@@ -144,7 +144,7 @@ async fn code_that_is_not_used_makes_room_for_new_code() {
     .await;
     assert_eq!(code(&seen).len(), 1);
     assert!(
-        !host.log().contains("cannot keep compiled code"),
+        !host.log().contains("cannot store compiled code"),
         "{}",
         host.log()
     );

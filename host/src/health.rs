@@ -304,7 +304,7 @@ mod tests {
         drop(pulse);
         assert!(
             failing(&health.live()).is_empty(),
-            "nobody expects the loop to run any more"
+            "the loop is no longer expected to run"
         );
     }
 

@@ -176,11 +176,11 @@ impl Cache {
         match written {
             Ok(()) => debug!(entry = %file.display(), bytes, "compiled code stored"),
             Err(error) if self.0.said.swap(true, Ordering::Relaxed) => {
-                debug!(entry = %file.display(), %error, "cannot keep compiled code");
+                debug!(entry = %file.display(), %error, "cannot store compiled code");
             }
             Err(error) => warn!(
                 folder = %self.0.path.display(), %error,
-                "cannot keep compiled code: plugins run, but the next start compiles them again"
+                "cannot store compiled code: plugins run, but the next start compiles them again"
             ),
         }
     }

@@ -93,13 +93,13 @@ pub enum LoadError {
     CompileTimeout(Duration),
     /// The compilation did not get its processor time.
     #[error(
-        "the plugin was not compiled within {0:?} by the clock: the machine is too busy, or the plugin too large"
+        "the plugin was not compiled within {0:?} of wall-clock time: the machine is too busy, or the plugin too large"
     )]
     CompileStalled(Duration),
     /// The compilation took more memory than the host gives it.
     #[error(
-        "compiling the plugin takes more than {} MiB of memory: make it smaller, or give the container more memory, of which \
-         compiling may take a part",
+        "compiling the plugin takes more than {} MiB of memory: make it smaller, or give the container more memory, part of \
+         which the compiler may use",
         limit / MIB
     )]
     CompileMemory {
@@ -120,7 +120,7 @@ pub enum LoadError {
     },
     /// The compilation failed recently.
     #[error(
-        "{reason} (so it ended {} min ago, which is remembered: a start after {} min tries it again, as does one with a higher \
+        "{reason} (remembered from {} min ago: a start after {} min tries again, and so does a start with a higher \
          `limits.compile` or with more memory)",
         age.as_secs() / 60,
         rest.as_secs().div_ceil(60)
@@ -145,7 +145,7 @@ pub enum LoadError {
     )]
     DescriptionTooLarge,
     /// `describe` returned an invalid description.
-    #[error("the plugin's description is wrong: {message}")]
+    #[error("the plugin's description is invalid: {message}")]
     Description {
         /// The field, and the expected value.
         message: String,

@@ -297,7 +297,7 @@ mod tests {
         term.extend(now + 5000 * MS, now + 6000 * MS);
         tokio::time::timeout(1000 * MS, begun)
             .await
-            .expect("who waits for the term is told that it holds again");
+            .expect("waiters are notified that the term holds again");
     }
 
     #[tokio::test]

@@ -226,7 +226,7 @@ impl Index {
                 .is_some_and(|rest| rest.starts_with('.'));
             if !own || part.file.contains('/') {
                 return Err(wrong(format!(
-                    "the name of the part {:?} must begin with \"{name}.\" and be of a file beside the index",
+                    "the name of the part {:?} must begin with \"{name}.\" and name a file in the folder of the index",
                     part.file
                 )));
             }

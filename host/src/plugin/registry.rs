@@ -343,7 +343,7 @@ impl Slot {
             debug!(
                 controller = self.expected.controller,
                 diff = because.diff(),
-                "what it changes"
+                "differences from the previous version"
             );
         }
         self.metrics.plugin_live(&plugin);

@@ -112,7 +112,6 @@ impl Trust {
     ///
     /// # Errors
     /// Returns an error with the reason when the contents are not accepted.
-    /// When they are not, and why.
     pub fn check(
         &self,
         digest: Digest,
@@ -156,7 +155,6 @@ impl Trust {
     ///
     /// # Errors
     /// Returns an error when it is older.
-    /// When it is older.
     pub fn check_age(&self, candidate: &Description, live: &Description) -> Result<(), Untrusted> {
         if self.keys.is_none() || self.sha256.is_some() {
             return Ok(());

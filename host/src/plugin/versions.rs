@@ -164,7 +164,7 @@ impl Versions {
         let free = self.free();
         let bytes = file.bytes.len() as u64;
         if bytes > free {
-            let message = format!("it has {bytes} bytes, and other plugins' versions leave {free}");
+            let message = format!("it has {bytes} bytes; the versions of other plugins leave {free}");
             return Err(io::Error::new(io::ErrorKind::StorageFull, message));
         }
         let path = self.file(&version.digest);

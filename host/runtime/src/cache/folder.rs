@@ -47,7 +47,7 @@ fn private(path: &Path, found: &fs::Metadata, user: u32, folder: bool) -> Result
     } else if found.uid() != user {
         "belongs to another user"
     } else if found.mode() & 0o077 != 0 {
-        "is open to other users"
+        "is accessible to other users"
     } else {
         return Ok(());
     };

@@ -19,7 +19,7 @@ impl std::fmt::Display for Because {
             Self::Unproved => f.write_str("no proof is configured"),
             Self::Reconfigured => f.write_str("its limits were changed"),
             Self::Forced => f.write_str("promoted by force"),
-            Self::RolledBack => f.write_str("rolled back to: it is pinned"),
+            Self::RolledBack => f.write_str("rolled back to the pinned version"),
             Self::Restored => f.write_str("it was the last good one before the restart"),
         }
     }

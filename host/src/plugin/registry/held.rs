@@ -61,7 +61,7 @@ impl Slot {
             let digest = plugin.digest();
             warn!(controller, file = %file.display(), %digest, live = self.digest().map(tracing::field::display),
                 reason = held.reason, "plugin held back: {}", held.message);
-            debug!(controller, %digest, diff = held.diff, "what differs");
+            debug!(controller, %digest, diff = held.diff, "differences from the live version");
             if let Some(proof) = &self.proof {
                 proof.announce(Some(&held));
             }
