@@ -169,7 +169,7 @@ impl Elector {
             }
             // A controller that was removed and added again since the last look has another term: this one ends first.
             if now.is_none_or(|(_, term)| !term.is(&seat.term)) {
-                // It goes once it is given back.
+                // The seat is removed once the lease is released.
                 seat.controllers.clear();
                 seat.term.leave();
             }

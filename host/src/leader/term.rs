@@ -79,7 +79,7 @@ impl Term {
         })))
     }
 
-    /// Whether there are others who may write at another time.
+    /// Whether this term is subject to leader election.
     #[must_use]
     pub const fn is_elected(&self) -> bool {
         self.0.is_some()
@@ -95,7 +95,7 @@ impl Term {
         }
     }
 
-    /// Whether something may be sent now.
+    /// Whether a write may be sent now.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.0
