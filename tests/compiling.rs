@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use operator_host::plugin::{
-    Cache, Compiler, EngineOptions, Limits, LoadError, Made, Outside, Plugin, Runtime,
+    Cache, CodeOrigin, Compiler, EngineOptions, Limits, LoadError, Outside, Plugin, Runtime,
 };
 use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, hard, library};
 
@@ -96,7 +96,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 async fn what_a_process_of_its_own_compiles_runs() {
     let folder = tempfile::tempdir().unwrap();
     for form in FORMS {
-        for made in [Made::Compiled, Made::Restored] {
+        for made in [CodeOrigin::Compiled, CodeOrigin::Restored] {
             let runtime = runtime(outside(MEMORY), Some(folder.path()));
             let plugin = runtime.load(answer(form), Limits::default()).await.unwrap();
             assert_eq!(plugin.made(), made, "{form:?}");
@@ -215,7 +215,7 @@ async fn without_a_process_this_one_compiles() {
         .load(answer(Form::Component), Limits::default())
         .await
         .unwrap();
-    assert_eq!(plugin.made(), Made::Compiled);
+    assert_eq!(plugin.made(), CodeOrigin::Compiled);
 }
 
 #[tokio::test]

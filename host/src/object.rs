@@ -39,14 +39,14 @@ pub fn is_order(annotation: &str) -> bool {
 
 /// Namespace and name of an object, without its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectName {
+pub struct NamespacedName {
     /// `None` for a cluster-scoped object.
     pub namespace: Option<String>,
     /// The name.
     pub name: String,
 }
 
-impl ObjectName {
+impl NamespacedName {
     /// Returns the name of an object from the API server.
     #[must_use]
     pub fn of(object: &DynamicObject) -> Self {
@@ -72,7 +72,7 @@ impl ObjectName {
     }
 }
 
-impl fmt::Display for ObjectName {
+impl fmt::Display for NamespacedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.namespace {
             Some(namespace) => write!(f, "{namespace}/{}", self.name),
@@ -104,14 +104,14 @@ pub fn name_problem(name: &str) -> Option<String> {
 
 /// Kind and name of a child.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ChildKey {
+pub struct ChildRef {
     /// The kind.
     pub kind: Kind,
     /// Namespace and name.
-    pub name: ObjectName,
+    pub name: NamespacedName,
 }
 
-impl ChildKey {
+impl ChildRef {
     /// Returns the key of an object that contains its type.
     #[must_use]
     pub fn of(object: &DynamicObject) -> Self {
@@ -121,12 +121,12 @@ impl ChildKey {
                 api_version: types.api_version,
                 kind: types.kind,
             },
-            name: ObjectName::of(object),
+            name: NamespacedName::of(object),
         }
     }
 }
 
-impl ChildKey {
+impl ChildRef {
     /// Returns the identity of the object, which is the same in every version.
     #[must_use]
     pub fn identity(&self) -> Identity {
@@ -146,7 +146,7 @@ pub struct Identity {
     /// The kind.
     pub kind: String,
     /// Namespace and name.
-    pub name: ObjectName,
+    pub name: NamespacedName,
 }
 
 impl fmt::Display for Identity {
@@ -155,7 +155,7 @@ impl fmt::Display for Identity {
     }
 }
 
-impl fmt::Display for ChildKey {
+impl fmt::Display for ChildRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.kind, self.name)
     }

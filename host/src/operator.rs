@@ -10,10 +10,10 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::controllers::{Controllers, Places};
-use crate::cluster::cache::Watches;
+use self::controllers::{Controllers, PluginSlots};
+use crate::cluster::cache::SharedCache;
 use crate::cluster::client::{ClientError, Connection};
-use crate::cluster::discovery::Kinds;
+use crate::cluster::discovery::Discovery;
 use crate::cluster::event_recorder::Events;
 use crate::config::Config;
 use crate::config::follow::{Configurations, Follower};
@@ -29,7 +29,7 @@ use crate::reconcile::provenance::Provenance;
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::Instruments;
 use crate::telemetry::log::Level;
-use crate::webhook::{self, Door};
+use crate::webhook::{self, WebhookTargets};
 
 /// How long reconciles in progress may take after the signal to stop. A pod has 30 seconds by default.
 const DRAIN: Duration = Duration::from_secs(25);
@@ -117,8 +117,8 @@ pub async fn run(
     let files = Files::start().map_err(OperatorError::Files)?;
     let client = connection.client()?;
     let connection_namespace = connection.pod_namespace().map(str::to_owned);
-    let kinds = Arc::new(Kinds::new(client.clone(), Arc::clone(&instruments.metrics)));
-    let watches = Arc::new(Watches::new(
+    let kinds = Arc::new(Discovery::new(client.clone(), Arc::clone(&instruments.metrics)));
+    let watches = Arc::new(SharedCache::new(
         client.clone(),
         Arc::clone(&kinds),
         Arc::clone(&instruments.metrics),
@@ -137,7 +137,7 @@ pub async fn run(
         events.clone(),
         &instruments,
     )?;
-    let door = Arc::<Door>::default();
+    let door = Arc::<WebhookTargets>::default();
     if let Some(config) = setup.config.webhook.clone() {
         let config = WebhookConfig {
             client_ca: setup.client_ca,
@@ -171,7 +171,7 @@ pub async fn run(
     };
     let start = setup.config.clone();
     let configurations = follower.start(&files, setup.config);
-    let places = Places {
+    let places = PluginSlots {
         runtime,
         files,
         definitions: Arc::clone(&definitions.0),

@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::cluster::cache::{Subscription, Watch, Watches};
+use crate::cluster::cache::{Reflector, SharedCache, Subscription};
 use crate::cluster::client::Writer;
-use crate::cluster::discovery::{KindError, Kinds, Resource};
+use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
 use crate::cluster::event_recorder::Events;
 use crate::cluster::namespaces::Namespaces;
 use crate::config::ControllerConfig;
@@ -22,12 +22,12 @@ use crate::leader::Leadership;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::reconcile::blocking_parents::BlockingParents;
-use crate::reconcile::context::{Context, KindWatches, State};
+use crate::reconcile::context::{Context, KindReflectors, State};
 use crate::reconcile::observer::Observer;
 use crate::reconcile::provenance::Provenance;
 use crate::rollout::Proving;
 use crate::telemetry::Instruments;
-use crate::webhook::Door;
+use crate::webhook::WebhookTargets;
 use crate::work_queue::Queue;
 
 /// The longest wait between discoveries. A new CustomResourceDefinition ends the wait; this timeout is for hosts that
@@ -46,15 +46,15 @@ pub struct Shared {
     /// The connection for reading.
     pub client: Client,
     /// Discovery.
-    pub kinds: Arc<Kinds>,
+    pub kinds: Arc<Discovery>,
     /// The shared watches.
-    pub watches: Arc<Watches>,
+    pub watches: Arc<SharedCache>,
     /// Records Events.
     pub events: Events,
     /// Which replica writes.
     pub leadership: Leadership,
     /// The validating webhook.
-    pub door: Arc<Door>,
+    pub door: Arc<WebhookTargets>,
     /// Metrics, spans and health.
     pub instruments: Instruments,
     /// The namespaces to watch; all namespaces when empty. A running controller cannot follow a change between some and
@@ -80,8 +80,8 @@ pub struct Writers {
 /// The resources of a controller's kinds, as the cluster serves them now.
 #[derive(Clone, Debug, PartialEq)]
 struct Resolved {
-    parent: Arc<Resource>,
-    others: BTreeMap<Kind, Arc<Resource>>,
+    parent: Arc<ResolvedKind>,
+    others: BTreeMap<Kind, Arc<ResolvedKind>>,
 }
 
 /// Runs one controller while its kind is served, until `stop`.
@@ -235,7 +235,7 @@ async fn until_changed(
     }
 }
 
-async fn resolve(kinds: &Kinds, config: &ControllerConfig) -> Result<Resolved, KindError> {
+async fn resolve(kinds: &Discovery, config: &ControllerConfig) -> Result<Resolved, KindError> {
     let parent = kinds.resolve(&config.parent).await?;
     let mut others = BTreeMap::new();
     for kind in config.children.keys().chain(&config.reads) {
@@ -262,10 +262,10 @@ fn context(
 ) -> Context {
     let watches = |kind: &Kind, namespaced: bool, others: bool| {
         if namespaces.is_empty() || !namespaced {
-            return KindWatches::everywhere(shared.watches.watch(kind, None));
+            return KindReflectors::everywhere(shared.watches.watch(kind, None));
         }
         let one = |namespace: &String| (namespace.clone(), shared.watches.watch(kind, Some(namespace)));
-        KindWatches::by_namespace(match others {
+        KindReflectors::by_namespace(match others {
             true => scope::with_others(namespaces, config).map(one).collect(),
             false => namespaces.iter().map(one).collect(),
         })
@@ -307,7 +307,7 @@ fn context(
 
 /// Watches the CustomResourceDefinitions while the returned values are held.
 #[must_use]
-pub fn watch_definitions(kinds: &Arc<Kinds>, watches: &Watches) -> (Arc<Watch>, Subscription) {
+pub fn watch_definitions(kinds: &Arc<Discovery>, watches: &SharedCache) -> (Arc<Reflector>, Subscription) {
     let kind = Kind {
         api_version: "apiextensions.k8s.io/v1".into(),
         kind: "CustomResourceDefinition".into(),

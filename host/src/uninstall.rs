@@ -12,13 +12,13 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use thiserror::Error;
 
-use crate::cluster::discovery::{KindError, Kinds, Resource};
+use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
 use crate::config::leadership::Mode;
 use crate::config::{Config, ControllerConfig, Removal};
 use crate::controller::parent_of;
 use crate::desired::plan::removal;
 use crate::leader::lease::GROUP_LABEL;
-use crate::object::{CONTROLLER_LABEL, GENERATED_LABEL, ObjectName, controller_of, label};
+use crate::object::{CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label};
 use crate::plugin::contract::Kind;
 
 /// The number of objects per page of a list.
@@ -48,7 +48,7 @@ pub enum UninstallError {
         /// The kind.
         kind: Kind,
         /// The parent.
-        name: ObjectName,
+        name: NamespacedName,
         /// The API server's message.
         message: String,
     },
@@ -72,7 +72,7 @@ fn within(namespace: Option<&str>) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The parent.
-    pub name: ObjectName,
+    pub name: NamespacedName,
     /// Whether it is being deleted: it is deleted as soon as it is released, without its cleanup.
     pub terminating: bool,
 }
@@ -87,7 +87,7 @@ pub struct Left {
     /// Children with an owner, by kind: they are deleted with their parents.
     pub owned: BTreeMap<Kind, usize>,
     /// Children without an owner: they stay when their parents are deleted.
-    pub retained: BTreeMap<Kind, Vec<ObjectName>>,
+    pub retained: BTreeMap<Kind, Vec<NamespacedName>>,
     /// Finalizers that look like this host's but belong to no controller of the configuration, with their number.
     pub foreign: BTreeMap<String, usize>,
     /// Whether the kind is served at all.
@@ -100,7 +100,7 @@ pub struct Left {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Namespace and name of the Lease.
-    pub lease: ObjectName,
+    pub lease: NamespacedName,
     /// The identity of the holder.
     pub identity: String,
 }
@@ -110,7 +110,7 @@ pub struct Uninstall<'a> {
     /// The connection.
     pub client: Client,
     /// Discovery.
-    pub kinds: Kinds,
+    pub kinds: Discovery,
     /// The configuration that the host ran with.
     pub config: &'a Config,
     /// Whether to leave everything unchanged.
@@ -151,7 +151,7 @@ impl Uninstall<'_> {
             let duration = SignedDuration::from_secs(spec.lease_duration_seconds?.into());
             let until = spec.renew_time.as_ref()?.0.checked_add(duration).ok()?;
             (Timestamp::now() < until).then(|| Holder {
-                lease: ObjectName {
+                lease: NamespacedName {
                     namespace: Some(namespace.to_owned()),
                     name: lease.name_any(),
                 },
@@ -219,7 +219,7 @@ impl Uninstall<'_> {
     async fn release(
         &self,
         controller: &ControllerConfig,
-        resource: &Resource,
+        resource: &ResolvedKind,
         parent: PartialObjectMeta<DynamicObject>,
     ) -> Result<(), UninstallError> {
         let name = name_of(&parent);
@@ -311,7 +311,7 @@ impl Uninstall<'_> {
                     left.retained
                         .entry(kind.clone())
                         .or_default()
-                        .push(ObjectName::of(&child));
+                        .push(NamespacedName::of(&child));
                 }
             }
         }
@@ -321,7 +321,7 @@ impl Uninstall<'_> {
     async fn list(
         &self,
         kind: &Kind,
-        resource: &Arc<Resource>,
+        resource: &Arc<ResolvedKind>,
         selector: &str,
         more: &[String],
     ) -> (Vec<PartialObjectMeta<DynamicObject>>, Vec<UninstallError>) {
@@ -368,7 +368,7 @@ impl Uninstall<'_> {
     }
 }
 
-fn api(client: &Client, resource: &Resource, namespace: Option<&str>) -> Api<DynamicObject> {
+fn api(client: &Client, resource: &ResolvedKind, namespace: Option<&str>) -> Api<DynamicObject> {
     match namespace {
         Some(namespace) if resource.namespaced => {
             Api::namespaced_with(client.clone(), namespace, &resource.api)
@@ -382,8 +382,8 @@ fn is_of(controller: &ControllerConfig, finalizer: &str) -> bool {
     finalizer == controller.finalizer() || controller.former_finalizers().any(|former| former == finalizer)
 }
 
-fn name_of(object: &PartialObjectMeta<DynamicObject>) -> ObjectName {
-    ObjectName {
+fn name_of(object: &PartialObjectMeta<DynamicObject>) -> NamespacedName {
+    NamespacedName {
         namespace: object.metadata.namespace.clone(),
         name: object.metadata.name.clone().unwrap_or_default(),
     }

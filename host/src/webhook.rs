@@ -38,7 +38,7 @@ const MESSAGE: usize = 2048;
 
 /// The controllers that can be asked.
 #[derive(Default)]
-pub struct Door {
+pub struct WebhookTargets {
     controllers: Mutex<BTreeMap<String, Entry>>,
     /// The last reason for having no verdict, by controller, so that it is logged once.
     said: Mutex<BTreeMap<String, String>>,
@@ -77,7 +77,7 @@ impl NoVerdict {
     }
 }
 
-impl Door {
+impl WebhookTargets {
     /// Adds a controller that now runs.
     pub fn open(&self, context: &Arc<Context>) {
         let entry = Entry {

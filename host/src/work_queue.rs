@@ -13,11 +13,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::object::{ChildKey, ObjectName};
+use crate::object::{ChildRef, NamespacedName};
 
 /// The reason why a parent is reconciled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trigger {
+pub enum ReconcileReason {
     /// The parent itself is new or changed.
     Parent {
         /// Its resource version.
@@ -26,7 +26,7 @@ pub enum Trigger {
     /// A child was created, changed or deleted.
     Child {
         /// The child.
-        child: ChildKey,
+        child: ChildRef,
         /// Its resource version; `None` when it was deleted.
         version: Option<u128>,
     },
@@ -40,7 +40,7 @@ pub enum Trigger {
     Reload,
 }
 
-impl Trigger {
+impl ReconcileReason {
     /// Reports whether the reason applies to all parents alike, so that nobody waits for this one.
     const fn is_general(&self) -> bool {
         matches!(self, Self::Resync | Self::Reload)
@@ -64,9 +64,9 @@ impl Trigger {
 #[derive(Debug)]
 pub struct Work {
     /// The parent.
-    pub parent: ObjectName,
+    pub parent: NamespacedName,
     /// All reasons since it was last given to a worker; at least one.
-    pub triggers: Vec<Trigger>,
+    pub triggers: Vec<ReconcileReason>,
     /// When the first of them was enqueued.
     pub since: Instant,
 }
@@ -79,7 +79,7 @@ const TURNS: u32 = 4;
 
 #[derive(Debug)]
 struct Marks {
-    triggers: Vec<Trigger>,
+    triggers: Vec<ReconcileReason>,
     since: Instant,
     /// Its position in a line while it waits for a worker.
     place: Option<Place>,
@@ -92,7 +92,7 @@ struct Place {
 }
 
 /// A first-in, first-out line from which any entry can be removed.
-type Line = BTreeMap<u64, ObjectName>;
+type Line = BTreeMap<u64, NamespacedName>;
 
 #[derive(Default)]
 struct State {
@@ -105,11 +105,11 @@ struct State {
     next_number: u64,
     /// How many of `waited_for` were taken in a row while others waited in `general`.
     in_a_row: u32,
-    marks: HashMap<ObjectName, Marks>,
-    running: BTreeSet<ObjectName>,
+    marks: HashMap<NamespacedName, Marks>,
+    running: BTreeSet<NamespacedName>,
     /// At most one timer per parent: the earliest one requested since its last reconcile.
-    timers: HashMap<ObjectName, Instant>,
-    by_time: BTreeSet<(Instant, ObjectName)>,
+    timers: HashMap<NamespacedName, Instant>,
+    by_time: BTreeSet<(Instant, NamespacedName)>,
     closed: bool,
 }
 
@@ -122,19 +122,19 @@ pub struct Queue {
 
 impl Queue {
     /// Enqueues a parent; it is processed as soon as a worker is free. Has no effect on a closed queue.
-    pub fn mark(&self, parent: &ObjectName, trigger: Trigger) {
+    pub fn enqueue(&self, parent: &NamespacedName, trigger: ReconcileReason) {
         let mut state = self.lock();
         if state.closed {
             return;
         }
-        state.mark(parent, trigger);
+        state.enqueue(parent, trigger);
         drop(state);
         self.changed.notify_one();
     }
 
     /// Enqueues a parent at a later time, unless it has an earlier timer. A reconcile in between removes the timer
     /// and sets its own.
-    pub fn mark_at(&self, parent: &ObjectName, at: Instant) {
+    pub fn enqueue_at(&self, parent: &NamespacedName, at: Instant) {
         let mut state = self.lock();
         match state.timers.get(parent) {
             Some(earlier) if *earlier <= at => return,
@@ -180,7 +180,7 @@ impl Queue {
 
     /// Reports that a worker has finished a parent. Reasons for which `is_own` returns true, such as watch events
     /// for the reconcile's own writes, are dropped; if others remain, the parent is processed again.
-    pub fn done(&self, parent: &ObjectName, is_own: impl Fn(&Trigger) -> bool) {
+    pub fn done(&self, parent: &NamespacedName, is_own: impl Fn(&ReconcileReason) -> bool) {
         let mut state = self.lock();
         state.running.remove(parent);
         if let Some(marks) = state.marks.get_mut(parent) {
@@ -230,13 +230,13 @@ impl Queue {
 }
 
 impl State {
-    fn mark(&mut self, parent: &ObjectName, trigger: Trigger) {
+    fn enqueue(&mut self, parent: &NamespacedName, trigger: ReconcileReason) {
         if let Some(marks) = self.marks.get_mut(parent) {
             let promotes = !trigger.is_general() && marks.place.is_some_and(|place| place.general);
             if marks.triggers.len() < MAX_TRIGGERS {
                 marks.triggers.push(trigger);
             } else if let Some(last) = marks.triggers.last_mut() {
-                *last = Trigger::Resync;
+                *last = ReconcileReason::Resync;
             }
             if promotes {
                 self.line_up(parent);
@@ -257,7 +257,7 @@ impl State {
     }
 
     /// Puts an enqueued parent at the end of the line that its reasons belong to.
-    fn line_up(&mut self, parent: &ObjectName) {
+    fn line_up(&mut self, parent: &NamespacedName) {
         let Some(marks) = self.marks.get_mut(parent) else {
             return;
         };
@@ -268,7 +268,7 @@ impl State {
             };
             line.remove(&place.number);
         }
-        let general = marks.triggers.iter().all(Trigger::is_general);
+        let general = marks.triggers.iter().all(ReconcileReason::is_general);
         let number = self.next_number;
         self.next_number += 1;
         marks.place = Some(Place { general, number });
@@ -287,7 +287,7 @@ impl State {
         while self.by_time.first().is_some_and(|(at, _)| *at <= now) {
             if let Some((_, parent)) = self.by_time.pop_first() {
                 self.timers.remove(&parent);
-                self.mark(&parent, Trigger::Timer);
+                self.enqueue(&parent, ReconcileReason::Timer);
             }
         }
     }
@@ -324,20 +324,20 @@ mod tests {
 
     use super::*;
 
-    fn name(name: &str) -> ObjectName {
-        ObjectName {
+    fn name(name: &str) -> NamespacedName {
+        NamespacedName {
             namespace: Some("default".into()),
             name: name.into(),
         }
     }
 
-    fn child(version: u128) -> Trigger {
+    fn child(version: u128) -> ReconcileReason {
         let kind = crate::plugin::contract::Kind {
             api_version: "v1".into(),
             kind: "Pod".into(),
         };
-        Trigger::Child {
-            child: ChildKey {
+        ReconcileReason::Child {
+            child: ChildRef {
                 kind,
                 name: name("pod"),
             },
@@ -354,29 +354,29 @@ mod tests {
     #[tokio::test]
     async fn marks_of_one_parent_are_merged_and_a_running_parent_is_not_handed_out_twice() {
         let queue = Queue::default();
-        queue.mark(&name("a"), Trigger::Resync);
-        queue.mark(&name("a"), Trigger::Reload);
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.enqueue(&name("a"), ReconcileReason::Reload);
         let work = queue.next().await.unwrap();
-        assert_eq!(work.triggers, [Trigger::Resync, Trigger::Reload]);
-        queue.mark(&name("a"), Trigger::Related);
+        assert_eq!(work.triggers, [ReconcileReason::Resync, ReconcileReason::Reload]);
+        queue.enqueue(&name("a"), ReconcileReason::Related);
         assert!(is_idle(&queue).await);
         queue.done(&name("a"), |_| false);
-        assert_eq!(queue.next().await.unwrap().triggers, [Trigger::Related]);
+        assert_eq!(queue.next().await.unwrap().triggers, [ReconcileReason::Related]);
     }
 
     #[tokio::test]
     async fn the_echo_of_own_writes_does_not_run_the_parent_again_but_a_foreign_change_does() {
         let queue = Queue::default();
-        queue.mark(&name("a"), Trigger::Resync);
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.next().await.unwrap();
-        queue.mark(&name("a"), child(7));
+        queue.enqueue(&name("a"), child(7));
         queue.done(&name("a"), |trigger| *trigger == child(7));
         assert!(is_idle(&queue).await);
 
-        queue.mark(&name("a"), Trigger::Resync);
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.next().await.unwrap();
-        queue.mark(&name("a"), child(8));
-        queue.mark(&name("a"), child(9));
+        queue.enqueue(&name("a"), child(8));
+        queue.enqueue(&name("a"), child(9));
         queue.done(&name("a"), |trigger| *trigger == child(8));
         assert_eq!(queue.next().await.unwrap().triggers, [child(9)]);
     }
@@ -385,16 +385,16 @@ mod tests {
     async fn a_timer_fires_once_at_its_earliest_time_and_a_pass_in_between_takes_it_away() {
         let queue = Queue::default();
         let (start, ms) = (Instant::now(), Duration::from_millis);
-        queue.mark_at(&name("a"), start + ms(900));
-        queue.mark_at(&name("a"), start + ms(50));
-        queue.mark_at(&name("a"), start + ms(700));
-        assert_eq!(queue.next().await.unwrap().triggers, [Trigger::Timer]);
+        queue.enqueue_at(&name("a"), start + ms(900));
+        queue.enqueue_at(&name("a"), start + ms(50));
+        queue.enqueue_at(&name("a"), start + ms(700));
+        assert_eq!(queue.next().await.unwrap().triggers, [ReconcileReason::Timer]);
         assert!(start.elapsed() >= ms(50) && start.elapsed() < ms(700));
         queue.done(&name("a"), |_| false);
         assert!(is_idle(&queue).await);
 
-        queue.mark_at(&name("a"), Instant::now() + ms(20));
-        queue.mark(&name("a"), Trigger::Resync);
+        queue.enqueue_at(&name("a"), Instant::now() + ms(20));
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.next().await.unwrap();
         queue.done(&name("a"), |_| false);
         let wait = tokio::time::timeout(ms(100), queue.next()).await;
@@ -425,19 +425,19 @@ mod tests {
     #[tokio::test]
     async fn a_queue_that_was_closed_begins_anew_with_nothing_from_before() {
         let queue = Queue::default();
-        queue.mark(&name("a"), Trigger::Resync);
-        queue.mark_at(&name("a"), Instant::now());
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.enqueue_at(&name("a"), Instant::now());
         queue.close();
-        queue.mark(&name("b"), Trigger::Resync);
+        queue.enqueue(&name("b"), ReconcileReason::Resync);
         assert!(queue.next().await.is_none());
         queue.open();
         assert!(is_idle(&queue).await);
-        queue.mark(&name("c"), Trigger::Resync);
+        queue.enqueue(&name("c"), ReconcileReason::Resync);
         assert_eq!(queue.next().await.unwrap().parent, name("c"));
     }
 
-    fn edit(name: &str) -> (ObjectName, Trigger) {
-        (self::name(name), Trigger::Parent { version: Some(1) })
+    fn edit(name: &str) -> (NamespacedName, ReconcileReason) {
+        (self::name(name), ReconcileReason::Parent { version: Some(1) })
     }
 
     /// Regression: a user's change waited until all parents were resynced.
@@ -445,10 +445,10 @@ mod tests {
     async fn what_somebody_waits_for_goes_before_a_resync_of_all() {
         let queue = Queue::default();
         for i in 0..100 {
-            queue.mark(&name(&i.to_string()), Trigger::Resync);
+            queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
         }
         for (parent, trigger) in [edit("new"), edit("99")] {
-            queue.mark(&parent, trigger);
+            queue.enqueue(&parent, trigger);
         }
         assert_eq!(queue.backlog().0, 101, "each stands in one line");
         let work = queue.next().await.unwrap();
@@ -464,13 +464,13 @@ mod tests {
     async fn a_stream_of_edits_does_not_starve_a_reload() {
         let queue = Queue::default();
         for i in 0..3 {
-            queue.mark(&name(&format!("all-{i}")), Trigger::Reload);
+            queue.enqueue(&name(&format!("all-{i}")), ReconcileReason::Reload);
         }
         let mut general = 0;
         for i in 0..20 {
             // There is always another one.
             let (parent, trigger) = edit(&format!("edit-{i}"));
-            queue.mark(&parent, trigger);
+            queue.enqueue(&parent, trigger);
             let work = queue.next().await.unwrap();
             general += usize::from(work.parent.name.starts_with("all-"));
             queue.done(&work.parent, |_| false);
@@ -481,12 +481,12 @@ mod tests {
     #[tokio::test]
     async fn a_parent_that_is_edited_while_a_resync_of_it_runs_comes_first_after_it() {
         let queue = Queue::default();
-        queue.mark(&name("a"), Trigger::Resync);
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.next().await.unwrap();
-        queue.mark(&name("b"), Trigger::Resync);
+        queue.enqueue(&name("b"), ReconcileReason::Resync);
         let (parent, trigger) = edit("a");
-        queue.mark(&parent, Trigger::Resync);
-        queue.mark(&parent, trigger);
+        queue.enqueue(&parent, ReconcileReason::Resync);
+        queue.enqueue(&parent, trigger);
         queue.done(&parent, |_| false);
         assert_eq!(queue.next().await.unwrap().parent, name("a"));
     }
@@ -495,7 +495,7 @@ mod tests {
     async fn nothing_is_lost_between_many_markers_and_many_workers() {
         let queue = std::sync::Arc::new(Queue::default());
         for i in 0..1000 {
-            queue.mark(&name(&i.to_string()), Trigger::Resync);
+            queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
         }
         let workers: Vec<_> = (0..4)
             .map(|_| {

@@ -12,7 +12,7 @@ use wasmtime_wasi::I32Exit;
 use crate::deterministic::Origin;
 use crate::error::CallError;
 use crate::limits::Limits;
-use crate::log::{CallLog, Speaker};
+use crate::log::{CallLog, LogSource};
 use crate::sandbox::{Sandbox, Wasi};
 use crate::share::{Room, Share};
 use crate::stats::CallStats;
@@ -67,7 +67,7 @@ pub(crate) fn store<W: Wasi>(
 /// Everything a call needs except its request. It is owned, because the call can continue on another thread.
 pub(crate) struct Setting {
     pub(crate) origin: Origin,
-    pub(crate) speaker: Arc<Speaker>,
+    pub(crate) speaker: Arc<LogSource>,
     pub(crate) limits: Limits,
     /// When the guest is stopped.
     pub(crate) deadline: Instant,

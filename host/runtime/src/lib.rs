@@ -59,9 +59,9 @@ pub use engine::EngineError;
 pub use error::{CallError, Class, Count, LoadError};
 pub use limits::{EngineOptions, Limits};
 pub use log::TARGET as LOG_TARGET;
-pub use maker::Made;
+pub use maker::CodeOrigin;
 pub use outside::{Compiler, Outside, compile_memory};
-pub use runtime::{Draw, Form, Plugin, Runtime};
+pub use runtime::{Form, Plugin, RandomSource, Runtime};
 pub use share::{Share, most, room_for_one};
 pub use stats::CallStats;
 

@@ -47,7 +47,7 @@ impl Level {
 
 /// The plugin that writes the lines.
 #[derive(Debug)]
-pub(crate) struct Speaker {
+pub(crate) struct LogSource {
     pub(crate) name: String,
     pub(crate) digest: Digest,
     pub(crate) rate: Rate,
@@ -90,7 +90,7 @@ impl Rate {
 pub(crate) struct CallLog(Arc<Mutex<State>>);
 
 struct State {
-    speaker: Arc<Speaker>,
+    speaker: Arc<LogSource>,
     lines_left: u32,
     line_cap: usize,
     written: u32,
@@ -102,7 +102,7 @@ struct State {
 }
 
 impl CallLog {
-    pub(crate) fn new(speaker: Arc<Speaker>, limits: &Limits) -> Self {
+    pub(crate) fn new(speaker: Arc<LogSource>, limits: &Limits) -> Self {
         Self(Arc::new(Mutex::new(State {
             speaker,
             lines_left: limits.log_lines,
@@ -189,7 +189,7 @@ fn cut(text: &str, cap: usize) -> &str {
     &text[..text.floor_char_boundary(cap)]
 }
 
-fn emit(level: Level, speaker: &Speaker, message: &str) {
+fn emit(level: Level, speaker: &LogSource, message: &str) {
     note(level.as_str(), message);
     // The level of a tracing event is part of its static metadata, so each level needs its own call site.
     macro_rules! event {

@@ -31,7 +31,7 @@ pub(crate) enum Prepared {
 
 /// Where machine code came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum CodeOrigin {
     /// Compiled for this load.
     Compiled,
     /// Loaded from the cache.
@@ -42,7 +42,7 @@ pub enum Made {
 pub(crate) struct Product {
     pub(crate) prepared: Prepared,
     pub(crate) digest: Digest,
-    pub(crate) made: Made,
+    pub(crate) made: CodeOrigin,
     /// The duration, without the time spent waiting for other plugins.
     pub(crate) took: Duration,
 }
@@ -92,7 +92,7 @@ impl Maker {
             took: start.elapsed(),
         };
         if let Some(kept) = kept {
-            return Ok(product(self.link(kept).await?, Made::Restored, start));
+            return Ok(product(self.link(kept).await?, CodeOrigin::Restored, start));
         }
         // The semaphore is never closed.
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
@@ -115,7 +115,7 @@ impl Maker {
             })
             .await??;
         if let Some(kept) = kept {
-            return Ok(product(self.link(kept).await?, Made::Restored, start));
+            return Ok(product(self.link(kept).await?, CodeOrigin::Restored, start));
         }
         let compiled = match &self.compiler {
             Compiler::Inside => self.inside(file, digest, limits, turn).await,
@@ -132,7 +132,7 @@ impl Maker {
             })
             .await?;
         }
-        Ok(product(self.link(compiled?).await?, Made::Compiled, start))
+        Ok(product(self.link(compiled?).await?, CodeOrigin::Compiled, start))
     }
 
     /// Compiles in a separate process; in this process when that cannot be started.

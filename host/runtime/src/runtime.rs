@@ -14,8 +14,8 @@ use crate::engine::{Engine, EngineError, Seat};
 use crate::error::{self, CallError, LoadError};
 use crate::lane::Owned;
 use crate::limits::{EngineOptions, Limits};
-use crate::log::{Rate, Speaker};
-use crate::maker::{Made, Maker, Prepared, Product};
+use crate::log::{LogSource, Rate};
+use crate::maker::{CodeOrigin, Maker, Prepared, Product};
 use crate::outside::Compiler;
 use crate::share::Share;
 
@@ -78,7 +78,7 @@ impl Runtime {
         } = self.0.maker.make(file, &limits).await?;
 
         // The plugin's name is unknown until `describe` returns.
-        let nameless = Arc::new(Speaker {
+        let nameless = Arc::new(LogSource {
             name: String::new(),
             digest,
             rate: Rate::default(),
@@ -108,7 +108,7 @@ impl Runtime {
             Prepared::Command(form) => Prepared::Command(form.made_for(description.contract)),
             component @ Prepared::Component(_) => component,
         };
-        let speaker = Arc::new(Speaker {
+        let speaker = Arc::new(LogSource {
             name: description.name.clone(),
             digest,
             rate: Rate::default(),
@@ -157,11 +157,11 @@ struct Loaded {
     runtime: Runtime,
     prepared: Prepared,
     seat: Seat,
-    speaker: Arc<Speaker>,
+    speaker: Arc<LogSource>,
     description: Description,
     limits: Limits,
     size: usize,
-    made: Made,
+    made: CodeOrigin,
     compile_time: Duration,
 }
 
@@ -201,7 +201,7 @@ impl Plugin {
 
     /// Returns where its machine code came from.
     #[must_use]
-    pub fn made(&self) -> Made {
+    pub fn made(&self) -> CodeOrigin {
         self.0.made
     }
 
@@ -232,12 +232,12 @@ impl Plugin {
     }
 
     /// Calls `reconcile` for a proof.
-    pub async fn try_reconcile(&self, request: &Request, draw: Draw) -> Call<Response> {
+    pub async fn try_reconcile(&self, request: &Request, draw: RandomSource) -> Call<Response> {
         self.call_reconcile(request, self.in_proof(request, draw)).await
     }
 
     /// Calls `cleanup` for a proof.
-    pub async fn try_cleanup(&self, request: &Request, draw: Draw) -> Call<CleanupResponse> {
+    pub async fn try_cleanup(&self, request: &Request, draw: RandomSource) -> Call<CleanupResponse> {
         self.call_cleanup(request, self.in_proof(request, draw)).await
     }
 
@@ -251,7 +251,7 @@ impl Plugin {
 
     /// Log lines written during a proof would look like real actions, and a busy host is not a property of
     /// the version.
-    fn in_proof(&self, request: &Request, draw: Draw) -> Manner {
+    fn in_proof(&self, request: &Request, draw: RandomSource) -> Manner {
         Manner {
             origin: draw.origin(request),
             limits: Limits {
@@ -346,14 +346,14 @@ struct Manner {
 /// The random numbers for a call in a proof. A plugin must give the same answer for any of them, because they
 /// change from one reconcile to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Draw {
+pub enum RandomSource {
     /// The numbers of a real call.
     First,
     /// Other numbers.
     Second,
 }
 
-impl Draw {
+impl RandomSource {
     fn origin(self, request: &Request) -> Origin {
         let origin = Origin::of(request);
         match self {

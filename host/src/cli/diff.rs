@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::{Failure, plugin_file, rendering};
 use crate::cluster::client;
-use crate::cluster::discovery::Kinds;
+use crate::cluster::discovery::Discovery;
 use crate::config::{Config, ControllerConfig};
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::server_side::{Difference, Preview};
 use crate::metrics::Metrics;
-use crate::object::ObjectName;
+use crate::object::NamespacedName;
 use crate::plugin::Plugin;
 
 /// The options of `diff`.
@@ -72,7 +72,7 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
     }
     let metrics = Arc::new(Metrics::unread());
     let client = client::connect(Arc::clone(&metrics)).await?;
-    let kinds = Kinds::new(client.clone(), metrics);
+    let kinds = Discovery::new(client.clone(), metrics);
     let mut outcome = Outcome::default();
     for controller in controllers {
         let documents: Vec<_> = documents
@@ -89,7 +89,7 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
             .await
             .with_context(|| format!("controller {:?}", controller.name))?;
         let namespace = args.namespace.as_deref().unwrap_or(client.default_namespace());
-        let named = |name: &str, given: Option<&str>| ObjectName {
+        let named = |name: &str, given: Option<&str>| NamespacedName {
             namespace: preview
                 .is_namespaced()
                 .then(|| given.unwrap_or(namespace).to_owned()),
@@ -111,7 +111,7 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
                 parents.extend(
                     found
                         .into_iter()
-                        .map(|parent| (ObjectName::of(&parent), Ok(parent))),
+                        .map(|parent| (NamespacedName::of(&parent), Ok(parent))),
                 );
             }
         }
@@ -181,7 +181,10 @@ fn places(args: &Args, config: &Config, namespaced: bool) -> Vec<Option<String>>
 }
 
 /// Returns a manifest with its namespace filled in.
-fn manifest(document: &Document, named: impl Fn(&str, Option<&str>) -> ObjectName) -> (Value, ObjectName) {
+fn manifest(
+    document: &Document,
+    named: impl Fn(&str, Option<&str>) -> NamespacedName,
+) -> (Value, NamespacedName) {
     let mut manifest = document.object.clone();
     let metadata = &document.object["metadata"];
     let name = named(
@@ -204,7 +207,7 @@ impl Outcome {
     fn print(
         &mut self,
         kind: &str,
-        parent: &ObjectName,
+        parent: &NamespacedName,
         plugin: &Plugin,
         differences: &[Difference],
     ) -> anyhow::Result<()> {

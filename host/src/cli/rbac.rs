@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Failure, plugin_file};
 use crate::cluster::client;
-use crate::cluster::discovery::{KindError, Kinds};
+use crate::cluster::discovery::{Discovery, KindError};
 use crate::config::{Config, ServiceAccount};
 use crate::dry_run::documents;
 use crate::metrics::Metrics;
@@ -23,7 +23,7 @@ use crate::rbac::{Rights, Scope, rights};
 /// The options of `rbac`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Kinds are looked up in the plugins' CustomResourceDefinitions, in those given with --crd, among Kubernetes' built-in \
+Discovery are looked up in the plugins' CustomResourceDefinitions, in those given with --crd, among Kubernetes' built-in \
 kinds, and finally in the current cluster.")]
 pub struct Args {
     /// The configuration file
@@ -147,7 +147,7 @@ async fn resources(
     }
     let metrics = Arc::new(Metrics::unread());
     let client = client::connect(Arc::clone(&metrics)).await;
-    let kinds = client.map(|client| Kinds::new(client, metrics));
+    let kinds = client.map(|client| Discovery::new(client, metrics));
     for kind in missing {
         let found = match &kinds {
             Ok(kinds) => kinds.resolve(kind).await.map_err(|error| match error {

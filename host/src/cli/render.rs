@@ -13,7 +13,7 @@ use super::rendering::{self, Output};
 use super::{Failure, plugin_file, watch};
 use crate::crd::{definition, schema};
 use crate::dry_run::documents::{self, Document};
-use crate::dry_run::offline::{self, PassError, Scene};
+use crate::dry_run::offline::{self, RenderError, Scene};
 use crate::plugin::{CallError, Plugin};
 use crate::reconcile::evaluate::EvaluateError;
 
@@ -119,10 +119,10 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
         let rendering = offline::pass(&plugin, &scene).await.map_err(|error| {
             let name = scene.parent.metadata.name.clone().unwrap_or_default();
             let what = match &error {
-                PassError::Evaluate(EvaluateError::Call(CallError::Invalid { reason, .. })) => {
+                RenderError::Evaluate(EvaluateError::Call(CallError::Invalid { reason, .. })) => {
                     format!(": {}", reason.as_deref().unwrap_or("InvalidSpec"))
                 }
-                PassError::Evaluate(EvaluateError::Call(CallError::Retry { .. })) => {
+                RenderError::Evaluate(EvaluateError::Call(CallError::Retry { .. })) => {
                     ": retry requested".into()
                 }
                 _ => String::new(),

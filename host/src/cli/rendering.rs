@@ -9,7 +9,7 @@ use similar::{ChangeTag, TextDiff};
 use super::Failure;
 use crate::dry_run::documents::kind_of;
 use crate::dry_run::offline::{Rendering, Scene};
-use crate::object::ObjectName;
+use crate::object::NamespacedName;
 use crate::plugin::contract::Kind;
 
 /// The output format.
@@ -62,7 +62,7 @@ fn name(kind: &Kind, name: &Value) -> String {
 }
 
 fn summary(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Value {
-    let name = ObjectName::of(&scene.parent);
+    let name = NamespacedName::of(&scene.parent);
     json!({
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -79,7 +79,7 @@ fn summary(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Value {
 /// Formats one rendering as YAML. Everything except the children is in comments, so that the output can be piped into
 /// `kubectl apply`.
 fn yaml(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<String, Failure> {
-    let mut text = format!("# {} {}\n", kind.kind, ObjectName::of(&scene.parent));
+    let mut text = format!("# {} {}\n", kind.kind, NamespacedName::of(&scene.parent));
     match rendering.cleaned_up {
         Some(true) => text.push_str("# cleanup: done, the parent can be deleted\n"),
         Some(false) => text.push_str("# cleanup: not done yet\n"),

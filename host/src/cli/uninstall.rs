@@ -8,7 +8,7 @@ use anyhow::anyhow;
 
 use super::Failure;
 use crate::cluster::client;
-use crate::cluster::discovery::Kinds;
+use crate::cluster::discovery::Discovery;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::uninstall::{Holder, Left, Uninstall};
@@ -42,7 +42,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     let metrics = Arc::new(Metrics::unread());
     let client = client::connect(Arc::clone(&metrics)).await?;
     let uninstall = Uninstall {
-        kinds: Kinds::new(client.clone(), metrics),
+        kinds: Discovery::new(client.clone(), metrics),
         client,
         config: &config,
         dry_run: args.dry_run,

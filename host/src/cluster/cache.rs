@@ -22,9 +22,9 @@ use tracing::{info, warn};
 use self::follow::run;
 use self::source::Form;
 use self::store::{Reference, Store};
-use super::discovery::Kinds;
+use super::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::object::{CONTROLLER_LABEL, ObjectName, controller_of, label, slim, version};
+use crate::object::{CONTROLLER_LABEL, NamespacedName, controller_of, label, slim, version};
 use crate::plugin::contract::Kind;
 
 mod follow;
@@ -57,18 +57,18 @@ pub type Subscriber = Arc<dyn Fn(&Kind, Change<'_>) + Send + Sync>;
 
 /// Defines which objects of each kind are stored in full. For kinds that are not listed, only objects with a
 /// controller's label are.
-pub type KeepPolicy = HashMap<Kind, Keep>;
+pub type KeepPolicy = HashMap<Kind, CachePolicy>;
 
 /// Defines which objects of one kind are stored in full, in addition to those with a controller's label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keep {
+pub struct CachePolicy {
     /// Store every object in full: parents have this kind, or plugins read it.
     pub all: bool,
     /// Store in full the objects that parents of these kinds own, regardless of their labels.
     pub owned_by: BTreeSet<Kind>,
 }
 
-impl Keep {
+impl CachePolicy {
     fn keeps_whole(&self, object: &DynamicObject) -> bool {
         self.all
             || label(object, CONTROLLER_LABEL).is_some()
@@ -96,9 +96,9 @@ struct Scope {
 }
 
 /// All watches of the process.
-pub struct Watches {
+pub struct SharedCache {
     client: Client,
-    kinds: Arc<Kinds>,
+    kinds: Arc<Discovery>,
     metrics: Arc<Metrics>,
     running: Mutex<Running>,
 }
@@ -106,23 +106,23 @@ pub struct Watches {
 #[derive(Default)]
 struct Running {
     keep: KeepPolicy,
-    watches: HashMap<Scope, Weak<Watch>>,
+    watches: HashMap<Scope, Weak<Reflector>>,
 }
 
 impl Running {
-    fn keep_of(&self, scope: &Scope) -> Keep {
+    fn keep_of(&self, scope: &Scope) -> CachePolicy {
         match scope.form {
             Form::Whole => self.keep.get(&scope.kind).cloned().unwrap_or_default(),
             // Metadata watches store nothing in full.
-            Form::Metadata => Keep::default(),
+            Form::Metadata => CachePolicy::default(),
         }
     }
 }
 
-impl Watches {
+impl SharedCache {
     /// Creates an empty set of watches.
     #[must_use]
-    pub fn new(client: Client, kinds: Arc<Kinds>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(client: Client, kinds: Arc<Discovery>, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
             kinds,
@@ -144,7 +144,7 @@ impl Watches {
     }
 
     /// Returns the watch of a kind in one namespace, or in all. It runs until the last handle is dropped.
-    pub fn watch(&self, kind: &Kind, namespace: Option<&str>) -> Arc<Watch> {
+    pub fn watch(&self, kind: &Kind, namespace: Option<&str>) -> Arc<Reflector> {
         self.watch_in(Scope {
             kind: kind.clone(),
             namespace: namespace.map(str::to_owned),
@@ -153,7 +153,7 @@ impl Watches {
     }
 
     /// Returns the watch of the metadata of all objects of a kind. It runs until the last handle is dropped.
-    pub fn watch_metadata(&self, kind: &Kind) -> Arc<Watch> {
+    pub fn watch_metadata(&self, kind: &Kind) -> Arc<Reflector> {
         self.watch_in(Scope {
             kind: kind.clone(),
             namespace: None,
@@ -161,7 +161,7 @@ impl Watches {
         })
     }
 
-    fn watch_in(&self, scope: Scope) -> Arc<Watch> {
+    fn watch_in(&self, scope: Scope) -> Arc<Reflector> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watch) = running.watches.get(&scope).and_then(Weak::upgrade) {
             return watch;
@@ -173,7 +173,7 @@ impl Watches {
             self.client.clone(),
             Arc::clone(&self.kinds),
         ));
-        let watch = Arc::new(Watch { inner, task });
+        let watch = Arc::new(Reflector { inner, task });
         running.watches.retain(|_, watch| watch.strong_count() > 0);
         running.watches.insert(scope, Arc::downgrade(&watch));
         watch
@@ -181,12 +181,12 @@ impl Watches {
 }
 
 /// The cache and the subscribers of one kind in one scope.
-pub struct Watch {
+pub struct Reflector {
     inner: Arc<Inner>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Watch {
+impl Drop for Reflector {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -208,7 +208,7 @@ impl Drop for Subscription {
     }
 }
 
-impl Watch {
+impl Reflector {
     /// Returns a receiver for the current state and every later one.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<WatchState> {
@@ -246,13 +246,13 @@ impl Watch {
 
     /// Returns one object as last known.
     #[must_use]
-    pub fn get(&self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
+    pub fn get(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
         self.inner.read().objects.get(name).cloned()
     }
 
     /// Returns the names of all objects, in no particular order.
     #[must_use]
-    pub fn names(&self) -> Vec<ObjectName> {
+    pub fn names(&self) -> Vec<NamespacedName> {
         self.inner.read().objects.keys().cloned().collect()
     }
 
@@ -265,11 +265,11 @@ impl Watch {
     /// Returns the objects that refer to a parent by owner reference or by annotation, sorted by name. The caller
     /// must still verify that the parent owns them.
     #[must_use]
-    pub fn referring_to(&self, uid: &str, parent: &ObjectName) -> Vec<Arc<DynamicObject>> {
+    pub fn referring_to(&self, uid: &str, parent: &NamespacedName) -> Vec<Arc<DynamicObject>> {
         let store = self.inner.read();
         let by_uid = store.index.get(&Reference::Owner(uid.to_owned()));
         let by_annotation = store.index.get(&Reference::Annotation(parent.to_string()));
-        let names: BTreeSet<&ObjectName> = by_uid.into_iter().chain(by_annotation).flatten().collect();
+        let names: BTreeSet<&NamespacedName> = by_uid.into_iter().chain(by_annotation).flatten().collect();
         names
             .into_iter()
             .filter_map(|name| store.objects.get(name).cloned())
@@ -303,7 +303,7 @@ impl Watch {
 
     /// Removes an object that the API server reports as deleted; a new object of the same name stays. The watch
     /// notifies the subscribers.
-    pub fn forget(&self, name: &ObjectName, uid: &str) {
+    pub fn forget(&self, name: &NamespacedName, uid: &str) {
         let mut store = self.inner.write();
         let known = store.objects.get(name).cloned();
         let known = known.filter(|known| known.metadata.uid.as_deref() == Some(uid));
@@ -316,7 +316,7 @@ impl Watch {
 
 struct Inner {
     scope: Scope,
-    keep: watch::Sender<Keep>,
+    keep: watch::Sender<CachePolicy>,
     metrics: Arc<Metrics>,
     store: RwLock<Store>,
     subscribers: Mutex<Vec<Subscriber>>,
@@ -337,7 +337,7 @@ fn is_the_same(a: &DynamicObject, b: &DynamicObject) -> bool {
 }
 
 impl Inner {
-    fn new(scope: Scope, keep: Keep, metrics: Arc<Metrics>) -> Self {
+    fn new(scope: Scope, keep: CachePolicy, metrics: Arc<Metrics>) -> Self {
         Self {
             scope,
             keep: watch::Sender::new(keep),
@@ -382,7 +382,7 @@ impl Inner {
 
     /// Stores an object and notifies the subscribers, unless the same or a newer version is known.
     fn put(&self, object: &Arc<DynamicObject>) {
-        let name = ObjectName::of(object);
+        let name = NamespacedName::of(object);
         let old = {
             let mut store = self.write();
             match store.objects.get(&name) {
@@ -400,7 +400,7 @@ impl Inner {
 
     fn deleted(&self, object: DynamicObject) {
         let object = self.prepare(object);
-        let name = ObjectName::of(&object);
+        let name = NamespacedName::of(&object);
         let old = {
             let mut store = self.write();
             match store.objects.get(&name) {
@@ -422,7 +422,7 @@ impl Inner {
 
     /// Removes every object that a complete list does not contain. An object that was written during the list may
     /// be missing from it; removing it costs one apply that changes nothing.
-    fn listed(&self, names: &HashSet<ObjectName>) {
+    fn listed(&self, names: &HashSet<NamespacedName>) {
         let gone: Vec<_> = {
             let mut store = self.write();
             let gone: Vec<_> = store
@@ -450,7 +450,7 @@ impl Inner {
         }
     }
 
-    fn keep(&self, wanted: Keep) {
+    fn keep(&self, wanted: CachePolicy) {
         let covered = self.keep.borrow().covers(&wanted);
         self.keep.send_replace(wanted);
         // Set the state after the policy, so that a list that ends now cannot override it.
@@ -466,7 +466,7 @@ impl Inner {
     }
 
     /// Marks the watch as synced, unless more of the kind is needed by now.
-    fn synced(&self, keep: &watch::Receiver<Keep>) {
+    fn synced(&self, keep: &watch::Receiver<CachePolicy>) {
         if matches!(*self.state.borrow(), WatchState::Failing(_)) {
             info!(kind = %self.scope.kind, namespace = self.scope.namespace, "watching again");
         }

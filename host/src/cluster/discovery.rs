@@ -16,7 +16,7 @@ use crate::plugin::contract::Kind;
 
 /// Describes how to address the objects of one kind.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resource {
+pub struct ResolvedKind {
     /// Group, version, kind and plural.
     pub api: kube::core::ApiResource,
     /// Whether the kind is namespaced.
@@ -44,17 +44,17 @@ pub enum KindError {
     },
 }
 
-/// Caches discovery results until [`Kinds::changed`] is called.
-pub struct Kinds {
+/// Caches discovery results until [`Discovery::changed`] is called.
+pub struct Discovery {
     client: Client,
     metrics: Arc<Metrics>,
-    known: Mutex<HashMap<Kind, Arc<Resource>>>,
+    known: Mutex<HashMap<Kind, Arc<ResolvedKind>>>,
     generation: watch::Sender<u64>,
     /// How often the definitions of each group have changed.
     groups: Mutex<HashMap<String, u64>>,
 }
 
-impl Kinds {
+impl Discovery {
     /// Creates an empty cache and sends no request.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
@@ -71,7 +71,7 @@ impl Kinds {
     ///
     /// # Errors
     /// When the API server does not serve the kind or does not answer.
-    pub async fn resolve(&self, kind: &Kind) -> Result<Arc<Resource>, KindError> {
+    pub async fn resolve(&self, kind: &Kind) -> Result<Arc<ResolvedKind>, KindError> {
         if let Some(resource) = self.lock().get(kind) {
             return Ok(Arc::clone(resource));
         }
@@ -84,7 +84,7 @@ impl Kinds {
             });
         };
         let found = match asked {
-            Ok((api, capabilities)) => Ok(Arc::new(Resource {
+            Ok((api, capabilities)) => Ok(Arc::new(ResolvedKind {
                 api,
                 namespaced: capabilities.scope == Scope::Namespaced,
                 has_status: capabilities
@@ -123,7 +123,7 @@ impl Kinds {
         kinds.filter_map(|kind| groups.get(&gvk(kind).group)).sum()
     }
 
-    /// Returns a receiver that changes whenever [`Kinds::changed`] is called.
+    /// Returns a receiver that changes whenever [`Discovery::changed`] is called.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()
@@ -133,7 +133,7 @@ impl Kinds {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Kind, Arc<Resource>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Kind, Arc<ResolvedKind>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

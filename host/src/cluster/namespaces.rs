@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::cache::{Change, Subscriber, Subscription, Watch, Watches};
-use crate::object::{ObjectName, is_terminating};
+use super::cache::{Change, Reflector, SharedCache, Subscriber, Subscription};
+use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::contract::Kind;
 
 /// How long a refusal counts without a watch: the namespace may be deleted and recreated.
@@ -28,13 +28,13 @@ pub struct Namespaces {
 type Refused = Mutex<HashMap<String, Instant>>;
 
 struct Watched {
-    watch: Arc<Watch>,
+    watch: Arc<Reflector>,
     _subscription: Subscription,
 }
 
 impl Namespaces {
     /// Starts or stops the watch of namespaces.
-    pub fn watch(&self, watches: Option<&Watches>) {
+    pub fn watch(&self, watches: Option<&SharedCache>) {
         let mut watched = lock(&self.watched);
         match watches {
             None => *watched = None,
@@ -67,7 +67,7 @@ impl Namespaces {
             .is_some_and(|at| at.elapsed() < BELIEVED);
         is_refused
             || lock(&self.watched).as_ref().is_some_and(|watched| {
-                let name = ObjectName {
+                let name = NamespacedName {
                     namespace: None,
                     name: namespace.to_owned(),
                 };

@@ -38,7 +38,7 @@ pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> Stri
 }
 
 /// Reports whether the authorizer refused, by its own message or by that of
-/// [`super::resource_client::Objects::complete`].
+/// [`super::resource_client::ResourceClient::complete`].
 fn is_missing_permission(said: &str) -> bool {
     said.contains("User \"") || said.contains(": the host cannot ")
 }

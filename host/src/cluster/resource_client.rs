@@ -10,9 +10,9 @@ use thiserror::Error;
 use tracing::debug;
 
 use super::client::{Deposed, Writer, chain, is_deposed};
-use super::discovery::Resource;
+use super::discovery::ResolvedKind;
 use super::refusal::{asked_delay, is_field_conflict, refusal};
-use crate::object::ObjectName;
+use crate::object::NamespacedName;
 use crate::trace::Span;
 
 /// How long one request may take. The API server gives up by itself after a minute; a connection that is cut
@@ -30,7 +30,7 @@ pub struct ApiError {
     /// The kind of the object.
     pub kind: Box<str>,
     /// Its name.
-    pub name: ObjectName,
+    pub name: NamespacedName,
     /// Who failed, and how.
     pub fault: Fault,
     /// What the API server said, with the fields at fault, and what to do about it.
@@ -102,7 +102,7 @@ impl ApiError {
 
     /// Of an object that is not even asked for, since its namespace is known to be going.
     #[must_use]
-    pub(crate) fn namespace_going(kind: &str, name: &ObjectName) -> Self {
+    pub(crate) fn namespace_going(kind: &str, name: &NamespacedName) -> Self {
         Self {
             verb: "create",
             kind: kind.into(),
@@ -137,15 +137,15 @@ impl ApiError {
 }
 
 /// The API of one resource, in the namespace of one object.
-pub struct Objects<'a> {
+pub struct ResourceClient<'a> {
     writer: &'a Writer,
-    resource: &'a Resource,
+    resource: &'a ResolvedKind,
 }
 
-impl<'a> Objects<'a> {
+impl<'a> ResourceClient<'a> {
     /// Sends nothing.
     #[must_use]
-    pub const fn new(writer: &'a Writer, resource: &'a Resource) -> Self {
+    pub const fn new(writer: &'a Writer, resource: &'a ResolvedKind) -> Self {
         Self { writer, resource }
     }
 
@@ -155,7 +155,7 @@ impl<'a> Objects<'a> {
     /// What the API server refuses, or no answer in time.
     pub async fn apply(
         &self,
-        name: &ObjectName,
+        name: &NamespacedName,
         body: &Value,
         manager: &str,
         force: bool,
@@ -163,13 +163,13 @@ impl<'a> Objects<'a> {
         self.apply_with(name, body, manager, force, false).await
     }
 
-    /// What [`Objects::apply`] would give, without doing it.
+    /// What [`ResourceClient::apply`] would give, without doing it.
     ///
     /// # Errors
-    /// As [`Objects::apply`].
+    /// As [`ResourceClient::apply`].
     pub async fn try_apply(
         &self,
-        name: &ObjectName,
+        name: &NamespacedName,
         body: &Value,
         manager: &str,
         force: bool,
@@ -179,7 +179,7 @@ impl<'a> Objects<'a> {
 
     async fn apply_with(
         &self,
-        name: &ObjectName,
+        name: &NamespacedName,
         body: &Value,
         manager: &str,
         force: bool,
@@ -199,8 +199,8 @@ impl<'a> Objects<'a> {
     /// One object, as the API server has it now; `None` when there is none.
     ///
     /// # Errors
-    /// As [`Objects::apply`].
-    pub async fn get(&self, name: &ObjectName) -> Result<Option<DynamicObject>, ApiError> {
+    /// As [`ResourceClient::apply`].
+    pub async fn get(&self, name: &NamespacedName) -> Result<Option<DynamicObject>, ApiError> {
         self.bounded("get", name, self.api(name).get_opt(&name.name))
             .await
     }
@@ -210,8 +210,8 @@ impl<'a> Objects<'a> {
     /// A list of one: who watches a kind has the right to list it, and needs none to get.
     ///
     /// # Errors
-    /// As [`Objects::apply`].
-    pub async fn read(&self, name: &ObjectName) -> Result<Option<DynamicObject>, ApiError> {
+    /// As [`ResourceClient::apply`].
+    pub async fn read(&self, name: &NamespacedName) -> Result<Option<DynamicObject>, ApiError> {
         let one = ListParams::default().fields(&format!("metadata.name={}", name.name));
         let list = self.bounded("read", name, self.api(name).list(&one)).await?;
         Ok(list.items.into_iter().next().map(|object| self.typed(object)))
@@ -220,10 +220,10 @@ impl<'a> Objects<'a> {
     /// All objects in the namespace of `place`, or all there are when it names none, that a label selector picks.
     ///
     /// # Errors
-    /// As [`Objects::apply`].
+    /// As [`ResourceClient::apply`].
     pub async fn list(
         &self,
-        place: &ObjectName,
+        place: &NamespacedName,
         selector: Option<&str>,
     ) -> Result<Vec<DynamicObject>, ApiError> {
         let params = ListParams {
@@ -246,10 +246,10 @@ impl<'a> Objects<'a> {
     /// Server-side apply of the status subresource.
     ///
     /// # Errors
-    /// As [`Objects::apply`].
+    /// As [`ResourceClient::apply`].
     pub async fn apply_status(
         &self,
-        name: &ObjectName,
+        name: &NamespacedName,
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
@@ -270,10 +270,10 @@ impl<'a> Objects<'a> {
     /// JSON merge patch. With `metadata.resourceVersion` in the body it is refused when the object has changed.
     ///
     /// # Errors
-    /// As [`Objects::apply`].
+    /// As [`ResourceClient::apply`].
     pub async fn merge(
         &self,
-        name: &ObjectName,
+        name: &NamespacedName,
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
@@ -289,10 +289,10 @@ impl<'a> Objects<'a> {
     /// Creates an object that must not exist.
     ///
     /// # Errors
-    /// As [`Objects::apply`]; a conflict when it exists.
+    /// As [`ResourceClient::apply`]; a conflict when it exists.
     pub async fn create(
         &self,
-        name: &ObjectName,
+        name: &NamespacedName,
         body: DynamicObject,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
@@ -309,10 +309,10 @@ impl<'a> Objects<'a> {
     /// The object when it waits for its grace period or finalizers, `None` when it is gone.
     ///
     /// # Errors
-    /// As [`Objects::apply`]; that it is gone already is no error.
+    /// As [`ResourceClient::apply`]; that it is gone already is no error.
     pub async fn delete(
         &self,
-        name: &ObjectName,
+        name: &NamespacedName,
         uid: &str,
         version: Option<&str>,
     ) -> Result<Option<DynamicObject>, ApiError> {
@@ -335,7 +335,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    fn api(&self, name: &ObjectName) -> Api<DynamicObject> {
+    fn api(&self, name: &NamespacedName) -> Api<DynamicObject> {
         match &name.namespace {
             Some(namespace) if self.resource.namespaced => {
                 Api::namespaced_with(self.writer.client.clone(), namespace, &self.resource.api)
@@ -364,7 +364,7 @@ impl<'a> Objects<'a> {
     async fn bounded<T>(
         &self,
         verb: &'static str,
-        name: &ObjectName,
+        name: &NamespacedName,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
         let span = Span::request(span_name(verb));
@@ -459,7 +459,7 @@ mod tests {
         ApiError {
             verb: "apply",
             kind: "Pod".into(),
-            name: ObjectName {
+            name: NamespacedName {
                 namespace: Some("shop".to_owned()),
                 name: "web".to_owned(),
             },

@@ -13,21 +13,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, error, info, info_span};
 
-use crate::cluster::cache::{Change, Watch, WatchState};
+use crate::cluster::cache::{Change, Reflector, WatchState};
 use crate::cluster::namespaces::News;
 use crate::config::ControllerConfig;
 use crate::desired::plan::{is_ours, is_reference_to, reaches};
 use crate::leader::term::Warmth;
 use crate::object::{
-    ChildKey, ObjectName, PARENT_ANNOTATION, annotation, controller_of, is_terminating, version,
+    ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, is_terminating, version,
 };
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
-use crate::reconcile::context::{Context, KindWatches};
+use crate::reconcile::context::{Context, KindReflectors};
 use crate::reconcile::observer::Observer;
 use crate::reconcile::{Action, reconcile};
 use crate::trace::Span;
-use crate::work_queue::{Trigger, Work, backoff};
+use crate::work_queue::{ReconcileReason, Work, backoff};
 
 /// Runs one controller until it is told to stop, then waits for the passes under way. While another replica leads, it
 /// keeps its caches full and does nothing else.
@@ -108,15 +108,15 @@ async fn lead(context: &Arc<Context>, plugin: tokio::sync::watch::Receiver<Live>
     // Another may have led meanwhile.
     context.forget_all();
     context.queue.open();
-    mark_all(context, &Trigger::Resync);
-    mark_gone(context);
+    enqueue_all(context, &ReconcileReason::Resync);
+    enqueue_deleted(context);
     let workers = TaskTracker::new();
     for _ in 0..context.config.concurrency {
         workers.spawn(work(Arc::clone(context)));
     }
     workers.close();
     tokio::select! {
-        () = keep_marking(context, plugin) => {}
+        () = keep_enqueueing(context, plugin) => {}
         () = context.writer.term.ended() => {}
         () = stop.cancelled() => {}
     }
@@ -124,21 +124,21 @@ async fn lead(context: &Arc<Context>, plugin: tokio::sync::watch::Receiver<Live>
     workers.wait().await;
 }
 
-fn all_watches(context: &Context) -> Vec<Arc<Watch>> {
+fn all_watches(context: &Context) -> Vec<Arc<Reflector>> {
     std::iter::once(&context.parents)
         .chain(context.children.values())
         .chain(context.reads.values())
-        .flat_map(KindWatches::all)
+        .flat_map(KindReflectors::all)
         .collect()
 }
 
-fn mark_all(context: &Context, trigger: &Trigger) {
-    mark_within(context, None, trigger);
+fn enqueue_all(context: &Context, trigger: &ReconcileReason) {
+    enqueue_within(context, None, trigger);
 }
 
 /// Marks the parents that are gone and have children left.
-fn mark_gone(context: &Context) {
-    let watches = context.children.values().flat_map(KindWatches::all);
+fn enqueue_deleted(context: &Context) {
+    let watches = context.children.values().flat_map(KindReflectors::all);
     // What is retained refers to no owner, and waits for nobody.
     let children = watches
         .flat_map(|watch| watch.objects())
@@ -147,17 +147,17 @@ fn mark_gone(context: &Context) {
         children.filter_map(|child| parent_of(&context.config, context.resource.namespaced, &child));
     for parent in parents.collect::<BTreeSet<_>>() {
         if context.parent(&parent).is_none() {
-            context.queue.mark(&parent, Trigger::Resync);
+            context.queue.enqueue(&parent, ReconcileReason::Resync);
         }
     }
 }
 
 /// Marks the parents in one namespace, or in all. What happens in a namespace may concern any cluster-scoped parent.
-fn mark_within(context: &Context, namespace: Option<&str>, trigger: &Trigger) {
+fn enqueue_within(context: &Context, namespace: Option<&str>, trigger: &ReconcileReason) {
     for watch in context.parents.all() {
         for name in watch.names() {
             if namespace.is_none() || name.namespace.is_none() || name.namespace.as_deref() == namespace {
-                context.queue.mark(&name, trigger.clone());
+                context.queue.enqueue(&name, trigger.clone());
             }
         }
     }
@@ -167,7 +167,7 @@ fn mark_within(context: &Context, namespace: Option<&str>, trigger: &Trigger) {
 /// watch there fails or works again.
 ///
 /// `plugin` has seen the version that the first passes may run on: one that came since marks them again.
-async fn keep_marking(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
+async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
     let pulse = &context.observer.marking;
     let mut beat = interval(pulse.period());
     let period = context.config.resync;
@@ -184,13 +184,13 @@ async fn keep_marking(context: &Context, mut plugin: tokio::sync::watch::Receive
         let trigger = tokio::select! {
             _ = beat.tick() => continue,
             _ = resync.tick() => {
-                mark_gone(context);
-                Trigger::Resync
+                enqueue_deleted(context);
+                ReconcileReason::Resync
             }
-            Ok(()) = plugin.changed() => Trigger::Reload,
+            Ok(()) = plugin.changed() => ReconcileReason::Reload,
             index = state_changed => {
                 let (namespace, _) = &states[index];
-                mark_within(context, namespace.as_deref(), &Trigger::Resync);
+                enqueue_within(context, namespace.as_deref(), &ReconcileReason::Resync);
                 continue;
             }
             // Other namespaces are watched.
@@ -199,7 +199,7 @@ async fn keep_marking(context: &Context, mut plugin: tokio::sync::watch::Receive
                 continue;
             }
         };
-        mark_all(context, &trigger);
+        enqueue_all(context, &trigger);
     }
 }
 
@@ -229,7 +229,7 @@ async fn work(context: Arc<Context>) {
             triggers,
             since,
         } = work;
-        let first = triggers.first().map_or("none", Trigger::as_str);
+        let first = triggers.first().map_or("none", ReconcileReason::as_str);
         let observer = &context.observer;
         let waited = since.elapsed();
         let started = Instant::now();
@@ -274,7 +274,7 @@ async fn work(context: Arc<Context>) {
         };
         debug!(controller = context.config.name, %parent, ?delay, "pass done");
         if let Some(delay) = delay {
-            context.queue.mark_at(&parent, Instant::now() + delay);
+            context.queue.enqueue_at(&parent, Instant::now() + delay);
         }
         context
             .queue
@@ -284,21 +284,26 @@ async fn work(context: Arc<Context>) {
 
 /// The root of the trace of one pass. It links to the reload that caused it, to the pass that asked for this one,
 /// or to the one whose writes this one comes back to.
-fn root_span(context: &Context, parent: &ObjectName, triggers: &[Trigger], waited: Duration) -> Arc<Span> {
+fn root_span(
+    context: &Context,
+    parent: &NamespacedName,
+    triggers: &[ReconcileReason],
+    waited: Duration,
+) -> Arc<Span> {
     let tracer = &context.observer.tracer;
     let reload = triggers
-        .contains(&Trigger::Reload)
+        .contains(&ReconcileReason::Reload)
         .then(|| tracer.last_reload(&context.config.name));
     let follows = triggers
         .iter()
-        .any(|trigger| matches!(trigger, Trigger::Timer | Trigger::Child { .. }));
+        .any(|trigger| matches!(trigger, ReconcileReason::Timer | ReconcileReason::Child { .. }));
     let cause = follows.then(|| context.memory_of(parent, |memory| memory.last_span.clone()));
     let span = tracer.root("reconcile", reload.flatten().or(cause.flatten()));
     if span.is_recording() {
         span.set("operator.controller", context.config.name.clone());
         span.set(
             "operator.trigger",
-            triggers.first().map_or("none", Trigger::as_str),
+            triggers.first().map_or("none", ReconcileReason::as_str),
         );
         span.set(
             "operator.triggers",
@@ -324,7 +329,7 @@ fn subscribe(context: &Arc<Context>) {
     let mut subscriptions = Vec::new();
     // Weak, since the watches are in the context and hold the subscribers.
     let weak = Arc::downgrade(context);
-    let of = |watches: &KindWatches, react: fn(&Context, &Kind, Change<'_>)| {
+    let of = |watches: &KindReflectors, react: fn(&Context, &Kind, Change<'_>)| {
         watches
             .all()
             .into_iter()
@@ -369,10 +374,10 @@ fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {
     {
         context.namespaces.has_something_new(namespace);
     }
-    let trigger = Trigger::Parent {
+    let trigger = ReconcileReason::Parent {
         version: change.new.and_then(|object| version(object)),
     };
-    mark(context, &ObjectName::of(object), trigger);
+    enqueue(context, &NamespacedName::of(object), trigger);
 }
 
 fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
@@ -380,21 +385,21 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
         return;
     };
     let echo_of_nothing = change.new.is_some() && is_same(change);
-    let child = ChildKey {
+    let child = ChildRef {
         kind: kind.clone(),
-        name: ObjectName::of(object),
+        name: NamespacedName::of(object),
     };
-    let trigger = Trigger::Child {
+    let trigger = ReconcileReason::Child {
         child: child.clone(),
         version: change.new.and_then(|object| version(object)),
     };
     if !echo_of_nothing {
         for parent in context.waiting_for(&child) {
-            context.queue.mark(&parent, Trigger::Related);
+            context.queue.enqueue(&parent, ReconcileReason::Related);
         }
     }
     // A child that loses its label or its owner concerns the parent that it had.
-    let mut parents: Vec<ObjectName> = change
+    let mut parents: Vec<NamespacedName> = change
         .old
         .into_iter()
         .chain(change.new)
@@ -408,7 +413,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
             context.doubt(&parent);
         }
         if !echo_of_nothing {
-            mark(context, &parent, trigger.clone());
+            enqueue(context, &parent, trigger.clone());
         }
     }
 }
@@ -418,7 +423,7 @@ fn namespace_changed(context: &Context, namespace: &str, news: News) {
         // Of those in it there are none that it could have kept waiting.
         News::Usable => {
             if !context.resource.namespaced && context.config.other_namespaces.contains(namespace) {
-                mark_all(context, &Trigger::Related);
+                enqueue_all(context, &ReconcileReason::Related);
             }
         }
         // Those that wait for their cleanup: the plugin does not know it yet.
@@ -434,7 +439,7 @@ fn namespace_changed(context: &Context, namespace: &str, news: News) {
                         .parent(&parent)
                         .is_some_and(|parent| is_terminating(&parent))
                 {
-                    context.queue.mark(&parent, Trigger::Related);
+                    context.queue.enqueue(&parent, ReconcileReason::Related);
                 }
             }
         }
@@ -447,14 +452,14 @@ fn related_changed(context: &Context, kind: &Kind, change: Change<'_>) {
     }
     for object in change.old.into_iter().chain(change.new) {
         for parent in context.parents_in_need_of(kind, object) {
-            context.queue.mark(&parent, Trigger::Related);
+            context.queue.enqueue(&parent, ReconcileReason::Related);
         }
     }
 }
 
-fn mark(context: &Context, parent: &ObjectName, trigger: Trigger) {
+fn enqueue(context: &Context, parent: &NamespacedName, trigger: ReconcileReason) {
     if !context.is_echo(parent, &trigger) {
-        context.queue.mark(parent, trigger);
+        context.queue.enqueue(parent, trigger);
     }
 }
 
@@ -474,19 +479,23 @@ fn is_same(change: Change<'_>) -> bool {
 /// The parent that a child names, when it is one of this controller's and may have children there.
 /// `namespaced` is whether its parents are in namespaces.
 #[must_use]
-pub fn parent_of(config: &ControllerConfig, namespaced: bool, child: &DynamicObject) -> Option<ObjectName> {
+pub fn parent_of(
+    config: &ControllerConfig,
+    namespaced: bool,
+    child: &DynamicObject,
+) -> Option<NamespacedName> {
     let namespace = child.metadata.namespace.as_deref();
     let parent = if let Some(owner) = controller_of(child) {
         if !is_reference_to(&config.parent, owner) {
             return None;
         }
-        ObjectName {
+        NamespacedName {
             // A cluster-scoped parent has no namespace, whatever namespace its child is in.
             namespace: namespace.filter(|_| namespaced).map(str::to_owned),
             name: owner.name.clone(),
         }
     } else if is_ours(config, child) {
-        ObjectName::parse(annotation(child, PARENT_ANNOTATION)?)
+        NamespacedName::parse(annotation(child, PARENT_ANNOTATION)?)
     } else {
         return None;
     };

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use futures::future::join_all;
 use tracing::info;
 
-use crate::cluster::cache::{Watch, WatchState, Watches};
+use crate::cluster::cache::{Reflector, SharedCache, WatchState};
 use crate::config::ControllerConfig;
 use crate::plugin::contract::Kind;
-use crate::reconcile::context::{ByNamespace, Context, KindWatches};
-use crate::work_queue::Trigger;
+use crate::reconcile::context::{ByNamespace, Context, KindReflectors};
+use crate::work_queue::ReconcileReason;
 
 /// Returns the namespaces in which a controller's children and reads are watched when its parents are in
 /// `namespaces`.
@@ -23,7 +23,7 @@ pub fn with_others<'a>(
 }
 
 /// Switches to other namespaces. Parents in new namespaces are reconciled once the first lists there are complete.
-pub async fn see(context: &Arc<Context>, watches: &Watches, namespaces: &[String]) {
+pub async fn see(context: &Arc<Context>, watches: &SharedCache, namespaces: &[String]) {
     let config = &context.config;
     let parents = std::iter::once((&config.parent, &context.parents, namespaces.iter().collect()));
     let others: BTreeSet<&String> = with_others(namespaces, config).collect();
@@ -54,7 +54,7 @@ pub async fn see(context: &Arc<Context>, watches: &Watches, namespaces: &[String
     super::subscribe(context);
     context.forget_outside(&after);
     for namespace in after.difference(&before) {
-        super::mark_within(context, Some(namespace), &Trigger::Resync);
+        super::enqueue_within(context, Some(namespace), &ReconcileReason::Resync);
     }
     info!(
         controller = config.name,
@@ -64,7 +64,7 @@ pub async fn see(context: &Arc<Context>, watches: &Watches, namespaces: &[String
 }
 
 fn following(
-    watches: &Watches,
+    watches: &SharedCache,
     kind: &Kind,
     before: &ByNamespace,
     wanted: &BTreeSet<&String>,
@@ -78,12 +78,12 @@ fn following(
     wanted.iter().map(|name| ((*name).clone(), watch(name))).collect()
 }
 
-fn names(watches: &KindWatches) -> BTreeSet<String> {
+fn names(watches: &KindReflectors) -> BTreeSet<String> {
     watches.namespaces().unwrap_or_default().into_keys().collect()
 }
 
 /// Waits until each watch has listed or has failed to.
-pub(super) async fn wait_for_lists(watches: &[Arc<Watch>]) {
+pub(super) async fn wait_for_lists(watches: &[Arc<Reflector>]) {
     join_all(watches.iter().map(|watch| async {
         let mut state = watch.state();
         let _ = state.wait_for(|state| *state != WatchState::Starting).await;

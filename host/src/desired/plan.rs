@@ -17,9 +17,9 @@ use thiserror::Error;
 use super::proof::{ACCEPT_ANNOTATION, Proof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, GENERATED_LABEL,
-    GENERATION_ANNOTATION, Identity, ObjectName, PARENT_ANNOTATION, annotation, controller_of, fingerprint,
-    generation_mark, label, name_problem, shorten,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
+    GENERATION_ANNOTATION, Identity, NamespacedName, PARENT_ANNOTATION, annotation, controller_of,
+    fingerprint, generation_mark, label, name_problem, shorten,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
@@ -34,7 +34,7 @@ pub struct Policy<'a> {
     /// Returns whether a kind is namespaced; `None` when the cluster does not serve it.
     pub namespaced: &'a dyn Fn(&Kind) -> Option<bool>,
     /// Returns an existing object, as far as it is known.
-    pub existing: &'a dyn Fn(&ChildKey) -> Option<Arc<DynamicObject>>,
+    pub existing: &'a dyn Fn(&ChildRef) -> Option<Arc<DynamicObject>>,
     /// How to prove that the host generated a Secret.
     pub proof: Proof<'a>,
 }
@@ -43,7 +43,7 @@ pub struct Policy<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired {
     /// Kind and name.
-    pub key: ChildKey,
+    pub key: ChildRef,
     /// The complete body to apply, with owner reference, labels and annotations.
     pub body: Value,
     /// Hash of the body without the plugin's digest.
@@ -54,7 +54,7 @@ pub struct Desired {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DesiredSecret {
     /// Kind and name.
-    pub key: ChildKey,
+    pub key: ChildRef,
     /// The required entries.
     pub secret: GeneratedSecret,
     /// The Secret without its data.
@@ -67,14 +67,14 @@ pub struct Plan {
     /// In the order in which they are applied.
     pub desired: Vec<Desired>,
     /// Children that stay unchanged.
-    pub keep: HashSet<ChildKey>,
+    pub keep: HashSet<ChildRef>,
     /// Secrets to generate.
     pub secrets: Vec<DesiredSecret>,
 }
 
 impl Plan {
     /// Returns every child that the plan names, as the plugin named it.
-    pub fn keys(&self) -> impl Iterator<Item = &ChildKey> {
+    pub fn keys(&self) -> impl Iterator<Item = &ChildRef> {
         let desired = self.desired.iter().map(|desired| &desired.key);
         let secrets = self.secrets.iter().map(|secret| &secret.key);
         desired.chain(secrets).chain(&self.keep)
@@ -83,7 +83,7 @@ impl Plan {
     /// Returns every child that the plan names, independent of the version. `existing` provides the UIDs, since one
     /// object can be served in two groups, as Ingresses were.
     #[must_use]
-    pub fn named(&self, existing: &dyn Fn(&ChildKey) -> Option<Arc<DynamicObject>>) -> Named {
+    pub fn named(&self, existing: &dyn Fn(&ChildRef) -> Option<Arc<DynamicObject>>) -> Named {
         let mut named = Named::default();
         for key in self.keys() {
             named.identities.insert(key.identity());
@@ -106,7 +106,7 @@ impl Named {
     /// Reports whether the plan names this object.
     #[must_use]
     pub fn contains(&self, object: &DynamicObject) -> bool {
-        self.identities.contains(&ChildKey::of(object).identity())
+        self.identities.contains(&ChildRef::of(object).identity())
             || object
                 .metadata
                 .uid
@@ -174,7 +174,7 @@ pub enum Refusal {
     OfPredecessor {
         which: String,
         parent: String,
-        child: Box<ChildKey>,
+        child: Box<ChildRef>,
     },
     #[error(
         "{which} exists and this host did not make it; delete or rename it, or set `adopt: true` for the controller {controller:?}"
@@ -226,12 +226,12 @@ pub fn plan(
     let own = policy.parent.namespace();
     plan.keep = keep
         .iter()
-        .map(|reference| ChildKey {
+        .map(|reference| ChildRef {
             kind: Kind {
                 api_version: reference.api_version.clone(),
                 kind: reference.kind.clone(),
             },
-            name: ObjectName {
+            name: NamespacedName {
                 namespace: reference.namespace.clone().or_else(|| own.clone()),
                 name: reference.name.clone(),
             },
@@ -288,7 +288,7 @@ pub fn retains(
     removal(config, generated, object) == Some(Removal::Retain)
         && controller_of(object).is_none()
         && is_ours(config, object)
-        && annotation(object, PARENT_ANNOTATION) == Some(&ObjectName::of(parent).to_string())
+        && annotation(object, PARENT_ANNOTATION) == Some(&NamespacedName::of(parent).to_string())
         && is_within_reach(config, parent, object)
 }
 
@@ -296,7 +296,7 @@ pub fn retains(
 /// create its kind. `generated` is whether it is proved that the host generated it.
 #[must_use]
 pub fn removal(config: &ControllerConfig, generated: bool, object: &DynamicObject) -> Option<Removal> {
-    let removal = *config.children.get(&ChildKey::of(object).kind)?;
+    let removal = *config.children.get(&ChildRef::of(object).kind)?;
     Some(if generated { config.generated } else { removal })
 }
 
@@ -390,11 +390,11 @@ impl Policy<'_> {
 
     fn secret(&self, secret: &GeneratedSecret) -> Result<DesiredSecret, Refusal> {
         self.check_name("generate", "name", &secret.name)?;
-        let name = ObjectName {
+        let name = NamespacedName {
             namespace: self.parent.namespace(),
             name: secret.name.clone(),
         };
-        let key = ChildKey {
+        let key = ChildRef {
             kind: secret_kind(),
             name,
         };
@@ -428,7 +428,7 @@ impl Policy<'_> {
 
     /// Checks that the host generated an existing Secret for this parent. Values that somebody else chose are never
     /// replaced and never treated as the host's own, with or without adoption.
-    fn check_generated(&self, key: &ChildKey, existing: &DynamicObject) -> Result<(), Refusal> {
+    fn check_generated(&self, key: &ChildRef, existing: &DynamicObject) -> Result<(), Refusal> {
         let which = key.name.to_string();
         if label(existing, GENERATED_LABEL).is_none() {
             self.check_existing(key)?;
@@ -470,7 +470,7 @@ impl Policy<'_> {
         })
     }
 
-    fn key(&self, index: usize, child: &Value) -> Result<ChildKey, Refusal> {
+    fn key(&self, index: usize, child: &Value) -> Result<ChildRef, Refusal> {
         let text = |pointer: &str| {
             child
                 .pointer(pointer)
@@ -497,9 +497,9 @@ impl Policy<'_> {
             kind: kind.to_owned(),
         };
         let namespace = self.namespace(&kind, name, text("/metadata/namespace"))?;
-        Ok(ChildKey {
+        Ok(ChildRef {
             kind,
-            name: ObjectName {
+            name: NamespacedName {
                 namespace,
                 name: name.to_owned(),
             },
@@ -522,7 +522,7 @@ impl Policy<'_> {
             (Some(own), Some(given)) if own == given => Ok(Some(own)),
             (Some(_), Some(given)) => Err(Refusal::OtherNamespace {
                 which: format!("{} {given}/{name}", kind.kind),
-                parent: ObjectName::of(self.parent).to_string(),
+                parent: NamespacedName::of(self.parent).to_string(),
             }),
             (None, None) => Err(Refusal::NoNamespace { which: which() }),
             (None, Some(given)) if self.config.other_namespaces.contains(given) => Ok(Some(given.to_owned())),
@@ -533,7 +533,7 @@ impl Policy<'_> {
         }
     }
 
-    fn check_existing(&self, key: &ChildKey) -> Result<(), Refusal> {
+    fn check_existing(&self, key: &ChildRef) -> Result<(), Refusal> {
         let Some(existing) = (self.existing)(key) else {
             return Ok(());
         };
@@ -572,7 +572,7 @@ impl Policy<'_> {
         }
     }
 
-    fn complete(&self, metadata: &mut Map<String, Value>, key: &ChildKey, removal: Removal) {
+    fn complete(&self, metadata: &mut Map<String, Value>, key: &ChildRef, removal: Removal) {
         // The API server sets these fields; generated objects often contain nulls for them.
         for field in [
             "managedFields",
@@ -637,7 +637,7 @@ impl Policy<'_> {
     }
 
     fn name(&self) -> String {
-        ObjectName::of(self.parent).to_string()
+        NamespacedName::of(self.parent).to_string()
     }
 }
 

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use aws_lc_rs::hmac;
 use kube::core::DynamicObject;
 
-use crate::object::{GENERATED_LABEL, ObjectName, PARENT_ANNOTATION, annotation, label};
+use crate::object::{GENERATED_LABEL, NamespacedName, PARENT_ANNOTATION, annotation, label};
 use crate::plugin::contract::Kind;
 
 /// Annotation of a generated Secret: its proof.
@@ -34,9 +34,9 @@ impl Key {
 
     /// Returns the proof that a Secret was generated for a parent of this kind.
     #[must_use]
-    pub fn prove(&self, kind: &Kind, parent: &DynamicObject, secret: &ObjectName) -> String {
+    pub fn prove(&self, kind: &Kind, parent: &DynamicObject, secret: &NamespacedName) -> String {
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
-        let text = claim(kind, &ObjectName::of(parent).to_string(), uid, secret);
+        let text = claim(kind, &NamespacedName::of(parent).to_string(), uid, secret);
         let tag = hmac::sign(&self.0, &text);
         let hex = tag.as_ref().iter().fold(String::new(), |mut hex, byte| {
             let _ = write!(hex, "{byte:02x}");
@@ -52,7 +52,7 @@ impl Key {
             (version == VERSION).then_some((uid, bytes(hex)?))
         });
         parts.is_some_and(|(uid, tag)| {
-            let text = claim(kind, parent, uid, &ObjectName::of(secret));
+            let text = claim(kind, parent, uid, &NamespacedName::of(secret));
             hmac::verify(&self.0, &text, &tag).is_ok()
         })
     }
@@ -60,7 +60,7 @@ impl Key {
 
 /// Returns the signed message. Each part is preceded by its length, so that no two claims have the same text. The
 /// version of the parent's kind is not part of it, since it may change.
-fn claim(kind: &Kind, parent: &str, uid: &str, secret: &ObjectName) -> Vec<u8> {
+fn claim(kind: &Kind, parent: &str, uid: &str, secret: &NamespacedName) -> Vec<u8> {
     let secret = secret.to_string();
     let parts = [
         "operator-host generated",
@@ -102,7 +102,7 @@ impl Proof<'_> {
         if label(secret, GENERATED_LABEL).is_none() {
             return false;
         }
-        let parent = ObjectName::of(parent).to_string();
+        let parent = NamespacedName::of(parent).to_string();
         match self {
             Self::Key(key) => {
                 annotation(secret, PARENT_ANNOTATION) == Some(&parent)
@@ -161,7 +161,7 @@ mod tests {
         let (key, other) = (Key::new(&[1; 32]), Key::new(&[2; 32]));
         let (v1, v2) = (kind("example.com/v1"), kind("example.com/v2"));
         let db = parent("shop", "db", "u1");
-        let proof = key.prove(&v1, &db, &ObjectName::parse("shop/db-root"));
+        let proof = key.prove(&v1, &db, &NamespacedName::parse("shop/db-root"));
         let holds = |key: &Key, kind: &Kind, parent: &DynamicObject, secret: &DynamicObject| {
             Proof::Key(Some(key)).holds(kind, parent, secret)
         };

@@ -2,12 +2,12 @@
 
 use kube::core::{DynamicObject, Expression, Selector, SelectorExt};
 
-use crate::object::ObjectName;
+use crate::object::NamespacedName;
 use crate::plugin::contract::{Kind, Need};
 
 /// Reports whether a parent's need selects an object.
 #[must_use]
-pub fn selects(need: &Need, parent: &ObjectName, kind: &Kind, object: &DynamicObject) -> bool {
+pub fn selects(need: &Need, parent: &NamespacedName, kind: &Kind, object: &DynamicObject) -> bool {
     let namespace = need.namespace.as_ref().or(parent.namespace.as_ref());
     let empty = std::collections::BTreeMap::new();
     need.kind == kind.kind

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kube::core::DynamicObject;
 
-use crate::object::{ChildKey, is_terminating};
+use crate::object::{ChildRef, is_terminating};
 use crate::plugin::contract::Kind;
 
 /// The version in which a plugin's answer last named each object, by UID.
@@ -24,7 +24,7 @@ pub fn overlap<'a>(kinds: impl IntoIterator<Item = &'a Kind>) -> bool {
 #[must_use]
 pub fn once_each(objects: Vec<Arc<DynamicObject>>, used: &Used, makes: &[Kind]) -> Vec<Arc<DynamicObject>> {
     let rank = |object: &DynamicObject, uid: &str| {
-        let kind = ChildKey::of(object).kind;
+        let kind = ChildRef::of(object).kind;
         let made = makes.iter().position(|made| *made == kind);
         (
             !is_terminating(object),
@@ -84,7 +84,7 @@ mod tests {
             .iter()
             .map(|object| {
                 (
-                    ChildKey::of(object).kind.api_version,
+                    ChildRef::of(object).kind.api_version,
                     object.metadata.uid.clone().unwrap(),
                 )
             })

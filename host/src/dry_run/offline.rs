@@ -19,7 +19,7 @@ use crate::desired::conditions::{self, Verdict};
 use crate::desired::plan::{Policy, Refusal, plan};
 use crate::desired::proof::Proof;
 use crate::desired::selectors::selects;
-use crate::object::{CONTROLLER_LABEL, ChildKey, ObjectName, is_terminating, without_host_metadata};
+use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, without_host_metadata};
 use crate::plugin::contract::{
     CleanupResponse, Description, Event, GeneratedSecret, Kind, Request, Response,
 };
@@ -30,7 +30,7 @@ use crate::reconcile::needs::{NeedError, Rights, Source, Wanted};
 
 /// Why a reconcile produced no rendering.
 #[derive(Debug, Error)]
-pub enum PassError {
+pub enum RenderError {
     /// The plugin gave no answer.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
@@ -59,7 +59,7 @@ pub struct Rendering {
     /// without the labels that identify the host's objects.
     pub children: Vec<Value>,
     /// The children that would stay unchanged.
-    pub keep: Vec<ChildKey>,
+    pub keep: Vec<ChildRef>,
     /// Secrets whose values the host would generate.
     pub generate: Vec<GeneratedSecret>,
     /// The parent's whole status.
@@ -83,7 +83,7 @@ pub fn admit(mut parent: DynamicObject, crd: Option<&Value>, now: Timestamp) -> 
     } else {
         parent.metadata.namespace = None;
     }
-    let name = ObjectName::of(&parent).to_string();
+    let name = NamespacedName::of(&parent).to_string();
     let hash = crate::object::fingerprint(&name);
     let meta = &mut parent.metadata;
     meta.uid
@@ -135,7 +135,7 @@ pub fn own(
         crate::object::slim(&mut child);
         children.push(child);
     }
-    children.sort_by_cached_key(|child| (kind(child), ObjectName::of(child)));
+    children.sort_by_cached_key(|child| (kind(child), NamespacedName::of(child)));
     children.into_iter().map(Arc::new).collect()
 }
 
@@ -143,7 +143,7 @@ pub fn own(
 ///
 /// # Errors
 /// When the call fails, a need is invalid, or the answer is refused.
-pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError> {
+pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, RenderError> {
     let description = plugin.description();
     let subject = Subject {
         parent: &scene.parent,
@@ -154,11 +154,11 @@ pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError
     let (response, cleaned_up) = ask(plugin, &subject, &Files { description, scene }).await?;
     let config = controller(description);
     let parent = &*scene.parent;
-    let existing = |key: &ChildKey| {
+    let existing = |key: &ChildRef| {
         scene
             .children
             .iter()
-            .find(|child| kind(child) == key.kind && ObjectName::of(child) == key.name)
+            .find(|child| kind(child) == key.kind && NamespacedName::of(child) == key.name)
             .cloned()
     };
     let policy = Policy {
@@ -170,8 +170,8 @@ pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, PassError
         proof: Proof::Label,
     };
     let plan = plan(&policy, &response.children, &response.keep, &response.generate)
-        .map_err(|refusals| PassError::Refused(refusals.iter().map(refusal).collect()))?;
-    let mut keep: Vec<ChildKey> = plan.keep.into_iter().collect();
+        .map_err(|refusals| RenderError::Refused(refusals.iter().map(refusal).collect()))?;
+    let mut keep: Vec<ChildRef> = plan.keep.into_iter().collect();
     keep.sort();
     let (fields, conditions) = (response.status.as_ref(), Some(response.conditions.as_slice()));
     Ok(Rendering {
@@ -238,7 +238,7 @@ impl Source for Files<'_> {
     }
 
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
-        let parent = ObjectName::of(&self.scene.parent);
+        let parent = NamespacedName::of(&self.scene.parent);
         let mut objects: Vec<Arc<DynamicObject>> = Vec::new();
         for object in &self.scene.related {
             let mut object = DynamicObject::clone(object);
@@ -250,7 +250,7 @@ impl Source for Files<'_> {
                 objects.push(Arc::new(object));
             }
         }
-        objects.sort_by_cached_key(|object| ObjectName::of(object));
+        objects.sort_by_cached_key(|object| NamespacedName::of(object));
         Ok(objects)
     }
 }

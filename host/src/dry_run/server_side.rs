@@ -18,14 +18,14 @@ use tracing::debug;
 pub use sides::Difference;
 
 use crate::cluster::client::Writer;
-use crate::cluster::discovery::{KindError, Kinds, Resource};
-use crate::cluster::resource_client::{ApiError, Objects};
+use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
+use crate::cluster::resource_client::{ApiError, ResourceClient};
 use crate::config::ControllerConfig;
 use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, owns, plan, retains};
 use crate::desired::proof::Proof;
 use crate::desired::versions;
 use crate::dry_run::offline;
-use crate::object::{ChildKey, GENERATED_LABEL, ObjectName, is_terminating, label, slim};
+use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, is_terminating, label, slim};
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::reconcile::evaluate::{EvaluateError, Subject};
@@ -54,7 +54,7 @@ pub enum PreviewError {
         /// Its kind.
         kind: String,
         /// Its name.
-        name: ObjectName,
+        name: NamespacedName,
     },
 }
 
@@ -63,8 +63,8 @@ pub struct Preview<'a> {
     writer: Writer,
     config: &'a ControllerConfig,
     plugin: &'a Plugin,
-    parent: Arc<Resource>,
-    others: BTreeMap<Kind, Arc<Resource>>,
+    parent: Arc<ResolvedKind>,
+    others: BTreeMap<Kind, Arc<ResolvedKind>>,
     provenance: Provenance,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Preview<'a> {
     /// When the parent's kind is not served, or the API server does not answer.
     pub async fn new(
         client: &'a Client,
-        kinds: &Kinds,
+        kinds: &Discovery,
         config: &'a ControllerConfig,
         plugin: &'a Plugin,
         host: &str,
@@ -125,8 +125,8 @@ impl<'a> Preview<'a> {
     ///
     /// # Errors
     /// When the parent does not exist.
-    pub async fn parent(&self, name: ObjectName) -> Result<DynamicObject, PreviewError> {
-        let found = Objects::new(&self.writer, &self.parent).get(&name).await?;
+    pub async fn parent(&self, name: NamespacedName) -> Result<DynamicObject, PreviewError> {
+        let found = ResourceClient::new(&self.writer, &self.parent).get(&name).await?;
         found.ok_or_else(|| PreviewError::NoParent {
             kind: self.config.parent.kind.clone(),
             name,
@@ -138,7 +138,7 @@ impl<'a> Preview<'a> {
     /// # Errors
     /// When the API server does not answer.
     pub async fn parents(&self, namespace: Option<&str>) -> Result<Vec<DynamicObject>, PreviewError> {
-        let objects = Objects::new(&self.writer, &self.parent);
+        let objects = ResourceClient::new(&self.writer, &self.parent);
         Ok(objects.list(&everything_in(namespace), None).await?)
     }
 
@@ -146,8 +146,12 @@ impl<'a> Preview<'a> {
     ///
     /// # Errors
     /// When the API server refuses the manifest.
-    pub async fn applied(&self, manifest: &Value, name: &ObjectName) -> Result<DynamicObject, PreviewError> {
-        let objects = Objects::new(&self.writer, &self.parent);
+    pub async fn applied(
+        &self,
+        manifest: &Value,
+        name: &NamespacedName,
+    ) -> Result<DynamicObject, PreviewError> {
+        let objects = ResourceClient::new(&self.writer, &self.parent);
         Ok(objects
             .try_apply(name, manifest, "operator-host-diff", true)
             .await?)
@@ -179,7 +183,7 @@ impl<'a> Preview<'a> {
                 Arc::new(child)
             })
             .collect();
-        observed.sort_by_cached_key(|child| ChildKey::of(child));
+        observed.sort_by_cached_key(|child| ChildRef::of(child));
         let makes = &self.plugin.description().makes;
         let observed = versions::once_each(observed, &versions::Used::default(), makes);
         let now = Timestamp::now().round(Unit::Second).unwrap_or_default();
@@ -197,7 +201,7 @@ impl<'a> Preview<'a> {
             parent: &parent,
             digest: &digest,
             namespaced: &|kind: &Kind| self.others.get(kind).map(|resource| resource.namespaced),
-            existing: &|key: &ChildKey| there.get(key).cloned().map(Arc::new),
+            existing: &|key: &ChildRef| there.get(key).cloned().map(Arc::new),
             proof,
         };
         let plan = plan(&policy, &response.children, &response.keep, &response.generate)
@@ -218,14 +222,14 @@ impl<'a> Preview<'a> {
     }
 
     /// Lists every object of the kinds that the plugin may make, in the namespaces where it may make them.
-    async fn there(&self, parent: &DynamicObject) -> Result<BTreeMap<ChildKey, DynamicObject>, PreviewError> {
+    async fn there(&self, parent: &DynamicObject) -> Result<BTreeMap<ChildRef, DynamicObject>, PreviewError> {
         let mut there = BTreeMap::new();
         for kind in self.config.children.keys() {
             let Some(resource) = self.others.get(kind) else {
                 continue;
             };
-            let objects = Objects::new(&self.writer, resource);
-            let mut places: Vec<ObjectName> = Vec::new();
+            let objects = ResourceClient::new(&self.writer, resource);
+            let mut places: Vec<NamespacedName> = Vec::new();
             match parent.namespace() {
                 Some(namespace) => places.push(everything_in(Some(&namespace))),
                 None if resource.namespaced => {
@@ -240,7 +244,7 @@ impl<'a> Preview<'a> {
             }
             for place in places {
                 let found = objects.list(&place, None).await?;
-                there.extend(found.into_iter().map(|object| (ChildKey::of(&object), object)));
+                there.extend(found.into_iter().map(|object| (ChildRef::of(&object), object)));
             }
         }
         Ok(there)
@@ -265,7 +269,7 @@ impl<'a> Preview<'a> {
         let force = live
             .is_some_and(|live| owns(self.config, parent, live) || retains(self.config, proof, parent, live));
         let manager = self.config.field_manager();
-        let after = Objects::new(&self.writer, resource)
+        let after = ResourceClient::new(&self.writer, resource)
             .try_apply(&desired.key.name, &desired.body, &manager, force)
             .await?;
         Ok(Difference::between(&desired.key, live, Some(&after)))
@@ -276,7 +280,7 @@ impl<'a> Preview<'a> {
         parent: &DynamicObject,
         proof: Proof<'_>,
         plan: &Plan,
-        there: &BTreeMap<ChildKey, DynamicObject>,
+        there: &BTreeMap<ChildRef, DynamicObject>,
         observed: &[Arc<DynamicObject>],
     ) -> Vec<Difference> {
         let named = plan.named(&|key| there.get(key).cloned().map(Arc::new));
@@ -308,7 +312,7 @@ impl Source for Preview<'_> {
         let resource = self.others.get(kind);
         let resource =
             resource.ok_or_else(|| wanted.unreadable(KindError::Unknown(kind.clone()).to_string()))?;
-        let objects = Objects::new(&self.writer, resource);
+        let objects = ResourceClient::new(&self.writer, resource);
         let mut place = everything_in(wanted.namespace.as_deref());
         let found = match &need.name {
             Some(name) => {
@@ -325,7 +329,7 @@ impl Source for Preview<'_> {
         };
         let mut found: Vec<DynamicObject> = found.map_err(|error| wanted.unreadable(error.message.into()))?;
         found.iter_mut().for_each(slim);
-        found.sort_by_cached_key(ObjectName::of);
+        found.sort_by_cached_key(NamespacedName::of);
         Ok(found.into_iter().map(Arc::new).collect())
     }
 }
@@ -344,8 +348,8 @@ fn generated(secret: &DesiredSecret, live: Option<&DynamicObject>) -> Option<Dif
 }
 
 /// Returns a placeholder for a list, which has no object name.
-fn everything_in(namespace: Option<&str>) -> ObjectName {
-    ObjectName {
+fn everything_in(namespace: Option<&str>) -> NamespacedName {
+    NamespacedName {
         namespace: namespace.map(str::to_owned),
         name: String::new(),
     }

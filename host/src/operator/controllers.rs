@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::cluster::cache::{Keep, KeepPolicy, Watch};
+use crate::cluster::cache::{CachePolicy, KeepPolicy, Reflector};
 use crate::cluster::client::{ClientError, Pace};
 use crate::config::{Config, ControllerConfig};
 use crate::plugin::Runtime;
@@ -23,7 +23,7 @@ use crate::supervisor::{Shared, Writers, supervise};
 
 /// The running controllers and what they share.
 pub(super) struct Controllers {
-    places: Places,
+    places: PluginSlots,
     shared: Shared,
     /// The currently configured namespaces.
     watched: watch::Sender<Arc<[String]>>,
@@ -33,11 +33,11 @@ pub(super) struct Controllers {
 }
 
 /// The parts from which plugin slots are created.
-pub(super) struct Places {
+pub(super) struct PluginSlots {
     pub(super) runtime: Runtime,
     pub(super) files: Files,
     /// The CustomResourceDefinitions: users give orders by annotating them.
-    pub(super) definitions: Arc<Watch>,
+    pub(super) definitions: Arc<Reflector>,
     /// The folder for the last versions of each plugin.
     pub(super) state: Option<PathBuf>,
     /// The space that all versions together may take.
@@ -69,7 +69,7 @@ struct Listening {
 impl Controllers {
     /// Creates the set without a controller. `stop` stops all controllers.
     pub(super) fn new(
-        places: Places,
+        places: PluginSlots,
         shared: Shared,
         watched: watch::Sender<Arc<[String]>>,
         stop: CancellationToken,
@@ -293,7 +293,7 @@ fn keep_policy(config: &Config) -> KeepPolicy {
             policy.entry(kind.clone()).or_default().all = true;
         }
         for kind in controller.children.keys() {
-            let keep: &mut Keep = policy.entry(kind.clone()).or_default();
+            let keep: &mut CachePolicy = policy.entry(kind.clone()).or_default();
             keep.owned_by.insert(controller.parent.clone());
         }
     }

@@ -14,9 +14,9 @@ pub mod versions;
 pub(crate) mod source;
 
 pub use operator_host_runtime::{
-    Cache, CacheError, Call, CallError, CallStats, Class, Compiler, Digest, Draw, EngineError, EngineOptions,
-    Form, LOG_TARGET, Limited, Limits, LoadError, Made, Outside, Plugin, Runtime, Share, compile_memory,
-    compile_plugin, container, contract, limits, most, room_for_one, weigh,
+    Cache, CacheError, Call, CallError, CallStats, Class, CodeOrigin, Compiler, Digest, EngineError,
+    EngineOptions, Form, LOG_TARGET, Limited, Limits, LoadError, Outside, Plugin, RandomSource, Runtime,
+    Share, compile_memory, compile_plugin, container, contract, limits, most, room_for_one, weigh,
 };
 pub use proof::Prefix;
 

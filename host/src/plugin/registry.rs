@@ -1,8 +1,8 @@
 //! Selects which version of a plugin is live. A reconcile uses one version until its end, whatever is
 //! reloaded meanwhile.
 
-mod because;
 mod held;
+mod live_reason;
 mod load;
 
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
-use self::because::Because;
 use self::held::Waiting;
+use self::live_reason::LiveReason;
 use super::contract::Kind;
 use super::proof::{Orders, Proof, Verdict};
 use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
 use super::trust::Trust;
 use super::versions::{Kept, Versions};
-use super::{Digest, Limits, Made, Plugin, Prefix, Runtime};
+use super::{CodeOrigin, Digest, Limits, Plugin, Prefix, Runtime};
 use crate::metrics::ControllerMetrics;
 use crate::trace::Tracer;
 
@@ -187,7 +187,7 @@ impl Slot {
             return;
         };
         match self.kept(&last).await {
-            Ok((plugin, _)) => self.promote(plugin, None, &Because::Restored, None).await,
+            Ok((plugin, _)) => self.promote(plugin, None, &LiveReason::Restored, None).await,
             Err(reason) => self.say_lost(&last, &reason),
         }
     }
@@ -245,14 +245,14 @@ impl Slot {
         }
         let (kept, noticed) = (Some(candidate.kept()), Some(candidate.noticed));
         let because = match (&self.proof, self.live_version()) {
-            (_, None) => Because::First,
-            (_, Some(live)) if live.digest() == plugin.digest() => Because::Reconfigured,
-            (None, _) => Because::Unproved,
-            _ if orders.forces(plugin.digest()) => Because::Forced,
+            (_, None) => LiveReason::First,
+            (_, Some(live)) if live.digest() == plugin.digest() => LiveReason::Reconfigured,
+            (None, _) => LiveReason::Unproved,
+            _ if orders.forces(plugin.digest()) => LiveReason::Forced,
             (Some(proof), Some(live)) => {
                 self.report_proving(&plugin);
                 match proof.prove(&live, &plugin).await {
-                    Verdict::Proved { on, diff } => Because::Proved { on, diff },
+                    Verdict::Proved { on, diff } => LiveReason::Proved { on, diff },
                     Verdict::HeldBack(held) => return Some(self.hold_back(&plugin, *held)),
                 }
             }
@@ -298,7 +298,8 @@ impl Slot {
         match kept {
             Some(kept) => match self.kept(&kept).await {
                 Ok((plugin, kept)) => {
-                    self.promote(plugin, Some(kept), &Because::RolledBack, None).await;
+                    self.promote(plugin, Some(kept), &LiveReason::RolledBack, None)
+                        .await;
                     return true;
                 }
                 Err(reason) => self.say_lost(&kept, &reason),
@@ -321,7 +322,13 @@ impl Slot {
         false
     }
 
-    async fn promote(&self, plugin: Plugin, file: Option<Kept>, because: &Because, noticed: Option<Instant>) {
+    async fn promote(
+        &self,
+        plugin: Plugin,
+        file: Option<Kept>,
+        because: &LiveReason,
+        noticed: Option<Instant>,
+    ) {
         let before = self.digest();
         let description = plugin.description();
         info!(
@@ -333,7 +340,7 @@ impl Slot {
             form = plugin.form().as_str(),
             contract = %description.contract,
             bytes = plugin.size(),
-            compiled = plugin.made() == Made::Compiled,
+            compiled = plugin.made() == CodeOrigin::Compiled,
             compile_ms = millis(plugin.compile_time()),
             reload_ms = noticed.map(|noticed| millis(noticed.elapsed())),
             because = %because,
@@ -359,7 +366,7 @@ impl Slot {
         };
         self.live.send_replace(Live::Plugin(plugin.clone()));
         self.trouble.send_replace(None);
-        let aside = matches!(because, Because::RolledBack | Because::Restored);
+        let aside = matches!(because, LiveReason::RolledBack | LiveReason::Restored);
         self.report.send_modify(|report| {
             report.live = Some(live);
             if !aside {

@@ -6,8 +6,8 @@ use kube::core::DynamicObject;
 
 use super::ask::ask_ahead;
 use super::context::Context;
-use super::error::PassError;
-use crate::object::ObjectName;
+use super::error::ReconcileError;
+use crate::object::NamespacedName;
 use crate::plugin::CallError;
 use crate::plugin::registry::Live;
 
@@ -34,7 +34,7 @@ pub enum NoAnswer {
     Starting,
     /// A watch that the plugin needs no longer works.
     #[error("{0}")]
-    Watch(String),
+    Reflector(String),
     /// The resource is in the host's own namespace.
     #[error("{0}")]
     Namespace(String),
@@ -54,7 +54,7 @@ impl NoAnswer {
             Self::Loading => "the plugin is being loaded",
             Self::Failed(_) => "no version of the plugin can be used: the host's log says why",
             Self::Starting => "the first lists are not complete yet",
-            Self::Watch(_) => "a watch that the controller needs does not work: the host's log says why",
+            Self::Reflector(_) => "a watch that the controller needs does not work: the host's log says why",
             Self::Namespace(_) => "resources in the host's own namespace are not reconciled",
             Self::Provenance(_) => "the key of generated Secrets cannot be read: the host's log says why",
             Self::Call(_) => "the plugin gave no answer: the host's log says why",
@@ -72,11 +72,11 @@ pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admis
         Live::Loading => return Err(NoAnswer::Loading),
         Live::Failed(why) => return Err(NoAnswer::Failed(why.to_string())),
     };
-    if context.is_starting(&ObjectName::of(&object)) {
+    if context.is_starting(&NamespacedName::of(&object)) {
         return Err(NoAnswer::Starting);
     }
     if let Some(failure) = context.watch_failure(&object) {
-        return Err(NoAnswer::Watch(failure));
+        return Err(NoAnswer::Reflector(failure));
     }
     if context.is_beside_the_host(&object) {
         return Err(NoAnswer::Namespace(context.says_beside_the_host()));
@@ -86,8 +86,8 @@ pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admis
     crate::object::slim(&mut object);
     match ask_ahead(context, &plugin, &Arc::new(object)).await {
         // It waits for something that may still appear.
-        Ok(_) | Err(PassError::Call(CallError::Retry { .. })) => Ok(Admission::Fine),
-        Err(PassError::Call(CallError::Invalid { reason, message })) => {
+        Ok(_) | Err(ReconcileError::Call(CallError::Retry { .. })) => Ok(Admission::Fine),
+        Err(ReconcileError::Call(CallError::Invalid { reason, message })) => {
             Ok(Admission::Invalid(match reason {
                 Some(reason) => format!("{reason}: {message}"),
                 None => message,

@@ -7,7 +7,7 @@ use kube::core::DynamicObject;
 use tracing::info;
 
 use super::context::Context;
-use crate::object::ChildKey;
+use crate::object::ChildRef;
 use crate::plugin::Share;
 use crate::plugin::contract::{Condition, Event, EventType};
 
@@ -48,9 +48,9 @@ impl Answer {
 /// The changes that a reconcile made to the children, for one Event.
 #[derive(Default)]
 pub(super) struct Changes {
-    pub(super) created: Vec<ChildKey>,
-    pub(super) updated: Vec<ChildKey>,
-    pub(super) deleted: Vec<ChildKey>,
+    pub(super) created: Vec<ChildRef>,
+    pub(super) updated: Vec<ChildRef>,
+    pub(super) deleted: Vec<ChildRef>,
 }
 
 impl Changes {
@@ -90,7 +90,7 @@ impl Changes {
 }
 
 /// Lists the first few by name, with the number of the others.
-fn list(children: &[ChildKey]) -> String {
+fn list(children: &[ChildRef]) -> String {
     const SHOWN: usize = 5;
     let mut names: Vec<String> = children
         .iter()

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::context::Context;
 use super::freshness::may_create;
-use crate::cluster::resource_client::{ApiError, Objects};
+use crate::cluster::resource_client::{ApiError, ResourceClient};
 use crate::desired::drift::says;
 use crate::desired::plan::{Desired, owns, retains};
 use crate::object::{
-    APPLIED_ANNOTATION, ChildKey, DIGEST_ANNOTATION, GENERATION_ANNOTATION, ObjectName, annotation,
+    APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, annotation,
     fingerprint, is_terminating, made_at,
 };
 
@@ -22,9 +22,9 @@ const CONCURRENCY: usize = 4;
 #[derive(Debug, Default)]
 pub struct Applied {
     /// Children that were not known to exist.
-    pub created: Vec<ChildKey>,
+    pub created: Vec<ChildRef>,
     /// Children that were changed.
-    pub updated: Vec<ChildKey>,
+    pub updated: Vec<ChildRef>,
     /// Errors for children that the API server rejected.
     pub failed: Vec<ApiError>,
 }
@@ -80,7 +80,7 @@ async fn apply_one(
     parent_object: &DynamicObject,
     desired: &Desired,
 ) -> Result<Outcome, ApiError> {
-    let parent = &ObjectName::of(parent_object);
+    let parent = &NamespacedName::of(parent_object);
     let live = context.existing(&desired.key);
     if live
         .as_deref()
@@ -107,7 +107,7 @@ async fn apply_one(
         // The ownership check applies to this object only, not to a new one of the same name.
         body["metadata"]["uid"] = live.metadata.uid.clone().into();
     }
-    let answer = Objects::new(&context.children_writer, resource)
+    let answer = ResourceClient::new(&context.children_writer, resource)
         .apply(&desired.key.name, &body, &manager, force)
         .await
         .inspect_err(|error| {
@@ -150,12 +150,12 @@ fn needs_apply(context: &Context, parent: &DynamicObject, desired: &Desired, liv
     }
     // The API server may permanently normalize a value. Then compare with the result of the last apply.
     let now = (desired.fingerprint.clone(), content(live));
-    context.memory_of(&ObjectName::of(parent), |memory| {
+    context.memory_of(&NamespacedName::of(parent), |memory| {
         memory.normalized.get(&desired.key) != Some(&now)
     })
 }
 
-fn remember(context: &Context, parent: &ObjectName, desired: &Desired, answer: &DynamicObject) {
+fn remember(context: &Context, parent: &NamespacedName, desired: &Desired, answer: &DynamicObject) {
     context.memory_of(parent, |memory| {
         if is_as_applied(desired, answer) {
             memory.normalized.remove(&desired.key);

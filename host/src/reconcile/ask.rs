@@ -6,9 +6,9 @@ use kube::core::DynamicObject;
 
 use super::clock::now;
 use super::context::Context;
-use super::error::PassError;
+use super::error::ReconcileError;
 use super::evaluate::{Question, Subject, evaluate};
-use crate::object::ObjectName;
+use crate::object::NamespacedName;
 use crate::plugin::contract::{Need, Request, Response};
 use crate::plugin::{Plugin, Share};
 use crate::trace::Span;
@@ -19,8 +19,8 @@ pub(super) async fn ask<T: Question>(
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
     observed: &[Arc<DynamicObject>],
-) -> Result<(T, Option<Share>), PassError> {
-    let name = ObjectName::of(parent);
+) -> Result<(T, Option<Share>), ReconcileError> {
+    let name = NamespacedName::of(parent);
     let known = context.memory_of(&name, |memory| {
         if memory.asked.replace(*plugin.digest()) != Some(*plugin.digest()) {
             memory.versions.clear();
@@ -36,7 +36,7 @@ pub(super) async fn ask_ahead(
     context: &Context,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
-) -> Result<(Response, Option<Share>), PassError> {
+) -> Result<(Response, Option<Share>), ReconcileError> {
     let observed = context.observed(parent, plugin);
     question(context, plugin, parent, &observed, Vec::new(), |_| {}).await
 }
@@ -48,7 +48,7 @@ async fn question<T: Question>(
     observed: &[Arc<DynamicObject>],
     known: Vec<Need>,
     remember: impl Fn(&[Need]),
-) -> Result<(T, Option<Share>), PassError> {
+) -> Result<(T, Option<Share>), ReconcileError> {
     let subject = Subject {
         parent,
         children: observed,

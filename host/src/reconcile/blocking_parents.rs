@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use crate::desired::conditions::Reason;
-use crate::object::ObjectName;
+use crate::object::NamespacedName;
 
 /// The blocking parents of one controller; see the module.
 #[derive(Debug, Default)]
-pub struct BlockingParents(Mutex<BTreeMap<ObjectName, Reason>>);
+pub struct BlockingParents(Mutex<BTreeMap<NamespacedName, Reason>>);
 
 impl BlockingParents {
     /// Returns why a parent holds a version back.
     #[must_use]
-    pub fn reason(&self, parent: &ObjectName) -> Option<Reason> {
+    pub fn reason(&self, parent: &NamespacedName) -> Option<Reason> {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -23,7 +23,7 @@ impl BlockingParents {
     }
 
     /// Replaces all of them and returns the previous ones.
-    pub fn replace(&self, now: BTreeMap<ObjectName, Reason>) -> BTreeMap<ObjectName, Reason> {
+    pub fn replace(&self, now: BTreeMap<NamespacedName, Reason>) -> BTreeMap<NamespacedName, Reason> {
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), now)
     }
 }

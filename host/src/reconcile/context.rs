@@ -12,35 +12,35 @@ use tokio::time::Instant;
 use super::blocking_parents::BlockingParents;
 use super::observer::Observer;
 use super::provenance::{Provenance, ProvenanceError};
-use crate::cluster::cache::{Subscription, Watch, WatchState};
+use crate::cluster::cache::{Reflector, Subscription, WatchState};
 use crate::cluster::client::Writer;
-use crate::cluster::discovery::Resource;
+use crate::cluster::discovery::ResolvedKind;
 use crate::cluster::event_recorder::Events;
 use crate::cluster::namespaces::Namespaces;
 use crate::cluster::resource_client::ApiError;
 use crate::config::{Allow, ControllerConfig};
 use crate::desired::plan::{Plan, owns, retains};
 use crate::desired::versions::{self, Used};
-use crate::object::{ChildKey, GENERATED_LABEL, Identity, ObjectName, label};
+use crate::object::{ChildRef, GENERATED_LABEL, Identity, NamespacedName, label};
 use crate::plugin::contract::{EventType, Kind, Need};
 use crate::plugin::registry::Live;
 use crate::plugin::{Digest, Plugin};
-use crate::work_queue::{Queue, Trigger};
+use crate::work_queue::{Queue, ReconcileReason};
 
 /// The watches of one kind: one for all namespaces, or one per configured namespace.
 #[derive(Default)]
-pub struct KindWatches {
-    everywhere: Option<Arc<Watch>>,
+pub struct KindReflectors {
+    everywhere: Option<Arc<Reflector>>,
     by_namespace: RwLock<ByNamespace>,
 }
 
 /// Watches by their namespace.
-pub type ByNamespace = BTreeMap<String, Arc<Watch>>;
+pub type ByNamespace = BTreeMap<String, Arc<Reflector>>;
 
-impl KindWatches {
+impl KindReflectors {
     /// Creates one watch over all namespaces, or of a cluster-scoped kind.
     #[must_use]
-    pub fn everywhere(watch: Arc<Watch>) -> Self {
+    pub fn everywhere(watch: Arc<Reflector>) -> Self {
         Self {
             everywhere: Some(watch),
             by_namespace: RwLock::default(),
@@ -58,7 +58,7 @@ impl KindWatches {
 
     /// Returns all watches.
     #[must_use]
-    pub fn all(&self) -> Vec<Arc<Watch>> {
+    pub fn all(&self) -> Vec<Arc<Reflector>> {
         let by_namespace = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
         self.everywhere
             .iter()
@@ -69,7 +69,7 @@ impl KindWatches {
 
     /// Returns the watch that covers a namespace; `None` when that namespace is not watched.
     #[must_use]
-    pub fn of(&self, namespace: Option<&str>) -> Option<Arc<Watch>> {
+    pub fn of(&self, namespace: Option<&str>) -> Option<Arc<Reflector>> {
         if self.everywhere.is_some() {
             return self.everywhere.clone();
         }
@@ -89,13 +89,13 @@ impl KindWatches {
         *self.by_namespace.write().unwrap_or_else(PoisonError::into_inner) = watches;
     }
 
-    fn get(&self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
+    fn get(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
         self.of(name.namespace.as_deref())?.get(name)
     }
 }
 
 /// Returns the error of a watch, if it fails.
-fn failure(watch: &Watch) -> Option<String> {
+fn failure(watch: &Reflector) -> Option<String> {
     match watch.state_now() {
         WatchState::Failing(message) => Some(message),
         WatchState::Starting | WatchState::Synced => None,
@@ -121,7 +121,7 @@ pub struct Memory {
     pub parent_written: Option<u128>,
     /// Children whose live object differs from the applied body although the API server accepted it: the
     /// fingerprints of the applied body and of the result.
-    pub normalized: HashMap<ChildKey, (String, String)>,
+    pub normalized: HashMap<ChildRef, (String, String)>,
     /// The same for the status.
     pub status_normalized: Option<(String, String)>,
     /// Whether the parent was checked for traces of the controller's former names.
@@ -149,16 +149,16 @@ impl Memory {
     /// the plugin has seen it. For the parent only the exact version counts, because the plugin has not seen a
     /// change of the spec that was made just before our status write.
     #[must_use]
-    pub fn is_echo(&self, trigger: &Trigger) -> bool {
+    pub fn is_echo(&self, trigger: &ReconcileReason) -> bool {
         match trigger {
-            Trigger::Child {
+            ReconcileReason::Child {
                 child,
                 version: Some(version),
             } => self
                 .written
                 .get(&child.identity())
                 .is_some_and(|written| version <= written),
-            Trigger::Parent {
+            ReconcileReason::Parent {
                 version: Some(version),
             } => self.parent_written == Some(*version),
             _ => false,
@@ -193,15 +193,15 @@ pub struct Context {
     /// Writes the children, as the controller's ServiceAccount if it has one.
     pub children_writer: Writer,
     /// The parent's resource.
-    pub resource: Arc<Resource>,
+    pub resource: Arc<ResolvedKind>,
     /// The resources of the kinds that the plugin may create or read, as far as the cluster serves them.
-    pub resources: BTreeMap<Kind, Arc<Resource>>,
+    pub resources: BTreeMap<Kind, Arc<ResolvedKind>>,
     /// The watches of the custom resources.
-    pub parents: KindWatches,
+    pub parents: KindReflectors,
     /// The watches of the kinds that the plugin may create.
-    pub children: BTreeMap<Kind, KindWatches>,
+    pub children: BTreeMap<Kind, KindReflectors>,
     /// The watches of the kinds that the plugin may read.
-    pub reads: BTreeMap<Kind, KindWatches>,
+    pub reads: BTreeMap<Kind, KindReflectors>,
     /// The plugin's live version.
     pub plugin: watch::Receiver<Live>,
     /// Publishes Events.
@@ -227,29 +227,29 @@ pub struct Context {
 pub struct State {
     /// The subscriptions to changes. They are replaced when the namespaces change.
     pub(crate) subscriptions: watch::Sender<Vec<Subscription>>,
-    memory: Mutex<HashMap<ObjectName, Memory>>,
+    memory: Mutex<HashMap<NamespacedName, Memory>>,
     /// Objects of others that exist where a plugin wants a child, with the parents that wait for their deletion.
-    in_the_way: Mutex<HashMap<ChildKey, BTreeSet<ObjectName>>>,
+    in_the_way: Mutex<HashMap<ChildRef, BTreeSet<NamespacedName>>>,
 }
 
 impl Context {
     /// Queues an Event about a parent, with the plugin version that was last asked about it.
     pub fn publish(&self, parent: &DynamicObject, type_: EventType, reason: &str, note: &str) {
-        let plugin = self.memory_of(&ObjectName::of(parent), |memory| memory.asked);
+        let plugin = self.memory_of(&NamespacedName::of(parent), |memory| memory.asked);
         self.events
             .publish(&self.config.name, plugin, parent, type_, reason, note);
     }
 
     /// Returns the parent as last known.
     #[must_use]
-    pub fn parent(&self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
+    pub fn parent(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
         self.parents.get(name)
     }
 
     /// Returns the current parent, which this reconcile may have written, but with the generation that the
     /// reconcile saw, since its status is about that one. `None` when it was deleted or replaced.
     pub(super) fn as_seen(&self, seen: &DynamicObject) -> Option<Arc<DynamicObject>> {
-        let now = self.parent(&ObjectName::of(seen))?;
+        let now = self.parent(&NamespacedName::of(seen))?;
         if now.metadata.uid != seen.metadata.uid {
             return None;
         }
@@ -265,13 +265,13 @@ impl Context {
     /// object once, in the version that the plugin uses.
     #[must_use]
     pub fn observed(&self, parent: &DynamicObject, plugin: &Plugin) -> Vec<Arc<DynamicObject>> {
-        self.as_seen_by(plugin, &ObjectName::of(parent), self.owned(parent))
+        self.as_seen_by(plugin, &NamespacedName::of(parent), self.owned(parent))
     }
 
     /// Returns the children that this parent owns or retains, in every watched version.
     #[must_use]
     pub fn owned(&self, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
-        let name = ObjectName::of(parent);
+        let name = NamespacedName::of(parent);
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
         let mut children = self.referring_to(uid, &name);
         let proof = self.provenance.proof();
@@ -283,8 +283,8 @@ impl Context {
     /// Returns the objects that refer to a parent by owner reference or by annotation, in every watched version.
     /// Ownership is not verified.
     #[must_use]
-    pub fn referring_to(&self, uid: &str, parent: &ObjectName) -> Vec<Arc<DynamicObject>> {
-        let watches = self.children.values().flat_map(KindWatches::all);
+    pub fn referring_to(&self, uid: &str, parent: &NamespacedName) -> Vec<Arc<DynamicObject>> {
+        let watches = self.children.values().flat_map(KindReflectors::all);
         watches
             .flat_map(|watch| watch.referring_to(uid, parent))
             .collect()
@@ -300,9 +300,9 @@ impl Context {
         parent: &DynamicObject,
         writer: Option<&Writer>,
     ) -> Result<(), ProvenanceError> {
-        let name = ObjectName::of(parent);
+        let name = NamespacedName::of(parent);
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
-        let is_marked = |watch: Arc<Watch>| {
+        let is_marked = |watch: Arc<Reflector>| {
             let referring = watch.referring_to(uid, &name);
             referring
                 .iter()
@@ -341,7 +341,7 @@ impl Context {
     pub fn as_seen_by(
         &self,
         plugin: &Plugin,
-        parent: &ObjectName,
+        parent: &NamespacedName,
         children: Vec<Arc<DynamicObject>>,
     ) -> Vec<Arc<DynamicObject>> {
         if !versions::overlap(self.children.keys()) {
@@ -360,7 +360,7 @@ impl Context {
 
     /// Remembers in which version the plugin named each child. Returns whether that changed: then the plugin has
     /// not seen the children in those versions.
-    pub fn remember_versions(&self, parent: &ObjectName, plan: &Plan) -> bool {
+    pub fn remember_versions(&self, parent: &NamespacedName, plan: &Plan) -> bool {
         if !versions::overlap(self.children.keys()) {
             return false;
         }
@@ -378,13 +378,13 @@ impl Context {
     /// Returns an object of a kind that this controller may create, whoever owns it. If the watch of that version
     /// has not seen it yet, the other versions are searched.
     #[must_use]
-    pub fn existing(&self, key: &ChildKey) -> Option<Arc<DynamicObject>> {
+    pub fn existing(&self, key: &ChildRef) -> Option<Arc<DynamicObject>> {
         let in_this_version = self.children.get(&key.kind).and_then(|it| it.get(&key.name));
         in_this_version.or_else(|| self.other_versions(&key.kind).find_map(|it| it.get(&key.name)))
     }
 
     /// Returns the watches of the same kind in its other versions.
-    fn other_versions<'a>(&'a self, kind: &'a Kind) -> impl Iterator<Item = &'a KindWatches> {
+    fn other_versions<'a>(&'a self, kind: &'a Kind) -> impl Iterator<Item = &'a KindReflectors> {
         let is_other =
             move |other: &Kind| other != kind && other.kind == kind.kind && other.group() == kind.group();
         self.children
@@ -411,7 +411,7 @@ impl Context {
     }
 
     /// Stores the result of a write in the cache, and remembers its version to recognize the watch event for it.
-    pub fn record_child(&self, parent: &ObjectName, key: &ChildKey, object: DynamicObject) {
+    pub fn record_child(&self, parent: &NamespacedName, key: &ChildRef, object: DynamicObject) {
         if let Some(version) = crate::object::version(&object) {
             self.memory_of(parent, |memory| {
                 memory.written.insert(key.identity(), version);
@@ -427,7 +427,7 @@ impl Context {
     }
 
     /// Removes a deleted child from the caches, in all versions.
-    pub fn forget_child(&self, key: &ChildKey, uid: &str) {
+    pub fn forget_child(&self, key: &ChildRef, uid: &str) {
         let watches = self.children.get(&key.kind).into_iter();
         for watches in watches.chain(self.other_versions(&key.kind)) {
             if let Some(watch) = watches.of(key.name.namespace.as_deref()) {
@@ -437,7 +437,7 @@ impl Context {
     }
 
     /// Forgets the own writes to a child after its deletion.
-    pub fn forget_written(&self, parent: &ObjectName, key: &ChildKey) {
+    pub fn forget_written(&self, parent: &NamespacedName, key: &ChildRef) {
         if let Some(memory) = self.memory().get_mut(parent) {
             memory.written.remove(&key.identity());
             memory.normalized.remove(key);
@@ -445,7 +445,7 @@ impl Context {
     }
 
     /// Records that the parent may have been deleted or replaced.
-    pub fn doubt(&self, parent: &ObjectName) {
+    pub fn doubt(&self, parent: &NamespacedName) {
         if self.parent(parent).is_some() {
             self.memory_of(parent, |memory| memory.parent_in_doubt = true);
         }
@@ -454,7 +454,7 @@ impl Context {
     /// Stores the result of a write to the parent in the cache, and remembers its version to recognize the watch
     /// event for it.
     pub fn record_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
-        let name = ObjectName::of(&object);
+        let name = NamespacedName::of(&object);
         // The result may also contain changes that others made just before the write. The watch does not report
         // them any more, because the cache is newer. Then treat it as a foreign change.
         let echo = self
@@ -474,7 +474,7 @@ impl Context {
     /// appear to be missing. A kind that the cluster does not serve has no objects.
     #[must_use]
     pub fn watch_failure(&self, parent: &DynamicObject) -> Option<String> {
-        let name = ObjectName::of(parent);
+        let name = NamespacedName::of(parent);
         let own = self.parents.of(name.namespace.as_deref());
         if let Some(failure) = own.as_deref().and_then(failure) {
             return Some(failure);
@@ -493,7 +493,7 @@ impl Context {
     /// Returns why the state of these objects, which a plugin wants to have, is unknown: the watch that would show
     /// them fails.
     #[must_use]
-    pub fn watch_failure_of<'a>(&self, keys: impl Iterator<Item = &'a ChildKey>) -> Option<String> {
+    pub fn watch_failure_of<'a>(&self, keys: impl Iterator<Item = &'a ChildRef>) -> Option<String> {
         keys.filter_map(|key| self.children.get(&key.kind)?.of(key.name.namespace.as_deref()))
             .find_map(|watch| failure(&watch))
     }
@@ -507,7 +507,7 @@ impl Context {
     /// Reports whether a first list that this parent needs is not complete yet: objects that it has not returned
     /// would appear to be missing.
     #[must_use]
-    pub fn is_starting(&self, parent: &ObjectName) -> bool {
+    pub fn is_starting(&self, parent: &NamespacedName) -> bool {
         let own = self.parents.of(parent.namespace.as_deref());
         let children = self.children.values();
         let others = children
@@ -520,7 +520,7 @@ impl Context {
 
     /// Returns the watches of one kind that may show children of a parent: those of its own namespace, or, for a
     /// cluster-scoped parent, those of all configured namespaces.
-    fn watches_of_children(&self, watches: &KindWatches, parent: &ObjectName) -> Vec<Arc<Watch>> {
+    fn watches_of_children(&self, watches: &KindReflectors, parent: &NamespacedName) -> Vec<Arc<Reflector>> {
         if parent.namespace.is_some() {
             return watches.of(parent.namespace.as_deref()).into_iter().collect();
         }
@@ -544,7 +544,7 @@ impl Context {
     ///
     /// # Errors
     /// The same error that the API server would return.
-    pub fn check_namespace(&self, key: &ChildKey) -> Result<(), ApiError> {
+    pub fn check_namespace(&self, key: &ChildRef) -> Result<(), ApiError> {
         match &key.name.namespace {
             Some(namespace) if self.namespaces.is_terminating(namespace) => {
                 Err(ApiError::namespace_going(&key.kind.kind, &key.name))
@@ -561,7 +561,7 @@ impl Context {
     }
 
     /// Replaces the objects that are recorded as blocking a parent.
-    pub fn set_in_the_way(&self, parent: &ObjectName, keys: Vec<ChildKey>) {
+    pub fn set_in_the_way(&self, parent: &NamespacedName, keys: Vec<ChildRef>) {
         let mut in_the_way = self
             .state
             .in_the_way
@@ -581,7 +581,7 @@ impl Context {
 
     /// Returns the parents that an object blocks.
     #[must_use]
-    pub fn waiting_for(&self, key: &ChildKey) -> Vec<ObjectName> {
+    pub fn waiting_for(&self, key: &ChildRef) -> Vec<NamespacedName> {
         let in_the_way = self
             .state
             .in_the_way
@@ -591,7 +591,7 @@ impl Context {
     }
 
     /// Reads or changes the memory of a parent.
-    pub fn memory_of<T>(&self, parent: &ObjectName, look: impl FnOnce(&mut Memory) -> T) -> T {
+    pub fn memory_of<T>(&self, parent: &NamespacedName, look: impl FnOnce(&mut Memory) -> T) -> T {
         let mut memory = self.memory();
         match memory.get_mut(parent) {
             Some(memory) => look(memory),
@@ -600,7 +600,7 @@ impl Context {
     }
 
     /// Forgets a deleted parent.
-    pub fn forget(&self, parent: &ObjectName) {
+    pub fn forget(&self, parent: &NamespacedName) {
         self.memory().remove(parent);
         self.set_in_the_way(parent, Vec::new());
     }
@@ -629,7 +629,7 @@ impl Context {
 
     /// Reports whether a reason is only the watch event for an own write.
     #[must_use]
-    pub fn is_echo(&self, parent: &ObjectName, trigger: &Trigger) -> bool {
+    pub fn is_echo(&self, parent: &NamespacedName, trigger: &ReconcileReason) -> bool {
         self.memory()
             .get(parent)
             .is_some_and(|memory| memory.is_echo(trigger))
@@ -637,9 +637,9 @@ impl Context {
 
     /// Returns the parents whose plugin needs an object.
     #[must_use]
-    pub fn parents_in_need_of(&self, kind: &Kind, object: &DynamicObject) -> Vec<ObjectName> {
+    pub fn parents_in_need_of(&self, kind: &Kind, object: &DynamicObject) -> Vec<NamespacedName> {
         let memory = self.memory();
-        let in_need = |parent: &ObjectName, memory: &Memory| {
+        let in_need = |parent: &NamespacedName, memory: &Memory| {
             memory
                 .needs
                 .iter()
@@ -652,7 +652,7 @@ impl Context {
             .collect()
     }
 
-    fn memory(&self) -> MutexGuard<'_, HashMap<ObjectName, Memory>> {
+    fn memory(&self) -> MutexGuard<'_, HashMap<NamespacedName, Memory>> {
         self.state.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,11 +20,11 @@ const LAST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Why a reconcile failed.
 #[derive(Debug, Error)]
-pub(super) enum PassError {
+pub(super) enum ReconcileError {
     #[error("{0}")]
     NoPlugin(Arc<str>),
     #[error("{0}")]
-    Watch(String),
+    Reflector(String),
     #[error("its namespace is being deleted")]
     NamespaceGoing,
     #[error(transparent)]
@@ -58,12 +58,12 @@ fn join<E: std::fmt::Display>(errors: &[E]) -> String {
     texts.join("; ")
 }
 
-impl PassError {
+impl ReconcileError {
     /// Returns the error's class, for a label.
     pub(super) const fn class(&self) -> &'static str {
         match self {
             Self::NoPlugin(_) => "no_plugin",
-            Self::Watch(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
+            Self::Reflector(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
             Self::NamespaceGoing => "namespace_going",
             Self::Call(error) => error.class().as_str(),
             Self::Need(_) => "need",
@@ -77,7 +77,7 @@ impl PassError {
     }
 }
 
-impl PassError {
+impl ReconcileError {
     /// Returns when to retry: after the back-off, or later if the API server asks for it.
     pub(super) fn backoff(&self) -> Action {
         let errors = match self {
@@ -93,7 +93,7 @@ impl PassError {
     }
 }
 
-impl From<EvaluateError> for PassError {
+impl From<EvaluateError> for ReconcileError {
     fn from(error: EvaluateError) -> Self {
         match error {
             EvaluateError::Need(error) => Self::Need(error),
@@ -102,14 +102,14 @@ impl From<EvaluateError> for PassError {
     }
 }
 
-impl From<ApiError> for PassError {
+impl From<ApiError> for ReconcileError {
     fn from(error: ApiError) -> Self {
         Self::Api(vec![error])
     }
 }
 
 /// Reports whether the only obstacle is children of an earlier parent of this name.
-pub(super) fn is_waiting_for_deletion(error: &PassError) -> bool {
-    matches!(error, PassError::Refused(refusals)
+pub(super) fn is_waiting_for_deletion(error: &ReconcileError) -> bool {
+    matches!(error, ReconcileError::Refused(refusals)
         if refusals.iter().all(|refusal| matches!(refusal, Refusal::OfPredecessor { .. })))
 }

@@ -31,7 +31,7 @@ use thiserror::Error;
 
 use super::needs::{self, MAX_ITERATIONS, NeedError, Source};
 use crate::plugin::contract::{CleanupResponse, Export, Need, Request, Response};
-use crate::plugin::{Call, CallError, Draw, Plugin, Share};
+use crate::plugin::{Call, CallError, Plugin, RandomSource, Share};
 use crate::record::Answer;
 
 /// Why an evaluation failed.
@@ -118,7 +118,11 @@ pub trait Question: Clone + Into<Answer> + Send {
     /// Makes the call.
     fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
     /// Makes the call for a proof.
-    fn try_ask(plugin: &Plugin, request: &Request, draw: Draw) -> impl Future<Output = Call<Self>> + Send;
+    fn try_ask(
+        plugin: &Plugin,
+        request: &Request,
+        draw: RandomSource,
+    ) -> impl Future<Output = Call<Self>> + Send;
     /// Returns the needs in the answer.
     fn needs(&self) -> &[Need];
     /// Returns the number of children in the answer.
@@ -134,7 +138,11 @@ impl Question for Response {
         plugin.reconcile(request)
     }
 
-    fn try_ask(plugin: &Plugin, request: &Request, draw: Draw) -> impl Future<Output = Call<Self>> + Send {
+    fn try_ask(
+        plugin: &Plugin,
+        request: &Request,
+        draw: RandomSource,
+    ) -> impl Future<Output = Call<Self>> + Send {
         plugin.try_reconcile(request, draw)
     }
 
@@ -158,7 +166,11 @@ impl Question for CleanupResponse {
         plugin.cleanup(request)
     }
 
-    fn try_ask(plugin: &Plugin, request: &Request, draw: Draw) -> impl Future<Output = Call<Self>> + Send {
+    fn try_ask(
+        plugin: &Plugin,
+        request: &Request,
+        draw: RandomSource,
+    ) -> impl Future<Output = Call<Self>> + Send {
         plugin.try_cleanup(request, draw)
     }
 

@@ -10,17 +10,17 @@ use tracing::{debug, warn};
 use super::action::{Action, MIN_DELAY};
 use super::clock::now;
 use super::context::Context;
-use super::error::{PassError, is_waiting_for_deletion};
+use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::needs::NeedError;
 use super::status;
 use crate::cluster::resource_client::{ApiError, Fault};
 use crate::desired::conditions::{self, Reason, Said, Verdict};
-use crate::object::{ObjectName, is_terminating, shorten};
+use crate::object::{NamespacedName, is_terminating, shorten};
 use crate::plugin::contract::EventType;
 use crate::plugin::{CallError, Class};
 
-pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &PassError) -> Action {
-    let name = &ObjectName::of(parent);
+pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> Action {
+    let name = &NamespacedName::of(parent);
     if is_passing(context, parent, error) {
         debug!("{error}");
         count_failure(context, name);
@@ -34,7 +34,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
     if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict {
         say(context, name, &reason.message);
     }
-    if let PassError::Call(CallError::Trap { backtrace, .. }) = error
+    if let ReconcileError::Call(CallError::Trap { backtrace, .. }) = error
         && !backtrace.is_empty()
     {
         debug!(
@@ -48,7 +48,8 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
         Verdict::Reconciled | Verdict::CleaningUp(_) | Verdict::Paused => None,
     };
     // Waiting does not deserve a Warning.
-    let waits = matches!(error, PassError::Call(CallError::Retry { .. })) || is_waiting_for_deletion(error);
+    let waits =
+        matches!(error, ReconcileError::Call(CallError::Retry { .. })) || is_waiting_for_deletion(error);
     if let Some(reason) =
         news.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
     {
@@ -75,11 +76,11 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Pass
 /// How long an overload of the API server is tolerated before the status reports it.
 const GRACE: Duration = Duration::from_secs(60);
 /// Reports whether a failure is not the parent's, so that its status must not mention it.
-pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &PassError) -> bool {
-    let name = &ObjectName::of(parent);
+pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> bool {
+    let name = &NamespacedName::of(parent);
     let errors = match error {
-        PassError::NamespaceGoing => return true,
-        PassError::Api(errors) => errors,
+        ReconcileError::NamespaceGoing => return true,
+        ReconcileError::Api(errors) => errors,
         _ => {
             context.memory_of(name, |memory| memory.bad_weather = None);
             return false;
@@ -106,7 +107,7 @@ pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &Pass
 const MAX_LINE: usize = 4096;
 
 /// Logs a parent's error once, however often it is retried.
-pub(super) fn say(context: &Context, name: &ObjectName, error: &dyn std::fmt::Display) {
+pub(super) fn say(context: &Context, name: &NamespacedName, error: &dyn std::fmt::Display) {
     let text = shorten(&error.to_string(), MAX_LINE);
     let news = context.memory_of(name, |memory| {
         let news = memory.said.as_ref() != Some(&text);
@@ -120,14 +121,15 @@ pub(super) fn say(context: &Context, name: &ObjectName, error: &dyn std::fmt::Di
     }
 }
 
-pub(super) fn count_failure(context: &Context, name: &ObjectName) {
+pub(super) fn count_failure(context: &Context, name: &NamespacedName) {
     context.memory_of(name, |memory| memory.failures = memory.failures.saturating_add(1));
 }
 
 /// Returns why a parent that is being deleted stays, and what can be done about it.
-fn blocked(context: &Context, parent: &DynamicObject, error: &PassError) -> String {
+fn blocked(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> String {
     let finalizer = context.config.finalizer();
-    let going = matches!(error, PassError::Api(errors) if errors.iter().any(ApiError::is_namespace_going));
+    let going =
+        matches!(error, ReconcileError::Api(errors) if errors.iter().any(ApiError::is_namespace_going));
     if going {
         let namespace = parent.namespace().unwrap_or_default();
         return format!(
@@ -140,11 +142,11 @@ fn blocked(context: &Context, parent: &DynamicObject, error: &PassError) -> Stri
 }
 
 /// Determines the condition and the next attempt after a failure.
-fn judge(context: &Context, parent: &DynamicObject, error: &PassError) -> (Verdict, Action) {
+fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (Verdict, Action) {
     let message = match error {
         _ if is_terminating(parent) => blocked(context, parent, error),
         // The plugin's own message.
-        PassError::Call(CallError::Invalid { message, .. } | CallError::Retry { message, .. }) => {
+        ReconcileError::Call(CallError::Invalid { message, .. } | CallError::Retry { message, .. }) => {
             message.clone()
         }
         error => error.to_string(),
@@ -152,31 +154,31 @@ fn judge(context: &Context, parent: &DynamicObject, error: &PassError) -> (Verdi
     let stalled = |reason: &str| Verdict::Stalled(Reason::new(reason, message.clone()));
     let reconciling = |reason: &str| Verdict::Reconciling(Reason::new(reason, message.clone()));
     match error {
-        PassError::Call(CallError::Invalid { reason, .. }) => (
+        ReconcileError::Call(CallError::Invalid { reason, .. }) => (
             stalled(reason.as_deref().unwrap_or("InvalidSpec")),
             Action::OnChange,
         ),
-        PassError::Call(CallError::Retry { after, .. }) => {
+        ReconcileError::Call(CallError::Retry { after, .. }) => {
             let verdict = reconciling("Retrying");
             let next = after.map_or(Action::Backoff, |delay| Action::After(delay.max(MIN_DELAY)));
             (verdict, next)
         }
-        PassError::Call(CallError::Busy { .. }) => (reconciling("HostBusy"), Action::Backoff),
-        PassError::Call(error) => (stalled(fault(error.class())), Action::Backoff),
-        PassError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Action::Backoff),
-        PassError::Need(_) => (stalled("NeedRefused"), Action::Backoff),
-        PassError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
-        PassError::Provenance(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
-        PassError::Refused(_) if is_waiting_for_deletion(error) => {
+        ReconcileError::Call(CallError::Busy { .. }) => (reconciling("HostBusy"), Action::Backoff),
+        ReconcileError::Call(error) => (stalled(fault(error.class())), Action::Backoff),
+        ReconcileError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Action::Backoff),
+        ReconcileError::Need(_) => (stalled("NeedRefused"), Action::Backoff),
+        ReconcileError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
+        ReconcileError::Provenance(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
+        ReconcileError::Refused(_) if is_waiting_for_deletion(error) => {
             (reconciling("WaitingForDeletion"), Action::Backoff)
         }
-        PassError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
-        PassError::NoPlugin(_) => (stalled("PluginNotLoaded"), Action::OnChange),
-        PassError::Watch(_) => (reconciling("WatchFailed"), Action::Backoff),
-        PassError::NamespaceGoing => (reconciling("NamespaceGoing"), Action::Backoff),
-        PassError::Api(_) => (reconciling("ApplyFailed"), error.backoff()),
-        PassError::Status(_) => (stalled("StatusRefused"), Action::Backoff),
-        PassError::Unsettled => (stalled("PluginUnsettled"), Action::Backoff),
+        ReconcileError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
+        ReconcileError::NoPlugin(_) => (stalled("PluginNotLoaded"), Action::OnChange),
+        ReconcileError::Reflector(_) => (reconciling("WatchFailed"), Action::Backoff),
+        ReconcileError::NamespaceGoing => (reconciling("NamespaceGoing"), Action::Backoff),
+        ReconcileError::Api(_) => (reconciling("ApplyFailed"), error.backoff()),
+        ReconcileError::Status(_) => (stalled("StatusRefused"), Action::Backoff),
+        ReconcileError::Unsettled => (stalled("PluginUnsettled"), Action::Backoff),
     }
 }
 

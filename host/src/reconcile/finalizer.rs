@@ -7,8 +7,8 @@ use kube::core::DynamicObject;
 use serde_json::json;
 
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, Objects};
-use crate::object::ObjectName;
+use crate::cluster::resource_client::{ApiError, ResourceClient};
+use crate::object::NamespacedName;
 
 /// Removes the host's finalizer from the parent.
 pub(super) async fn let_go(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
@@ -24,11 +24,11 @@ pub(super) async fn set_finalizers(
     parent: &DynamicObject,
     finalizers: Vec<String>,
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
-    let name = ObjectName::of(parent);
+    let name = NamespacedName::of(parent);
     let body = json!({
         "metadata": { "resourceVersion": parent.metadata.resource_version, "finalizers": finalizers },
     });
-    let objects = Objects::new(&context.writer, &context.resource);
+    let objects = ResourceClient::new(&context.writer, &context.resource);
     match objects.merge(&name, &body, &context.config.field_manager()).await {
         Ok(answer) => Ok(context.record_parent(answer)),
         Err(error) if error.is_not_found() => Ok(None),

@@ -8,8 +8,8 @@ use kube::core::DynamicObject;
 use tracing::info;
 
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, Objects};
-use crate::object::{ChildKey, ObjectName, is_terminating, made_at};
+use crate::cluster::resource_client::{ApiError, ResourceClient};
+use crate::object::{ChildRef, NamespacedName, is_terminating, made_at};
 
 /// Returns the parent as known, or as read from the API server when a child was made from a newer generation or
 /// something else puts the parent in doubt. `None` when it was deleted or replaced.
@@ -22,7 +22,7 @@ pub(super) async fn up_to_date(
 ) -> Result<Option<Arc<DynamicObject>>, (Arc<DynamicObject>, ApiError)> {
     let children = context.owned(&parent);
     let newest = children.iter().filter_map(|child| made_at(&parent, child)).max();
-    let name = ObjectName::of(&parent);
+    let name = NamespacedName::of(&parent);
     let claim = parent.metadata.uid.clone().zip(newest);
     let is_behind = newest > parent.metadata.generation
         && context.memory_of(&name, |memory| memory.refuted_generation != claim);
@@ -65,10 +65,10 @@ pub(super) async fn up_to_date(
 pub(super) async fn may_create(
     context: &Context,
     parent: &DynamicObject,
-    child: &ChildKey,
+    child: &ChildRef,
 ) -> Result<bool, ApiError> {
     context.check_namespace(child)?;
-    let name = ObjectName::of(parent);
+    let name = NamespacedName::of(parent);
     let is_the_same = |other: &DynamicObject| {
         other.metadata.uid == parent.metadata.uid && is_terminating(other) == is_terminating(parent)
     };
@@ -88,7 +88,7 @@ pub(super) async fn may_create(
 
 /// Reads the parent from the API server. `None` when it was deleted or replaced: the watch delivers the new one.
 async fn read(context: &Context, parent: &DynamicObject) -> Result<Option<DynamicObject>, ApiError> {
-    let objects = Objects::new(&context.writer, &context.resource);
-    let fresh = objects.read(&ObjectName::of(parent)).await?;
+    let objects = ResourceClient::new(&context.writer, &context.resource);
+    let fresh = objects.read(&NamespacedName::of(parent)).await?;
     Ok(fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid))
 }

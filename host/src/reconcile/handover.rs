@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use tracing::info;
 
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, Objects};
+use crate::cluster::resource_client::{ApiError, ResourceClient};
 use crate::config::ControllerConfig;
-use crate::object::{CONTROLLER_LABEL, ChildKey, ObjectName, is_terminating, label};
+use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, label};
 
 /// Migrates a parent and its children, each with one write that is refused when the object has changed. Returns the
 /// resulting parent; `None` when it was deleted or replaced.
@@ -29,7 +29,7 @@ pub(super) async fn take_over(
     if context.config.formerly.is_empty() {
         return Ok(Some(parent));
     }
-    let name = ObjectName::of(&parent);
+    let name = NamespacedName::of(&parent);
     let mut parent = parent;
     if context.memory_of(&name, |memory| !memory.handed_over) {
         match own_parent(context, &parent).await {
@@ -56,8 +56,8 @@ async fn own_parent(
     context: &Context,
     parent: &DynamicObject,
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
-    let name = ObjectName::of(parent);
-    let objects = Objects::new(&context.writer, &context.resource);
+    let name = NamespacedName::of(parent);
+    let objects = ResourceClient::new(&context.writer, &context.resource);
     let fresh = objects.read(&name).await?;
     // The watch delivers the new parent.
     let Some(fresh) = fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid) else {
@@ -76,12 +76,16 @@ async fn own_parent(
     Ok(context.record_parent(answer))
 }
 
-async fn own_child(context: &Context, parent: &ObjectName, child: &DynamicObject) -> Result<(), ApiError> {
-    let key = ChildKey::of(child);
+async fn own_child(
+    context: &Context,
+    parent: &NamespacedName,
+    child: &DynamicObject,
+) -> Result<(), ApiError> {
+    let key = ChildRef::of(child);
     let Some(resource) = context.resources.get(&key.kind) else {
         return Ok(());
     };
-    let objects = Objects::new(&context.children_writer, resource);
+    let objects = ResourceClient::new(&context.children_writer, resource);
     let fresh = objects.read(&key.name).await?;
     let fresh = fresh.filter(|fresh| fresh.metadata.uid == child.metadata.uid);
     // Deleted by now, or already migrated.

@@ -30,7 +30,7 @@ impl Iterations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::{ChildKey, ObjectName};
+    use crate::object::{ChildRef, NamespacedName};
     use crate::plugin::contract::Kind;
 
     fn rounds(mut change: impl FnMut(usize, &mut Changes)) -> usize {
@@ -42,13 +42,13 @@ mod tests {
         count
     }
 
-    fn child(name: &str) -> ChildKey {
-        ChildKey {
+    fn child(name: &str) -> ChildRef {
+        ChildRef {
             kind: Kind {
                 api_version: "v1".into(),
                 kind: "Pod".into(),
             },
-            name: ObjectName::parse(name),
+            name: NamespacedName::parse(name),
         }
     }
 

@@ -11,11 +11,11 @@ use tracing::{info, warn};
 use super::action::Action;
 use super::answer::Answer;
 use super::context::Context;
-use super::error::PassError;
+use super::error::ReconcileError;
 use super::failure::{fail, is_passing};
 use super::finalizer::let_go;
 use crate::desired::conditions::{Reason, Verdict};
-use crate::object::{ObjectName, is_terminating};
+use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::contract::EventType;
 
 /// Returns the verdict on a parent whose cleanup succeeded but is not done. Reports it the first time.
@@ -24,7 +24,7 @@ pub(super) fn waits_for_the_plugin(context: &Context, parent: &DynamicObject) ->
         "it is being deleted and keeps the finalizer {} until the plugin's cleanup says that it is done",
         context.config.finalizer()
     );
-    let name = ObjectName::of(parent);
+    let name = NamespacedName::of(parent);
     if !context.memory_of(&name, |memory| std::mem::replace(&mut memory.leaving, true)) {
         info!("{message}");
         context.publish(parent, EventType::Normal, "CleaningUp", &message);
@@ -38,7 +38,7 @@ pub(super) fn waits_for_the_plugin(context: &Context, parent: &DynamicObject) ->
 pub(super) fn is_overdue(
     context: &Context,
     parent: &DynamicObject,
-    result: &Result<Option<Answer>, PassError>,
+    result: &Result<Option<Answer>, ReconcileError>,
 ) -> bool {
     let has_tried = match result {
         Ok(answer) => answer.is_some(),
@@ -58,7 +58,7 @@ pub(super) fn is_overdue(
     if !left.is_zero() {
         context
             .queue
-            .mark_at(&ObjectName::of(parent), Instant::now() + left);
+            .enqueue_at(&NamespacedName::of(parent), Instant::now() + left);
     }
     has_tried && left.is_zero()
 }
@@ -67,7 +67,7 @@ pub(super) fn is_overdue(
 pub(super) async fn abandon(
     context: &Context,
     parent: &DynamicObject,
-    result: &Result<Option<Answer>, PassError>,
+    result: &Result<Option<Answer>, ReconcileError>,
 ) -> Action {
     let why = match result {
         Ok(_) => "the plugin did not say that it is done".to_owned(),

@@ -14,7 +14,7 @@ use self::answer::{Answer, Changes};
 use self::apply::apply;
 use self::ask::ask;
 use self::context::Context;
-use self::error::PassError;
+use self::error::ReconcileError;
 use self::failure::{count_failure, fail, is_passing, say};
 use self::finalizer::{let_go, set_finalizers};
 use self::iterations::Iterations;
@@ -25,7 +25,7 @@ use self::release::release;
 use self::secrets::{Generated, generate};
 use crate::desired::conditions::{Said, Verdict};
 use crate::desired::plan::{Plan, Policy, owns, plan};
-use crate::object::{ChildKey, ObjectName, PAUSED_ANNOTATION, annotation, is_terminating};
+use crate::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating};
 use crate::plugin::Plugin;
 use crate::plugin::contract::{CleanupResponse, Kind, Response};
 use crate::plugin::registry::Live;
@@ -69,7 +69,7 @@ const MAX_EVENTS: usize = 32;
 /// Reconciles one parent. Never fails: what goes wrong ends in the parent's conditions, an Event and the log.
 ///
 /// `trace` is the span around the pass.
-pub async fn reconcile(context: &Context, name: &ObjectName, trace: &Span) -> Action {
+pub async fn reconcile(context: &Context, name: &NamespacedName, trace: &Span) -> Action {
     let Some(parent) = context.parent(name) else {
         return without_parent(context, name).await;
     };
@@ -130,12 +130,12 @@ async fn pass(
     context: &Context,
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
-) -> Result<Option<Answer>, PassError> {
+) -> Result<Option<Answer>, ReconcileError> {
     let plugin = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => plugin.clone(),
         // Workers start only when loading has ended.
         Live::Loading => return Ok(None),
-        Live::Failed(why) => return Err(PassError::NoPlugin(Arc::clone(why))),
+        Live::Failed(why) => return Err(ReconcileError::NoPlugin(Arc::clone(why))),
     };
     check_watches(context, parent)?;
     context.know_generated(parent, Some(&context.writer)).await?;
@@ -162,10 +162,10 @@ async fn pass(
     }
     if context.is_namespace_going(parent) {
         // It is deleted in a moment itself.
-        return Err(PassError::NamespaceGoing);
+        return Err(ReconcileError::NamespaceGoing);
     }
     if context.is_beside_the_host(parent) {
-        return Err(PassError::Namespace(context.says_beside_the_host()));
+        return Err(ReconcileError::Namespace(context.says_beside_the_host()));
     }
     let mut parent = Arc::clone(parent);
     if plugin.description().finalizer && !has_finalizer {
@@ -177,13 +177,13 @@ async fn pass(
         }
     }
     let mut answer = rounds(context, &plugin, &parent, changes).await?;
-    let left = predecessor::sweep(context, &ObjectName::of(&parent), Some(&parent), changes).await?;
+    let left = predecessor::sweep(context, &NamespacedName::of(&parent), Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))
 }
 
 /// What there is to do for a parent that is gone: its children, should the garbage collector leave them.
-async fn without_parent(context: &Context, name: &ObjectName) -> Action {
+async fn without_parent(context: &Context, name: &NamespacedName) -> Action {
     let mut changes = Changes::default();
     let left = predecessor::sweep(context, name, None, &mut changes).await;
     changes.count(context);
@@ -200,10 +200,10 @@ async fn without_parent(context: &Context, name: &ObjectName) -> Action {
 }
 
 /// Whether the caches show this parent and its children as they are.
-fn check_watches(context: &Context, parent: &DynamicObject) -> Result<(), PassError> {
+fn check_watches(context: &Context, parent: &DynamicObject) -> Result<(), ReconcileError> {
     context
         .watch_failure(parent)
-        .map_or(Ok(()), |failure| Err(PassError::Watch(failure)))
+        .map_or(Ok(()), |failure| Err(ReconcileError::Reflector(failure)))
 }
 
 /// Asks the plugin and makes it so, until what it sees is what it asked for: its last answer, and so the status,
@@ -213,7 +213,7 @@ async fn rounds(
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
-) -> Result<Answer, PassError> {
+) -> Result<Answer, ReconcileError> {
     let mut events = Vec::new();
     let mut rounds = Iterations::default();
     while rounds.may_go_on(changes) {
@@ -241,15 +241,15 @@ async fn rounds(
         changes.created.extend(applied.created);
         changes.updated.extend(applied.updated);
         if !applied.failed.is_empty() {
-            return Err(PassError::Api(applied.failed));
+            return Err(ReconcileError::Api(applied.failed));
         }
         let (deleted, failed) = prune(context, parent, &observed, &plan).await;
         changed |= !deleted.is_empty();
         changes.deleted.extend(deleted);
         if !failed.is_empty() {
-            return Err(PassError::Api(failed));
+            return Err(ReconcileError::Api(failed));
         }
-        changed |= context.remember_versions(&ObjectName::of(parent), &plan);
+        changed |= context.remember_versions(&NamespacedName::of(parent), &plan);
         let Response {
             status,
             conditions,
@@ -274,7 +274,7 @@ async fn rounds(
             });
         }
     }
-    Err(PassError::Unsettled)
+    Err(ReconcileError::Unsettled)
 }
 
 /// The plugin's last words for a parent that is being deleted. Children that it does not name stay.
@@ -283,7 +283,7 @@ async fn cleanup(
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
-) -> Result<Answer, PassError> {
+) -> Result<Answer, ReconcileError> {
     let mut rounds = Iterations::default();
     while rounds.may_go_on(changes) {
         let observed = context.observed(parent, plugin);
@@ -307,7 +307,7 @@ async fn cleanup(
         changes.created.extend(applied.created);
         changes.updated.extend(applied.updated);
         if !applied.failed.is_empty() {
-            return Err(PassError::Api(applied.failed));
+            return Err(ReconcileError::Api(applied.failed));
         }
         if done || !changed {
             events.truncate(MAX_EVENTS);
@@ -321,7 +321,7 @@ async fn cleanup(
             });
         }
     }
-    Err(PassError::Unsettled)
+    Err(ReconcileError::Unsettled)
 }
 
 fn make_plan(
@@ -329,10 +329,10 @@ fn make_plan(
     plugin: &Plugin,
     parent: &DynamicObject,
     response: &Response,
-) -> Result<Plan, PassError> {
+) -> Result<Plan, ReconcileError> {
     // What has a wanted name and is not the parent's.
     let in_the_way = RefCell::new(Vec::new());
-    let existing = |key: &ChildKey| {
+    let existing = |key: &ChildRef| {
         let existing = context.existing(key)?;
         if !owns(&context.config, parent, &existing) {
             in_the_way.borrow_mut().push(key.clone());
@@ -353,14 +353,14 @@ fn make_plan(
         Ok(_) => Vec::new(),
         Err(_) => in_the_way.take(),
     };
-    context.set_in_the_way(&ObjectName::of(parent), in_the_way);
-    let plan = plan.map_err(PassError::Refused)?;
+    context.set_in_the_way(&NamespacedName::of(parent), in_the_way);
+    let plan = plan.map_err(ReconcileError::Refused)?;
     let desired = plan.desired.iter().map(|desired| &desired.key);
     let keys = desired
         .chain(plan.secrets.iter().map(|secret| &secret.key))
         .chain(&plan.keep);
     match context.watch_failure_of(keys) {
-        Some(failure) => Err(PassError::Watch(failure)),
+        Some(failure) => Err(ReconcileError::Reflector(failure)),
         None => Ok(plan),
     }
 }
@@ -378,7 +378,7 @@ async fn finish(
         conditions: answer.map(|answer| answer.conditions.as_slice()),
         verdict: &verdict,
     };
-    let name = ObjectName::of(parent);
+    let name = NamespacedName::of(parent);
     match status::write(context, parent, &said).await {
         Ok(_) => {
             context.memory_of(&name, |memory| {
@@ -391,11 +391,11 @@ async fn finish(
         // The plugin's own part of it is at fault: the host's part goes without it.
         Err(error) if answer.is_some() && error.is_invalid() => {
             context.observer.metrics.failed("status");
-            fail(context, parent, &PassError::Status(error)).await
+            fail(context, parent, &ReconcileError::Status(error)).await
         }
         Err(error) => {
             context.observer.metrics.failed("status");
-            let error = PassError::from(error);
+            let error = ReconcileError::from(error);
             if is_passing(context, parent, &error) {
                 debug!("{error}");
             } else {

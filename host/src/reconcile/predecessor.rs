@@ -16,11 +16,11 @@ use tracing::{debug, info};
 
 use super::answer::Changes;
 use super::context::Context;
-use super::error::{PassError, is_waiting_for_deletion};
-use crate::cluster::resource_client::{ApiError, Objects};
+use super::error::{ReconcileError, is_waiting_for_deletion};
+use crate::cluster::resource_client::{ApiError, ResourceClient};
 use crate::config::Removal;
 use crate::desired::plan::{Refusal, is_ours, is_reference_to, reaches, removal};
-use crate::object::{ChildKey, GENERATED_LABEL, ObjectName, controller_of, is_terminating, label};
+use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, controller_of, is_terminating, label};
 
 /// How long the garbage collector has to delete leftovers that block nobody.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,10 +33,10 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) async fn clear(
     context: &Context,
     parent: &DynamicObject,
-    error: &PassError,
+    error: &ReconcileError,
     changes: &mut Changes,
-) -> Result<bool, PassError> {
-    let PassError::Refused(refusals) = error else {
+) -> Result<bool, ReconcileError> {
+    let ReconcileError::Refused(refusals) = error else {
         return Ok(false);
     };
     if !is_waiting_for_deletion(error) {
@@ -52,7 +52,7 @@ pub(super) async fn clear(
         .collect();
     clear_all(
         context,
-        &ObjectName::of(parent),
+        &NamespacedName::of(parent),
         Some(parent),
         in_the_way,
         changes,
@@ -67,10 +67,10 @@ pub(super) async fn clear(
 /// When the API server refuses a request.
 pub(super) async fn sweep(
     context: &Context,
-    name: &ObjectName,
+    name: &NamespacedName,
     parent: Option<&DynamicObject>,
     changes: &mut Changes,
-) -> Result<Option<Duration>, PassError> {
+) -> Result<Option<Duration>, ReconcileError> {
     let left = left_over(context, name, parent);
     if left.is_empty() {
         if parent.is_some() {
@@ -93,9 +93,9 @@ pub(super) async fn sweep(
 /// Returns each object once, though it may be seen in several versions.
 fn left_over(
     context: &Context,
-    name: &ObjectName,
+    name: &NamespacedName,
     parent: Option<&DynamicObject>,
-) -> Vec<(ChildKey, Arc<DynamicObject>)> {
+) -> Vec<(ChildRef, Arc<DynamicObject>)> {
     let config = &context.config;
     let uid = parent.and_then(|parent| parent.metadata.uid.as_ref());
     let is_left = |child: &DynamicObject| {
@@ -113,23 +113,23 @@ fn left_over(
         .referring_to("", name)
         .into_iter()
         .filter(|child| is_left(child) && seen.insert(child.metadata.uid.clone()))
-        .map(|child| (ChildKey::of(&child), child))
+        .map(|child| (ChildRef::of(&child), child))
         .collect()
 }
 
 /// Returns whether one of them was deleted or changed.
 async fn clear_all(
     context: &Context,
-    name: &ObjectName,
+    name: &NamespacedName,
     parent: Option<&DynamicObject>,
-    mut children: Vec<(ChildKey, Arc<DynamicObject>)>,
+    mut children: Vec<(ChildRef, Arc<DynamicObject>)>,
     changes: &mut Changes,
-) -> Result<bool, PassError> {
+) -> Result<bool, ReconcileError> {
     if children.is_empty() {
         return Ok(false);
     }
     // The cache may be behind, and the owner may be the current parent.
-    let served = Objects::new(&context.writer, &context.resource)
+    let served = ResourceClient::new(&context.writer, &context.resource)
         .read(name)
         .await?;
     let served = served.and_then(|served| served.metadata.uid);
@@ -150,15 +150,15 @@ async fn clear_all(
     if failed.is_empty() {
         Ok(cleared)
     } else {
-        Err(PassError::Api(failed))
+        Err(ReconcileError::Api(failed))
     }
 }
 
 async fn clear_one(
     context: &Context,
-    name: &ObjectName,
+    name: &NamespacedName,
     parent: Option<&DynamicObject>,
-    key: &ChildKey,
+    key: &ChildRef,
     child: &DynamicObject,
     changes: &mut Changes,
 ) -> Result<bool, ApiError> {
@@ -170,7 +170,7 @@ async fn clear_one(
     else {
         return Ok(false);
     };
-    let objects = Objects::new(&context.children_writer, resource);
+    let objects = ResourceClient::new(&context.children_writer, resource);
     let version = child.metadata.resource_version.as_deref();
     if removal == Removal::Retain {
         // With the reference it would be deleted with its former owner.

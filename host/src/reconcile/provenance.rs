@@ -19,7 +19,7 @@ use tracing::info;
 use crate::cluster::client::{Writer, chain};
 use crate::cluster::refusal::refusal;
 use crate::desired::proof::{Key, Proof};
-use crate::object::ObjectName;
+use crate::object::NamespacedName;
 
 /// The name of the Secret that contains the key.
 pub const KEY_SECRET: &str = "operator-host-provenance";
@@ -40,7 +40,7 @@ pub enum ProvenanceError {
         /// `read` or `create`.
         verb: &'static str,
         /// The Secret.
-        secret: ObjectName,
+        secret: NamespacedName,
         /// The error of the API server.
         message: String,
     },
@@ -49,10 +49,10 @@ pub enum ProvenanceError {
         "the Secret {0}, which proves what this host generated, has no key of {KEY_BYTES} bytes in `data.{ENTRY}`: restore \
          it, or delete it to get a new key, which proves no Secret generated before"
     )]
-    Malformed(ObjectName),
+    Malformed(NamespacedName),
     /// Only the leader creates the Secret.
     #[error("the Secret {0}, which proves what a host generated, does not exist")]
-    Missing(ObjectName),
+    Missing(NamespacedName),
     /// The operating system provides no randomness.
     #[error("the operating system provides no randomness: {0}")]
     Randomness(getrandom::Error),
@@ -61,7 +61,7 @@ pub enum ProvenanceError {
 /// The key, read when it is first needed.
 pub struct Provenance {
     client: Client,
-    secret: ObjectName,
+    secret: NamespacedName,
     key: OnceLock<Key>,
     loading: Mutex<()>,
 }
@@ -72,7 +72,7 @@ impl Provenance {
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             client,
-            secret: ObjectName {
+            secret: NamespacedName {
                 namespace: Some(namespace.to_owned()),
                 name: KEY_SECRET.to_owned(),
             },

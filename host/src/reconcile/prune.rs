@@ -8,11 +8,11 @@ use futures::{StreamExt, stream};
 use kube::core::DynamicObject;
 
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, Objects};
+use crate::cluster::resource_client::{ApiError, ResourceClient};
 use crate::config::{ControllerConfig, Removal};
 use crate::desired::plan::{Named, Plan, owns, removal};
 use crate::desired::proof::Proof;
-use crate::object::{ChildKey, ObjectName, is_terminating};
+use crate::object::{ChildRef, NamespacedName, is_terminating};
 
 /// Maximum number of concurrent deletions per parent.
 const CONCURRENCY: usize = 4;
@@ -26,8 +26,8 @@ pub async fn prune(
     parent: &DynamicObject,
     observed: &[Arc<DynamicObject>],
     plan: &Plan,
-) -> (Vec<ChildKey>, Vec<ApiError>) {
-    let parent_name = &ObjectName::of(parent);
+) -> (Vec<ChildRef>, Vec<ApiError>) {
+    let parent_name = &NamespacedName::of(parent);
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     // Compute this now, since the applies of this iteration may have created some of them.
     let named = plan.named(&|key| context.existing(key));
@@ -62,8 +62,8 @@ pub async fn prune(
 /// Deletes one child, by UID, and returns whether it did.
 async fn delete(
     context: &Context,
-    parent: &ObjectName,
-    key: &ChildKey,
+    parent: &NamespacedName,
+    key: &ChildRef,
     child: &DynamicObject,
 ) -> Result<bool, ApiError> {
     // An object in the cache was listed, so its kind is served and it has a UID.
@@ -71,7 +71,7 @@ async fn delete(
     else {
         return Ok(false);
     };
-    match Objects::new(&context.children_writer, resource)
+    match ResourceClient::new(&context.children_writer, resource)
         .delete(&key.name, uid, None)
         .await
     {
@@ -92,7 +92,7 @@ pub fn unwanted(
     parent: &DynamicObject,
     child: &DynamicObject,
     named: &Named,
-) -> Option<ChildKey> {
+) -> Option<ChildRef> {
     let (key, removal) = removable(config, proof, parent, child)?;
     (removal == Removal::Delete && !named.contains(child)).then_some(key)
 }
@@ -104,12 +104,12 @@ pub(crate) fn removable(
     proof: Proof<'_>,
     parent: &DynamicObject,
     child: &DynamicObject,
-) -> Option<(ChildKey, Removal)> {
+) -> Option<(ChildRef, Removal)> {
     let removal = removal(config, proof.holds(&config.parent, parent, child), child)?;
     let is_own = match removal {
         Removal::Delete => owns(config, parent, child),
         // A retained object has no owner reference.
         Removal::Retain => true,
     };
-    (is_own && !is_terminating(child)).then(|| (ChildKey::of(child), removal))
+    (is_own && !is_terminating(child)).then(|| (ChildRef::of(child), removal))
 }

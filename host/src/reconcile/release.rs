@@ -7,17 +7,17 @@ use kube::core::DynamicObject;
 use serde_json::json;
 
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, Objects};
+use crate::cluster::resource_client::{ApiError, ResourceClient};
 use crate::config::Removal;
 use crate::desired::plan::{owns, removal};
-use crate::object::{ChildKey, ObjectName, is_terminating};
+use crate::object::{ChildRef, NamespacedName, is_terminating};
 
 /// Removes the owner reference of every child that is retained now and has one, whether the plugin names it or not,
 /// and returns those children. A reconcile begins with it, so that it happens even when the plugin fails.
 ///
 /// # Errors
 /// The first error of the API server.
-pub async fn release(context: &Context, parent: &DynamicObject) -> Result<Vec<ChildKey>, ApiError> {
+pub async fn release(context: &Context, parent: &DynamicObject) -> Result<Vec<ChildRef>, ApiError> {
     let mut released = Vec::new();
     // An object that is watched in two versions is handled once.
     let mut seen = HashSet::new();
@@ -33,7 +33,7 @@ pub async fn release(context: &Context, parent: &DynamicObject) -> Result<Vec<Ch
         {
             continue;
         }
-        let key = ChildKey::of(&child);
+        let key = ChildRef::of(&child);
         // An object in the cache was listed, so its kind is served.
         let Some(resource) = context.resources.get(&key.kind) else {
             continue;
@@ -48,10 +48,10 @@ pub async fn release(context: &Context, parent: &DynamicObject) -> Result<Vec<Ch
             "ownerReferences": others,
         }});
         let manager = context.config.field_manager();
-        let answer = Objects::new(&context.children_writer, resource)
+        let answer = ResourceClient::new(&context.children_writer, resource)
             .merge(&key.name, &body, &manager)
             .await?;
-        context.record_child(&ObjectName::of(parent), &key, answer);
+        context.record_child(&NamespacedName::of(parent), &key, answer);
         released.push(key);
     }
     Ok(released)

@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json};
 
 use super::context::Context;
 use super::freshness::may_create;
-use crate::cluster::resource_client::{ApiError, Fault, Objects};
+use crate::cluster::resource_client::{ApiError, Fault, ResourceClient};
 use crate::config::Removal;
 use crate::desired::plan::{DesiredSecret, owns};
 use crate::desired::proof::PROVENANCE_ANNOTATION;
-use crate::object::{ObjectName, is_terminating};
+use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::contract::GeneratedValue;
 
 const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
@@ -94,7 +94,7 @@ pub async fn generate(
     if live.is_none() && !may_create(context, parent, key).await? {
         return Ok(Generated::Unchanged);
     }
-    let objects = Objects::new(&context.children_writer, resource);
+    let objects = ResourceClient::new(&context.children_writer, resource);
     let (answer, outcome) = if let Some(live) = live {
         // Refused if somebody was faster: existing values must not be replaced.
         body["metadata"]["resourceVersion"] = live.metadata.resource_version.clone().into();
@@ -111,7 +111,7 @@ pub async fn generate(
         let answer = created.inspect_err(|error| context.heard(error))?;
         (answer, Generated::Created)
     };
-    context.record_child(&ObjectName::of(parent), key, answer);
+    context.record_child(&NamespacedName::of(parent), key, answer);
     Ok(outcome)
 }
 

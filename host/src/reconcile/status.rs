@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use super::clock::now;
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, Objects};
+use crate::cluster::resource_client::{ApiError, ResourceClient};
 use crate::desired::conditions::{Said, compose, current, say_held_back};
-use crate::object::{ObjectName, fingerprint};
+use crate::object::{NamespacedName, fingerprint};
 
 /// Writes the status if it differs from the current one, and returns whether it did.
 ///
@@ -21,7 +21,7 @@ use crate::object::{ObjectName, fingerprint};
 /// # Errors
 /// When the API server refuses a request. A deleted parent is not an error.
 pub async fn write(context: &Context, parent: &DynamicObject, said: &Said<'_>) -> Result<bool, ApiError> {
-    let held_back = context.blocking_parents.reason(&ObjectName::of(parent));
+    let held_back = context.blocking_parents.reason(&NamespacedName::of(parent));
     let now = now();
     let status_of = |parent: &DynamicObject, before: &Map<String, Value>| {
         let mut status = compose(parent, before, said, now);
@@ -32,7 +32,7 @@ pub async fn write(context: &Context, parent: &DynamicObject, said: &Said<'_>) -
     if !context.resource.has_status || *current(parent) == status {
         return Ok(false);
     }
-    let name = ObjectName::of(parent);
+    let name = NamespacedName::of(parent);
     let before = fingerprint(current(parent));
     // Without the times: on a server that drops the conditions they would differ in each reconcile.
     let body_fingerprint = fingerprint(&without_times(&status));
@@ -41,7 +41,7 @@ pub async fn write(context: &Context, parent: &DynamicObject, said: &Said<'_>) -
     if context.memory_of(&name, |memory| memory.status_normalized.as_ref() == Some(&known)) {
         return Ok(false);
     }
-    let objects = Objects::new(&context.writer, &context.resource);
+    let objects = ResourceClient::new(&context.writer, &context.resource);
     // A new parent may have the name by now.
     let mut metadata = json!({ "name": parent.name_any(), "uid": parent.metadata.uid });
     if let Some(namespace) = parent.namespace() {

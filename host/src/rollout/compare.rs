@@ -6,7 +6,7 @@ use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
 use super::shadow::Effect;
-use crate::object::{ObjectName, shorten};
+use crate::object::{NamespacedName, shorten};
 use crate::plugin::proof::{Blamed, HeldBack, Verdict};
 
 /// Maximum number of objects named when a version is held back.
@@ -88,7 +88,7 @@ impl Findings {
     }
 
     /// Adds the result for one object. `children` is the number of its children that could be deleted.
-    pub(super) fn add(&mut self, object: &ObjectName, children: usize, finding: Finding) {
+    pub(super) fn add(&mut self, object: &NamespacedName, children: usize, finding: Finding) {
         self.examined += 1;
         self.children += children;
         let blame = |message: String, diff: String| Blamed {
@@ -250,7 +250,7 @@ fn named(children: &[String]) -> String {
 }
 
 /// Returns the diff of two answers for one object, without the values of Secrets.
-fn difference(object: &ObjectName, live: &Value, candidate: &Value) -> String {
+fn difference(object: &NamespacedName, live: &Value, candidate: &Value) -> String {
     let (live, candidate) = without_secrets(live, candidate);
     let (live, candidate) = (yaml(&live), yaml(&candidate));
     let diff = TextDiff::from_lines(&live, &candidate);

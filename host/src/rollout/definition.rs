@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::compare::MAX_BLAMED;
 use crate::crd::{definition, schema};
-use crate::object::ObjectName;
+use crate::object::NamespacedName;
 use crate::plugin::contract::Kind;
 use crate::plugin::proof::Blamed;
 
@@ -77,7 +77,7 @@ pub(super) fn contradictions(
         let news: Vec<String> = problems(after).difference(&problems(before)).cloned().collect();
         if let Some(first) = news.first() {
             found.objects.push(Blamed {
-                object: ObjectName::of(object).to_string(),
+                object: NamespacedName::of(object).to_string(),
                 message: format!("it does not fit the definition that this version carries: {first}"),
                 diff: String::new(),
             });

@@ -23,18 +23,18 @@ use tracing::{debug, warn};
 
 use self::compare::{Findings, MAX_BLAMED, find};
 use self::shadow::Scene;
-use crate::cluster::cache::{Watch, WatchState};
-use crate::cluster::discovery::Resource;
+use crate::cluster::cache::{Reflector, WatchState};
+use crate::cluster::discovery::ResolvedKind;
 use crate::config::{ControllerConfig, Mode};
 use crate::desired::conditions::Reason;
-use crate::object::{ObjectName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint};
+use crate::object::{NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint};
 use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::proof::{Blamed, HeldBack, Orders, Prefix, Proof, Verdict};
-use crate::plugin::{Draw, Plugin};
+use crate::plugin::{Plugin, RandomSource};
 use crate::reconcile::blocking_parents::BlockingParents;
 use crate::reconcile::clock;
 use crate::reconcile::context::Context;
-use crate::work_queue::Trigger;
+use crate::work_queue::ReconcileReason;
 
 /// Time limit of a proof. Objects that were not examined by then are skipped.
 const BUDGET: Duration = Duration::from_secs(30);
@@ -88,7 +88,7 @@ impl Proving {
     }
 
     /// Records that the controller is about to run.
-    pub fn starting(&self, parent: &Resource) {
+    pub fn starting(&self, parent: &ResolvedKind) {
         let definition = definition_name(parent);
         self.stage.send_replace(Stage::Starting);
         self.definition.send_if_modified(|known| {
@@ -117,7 +117,7 @@ impl Proving {
     }
 
     /// Follows the promote and pin annotations of the definition until `stop` is cancelled.
-    pub async fn listen(&self, definitions: Arc<Watch>, stop: CancellationToken) {
+    pub async fn listen(&self, definitions: Arc<Reflector>, stop: CancellationToken) {
         let changed = Arc::new(Notify::new());
         let hint = Arc::clone(&changed);
         let _subscription = definitions.subscribe(Arc::new(move |_, _| hint.notify_one()));
@@ -133,7 +133,7 @@ impl Proving {
                 (Some(None), _) => Some(self.ordered(None, &mut said)),
                 // Without permission to read definitions, their annotations have no effect.
                 (Some(Some(name)), WatchState::Synced | WatchState::Failing(_)) => {
-                    let definition = definitions.get(&ObjectName::parse(name));
+                    let definition = definitions.get(&NamespacedName::parse(name));
                     Some(self.ordered(definition.as_deref(), &mut said))
                 }
             };
@@ -249,7 +249,7 @@ impl Proof for Proving {
     }
 
     fn announce(&self, held: Option<&HeldBack>) {
-        let now: BTreeMap<ObjectName, Reason> = held
+        let now: BTreeMap<NamespacedName, Reason> = held
             .into_iter()
             .flat_map(|held| {
                 held.objects
@@ -261,7 +261,7 @@ impl Proof for Proving {
                 // A reader of one parent's Events learns only about that parent.
                 let text = format!("{}: {}\n{}", blamed.message, held.advice, blamed.diff);
                 (
-                    ObjectName::parse(&blamed.object),
+                    NamespacedName::parse(&blamed.object),
                     Reason::new(held.reason, text.trim_end()),
                 )
             })
@@ -274,7 +274,7 @@ impl Proof for Proving {
         // Enqueue each of them, so that their conditions are updated.
         let Some(context) = context else { return };
         for name in before.keys().chain(now.keys()) {
-            context.queue.mark(name, Trigger::Resync);
+            context.queue.enqueue(name, ReconcileReason::Resync);
         }
         for (name, reason) in &now {
             if let Some(parent) = context.parent(name) {
@@ -376,10 +376,10 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
         let Some(scene) = Scene::of(context, name, clock::now()) else {
             continue;
         };
-        let was = scene.play(context, live, Draw::First).await;
-        let first = scene.play(context, candidate, Draw::First).await;
+        let was = scene.play(context, live, RandomSource::First).await;
+        let first = scene.play(context, candidate, RandomSource::First).await;
         let second = match &first {
-            Ok(_) => Some(scene.play(context, candidate, Draw::Second).await),
+            Ok(_) => Some(scene.play(context, candidate, RandomSource::Second).await),
             Err(_) => None,
         };
         findings.add(name, scene.deletable(context), find(was, first, second));
@@ -389,8 +389,8 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdic
 
 /// Returns all parents in a stable order that does not depend on their names, so that the first of them are a fair
 /// sample.
-fn sample(context: &Context) -> Vec<ObjectName> {
-    let mut names: Vec<ObjectName> = context
+fn sample(context: &Context) -> Vec<NamespacedName> {
+    let mut names: Vec<NamespacedName> = context
         .parents
         .all()
         .iter()
@@ -441,6 +441,6 @@ async fn installed(context: &Context) -> Result<Option<Value>, String> {
 }
 
 /// Returns the name of the kind's definition.
-fn definition_name(resource: &Resource) -> String {
+fn definition_name(resource: &ResolvedKind) -> String {
     format!("{}.{}", resource.api.plural, resource.api.group)
 }

@@ -12,9 +12,9 @@ use crate::config::Removal;
 use crate::desired::plan::{Plan, Policy, plan};
 use crate::desired::versions::{self, Used};
 use crate::object::without_host_metadata;
-use crate::object::{ChildKey, Identity, ObjectName, is_terminating};
+use crate::object::{ChildRef, Identity, NamespacedName, is_terminating};
 use crate::plugin::contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
-use crate::plugin::{Call, Draw, Plugin, Share};
+use crate::plugin::{Call, Plugin, RandomSource, Share};
 use crate::reconcile::context::Context;
 use crate::reconcile::evaluate::{Question, Subject, evaluate};
 use crate::reconcile::prune::removable;
@@ -43,7 +43,7 @@ pub(super) struct Effect {
 impl Scene {
     /// Returns `None` when a reconcile would not call the plugin: the object was deleted, waits for the garbage
     /// collector, or is in the host's own namespace.
-    pub(super) fn of(context: &Context, name: &ObjectName, now: Timestamp) -> Option<Self> {
+    pub(super) fn of(context: &Context, name: &NamespacedName, now: Timestamp) -> Option<Self> {
         let parent = context.parent(name)?;
         let config = &context.config;
         let mut own = config.former_finalizers().chain([config.finalizer()]);
@@ -64,7 +64,7 @@ impl Scene {
     }
 
     fn seen_by(&self, context: &Context, plugin: &Plugin) -> Vec<Arc<DynamicObject>> {
-        context.as_seen_by(plugin, &ObjectName::of(&self.parent), self.children.clone())
+        context.as_seen_by(plugin, &NamespacedName::of(&self.parent), self.children.clone())
     }
 
     /// Returns the number of observed children that could be deleted.
@@ -85,7 +85,7 @@ impl Scene {
         &self,
         context: &Context,
         plugin: &Plugin,
-        draw: Draw,
+        draw: RandomSource,
     ) -> Result<Effect, String> {
         let (response, done, _share) = if !is_terminating(&self.parent) {
             self.ask::<Response>(context, plugin, draw).await?
@@ -104,7 +104,7 @@ impl Scene {
         &self,
         context: &Context,
         plugin: &Plugin,
-        draw: Draw,
+        draw: RandomSource,
     ) -> Result<(Response, Option<bool>, Option<Share>), String> {
         let subject = Subject {
             parent: &self.parent,
@@ -129,7 +129,7 @@ impl Scene {
             parent: &self.parent,
             digest: &plugin.digest().to_string(),
             namespaced: &|kind: &Kind| context.resources.get(kind).map(|resource| resource.namespaced),
-            existing: &|key: &ChildKey| context.existing(key),
+            existing: &|key: &ChildRef| context.existing(key),
             proof: context.provenance.proof(),
         };
         plan(&policy, &response.children, &response.keep, &response.generate).map_err(|refusals| {

@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 use super::bounds::{Admitted, Bounds};
 use super::certificates::Certificates;
 use super::review::Review;
-use super::{Door, Verdict};
+use super::{Verdict, WebhookTargets};
 use crate::config::webhook::WebhookConfig;
 use crate::metrics::Metrics;
 use crate::telemetry::Instruments;
@@ -57,7 +57,7 @@ pub enum ServerError {
 /// When the address cannot be used.
 pub async fn start(
     config: WebhookConfig,
-    door: Arc<Door>,
+    door: Arc<WebhookTargets>,
     instruments: Instruments,
 ) -> Result<(), ServerError> {
     let address = config.address;
@@ -104,7 +104,7 @@ pub async fn start(
 
 /// The state that all connections share.
 struct Server {
-    door: Arc<Door>,
+    door: Arc<WebhookTargets>,
     metrics: Arc<Metrics>,
     bounds: Arc<Bounds>,
     certificates: Arc<Certificates>,

@@ -11,7 +11,7 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Mark(usize, Trigger),
+    Mark(usize, ReconcileReason),
     /// A timer that is due, or one in the distant future.
     MarkAt(usize, bool),
     Next,
@@ -22,9 +22,9 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let parent = 0..3_usize;
     let trigger = prop_oneof![
-        Just(Trigger::Related),
-        Just(Trigger::Resync),
-        (1..4_u128).prop_map(|version| Trigger::Parent {
+        Just(ReconcileReason::Related),
+        Just(ReconcileReason::Resync),
+        (1..4_u128).prop_map(|version| ReconcileReason::Parent {
             version: Some(version)
         }),
     ];
@@ -37,20 +37,20 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// The reason that counts as an own write here.
-fn is_echo(trigger: &Trigger) -> bool {
-    *trigger == Trigger::Related
+fn is_echo(trigger: &ReconcileReason) -> bool {
+    *trigger == ReconcileReason::Related
 }
 
 #[derive(Default)]
 struct Model {
-    marks: BTreeMap<usize, Vec<Trigger>>,
+    marks: BTreeMap<usize, Vec<ReconcileReason>>,
     running: BTreeSet<usize>,
     /// Whether the timer of a parent is due.
     timers: BTreeMap<usize, bool>,
 }
 
 impl Model {
-    fn mark(&mut self, parent: usize, trigger: Trigger) {
+    fn enqueue(&mut self, parent: usize, trigger: ReconcileReason) {
         self.marks.entry(parent).or_default().push(trigger);
     }
 
@@ -63,7 +63,7 @@ impl Model {
             .collect();
         for parent in due {
             self.timers.remove(&parent);
-            self.mark(parent, Trigger::Timer);
+            self.enqueue(parent, ReconcileReason::Timer);
         }
     }
 
@@ -77,7 +77,7 @@ impl Model {
         prop_assert!(self.running.insert(parent), "{parent} was handed out twice");
         let mut expected = self.marks.remove(&parent).unwrap_or_default();
         let mut given = work.triggers.clone();
-        let key = |trigger: &Trigger| format!("{trigger:?}");
+        let key = |trigger: &ReconcileReason| format!("{trigger:?}");
         expected.sort_by_key(key);
         given.sort_by_key(key);
         prop_assert_eq!(given, expected);
@@ -93,18 +93,18 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _within = runtime.enter();
         let (queue, mut model) = (Queue::default(), Model::default());
-        let name = |parent: usize| ObjectName { namespace: None, name: parent.to_string() };
+        let name = |parent: usize| NamespacedName { namespace: None, name: parent.to_string() };
         let past = Instant::now();
         let future = past + Duration::from_secs(3600);
         let next = || queue.next().now_or_never().flatten();
         for op in ops {
             match op {
                 Op::Mark(parent, trigger) => {
-                    queue.mark(&name(parent), trigger.clone());
-                    model.mark(parent, trigger);
+                    queue.enqueue(&name(parent), trigger.clone());
+                    model.enqueue(parent, trigger);
                 }
                 Op::MarkAt(parent, due) => {
-                    queue.mark_at(&name(parent), if due { past } else { future });
+                    queue.enqueue_at(&name(parent), if due { past } else { future });
                     let timer = model.timers.entry(parent).or_insert(due);
                     *timer |= due;
                 }

@@ -9,24 +9,24 @@ use operator_host::config::{Config, ControllerConfig, Removal};
 use operator_host::desired::plan::{Plan, Policy, owns, plan, retains};
 use operator_host::desired::proof::Proof;
 use operator_host::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildKey, DIGEST_ANNOTATION, PARENT_ANNOTATION, name_problem,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, PARENT_ANNOTATION, name_problem,
 };
 use operator_host::plugin::Limits;
 use operator_host::plugin::contract::{CommandOutput, Kind, Response};
 use operator_host_runtime::fuzzing;
 use serde_json::{Value, json};
 
-use crate::draw::Draw;
+use crate::draw::RandomSource;
 
 const DIGEST: &str = "sha256:d";
 
 pub(crate) fn run(bytes: &[u8]) {
-    let mut draw = Draw::new(bytes);
+    let mut draw = RandomSource::new(bytes);
     let config = config(draw.chance(2));
     let parent = parent(draw.pick(&[Some("default"), None]));
     let cluster = draw.byte();
     let Some(response) = response(draw) else { return };
-    let existing = |key: &ChildKey| existing(&config, &parent, cluster, key);
+    let existing = |key: &ChildRef| existing(&config, &parent, cluster, key);
     let policy = Policy {
         config: &config,
         parent: &parent,
@@ -58,7 +58,7 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 /// The answer of a command is one document; that of a component has a string for each object.
-fn response(mut draw: Draw<'_>) -> Option<Response> {
+fn response(mut draw: RandomSource<'_>) -> Option<Response> {
     let is_command = draw.chance(2);
     let rest = draw.rest();
     if is_command {
@@ -82,7 +82,7 @@ fn response(mut draw: Draw<'_>) -> Option<Response> {
     }
 }
 
-fn keys(plan: &Plan) -> impl Iterator<Item = &ChildKey> {
+fn keys(plan: &Plan) -> impl Iterator<Item = &ChildRef> {
     let desired = plan.desired.iter().map(|desired| &desired.key);
     desired.chain(plan.secrets.iter().map(|secret| &secret.key))
 }
@@ -123,7 +123,7 @@ fn is_allowed(config: &ControllerConfig, parent: &DynamicObject, plan: &Plan) {
 }
 
 /// Checks the body that would be sent to the API server.
-fn body(config: &ControllerConfig, parent: &DynamicObject, key: &ChildKey, body: &Value, removal: Removal) {
+fn body(config: &ControllerConfig, parent: &DynamicObject, key: &ChildRef, body: &Value, removal: Removal) {
     let metadata = &body["metadata"];
     assert_eq!(body["apiVersion"], key.kind.api_version);
     assert_eq!(body["kind"], key.kind.kind);
@@ -249,7 +249,7 @@ fn existing(
     config: &ControllerConfig,
     parent: &DynamicObject,
     cluster: u8,
-    key: &ChildKey,
+    key: &ChildRef,
 ) -> Option<Arc<DynamicObject>> {
     let owner = |uid: &str, name: &str, kind: &str| json!([{"apiVersion": "example.com/v1", "kind": kind, "name": name, "uid": uid, "controller": true}]);
     let marked = |parent: &str| {
@@ -258,7 +258,7 @@ fn existing(
             json!({PARENT_ANNOTATION: parent}),
         )
     };
-    let own = operator_host::object::ObjectName::of(parent).to_string();
+    let own = operator_host::object::NamespacedName::of(parent).to_string();
     let (owners, (labels, annotations)) = match cluster % 8 {
         0 | 1 => return None,
         2 => (owner("uid-a", "a", "Shop"), marked(&own)),

@@ -1,9 +1,9 @@
 //! Converts bytes to choices, so that a fuzzer that changes a byte changes one choice.
 
 /// Takes choices from the front of the bytes; zeros at the end.
-pub(crate) struct Draw<'a>(&'a [u8]);
+pub(crate) struct RandomSource<'a>(&'a [u8]);
 
-impl<'a> Draw<'a> {
+impl<'a> RandomSource<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use operator_host::leader::lease::{Candidate, RELEASED_ANNOTATION, Step, Timing};
 use operator_host::leader::share::{Member, Members, allotted, surplus};
 
-use crate::draw::Draw;
+use crate::draw::RandomSource;
 
 const TIMING: Timing = Timing {
     duration: Duration::from_secs(15),
@@ -20,7 +20,7 @@ const TIMING: Timing = Timing {
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 pub(crate) fn run(bytes: &[u8]) {
-    let mut draw = Draw::new(bytes);
+    let mut draw = RandomSource::new(bytes);
     if draw.chance(4) {
         deal(draw);
     } else {
@@ -63,7 +63,7 @@ struct Replica {
     late: Vec<Lease>,
 }
 
-fn elect(mut draw: Draw<'_>) {
+fn elect(mut draw: RandomSource<'_>) {
     let start = Instant::now();
     let mut now = start;
     let mut server = Server::default();
@@ -143,7 +143,7 @@ fn elect(mut draw: Draw<'_>) {
 
 /// Edits the Lease as a user with `kubectl edit` might. The only thing that a user must not write is the annotation
 /// with which a replica records that it has stopped.
-fn tamper(server: &mut Server, clock: &mut Clock, draw: &mut Draw<'_>) {
+fn tamper(server: &mut Server, clock: &mut Clock, draw: &mut RandomSource<'_>) {
     let Some(mut lease) = server.lease.clone() else {
         return;
     };
@@ -185,7 +185,7 @@ fn tamper(server: &mut Server, clock: &mut Clock, draw: &mut Draw<'_>) {
 struct Clock(i64);
 
 impl Clock {
-    fn read(&mut self, draw: &mut Draw<'_>) -> Timestamp {
+    fn read(&mut self, draw: &mut RandomSource<'_>) -> Timestamp {
         let seconds = draw.pick(&[0, 1_700_000_000, 253_402_207_000, -1_000_000_000]);
         self.0 += 1;
         Timestamp::from_microsecond(seconds * 1_000_000 + self.0).expect("a time")
@@ -193,7 +193,7 @@ impl Clock {
 }
 
 /// Replicas with the same view share the leases: each is assigned to one replica that can hold it, and only to one.
-fn deal(mut draw: Draw<'_>) {
+fn deal(mut draw: RandomSource<'_>) {
     let leases: Vec<String> = (0..draw.below(6)).map(|number| format!("l{number}")).collect();
     let mut held = BTreeSet::new();
     let mut members: Members = BTreeMap::new();

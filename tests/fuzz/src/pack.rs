@@ -4,13 +4,13 @@
 use operator_host::plugin::Digest;
 use operator_host::plugin::pack::{Compression, Index, MAX_PARTS};
 
-use crate::draw::Draw;
+use crate::draw::RandomSource;
 
 const NAME: &str = "p.wasm";
 const LIMIT: usize = 1 << 20;
 
 pub(crate) fn run(bytes: &[u8]) {
-    let mut draw = Draw::new(bytes);
+    let mut draw = RandomSource::new(bytes);
     match draw.below(3) {
         0 => unpack(draw),
         1 => index(draw.rest()),
@@ -19,7 +19,7 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 /// Unpacks arbitrary bytes.
-fn unpack(mut draw: Draw<'_>) {
+fn unpack(mut draw: RandomSource<'_>) {
     let compression = draw.pick(&Compression::ALL);
     let limit = draw.pick(&[0, 1, 100, 4096, LIMIT]);
     let packed = draw.rest();
@@ -58,7 +58,7 @@ fn index(text: &[u8]) {
 }
 
 /// Splits a plugin, possibly damages it, and joins it.
-fn there_and_back(mut draw: Draw<'_>) {
+fn there_and_back(mut draw: RandomSource<'_>) {
     let compression = draw.pick(&Compression::ALL);
     let size = 1 + draw.below(64) * 16;
     let damage = (draw.byte(), draw.below(8));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use plugin_fixtures::{FORMS, Fixture, Form, cases};
 
 use super::*;
-use crate::{Cache, CacheError, Compiler, Made};
+use crate::{Cache, CacheError, CodeOrigin, Compiler};
 
 /// More than the tests need.
 const SIZE: u64 = 1 << 30;
@@ -27,7 +27,7 @@ fn runtime(folder: &Path) -> Runtime {
 }
 
 /// Loads an answering plugin as a new process does, and calls it.
-async fn made(folder: &Path, form: Form) -> Made {
+async fn made(folder: &Path, form: Form) -> CodeOrigin {
     let file = Fixture::new(cases::ANSWER).build(form);
     let plugin = runtime(folder).load(file, Limits::default()).await.unwrap();
     let answer = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
@@ -47,8 +47,8 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 async fn a_warm_start_compiles_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for form in FORMS {
-        assert_eq!(made(folder.path(), form).await, Made::Compiled);
-        assert_eq!(made(folder.path(), form).await, Made::Restored);
+        assert_eq!(made(folder.path(), form).await, CodeOrigin::Compiled);
+        assert_eq!(made(folder.path(), form).await, CodeOrigin::Restored);
     }
     assert_eq!(entries(folder.path()).len(), 2);
 }
@@ -65,12 +65,12 @@ async fn an_entry_with_any_byte_changed_is_made_anew() {
         fs::write(&entry, bad).unwrap();
         assert_eq!(
             made(folder.path(), Form::Command).await,
-            Made::Compiled,
+            CodeOrigin::Compiled,
             "{place}"
         );
         assert_eq!(
             made(folder.path(), Form::Command).await,
-            Made::Restored,
+            CodeOrigin::Restored,
             "{place}"
         );
     }
@@ -78,7 +78,7 @@ async fn an_entry_with_any_byte_changed_is_made_anew() {
         fs::write(&entry, &good[..length]).unwrap();
         assert_eq!(
             made(folder.path(), Form::Command).await,
-            Made::Compiled,
+            CodeOrigin::Compiled,
             "{length}"
         );
     }
@@ -92,14 +92,14 @@ async fn an_entry_of_another_host_or_under_another_name_is_made_anew() {
     let (entry, foreign) = (entries(ours.path()).remove(0), entries(others.path()).remove(0));
     assert_eq!(entry.file_name(), foreign.file_name());
     fs::copy(&foreign, &entry).unwrap();
-    assert_eq!(made(ours.path(), Form::Command).await, Made::Compiled);
+    assert_eq!(made(ours.path(), Form::Command).await, CodeOrigin::Compiled);
 
     let other = Fixture::new(cases::TRAP).build(Form::Command);
     runtime(ours.path()).load(other, Limits::default()).await.unwrap();
     let all = entries(ours.path());
     let other = all.iter().find(|path| **path != entry).unwrap();
     fs::copy(other, &entry).unwrap();
-    assert_eq!(made(ours.path(), Form::Command).await, Made::Compiled);
+    assert_eq!(made(ours.path(), Form::Command).await, CodeOrigin::Compiled);
 }
 
 #[tokio::test]
@@ -107,8 +107,8 @@ async fn a_key_that_is_damaged_is_made_anew_and_the_entries_with_it() {
     let folder = tempfile::tempdir().unwrap();
     made(folder.path(), Form::Command).await;
     fs::write(folder.path().join("compiled-v1/key"), "short").unwrap();
-    assert_eq!(made(folder.path(), Form::Command).await, Made::Compiled);
-    assert_eq!(made(folder.path(), Form::Command).await, Made::Restored);
+    assert_eq!(made(folder.path(), Form::Command).await, CodeOrigin::Compiled);
+    assert_eq!(made(folder.path(), Form::Command).await, CodeOrigin::Restored);
 }
 
 #[test]
@@ -157,9 +157,17 @@ async fn what_is_no_file_of_ours_is_neither_read_nor_waited_for_and_made_anew() 
                 _ => symlink("/dev/zero", path).unwrap(),
             }
         }
-        assert_eq!(made(folder.path(), Form::Command).await, Made::Compiled, "{what}");
+        assert_eq!(
+            made(folder.path(), Form::Command).await,
+            CodeOrigin::Compiled,
+            "{what}"
+        );
         assert!(fs::symlink_metadata(&entry).unwrap().is_file(), "{what}");
-        assert_eq!(made(folder.path(), Form::Command).await, Made::Restored, "{what}");
+        assert_eq!(
+            made(folder.path(), Form::Command).await,
+            CodeOrigin::Restored,
+            "{what}"
+        );
     }
 }
 
@@ -177,7 +185,7 @@ async fn a_folder_that_takes_nothing_more_costs_only_the_cache() {
     let runtime = Runtime::with(options, Compiler::Inside, Some(cache)).unwrap();
     let file = Fixture::new(cases::ANSWER).build(Form::Command);
     let plugin = runtime.load(file, Limits::default()).await.unwrap();
-    assert_eq!(plugin.made(), Made::Compiled);
+    assert_eq!(plugin.made(), CodeOrigin::Compiled);
 }
 
 #[tokio::test]
@@ -204,13 +212,13 @@ async fn entries_take_no_more_bytes_than_they_may() {
     }
     assert_eq!(entries(folder.path()).len(), usize::from(all));
     for number in 0..all {
-        assert_eq!(load(bytes * 150, number).await, Made::Restored, "{number}");
+        assert_eq!(load(bytes * 150, number).await, CodeOrigin::Restored, "{number}");
     }
     // Room for ten and a half: the most recently used entries stay.
     load(bytes * 21 / 2, all).await;
     assert_eq!(entries(folder.path()).len(), 10);
-    assert_eq!(load(bytes * 21 / 2, all - 1).await, Made::Restored);
-    assert_eq!(load(bytes * 21 / 2, 0).await, Made::Compiled);
+    assert_eq!(load(bytes * 21 / 2, all - 1).await, CodeOrigin::Restored);
+    assert_eq!(load(bytes * 21 / 2, 0).await, CodeOrigin::Compiled);
     // Not enough room for one.
     fs::remove_dir_all(folder.path()).unwrap();
     load(bytes / 2, 0).await;

@@ -15,9 +15,9 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::source::{Limits, Source, Trouble};
-use super::{Inner, Keep, WatchState};
-use crate::cluster::discovery::{KindError, Kinds, Resource};
-use crate::object::ObjectName;
+use super::{CachePolicy, Inner, WatchState};
+use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
+use crate::object::NamespacedName;
 use crate::work_queue::backoff::jittered;
 
 /// First delay between attempts of a failing watch; doubled after each one.
@@ -77,7 +77,7 @@ impl Retry {
 }
 
 /// Runs one watch until its last handle is dropped.
-pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Kinds>) {
+pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Discovery>) {
     let mut changed = kinds.subscribe();
     let mut retry = Retry::default();
     loop {
@@ -111,7 +111,7 @@ pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Kinds>) {
     }
 }
 
-fn source(inner: &Inner, client: &Client, resource: &Resource) -> Source {
+fn source(inner: &Inner, client: &Client, resource: &ResolvedKind) -> Source {
     let api: Api<DynamicObject> = match &inner.scope.namespace {
         Some(namespace) if resource.namespaced => {
             Api::namespaced_with(client.clone(), namespace, &resource.api)
@@ -130,7 +130,7 @@ enum Position {
     /// The list is complete up to this token.
     Listing {
         token: Option<String>,
-        listed: HashSet<ObjectName>,
+        listed: HashSet<NamespacedName>,
     },
     /// All changes up to this resource version have been received.
     Watching(String),
@@ -231,11 +231,11 @@ fn take(
     inner: &Inner,
     page: ObjectList<DynamicObject>,
     token: &mut Option<String>,
-    listed: &mut HashSet<ObjectName>,
-    keep: &watch::Receiver<Keep>,
+    listed: &mut HashSet<NamespacedName>,
+    keep: &watch::Receiver<CachePolicy>,
 ) -> Taken {
     for object in page.items {
-        listed.insert(ObjectName::of(&object));
+        listed.insert(NamespacedName::of(&object));
         inner.put(&inner.prepare(object));
     }
     *token = page.metadata.continue_.filter(|token| !token.is_empty());
@@ -261,8 +261,8 @@ async fn changes(
     source: &Source,
     version: &mut String,
     retry: &mut Retry,
-    keep: &mut watch::Receiver<Keep>,
-    filled_under: &mut Keep,
+    keep: &mut watch::Receiver<CachePolicy>,
+    filled_under: &mut CachePolicy,
 ) -> Option<Trouble> {
     let mut changes = match source.changes(version).await {
         Ok(changes) => changes,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::core::DynamicObject;
 use tokio::time::Instant;
 
-use crate::object::{ObjectName, PARENT_ANNOTATION, annotation, controller_of, version};
+use crate::object::{NamespacedName, PARENT_ANNOTATION, annotation, controller_of, version};
 
 /// How an object refers to its parent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,17 +36,21 @@ struct Deletion {
 
 #[derive(Default)]
 pub(super) struct Store {
-    pub(super) objects: HashMap<ObjectName, Arc<DynamicObject>>,
-    pub(super) index: HashMap<Reference, BTreeSet<ObjectName>>,
+    pub(super) objects: HashMap<NamespacedName, Arc<DynamicObject>>,
+    pub(super) index: HashMap<Reference, BTreeSet<NamespacedName>>,
     /// Recent deletions. The response to a write may arrive after the deletion event of its object and must not
     /// restore it.
-    deletions: HashMap<ObjectName, Deletion>,
+    deletions: HashMap<NamespacedName, Deletion>,
     /// When old deletions were last removed.
     forgotten: Option<Instant>,
 }
 
 impl Store {
-    pub(super) fn put(&mut self, name: ObjectName, object: Arc<DynamicObject>) -> Option<Arc<DynamicObject>> {
+    pub(super) fn put(
+        &mut self,
+        name: NamespacedName,
+        object: Arc<DynamicObject>,
+    ) -> Option<Arc<DynamicObject>> {
         let old = self.take(&name);
         for reference in references(&object) {
             self.index.entry(reference).or_default().insert(name.clone());
@@ -55,7 +59,7 @@ impl Store {
         old
     }
 
-    pub(super) fn remember_deletion(&mut self, name: ObjectName, uid: String, version: Option<u128>) {
+    pub(super) fn remember_deletion(&mut self, name: NamespacedName, uid: String, version: Option<u128>) {
         let now = Instant::now();
         if self.forgotten.is_none_or(|at| now - at > MEMORY_OF_DELETIONS) {
             self.deletions
@@ -72,7 +76,7 @@ impl Store {
         );
     }
 
-    pub(super) fn is_deleted(&self, name: &ObjectName, object: &DynamicObject) -> bool {
+    pub(super) fn is_deleted(&self, name: &NamespacedName, object: &DynamicObject) -> bool {
         self.deletions.get(name).is_some_and(|deletion| {
             let is_older =
                 matches!((deletion.version, version(object)), (Some(gone), Some(version)) if version <= gone);
@@ -80,7 +84,7 @@ impl Store {
         })
     }
 
-    pub(super) fn take(&mut self, name: &ObjectName) -> Option<Arc<DynamicObject>> {
+    pub(super) fn take(&mut self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
         let old = self.objects.remove(name)?;
         for reference in references(&old) {
             if let Some(names) = self.index.get_mut(&reference) {

@@ -2,14 +2,14 @@ use serde_json::json;
 
 use super::*;
 
-fn watch() -> Watch {
+fn watch() -> Reflector {
     let kind = Kind {
         api_version: "v1".into(),
         kind: "ConfigMap".into(),
     };
-    let keep = Keep {
+    let keep = CachePolicy {
         all: true,
-        ..Keep::default()
+        ..CachePolicy::default()
     };
     let scope = Scope {
         kind,
@@ -17,7 +17,7 @@ fn watch() -> Watch {
         form: Form::Whole,
     };
     let inner = Arc::new(Inner::new(scope, keep, Arc::new(Metrics::unread())));
-    Watch {
+    Reflector {
         inner,
         task: tokio::spawn(async {}),
     }
@@ -35,7 +35,7 @@ fn object(version: u32, value: &str) -> DynamicObject {
 /// The changes that a subscriber received: the value before and the value after.
 type Heard = Arc<Mutex<Vec<(Option<String>, Option<String>)>>>;
 
-fn listen(watch: &Watch) -> (Heard, Subscription) {
+fn listen(watch: &Reflector) -> (Heard, Subscription) {
     let heard = Heard::default();
     let value = |object: Option<&Arc<DynamicObject>>| {
         object.map(|object| object.data["data"]["key"].as_str().unwrap_or_default().to_owned())
@@ -80,7 +80,7 @@ async fn an_older_state_never_replaces_a_newer_one() {
     watch.record(object(3, "three"));
     watch.inner.deleted(object(4, "four"));
     assert_eq!(heard(&log), []);
-    let name = ObjectName::of(&object(5, ""));
+    let name = NamespacedName::of(&object(5, ""));
     assert_eq!(watch.get(&name).unwrap().data["data"]["key"], "five");
 }
 
@@ -89,7 +89,7 @@ async fn an_older_state_never_replaces_a_newer_one() {
 #[tokio::test]
 async fn an_answer_that_comes_after_the_word_that_its_object_is_gone_does_not_bring_it_back() {
     let watch = watch();
-    let name = ObjectName::of(&object(1, ""));
+    let name = NamespacedName::of(&object(1, ""));
     watch.record(object(5, "five"));
     watch.inner.deleted(object(7, "seven"));
     watch.record(object(6, "terminating"));
@@ -104,7 +104,7 @@ async fn an_answer_that_comes_after_the_word_that_its_object_is_gone_does_not_br
 #[tokio::test]
 async fn what_is_forgotten_is_the_object_that_went_and_not_its_successor() {
     let watch = watch();
-    let name = ObjectName::of(&object(1, ""));
+    let name = NamespacedName::of(&object(1, ""));
     let mut successor = object(9, "nine");
     successor.metadata.uid = Some("another".into());
     watch.record(successor);

@@ -111,7 +111,7 @@ fn existing() -> impl Strategy<Value = Existing> {
     ]
 }
 
-fn object(key: &ChildKey, existing: Existing) -> Option<Arc<DynamicObject>> {
+fn object(key: &ChildRef, existing: Existing) -> Option<Arc<DynamicObject>> {
     let owner = |name: &str, uid: &str| json!([{ "apiVersion": "example.com/v1", "kind": "Shop", "name": name, "uid": uid, "controller": true }]);
     let marks = |parent: &str| {
         (

@@ -459,7 +459,7 @@ fn a_child_is_named_whatever_version_it_is_seen_in() {
     )
     .unwrap();
     let there = [scaler.clone(), ingress].map(|value| Arc::new(object(value)));
-    let existing = |key: &ChildKey| there.iter().find(|object| ChildKey::of(object) == *key).cloned();
+    let existing = |key: &ChildRef| there.iter().find(|object| ChildRef::of(object) == *key).cloned();
     let named = plan.named(&existing);
     let names = |value: Value| named.contains(&object(value));
     assert!(names(child(

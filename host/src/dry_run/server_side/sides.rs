@@ -4,13 +4,13 @@
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
-use crate::object::{APPLIED_ANNOTATION, ChildKey, DIGEST_ANNOTATION, GENERATION_ANNOTATION};
+use crate::object::{APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION};
 
 /// One child that would change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The child's key.
-    pub key: ChildKey,
+    pub key: ChildRef,
     /// The object in the cluster; `None` when it would be created.
     pub before: Option<Value>,
     /// The object after the change; `None` when it would be deleted.
@@ -21,7 +21,7 @@ impl Difference {
     /// Compares both sides; returns `None` when they are equal.
     #[must_use]
     pub fn between(
-        key: &ChildKey,
+        key: &ChildRef,
         before: Option<&DynamicObject>,
         after: Option<&DynamicObject>,
     ) -> Option<Self> {
@@ -97,7 +97,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::object::ObjectName;
+    use crate::object::NamespacedName;
     use crate::plugin::contract::Kind;
 
     fn secret(data: &Value) -> DynamicObject {
@@ -112,13 +112,13 @@ mod tests {
         .unwrap()
     }
 
-    fn key() -> ChildKey {
-        ChildKey {
+    fn key() -> ChildRef {
+        ChildRef {
             kind: Kind {
                 api_version: "v1".into(),
                 kind: "Secret".into(),
             },
-            name: ObjectName::parse("n/s"),
+            name: NamespacedName::parse("n/s"),
         }
     }
 

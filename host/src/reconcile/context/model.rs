@@ -52,7 +52,7 @@ struct World {
     parent: DynamicObject,
     child: u128,
     memory: Memory,
-    marks: Vec<Trigger>,
+    marks: Vec<ReconcileReason>,
     running: bool,
     /// A reconcile writes the status once.
     wrote_status: bool,
@@ -73,7 +73,7 @@ impl World {
             parent: parent(1, 0, 0),
             child: 0,
             memory: Memory::default(),
-            marks: vec![Trigger::Resync],
+            marks: vec![ReconcileReason::Resync],
             running: false,
             wrote_status: false,
             passes: 0,
@@ -139,11 +139,11 @@ impl World {
                 if at > version(&self.parent) {
                     self.parent = *object;
                 }
-                Trigger::Parent { version: at }
+                ReconcileReason::Parent { version: at }
             }
             Some(Event::Child(at)) => {
                 self.child = self.child.max(at);
-                Trigger::Child {
+                ReconcileReason::Child {
                     child: child(),
                     version: Some(at),
                 }
@@ -177,16 +177,16 @@ fn parent(version: u128, spec: u32, status: u32) -> DynamicObject {
     serde_json::from_value(object).unwrap()
 }
 
-fn child() -> ChildKey {
+fn child() -> ChildRef {
     let kind = Kind {
         api_version: "v1".into(),
         kind: "Pod".into(),
     };
-    let name = ObjectName {
+    let name = NamespacedName {
         namespace: None,
         name: "a-0".into(),
     };
-    ChildKey { kind, name }
+    ChildRef { kind, name }
 }
 
 proptest! {

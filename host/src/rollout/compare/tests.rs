@@ -9,7 +9,7 @@ fn key(name: &str) -> Identity {
     Identity {
         group: String::new(),
         kind: "Pod".into(),
-        name: ObjectName::parse(name),
+        name: NamespacedName::parse(name),
     }
 }
 
@@ -26,8 +26,8 @@ fn says(text: &str) -> Result<Effect, String> {
     Ok(effect(json!({"status": {"text": text}}), &[], &[]))
 }
 
-fn object(name: &str) -> ObjectName {
-    ObjectName::parse(name)
+fn object(name: &str) -> NamespacedName {
+    NamespacedName::parse(name)
 }
 
 /// Returns the verdict on results for objects with ten children each.

@@ -1,7 +1,7 @@
 //! Why a version became live, for users.
 
 /// Why a version became live.
-pub(super) enum Because {
+pub(super) enum LiveReason {
     First,
     Proved { on: String, diff: String },
     Unproved,
@@ -11,7 +11,7 @@ pub(super) enum Because {
     Restored,
 }
 
-impl std::fmt::Display for Because {
+impl std::fmt::Display for LiveReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::First => f.write_str("it was the first"),
@@ -25,7 +25,7 @@ impl std::fmt::Display for Because {
     }
 }
 
-impl Because {
+impl LiveReason {
     /// Returns the changes to the previous version's answers, if they were compared; empty otherwise.
     pub(super) fn diff(&self) -> &str {
         match self {
