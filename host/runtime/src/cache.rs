@@ -5,7 +5,7 @@
 //! begins with an HMAC-SHA256 over its name and its contents, with a key that only this host's user can read.
 //! The check runs over the same bytes in memory that are then loaded. The name contains what the code was
 //! compiled from and for. An entry that fails the check, or that the engine rejects, is compiled again. See
-//! ARCHITECTURE.md for what this protects against and what it does not.
+//! `host/docs/decisions/compiled-cache.md` for what this protects against and what it does not.
 
 mod folder;
 

@@ -362,7 +362,7 @@ pub(crate) mod tests {
             assert!(error.contains("must begin with \"p.wasm.\""), "{error}");
         }
         assert!(with(|index| index.parts.clear()).contains("0 parts"));
-        assert!(with(|index| index.version = 2).contains("version 2"));
+        assert!(with(|index| index.version = 2).contains("its version is 2"));
         assert!(with(|index| index.parts[0].size = usize::MAX).contains("the limit"));
     }
 

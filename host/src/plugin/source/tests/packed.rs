@@ -101,7 +101,7 @@ fn a_pack_with_a_part_missing_or_doubled_is_never_used() {
     std::thread::sleep(SETTLE * 2);
     assert_eq!(source.look(), Look::Unsettled(GLANCE));
     let reason = trouble(at_rest(&mut source));
-    assert!(reason.contains("p.wasm.gz.2 is not there"), "{reason}");
+    assert!(reason.contains("the part p.wasm.gz.2 is missing"), "{reason}");
     fs::copy(&files[1], &files[2]).unwrap();
     let reason = trouble(at_rest(&mut source));
     assert!(reason.contains("p.wasm.gz.2 is not the one"), "{reason}");
@@ -137,7 +137,7 @@ fn two_forms_of_one_plugin_are_refused_by_name() {
     )
     .unwrap();
     let reason = trouble(at_rest(&mut source));
-    assert!(reason.contains("p.wasm and p.wasm.gz: leave one"), "{reason}");
+    assert!(reason.contains("p.wasm and p.wasm.gz: remove all except one"), "{reason}");
     fs::remove_file(folder.path().join("p.wasm.gz")).unwrap();
     assert_eq!(settled(&mut source), new(&content(1)));
 }
@@ -151,7 +151,7 @@ fn a_part_may_not_be_a_link_to_outside() {
     fs::rename(&files[1], &outside).unwrap();
     symlink(&outside, &files[1]).unwrap();
     let reason = trouble(settled(&mut source));
-    assert!(reason.contains("p.wasm.gz.1 is a link to outside"), "{reason}");
+    assert!(reason.contains("p.wasm.gz.1 is a link that leads out of its folder"), "{reason}");
 }
 
 #[test]
