@@ -187,7 +187,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, [0; 11]).unwrap();
-        assert!(read(&path, 10).unwrap_err().to_string().contains("larger than 10 bytes"));
+        assert!(
+            read(&path, 10)
+                .unwrap_err()
+                .to_string()
+                .contains("larger than 10 bytes")
+        );
         assert_eq!(read(&path, 11).unwrap().len(), 11);
     }
 }

@@ -272,7 +272,7 @@ async fn work(context: Arc<Context>) {
             Action::Backoff => Some(after_failures()),
             Action::BackoffAtLeast(least) => Some(after_failures().max(least)),
         };
-        debug!(controller = context.config.name, %parent, ?delay, "pass done");
+        debug!(controller = context.config.name, %parent, reasons = ?triggers, ?delay, "pass done");
         if let Some(delay) = delay {
             context.queue.enqueue_at(&parent, Instant::now() + delay);
         }

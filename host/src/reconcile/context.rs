@@ -117,8 +117,8 @@ pub struct Memory {
     pub versions: Used,
     /// The resource version of the last own write to each child, in any version of its kind.
     pub written: HashMap<Identity, u128>,
-    /// The resource version of the last own write to the parent.
-    pub parent_written: Option<u128>,
+    /// The resource versions that the last own writes gave to the parent, oldest first.
+    pub parent_written: Vec<u128>,
     /// Children whose live object differs from the applied body although the API server accepted it: the
     /// fingerprints of the applied body and of the result.
     pub normalized: HashMap<ChildRef, (String, String)>,
@@ -142,7 +142,25 @@ pub struct Memory {
     pub bad_weather: Option<Instant>,
 }
 
+/// How many writes of the parent are remembered. One reconcile writes its finalizers and its status.
+const PARENT_WRITES: usize = 4;
+
 impl Memory {
+    /// Remembers the resource version of an own write of the parent; `None` when its answer contains what others changed,
+    /// which the plugin has not seen.
+    fn wrote_parent(&mut self, version: Option<u128>) {
+        match version {
+            // The watch may repeat an earlier write after a later one was answered.
+            Some(version) => {
+                self.parent_written.push(version);
+                if self.parent_written.len() > PARENT_WRITES {
+                    self.parent_written.remove(0);
+                }
+            }
+            None => self.parent_written.clear(),
+        }
+    }
+
     /// Reports whether a reason is only the watch event for this controller's own write.
     ///
     /// A child's event with an older version than our last write is one, too: the write's response was newer, and
@@ -160,7 +178,7 @@ impl Memory {
                 .is_some_and(|written| version <= written),
             ReconcileReason::Parent {
                 version: Some(version),
-            } => self.parent_written == Some(*version),
+            } => self.parent_written.contains(version),
             _ => false,
         }
     }
@@ -461,7 +479,7 @@ impl Context {
             .parent(&name)
             .is_some_and(|known| is_same_but_for_own_writes(&known, &object));
         self.memory_of(&name, |memory| {
-            memory.parent_written = crate::object::version(&object).filter(|_| echo);
+            memory.wrote_parent(crate::object::version(&object).filter(|_| echo));
         });
         Some(self.parents.of(name.namespace.as_deref())?.record(object))
     }

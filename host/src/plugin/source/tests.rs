@@ -193,7 +193,10 @@ fn a_signature_that_is_no_file_in_its_folder_is_neither_read_nor_waited_for() {
         symlink(elsewhere, &signature).unwrap();
         let mut source = Source::new(file.clone(), 1000);
         let reason = trouble(settled(&mut source));
-        assert!(reason.contains("p.wasm.sig is a link that leads out of its folder"), "{reason}");
+        assert!(
+            reason.contains("p.wasm.sig is a link that leads out of its folder"),
+            "{reason}"
+        );
     }
     fs::remove_file(&signature).unwrap();
     assert_eq!(settled(&mut source), new(b"one"), "and goes on");

@@ -55,7 +55,8 @@ struct World {
     marks: Vec<ReconcileReason>,
     running: bool,
     /// A reconcile writes the status once.
-    wrote_status: bool,
+    /// Its finalizers and its status.
+    parent_writes: usize,
     passes: usize,
     /// The input of the last reconcile.
     seen_spec: Option<u32>,
@@ -75,7 +76,7 @@ impl World {
             memory: Memory::default(),
             marks: vec![ReconcileReason::Resync],
             running: false,
-            wrote_status: false,
+            parent_writes: 0,
             passes: 0,
             seen_spec: None,
             seen_child: 0,
@@ -96,7 +97,7 @@ impl World {
             }
             Op::Deliver => self.deliver(),
             Op::StartPass if !self.running && !self.marks.is_empty() => {
-                (self.running, self.wrote_status) = (true, false);
+                (self.running, self.parent_writes) = (true, 0);
                 self.marks.clear();
                 self.passes += 1;
                 self.seen_spec = self.parent.data["spec"]
@@ -111,13 +112,13 @@ impl World {
                 (self.child, self.seen_child) = (self.version, self.version);
                 self.events.push_back(Event::Child(self.version));
             }
-            Op::WriteStatus if self.running && !self.wrote_status => {
-                self.wrote_status = true;
+            Op::WriteStatus if self.running && self.parent_writes < 2 => {
+                self.parent_writes += 1;
                 self.version += 1;
                 self.status += 1;
                 let answer = self.served();
                 let echo = is_same_but_for_own_writes(&self.parent, &answer);
-                self.memory.parent_written = version(&answer).filter(|_| echo);
+                self.memory.wrote_parent(version(&answer).filter(|_| echo));
                 self.events.push_back(Event::Parent(Box::new(answer.clone())));
                 self.parent = answer;
             }

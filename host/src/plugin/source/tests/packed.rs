@@ -137,7 +137,10 @@ fn two_forms_of_one_plugin_are_refused_by_name() {
     )
     .unwrap();
     let reason = trouble(at_rest(&mut source));
-    assert!(reason.contains("p.wasm and p.wasm.gz: remove all except one"), "{reason}");
+    assert!(
+        reason.contains("p.wasm and p.wasm.gz: remove all except one"),
+        "{reason}"
+    );
     fs::remove_file(folder.path().join("p.wasm.gz")).unwrap();
     assert_eq!(settled(&mut source), new(&content(1)));
 }
@@ -151,7 +154,10 @@ fn a_part_may_not_be_a_link_to_outside() {
     fs::rename(&files[1], &outside).unwrap();
     symlink(&outside, &files[1]).unwrap();
     let reason = trouble(settled(&mut source));
-    assert!(reason.contains("p.wasm.gz.1 is a link that leads out of its folder"), "{reason}");
+    assert!(
+        reason.contains("p.wasm.gz.1 is a link that leads out of its folder"),
+        "{reason}"
+    );
 }
 
 #[test]
