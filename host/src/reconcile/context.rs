@@ -471,17 +471,32 @@ impl Context {
 
     /// Stores the result of a write to the parent in the cache, and remembers its version to recognize the watch
     /// event for it.
+    ///
+    /// The result may also contain changes that others made just before the write. The watch does not report them any
+    /// more, because the cache has them, and this reconcile has not seen them: the parent is reconciled once more.
     pub fn record_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
         let name = NamespacedName::of(&object);
-        // The result may also contain changes that others made just before the write. The watch does not report
-        // them any more, because the cache is newer. Then treat it as a foreign change.
-        let echo = self
-            .parent(&name)
-            .is_some_and(|known| is_same_but_for_own_writes(&known, &object));
+        let version = crate::object::version(&object);
+        if !self.is_known(&name, &object) {
+            self.queue.enqueue(&name, ReconcileReason::Parent { version });
+        }
+        self.record_read_parent(object)
+    }
+
+    /// Stores the parent as the API server has it. The caller reconciles that one.
+    pub fn record_read_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
+        let name = NamespacedName::of(&object);
+        let echo = self.is_known(&name, &object);
         self.memory_of(&name, |memory| {
             memory.wrote_parent(crate::object::version(&object).filter(|_| echo));
         });
         Some(self.parents.of(name.namespace.as_deref())?.record(object))
+    }
+
+    /// Returns whether the cache has the parent like this, except for what this controller wrote.
+    fn is_known(&self, name: &NamespacedName, object: &DynamicObject) -> bool {
+        let known = self.parent(name);
+        known.is_some_and(|known| is_same_but_for_own_writes(&known, object))
     }
 
     /// Returns why the plugin cannot be shown this parent and its children: the error of the failing watch. Watches
