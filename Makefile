@@ -44,7 +44,7 @@ test: prerequisites ## Check format, spelling, lints and documentation, run ever
 	plugins/build.sh tests/fixtures/puppet tests/fixtures/cluster-puppet >&2; \
 	$(MAKE) --no-print-directory lint doc; \
 	cargo test --workspace; \
-	$(target)/debug/chaos $(chaos) --rounds 20 --seed 100 --settle 120 --regressions tests/chaos/regressions; \
+	$(target)/debug/chaos $(chaos) --rounds 20 --seed 100 --regressions tests/chaos/regressions; \
 	cd plugins && cargo test --workspace
 	@cd plugins/hello && GOTOOLCHAIN=local "$$(../go.sh)" vet . && GOTOOLCHAIN=local "$$(../go.sh)" test .
 
