@@ -393,7 +393,7 @@ impl Context {
         })
     }
 
-    /// Returns an object of a kind that this controller may create, whoever owns it. If the watch of that version
+    /// Returns an object of a kind that this controller may create, whether it owns it or not. If the watch of that version
     /// has not seen it yet, the other versions are searched.
     #[must_use]
     pub fn existing(&self, key: &ChildRef) -> Option<Arc<DynamicObject>> {
@@ -469,34 +469,18 @@ impl Context {
         }
     }
 
-    /// Stores the result of a write to the parent in the cache, and remembers its version to recognize the watch
-    /// event for it.
-    ///
-    /// The result may also contain changes that others made just before the write. The watch does not report them any
-    /// more, because the cache has them, and this reconcile has not seen them: the parent is reconciled once more.
+    /// Stores the parent as the API server returned it, and remembers its version, to recognize the watch event for an
+    /// own write.
     pub fn record_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
         let name = NamespacedName::of(&object);
-        let version = crate::object::version(&object);
-        if !self.is_known(&name, &object) {
-            self.queue.enqueue(&name, ReconcileReason::Parent { version });
-        }
-        self.record_read_parent(object)
-    }
-
-    /// Stores the parent as the API server has it. The caller reconciles that one.
-    pub fn record_read_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
-        let name = NamespacedName::of(&object);
-        let echo = self.is_known(&name, &object);
+        // The result may also contain changes that others made just before the write, which this reconcile has not seen.
+        // Then it is not recognized as an own write: storing it notifies the controller, which enqueues the parent.
+        let known = self.parent(&name);
+        let is_own = known.is_some_and(|known| is_same_but_for_own_writes(&known, &object));
         self.memory_of(&name, |memory| {
-            memory.wrote_parent(crate::object::version(&object).filter(|_| echo));
+            memory.wrote_parent(crate::object::version(&object).filter(|_| is_own));
         });
         Some(self.parents.of(name.namespace.as_deref())?.record(object))
-    }
-
-    /// Returns whether the cache has the parent like this, except for what this controller wrote.
-    fn is_known(&self, name: &NamespacedName, object: &DynamicObject) -> bool {
-        let known = self.parent(name);
-        known.is_some_and(|known| is_same_but_for_own_writes(&known, object))
     }
 
     /// Returns why the plugin cannot be shown this parent and its children: the error of the failing watch. Watches

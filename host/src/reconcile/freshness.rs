@@ -38,22 +38,20 @@ pub(super) async fn up_to_date(
     if !is_behind && !in_doubt {
         return Ok(Some(parent));
     }
-    let fresh = read(context, &parent).await;
-    if !matches!(fresh, Ok(Some(_))) {
-        // As long as the cache contains the parent, no reconcile may trust it.
-        context.memory_of(&name, |memory| memory.parent_in_doubt = true);
-    }
-    let fresh = match fresh {
+    let fresh = match read(context, &parent).await {
         Ok(Some(fresh)) => fresh,
-        Ok(None) => return Ok(None),
-        Err(error) => return Err((parent, error)),
+        gone_or_unknown => {
+            // As long as the cache contains the parent, no reconcile may trust it.
+            context.doubt(&name);
+            return gone_or_unknown.map(|_| None).map_err(|error| (parent, error));
+        }
     };
     if newest > fresh.metadata.generation {
         // Somebody edited that annotation, or the cluster was restored from a backup. Applying the child corrects
         // it; for a child that is not applied, do not ask again.
         context.memory_of(&name, |memory| memory.refuted_generation = claim);
     }
-    Ok(Some(context.record_read_parent(fresh).unwrap_or(parent)))
+    Ok(Some(context.record_parent(fresh).unwrap_or(parent)))
 }
 
 /// Reports whether a missing child may be created: its namespace stays, and its parent is still the one that the

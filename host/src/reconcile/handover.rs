@@ -64,7 +64,7 @@ async fn own_parent(
         return Ok(None);
     };
     let Some(patch) = renamed(&context.config, &fresh.metadata) else {
-        return Ok(context.record_read_parent(fresh));
+        return Ok(context.record_parent(fresh));
     };
     let answer = objects
         .merge(&name, &patch, &context.config.field_manager())
