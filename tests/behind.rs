@@ -1,7 +1,5 @@
 //! A host whose caches are behind the cluster.
 
-use std::time::Duration;
-
 use control_plane::proxy::{Mode, Proxy, Seen};
 use control_plane::{ControlPlane, Options, manifests};
 use kube::api::{Patch, PatchParams};
@@ -216,6 +214,43 @@ async fn deleted_during_a_call(namespace: &str, heard: bool) {
     assert!(maps.get_opt("a").await.expect("an answer").is_none());
 }
 
+/// The answer to a status write may contain a spec that the watch has not reported. The cache takes it, and drops the
+/// watch's later report as known: the answer itself must enqueue the parent.
+#[tokio::test]
+async fn a_spec_that_is_first_seen_in_the_answer_to_a_status_write_is_reconciled() {
+    let scenario = Scenario::new("answered-spec").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let config = scenario.config(&controller(
+        "puppet.wasm",
+        "reads: [{apiVersion: v1, kind: ConfigMap}]",
+    ));
+    let _host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let settings = |text: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"text": text}})
+            .to_string()
+    };
+    let need = json!({"id": "n", "apiVersion": "v1", "kind": "ConfigMap", "name": "settings"});
+    let spec = |text: &str| json!({"response": {"children": [config_map("a", text)], "needs": [need], "status": {"read": "$texts"}}});
+    let reads = |text: &'static str| {
+        move |puppet: &kube::core::DynamicObject| puppet.data["status"]["read"] == json!({"n": [text]})
+    };
+    scenario.apply(&settings("before")).await;
+    scenario.puppet("p", spec("1")).await;
+    scenario.until(PUPPET, "p", "read", reads("before")).await;
+    scenario.until_ready("p").await;
+    // The host does not hear of the new spec, and writes a status for another reason.
+    hold(&proxy, "puppets");
+    scenario.puppet("p", spec("2")).await;
+    scenario.apply(&settings("after")).await;
+    scenario.until(PUPPET, "p", "read again", reads("after")).await;
+    proxy.set_mode(Mode::Pass);
+    scenario
+        .until(CONFIG_MAP, "a", "as the spec says", |a| {
+            a.data["data"]["text"] == "2"
+        })
+        .await;
+}
+
 /// Regression: an object that took the name of a child, unknown to the host, was overwritten by force.
 #[tokio::test]
 async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
@@ -360,17 +395,10 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     // child.
     proxy.set_mode_of("/configmaps?", Mode::Stall);
     let second = Host::through(&config, &proxy.kubeconfig(), "second", &folder);
-    let watches_parents = |seen: &[Seen]| {
-        let mut seen = seen.iter();
-        seen.any(|seen| seen.is_watch() && seen.uri.contains("/puppets?"))
-    };
-    tokio::time::timeout(LIMIT, async {
-        while !watches_parents(&proxy.take_seen()) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
-    .expect("the second host watches the parents");
+    let watches_parents = |seen: &Seen| seen.is_watch() && seen.uri.contains("/puppets?");
+    tokio::time::timeout(LIMIT, proxy.until_seen(watches_parents))
+        .await
+        .expect("the second host watches the parents");
     let all_lists_and_watches = "s?";
     proxy.set_mode_of(all_lists_and_watches, Mode::Stall);
     scenario.delete(PUPPET, "p").await;

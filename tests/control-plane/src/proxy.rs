@@ -5,7 +5,6 @@
 //! proxy serves one client (or a few that get the same faults); the tests bypass it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::Stream;
@@ -104,7 +103,7 @@ impl Seen {
 /// The proxy; see the module. It ends with its connections when it is dropped.
 pub struct Proxy {
     weather: watch::Sender<Weather>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: watch::Sender<Vec<Seen>>,
     folder: TempDir,
     task: JoinHandle<()>,
 }
@@ -141,11 +140,11 @@ impl Proxy {
             &format!("http://{address}"),
             &folder.path().join("kubeconfig"),
         )?;
-        let (weather, seen) = (watch::Sender::default(), Arc::default());
+        let (weather, seen) = (watch::Sender::default(), watch::Sender::default());
         let way = Way {
             client,
             weather: weather.subscribe(),
-            seen: Arc::clone(&seen),
+            seen: seen.clone(),
         };
         let task = tokio::spawn(accept(listener, way));
         Ok(Self {
@@ -175,10 +174,20 @@ impl Proxy {
         });
     }
 
+    /// Waits until a request like this has been received since the last [`Proxy::take_seen`].
+    pub async fn until_seen(&self, is_like_this: impl Fn(&Seen) -> bool) {
+        // The sender is in `self`.
+        let _ = self
+            .seen
+            .subscribe()
+            .wait_for(|seen| seen.iter().any(&is_like_this))
+            .await;
+    }
+
     /// Returns the requests received since the last call, in order.
     #[must_use]
     pub fn take_seen(&self) -> Vec<Seen> {
-        std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+        self.seen.send_replace(Vec::new())
     }
 }
 
@@ -204,7 +213,7 @@ fn write_kubeconfig(upstream: &Path, server: &str, to: &Path) -> Result<(), Erro
 struct Way {
     client: Client,
     weather: watch::Receiver<Weather>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: watch::Sender<Vec<Seen>>,
 }
 
 /// Why a connection is closed early.
@@ -256,7 +265,7 @@ async fn answer(request: Request<Incoming>, mut way: Way) -> Result<Answer, BoxE
     if let Mode::Refuse { status, .. } = mode {
         seen.refused = Some(status);
     }
-    way.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+    way.seen.send_modify(|all| all.push(seen));
     match mode {
         Mode::Pass => {}
         Mode::Delay(delay) => tokio::time::sleep(delay).await,
