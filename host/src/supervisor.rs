@@ -1,6 +1,5 @@
 //! Starts and stops one controller as its kinds become served or are removed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use tracing::{info, warn};
 
 use crate::cluster::cache::{Reflector, SharedCache, Subscription};
 use crate::cluster::client::Writer;
-use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
+use crate::cluster::discovery::{Discovery, KindError, Resolved};
 use crate::cluster::event_recorder::Events;
 use crate::cluster::namespaces::Namespaces;
 use crate::config::ControllerConfig;
@@ -77,13 +76,6 @@ pub struct Writers {
     pub children: Writer,
 }
 
-/// The resources of a controller's kinds, as the cluster serves them now.
-#[derive(Clone, Debug, PartialEq)]
-struct Resolved {
-    parent: Arc<ResolvedKind>,
-    others: BTreeMap<Kind, Arc<ResolvedKind>>,
-}
-
 /// Runs one controller while its kind is served, until `stop`.
 pub async fn supervise(
     shared: Shared,
@@ -98,7 +90,7 @@ pub async fn supervise(
     let mut delay = SETTLE;
     while !stop.is_cancelled() {
         changed.mark_unchanged();
-        match resolve(&shared.kinds, &config).await {
+        match shared.kinds.resolve_all(&config).await {
             Ok(resolved) => {
                 said = None;
                 delay = SETTLE;
@@ -213,7 +205,7 @@ async fn until_changed(
         for kind in kinds().filter(|kind| kind.group().contains('.')) {
             shared.kinds.forget(kind);
         }
-        match resolve(&shared.kinds, config).await {
+        match shared.kinds.resolve_all(config).await {
             Ok(now) if now == *resolved => {}
             Ok(_) => {
                 info!(
@@ -233,22 +225,6 @@ async fn until_changed(
             Err(KindError::Discovery { .. }) => delay = RETRY_AWAY,
         }
     }
-}
-
-async fn resolve(kinds: &Discovery, config: &ControllerConfig) -> Result<Resolved, KindError> {
-    let parent = kinds.resolve(&config.parent).await?;
-    let mut others = BTreeMap::new();
-    for kind in config.children.keys().chain(&config.reads) {
-        match kinds.resolve(kind).await {
-            Ok(resource) => {
-                others.insert(kind.clone(), resource);
-            }
-            // The controller runs; work on objects of that kind fails and reports why.
-            Err(KindError::Unknown(_)) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(Resolved { parent, others })
 }
 
 fn context(

@@ -1,6 +1,6 @@
 //! Maps kinds to resources with the API server's discovery; plurals are never guessed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::core::GroupVersionKind;
@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::client::chain;
 use super::refusal::refusal;
+use crate::config::ControllerConfig;
 use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
 
@@ -42,6 +43,15 @@ pub enum KindError {
         /// The error of the API server or the connection.
         message: String,
     },
+}
+
+/// The resources that a controller needs, as the cluster serves them now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolved {
+    /// Its parents'.
+    pub parent: Arc<ResolvedKind>,
+    /// Those of its children and reads, as far as they are served.
+    pub others: BTreeMap<Kind, Arc<ResolvedKind>>,
 }
 
 /// Caches discovery results until [`Discovery::changed`] is called.
@@ -102,6 +112,26 @@ impl Discovery {
             .know_kind(&found.api.group, &found.api.plural, &found.api.kind);
         self.lock().insert(kind.clone(), Arc::clone(&found));
         Ok(found)
+    }
+
+    /// Returns the resource of a controller's parents, and those of its other kinds that the API server serves. Work on
+    /// objects of the remaining kinds fails and reports why.
+    ///
+    /// # Errors
+    /// When the API server does not serve the parent's kind, or does not answer.
+    pub async fn resolve_all(&self, config: &ControllerConfig) -> Result<Resolved, KindError> {
+        let parent = self.resolve(&config.parent).await?;
+        let mut others = BTreeMap::new();
+        for kind in config.children.keys().chain(&config.reads) {
+            match self.resolve(kind).await {
+                Ok(resource) => {
+                    others.insert(kind.clone(), resource);
+                }
+                Err(KindError::Unknown(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Resolved { parent, others })
     }
 
     /// Forgets the discovery results of a group whose CustomResourceDefinition was created, changed or deleted, and

@@ -8,7 +8,6 @@ mod sides;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::{Timestamp, Unit};
 use kube::core::{DynamicObject, SelectorExt};
 use kube::{Client, ResourceExt};
 use serde_json::Value;
@@ -18,7 +17,7 @@ use tracing::debug;
 pub use sides::Difference;
 
 use crate::cluster::client::Writer;
-use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
+use crate::cluster::discovery::{Discovery, KindError, Resolved, ResolvedKind};
 use crate::cluster::resource_client::{ApiError, ResourceClient};
 use crate::config::ControllerConfig;
 use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, owns, plan, retains};
@@ -28,6 +27,7 @@ use crate::dry_run::offline;
 use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, is_terminating, label, slim};
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
+use crate::reconcile::clock;
 use crate::reconcile::evaluate::{EvaluateError, Subject};
 use crate::reconcile::needs::{NeedError, Rights, Source, Wanted};
 use crate::reconcile::provenance::Provenance;
@@ -81,18 +81,7 @@ impl<'a> Preview<'a> {
         plugin: &'a Plugin,
         host: &str,
     ) -> Result<Self, PreviewError> {
-        let parent = kinds.resolve(&config.parent).await?;
-        let mut others = BTreeMap::new();
-        for kind in config.children.keys().chain(&config.reads) {
-            match kinds.resolve(kind).await {
-                Ok(resource) => {
-                    others.insert(kind.clone(), resource);
-                }
-                // As in a controller: work on objects of that kind fails and reports why.
-                Err(KindError::Unknown(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let Resolved { parent, others } = kinds.resolve_all(config).await?;
         Ok(Self {
             writer: Writer::from(client.clone()),
             config,
@@ -186,7 +175,7 @@ impl<'a> Preview<'a> {
         observed.sort_by_cached_key(|child| ChildRef::of(child));
         let makes = &self.plugin.description().makes;
         let observed = versions::once_each(observed, &versions::Used::default(), makes);
-        let now = Timestamp::now().round(Unit::Second).unwrap_or_default();
+        let now = clock::now();
         let subject = Subject {
             parent: &parent,
             children: &observed,

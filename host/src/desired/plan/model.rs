@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::tests::config;
+use super::tests::{config, namespaced};
 use super::*;
 
 const OWN: &str = "default";
@@ -148,11 +148,7 @@ fn planned(children: &[Child], existing: &[Existing]) -> Result<Plan, Vec<Refusa
         config: &config,
         parent: &serde_json::from_value(parent).unwrap(),
         digest: "sha256:d",
-        namespaced: &|kind| match kind.kind.as_str() {
-            "Node" => Some(false),
-            "Missing" => None,
-            _ => Some(true),
-        },
+        namespaced: &namespaced,
         existing: &|key| {
             let number: usize = key.name.name[1..].parse().unwrap();
             object(key, existing[number])

@@ -58,6 +58,15 @@ fn pod(name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name }, "spec": { "x": 1 } })
 }
 
+/// Whether a kind of these tests is namespaced; `None` when it is not served.
+pub(super) fn namespaced(kind: &Kind) -> Option<bool> {
+    match kind.kind.as_str() {
+        "Node" => Some(false),
+        "Missing" => None,
+        _ => Some(true),
+    }
+}
+
 fn plan_with(
     config: &ControllerConfig,
     parent: &DynamicObject,
@@ -69,11 +78,7 @@ fn plan_with(
         config,
         parent,
         digest: "sha256:d",
-        namespaced: &|kind| match kind.kind.as_str() {
-            "Node" => Some(false),
-            "Missing" => None,
-            _ => Some(true),
-        },
+        namespaced: &namespaced,
         existing: &|key| {
             let existing = object(existing?.clone());
             (existing.name_any() == key.name.name).then(|| Arc::new(existing))
