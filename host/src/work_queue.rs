@@ -41,7 +41,7 @@ pub enum ReconcileReason {
 }
 
 impl ReconcileReason {
-    /// Reports whether the reason applies to all parents alike, so that nobody waits for this one.
+    /// Reports whether the reason applies to all parents alike, so that no user waits for this one.
     const fn is_general(&self) -> bool {
         matches!(self, Self::Resync | Self::Reload)
     }

@@ -82,7 +82,7 @@ impl ApiError {
         self.is_overload() || (server && !self.is_invalid())
     }
 
-    /// What was sent breaks the kind's schema, whoever sends it.
+    /// What was sent breaks the kind's schema, whichever client sends it.
     ///
     /// Server-side apply of a value of the wrong type is answered with an internal error by older API servers.
     #[must_use]

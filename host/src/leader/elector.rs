@@ -28,7 +28,7 @@ const PULSE: Duration = Duration::from_secs(60);
 const RELEASE: Duration = Duration::from_secs(2);
 
 /// One lease and its state.
-struct HeldLease {
+struct Election {
     controllers: BTreeSet<String>,
     candidate: Candidate,
     term: Term,
@@ -45,7 +45,7 @@ pub(super) struct Elector {
     identity: String,
     leases: Leases,
     roster: Arc<Roster>,
-    seats: BTreeMap<String, HeldLease>,
+    seats: BTreeMap<String, Election>,
     /// Present only when replicas share the controllers.
     replicas: Option<Replicas>,
     events: Events,
@@ -178,7 +178,7 @@ impl Elector {
             .retain(|_, seat| !seat.controllers.is_empty() || seat.term.phase() != Phase::Standby);
         for (lease, (controllers, term)) in wanted {
             let now = Instant::now();
-            let seat = self.seats.entry(lease.clone()).or_insert_with(|| HeldLease {
+            let seat = self.seats.entry(lease.clone()).or_insert_with(|| Election {
                 controllers: BTreeSet::new(),
                 candidate: Candidate::new(&lease, &self.config.name, &self.identity, self.config.timing),
                 term: term.clone(),

@@ -34,7 +34,7 @@ pub enum NoAnswer {
     Starting,
     /// A watch that the plugin needs no longer works.
     #[error("{0}")]
-    Reflector(String),
+    Watch(String),
     /// The resource is in the host's own namespace.
     #[error("{0}")]
     Namespace(String),
@@ -54,7 +54,7 @@ impl NoAnswer {
             Self::Loading => "the plugin is being loaded",
             Self::Failed(_) => "no version of the plugin can be used: the host's log says why",
             Self::Starting => "the first lists are not complete yet",
-            Self::Reflector(_) => "a watch that the controller needs does not work: the host's log says why",
+            Self::Watch(_) => "a watch that the controller needs does not work: the host's log says why",
             Self::Namespace(_) => "resources in the host's own namespace are not reconciled",
             Self::Provenance(_) => "the key of generated Secrets cannot be read: the host's log says why",
             Self::Call(_) => "the plugin gave no answer: the host's log says why",
@@ -76,7 +76,7 @@ pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admis
         return Err(NoAnswer::Starting);
     }
     if let Some(failure) = context.watch_failure(&object) {
-        return Err(NoAnswer::Reflector(failure));
+        return Err(NoAnswer::Watch(failure));
     }
     if context.is_beside_the_host(&object) {
         return Err(NoAnswer::Namespace(context.says_beside_the_host()));

@@ -24,7 +24,7 @@ pub(super) enum ReconcileError {
     #[error("{0}")]
     NoPlugin(Arc<str>),
     #[error("{0}")]
-    Reflector(String),
+    Watch(String),
     #[error("its namespace is being deleted")]
     NamespaceGoing,
     #[error(transparent)]
@@ -63,7 +63,7 @@ impl ReconcileError {
     pub(super) const fn class(&self) -> &'static str {
         match self {
             Self::NoPlugin(_) => "no_plugin",
-            Self::Reflector(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
+            Self::Watch(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
             Self::NamespaceGoing => "namespace_going",
             Self::Call(error) => error.class().as_str(),
             Self::Need(_) => "need",
@@ -75,9 +75,7 @@ impl ReconcileError {
             Self::Unsettled => "unsettled",
         }
     }
-}
 
-impl ReconcileError {
     /// Returns when to retry: after the back-off, or later if the API server asks for it.
     pub(super) fn backoff(&self) -> Action {
         let errors = match self {

@@ -174,7 +174,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
         }
         ReconcileError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
         ReconcileError::NoPlugin(_) => (stalled("PluginNotLoaded"), Action::OnChange),
-        ReconcileError::Reflector(_) => (reconciling("WatchFailed"), Action::Backoff),
+        ReconcileError::Watch(_) => (reconciling("WatchFailed"), Action::Backoff),
         ReconcileError::NamespaceGoing => (reconciling("NamespaceGoing"), Action::Backoff),
         ReconcileError::Api(_) => (reconciling("ApplyFailed"), error.backoff()),
         ReconcileError::Status(_) => (stalled("StatusRefused"), Action::Backoff),

@@ -203,7 +203,7 @@ async fn without_parent(context: &Context, name: &NamespacedName) -> Action {
 fn check_watches(context: &Context, parent: &DynamicObject) -> Result<(), ReconcileError> {
     context
         .watch_failure(parent)
-        .map_or(Ok(()), |failure| Err(ReconcileError::Reflector(failure)))
+        .map_or(Ok(()), |failure| Err(ReconcileError::Watch(failure)))
 }
 
 /// Asks the plugin and makes it so, until what it sees is what it asked for: its last answer, and so the status,
@@ -360,7 +360,7 @@ fn make_plan(
         .chain(plan.secrets.iter().map(|secret| &secret.key))
         .chain(&plan.keep);
     match context.watch_failure_of(keys) {
-        Some(failure) => Err(ReconcileError::Reflector(failure)),
+        Some(failure) => Err(ReconcileError::Watch(failure)),
         None => Ok(plan),
     }
 }

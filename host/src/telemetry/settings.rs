@@ -86,7 +86,7 @@ pub fn read(signal: Signal, variable: impl Fn(&str) -> Option<String>) -> Option
         Some("grpc") => Protocol::Grpc,
         Some(_) => Protocol::Http,
         // The standard's default is HTTP; a collector listens for gRPC on the port registered for it, and
-        // whoever names that port means gRPC.
+        // that port stands for gRPC.
         None if port(&endpoint) == Some(4317) => Protocol::Grpc,
         None => Protocol::Http,
     };

@@ -47,7 +47,7 @@ pub(crate) async fn unstick(client: &Client, namespace: &str) {
                 .await;
             let outcome = done.map_or_else(|error| error.to_string(), |_| "done".to_owned());
             eprintln!(
-                "getting the roll-out of {} on, which Kubernetes has lost: {outcome}",
+                "nudging the ReplicaSet {} of a rollout that does not finish: {outcome}",
                 set.name_any()
             );
         }

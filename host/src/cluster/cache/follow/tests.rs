@@ -21,7 +21,7 @@ enum Reply {
     /// Names of the existing objects, and the token of the next page.
     List(&'static [&'static str], Option<&'static str>),
     /// Accepts a watch and sends these events. It stays open.
-    Reflector(Vec<Value>),
+    Watch(Vec<Value>),
     Silence,
 }
 
@@ -59,7 +59,7 @@ async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
                 "metadata": { "resourceVersion": VERSION, "continue": token } });
             response.body(body(list.to_string(), false))
         }
-        Reply::Reflector(events) => {
+        Reply::Watch(events) => {
             let lines = events.iter().map(|event| format!("{event}\n")).collect();
             response.body(body(lines, true))
         }
@@ -182,7 +182,7 @@ async fn a_server_that_has_no_time_is_asked_for_what_came_after_and_never_for_a_
     script.extend([
         (|| Reply::Refuse(503)) as fn() -> Reply,
         || Reply::Refuse(500),
-        || Reply::Reflector(vec![added("b", "12")]),
+        || Reply::Watch(vec![added("b", "12")]),
     ]);
     let followed = follow_these(script, LONG);
     followed
@@ -216,7 +216,7 @@ async fn a_trouble_that_lasts_is_a_failure_until_the_watch_goes_on_where_it_was(
             || Reply::Refuse(503),
             || Reply::Refuse(503),
             || Reply::Refuse(503),
-            || Reply::Reflector(Vec::new()),
+            || Reply::Watch(Vec::new()),
         ],
         Duration::from_millis(150),
     );
@@ -251,14 +251,14 @@ async fn a_position_that_the_server_has_forgotten_costs_a_list() {
     let gone = || {
         let status = json!({ "kind": "Status", "status": "Failure", "message": "too old", "reason": "Expired",
             "code": 410 });
-        Reply::Reflector(vec![json!({ "type": "ERROR", "object": status })])
+        Reply::Watch(vec![json!({ "type": "ERROR", "object": status })])
     };
     let followed = follow_these(
         vec![
             || Reply::List(&["a", "b"], None),
             gone,
             || Reply::List(&["b"], None),
-            || Reply::Reflector(Vec::new()),
+            || Reply::Watch(Vec::new()),
         ],
         LONG,
     );
@@ -274,7 +274,7 @@ async fn a_list_goes_on_with_the_page_that_was_refused() {
             || Reply::Refuse(429),
             || Reply::Silence,
             || Reply::List(&["b"], None),
-            || Reply::Reflector(Vec::new()),
+            || Reply::Watch(Vec::new()),
         ],
         LONG,
     );
@@ -298,8 +298,8 @@ async fn what_hangs_is_asked_again() {
             || Reply::List(&["a"], None),
             // The first watch does not begin; the second begins but neither delivers anything nor ends.
             || Reply::Silence,
-            || Reply::Reflector(vec![added("b", "12")]),
-            || Reply::Reflector(vec![added("c", "13")]),
+            || Reply::Watch(vec![added("b", "12")]),
+            || Reply::Watch(vec![added("c", "13")]),
         ],
         LONG,
     );
@@ -326,8 +326,8 @@ async fn a_watch_that_brings_nothing_is_asked_for_anew_long_before_its_end() {
         limits,
         vec![
             || Reply::List(&["a"], None),
-            || Reply::Reflector(vec![added("b", "12")]),
-            || Reply::Reflector(vec![added("c", "13")]),
+            || Reply::Watch(vec![added("b", "12")]),
+            || Reply::Watch(vec![added("c", "13")]),
         ],
         LONG,
     );
