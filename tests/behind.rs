@@ -153,7 +153,7 @@ async fn children_that_go_with_a_parent_are_not_made_again_by_a_host_that_has_no
     scenario.until_ready("p").await;
     host.until_passes("late-news/p", 1).await;
     hold(&proxy, "puppets");
-    let before = host.log().matches("pass done").count();
+    let before = host.log().matches("reconcile done").count();
     delete_with_its_child(&scenario).await;
     // Not only in the first reconcile afterwards: it must remember the API server's answer.
     host.until_passes("late-news/p", before + 4).await;
@@ -200,10 +200,10 @@ async fn deleted_during_a_call(namespace: &str, heard: bool) {
     if !heard {
         hold(&proxy, "puppets");
     }
-    let before = host.log().matches("pass done").count();
+    let before = host.log().matches("reconcile done").count();
     delete_with_its_child(&scenario).await;
     assert_eq!(
-        host.log().matches("pass done").count(),
+        host.log().matches("reconcile done").count(),
         before,
         "the call is under way"
     );
@@ -249,6 +249,36 @@ async fn a_spec_that_is_first_seen_in_the_answer_to_a_status_write_is_reconciled
             a.data["data"]["text"] == "2"
         })
         .await;
+}
+
+/// Regression: an API server that has just started answers 404 for the kinds of definitions. Taken for a deletion of
+/// the object, that left its finalizer and its status as they were until the next resync.
+#[tokio::test]
+async fn a_kind_that_is_not_served_for_a_moment_is_no_deletion_of_its_objects() {
+    let scenario = Scenario::new("not-served").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let config = scenario.config(&controller("puppet.wasm", ""));
+    let _host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let spec = |text: &str| json!({"response": {"children": [config_map("a", text)], "status": {"text": text}}, "cleanup": {"done": true}});
+    let not_served = Mode::Refuse {
+        status: 404,
+        retry_after: None,
+    };
+    let refused = |seen: &Seen| seen.method == "PATCH" && seen.refused == Some(404);
+    scenario.puppet("p", spec("1")).await;
+    scenario.until_ready("p").await;
+    proxy.set_mode_of("/puppets/p/status?", not_served.clone());
+    scenario.puppet("p", spec("2")).await;
+    proxy.until_seen(refused).await;
+    proxy.set_mode(Mode::Pass);
+    let follows = |p: &kube::core::DynamicObject| p.data["status"]["text"] == "2";
+    scenario.until(PUPPET, "p", "a status of its spec", follows).await;
+    drop(proxy.take_seen());
+    proxy.set_mode_of("/puppets/p?", not_served);
+    scenario.delete(PUPPET, "p").await;
+    proxy.until_seen(refused).await;
+    proxy.set_mode(Mode::Pass);
+    scenario.until_gone(PUPPET, "p").await;
 }
 
 /// Regression: an object that took the name of a child, unknown to the host, was overwritten by force.

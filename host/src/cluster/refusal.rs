@@ -12,6 +12,16 @@ pub(crate) fn asked_delay(status: &Status) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
+/// Reports whether the requested object does not exist. The path of a kind that is not served is not found either:
+/// of a deleted definition, and of every definition for a moment after the API server has started.
+pub(crate) fn is_missing_object(status: &Status) -> bool {
+    status.code == 404
+        && status
+            .details
+            .as_ref()
+            .is_some_and(|details| !details.name.is_empty())
+}
+
 /// Returns the server's message, with advice where it is not obvious what to do.
 pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> String {
     let said = &status.message;

@@ -11,7 +11,7 @@ use tracing::debug;
 
 use super::client::{Deposed, Writer, chain, is_deposed};
 use super::discovery::ResolvedKind;
-use super::refusal::{asked_delay, is_field_conflict, refusal};
+use super::refusal::{asked_delay, is_field_conflict, is_missing_object, refusal};
 use crate::object::NamespacedName;
 use crate::trace::Span;
 
@@ -44,6 +44,10 @@ pub struct ApiError {
 pub enum Fault {
     /// The API server answered with this HTTP status.
     Refused(u16),
+    /// The object does not exist.
+    Missing,
+    /// The API server does not serve the kind, or not yet.
+    NotServed,
     /// The object's namespace is being deleted, so nothing can be created in it.
     NamespaceGoing,
     /// The request did not come through to it; the client has said so in the log.
@@ -57,10 +61,10 @@ pub enum Fault {
 }
 
 impl ApiError {
-    /// The object is not there.
+    /// Reports whether the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        self.fault == Fault::Refused(404)
+        self.fault == Fault::Missing
     }
 
     /// The API server is there and has no time, or its store is away.
@@ -69,7 +73,12 @@ impl ApiError {
         match self.fault {
             Fault::Silent | Fault::Unreachable | Fault::Refused(429 | 502..=504) => true,
             Fault::Refused(500) => self.message.contains("etcdserver"),
-            Fault::Refused(_) | Fault::NamespaceGoing | Fault::Host | Fault::Deposed => false,
+            Fault::Refused(_)
+            | Fault::Missing
+            | Fault::NotServed
+            | Fault::NamespaceGoing
+            | Fault::Host
+            | Fault::Deposed => false,
         }
     }
 
@@ -79,7 +88,8 @@ impl ApiError {
     #[must_use]
     pub fn is_weather(&self) -> bool {
         let server = matches!(self.fault, Fault::Refused(500..=599)) && !self.message.contains("webhook");
-        self.is_overload() || (server && !self.is_invalid())
+        // An API server that has just started serves its own kinds before those of definitions.
+        self.is_overload() || self.fault == Fault::NotServed || (server && !self.is_invalid())
     }
 
     /// What was sent breaks the kind's schema, whichever client sends it.
@@ -201,8 +211,11 @@ impl<'a> ResourceClient<'a> {
     /// # Errors
     /// As [`ResourceClient::apply`].
     pub async fn get(&self, name: &NamespacedName) -> Result<Option<DynamicObject>, ApiError> {
-        self.bounded("get", name, self.api(name).get_opt(&name.name))
-            .await
+        match self.bounded("get", name, self.api(name).get(&name.name)).await {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// One object, as the API server has it now, whatever its caches and ours say; `None` when there is none.
@@ -397,7 +410,12 @@ impl<'a> ResourceClient<'a> {
             Ok(Err(kube::Error::Api(mut status))) => {
                 self.complete(&mut status);
                 retry_after = asked_delay(&status);
-                (fault_of(&status), refusal(&status, self.writer.acts_as.as_ref()))
+                let fault = fault_of(&status);
+                if fault == Fault::NotServed {
+                    let kind = &self.resource.api.kind;
+                    status.message = format!("the API server does not serve {kind}: {}", status.message);
+                }
+                (fault, refusal(&status, self.writer.acts_as.as_ref()))
             }
             Ok(Err(error)) if is_deposed(&error) => (Fault::Deposed, Deposed.to_string()),
             Ok(Err(error)) => (
@@ -412,7 +430,12 @@ impl<'a> ResourceClient<'a> {
                 ),
             ),
         };
-        if let Fault::Refused(code) = fault {
+        let code = match fault {
+            Fault::Refused(code) => Some(code),
+            Fault::Missing | Fault::NotServed => Some(404),
+            Fault::NamespaceGoing | Fault::Unreachable | Fault::Silent | Fault::Host | Fault::Deposed => None,
+        };
+        if let Some(code) = code {
             span.set("http.response.status_code", i64::from(code));
         }
         span.fail("api", &message, "");
@@ -430,6 +453,8 @@ impl<'a> ResourceClient<'a> {
 fn fault_of(status: &kube::core::Status) -> Fault {
     match status.code {
         403 if status.message.contains("because it is being terminated") => Fault::NamespaceGoing,
+        404 if is_missing_object(status) => Fault::Missing,
+        404 => Fault::NotServed,
         code => Fault::Refused(code),
     }
 }
@@ -484,6 +509,25 @@ mod tests {
             );
         }
         assert!(refused(409, "Operation cannot be fulfilled: uid mismatch").is_lost_race());
+    }
+
+    #[test]
+    fn an_object_is_missing_only_if_the_response_names_it() {
+        let page =
+            kube::core::Status::failure("404 page not found", "Failed to parse error data").with_code(404);
+        assert_eq!(fault_of(&page), Fault::NotServed);
+        let resource: kube::core::Status = serde_json::from_value(serde_json::json!({
+            "status": "Failure", "reason": "NotFound", "code": 404, "details": {},
+            "message": "the server could not find the requested resource",
+        }))
+        .unwrap();
+        assert_eq!(fault_of(&resource), Fault::NotServed);
+        let object: kube::core::Status = serde_json::from_value(serde_json::json!({
+            "status": "Failure", "reason": "NotFound", "code": 404, "details": { "name": "web", "kind": "pods" },
+            "message": "pods \"web\" not found",
+        }))
+        .unwrap();
+        assert_eq!(fault_of(&object), Fault::Missing);
     }
 
     #[test]

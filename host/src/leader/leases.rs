@@ -11,6 +11,7 @@ use tracing::debug;
 
 use super::lease::GROUP_LABEL;
 use crate::cluster::client::chain;
+use crate::cluster::refusal::is_missing_object;
 use crate::config::leadership::{LeadershipConfig, Mode};
 
 /// The result of a write.
@@ -68,7 +69,7 @@ impl Leases {
         match self.bounded(request).await {
             Ok(lease) => Outcome::Won(lease),
             Err(Some(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
-                match self.bounded(self.api.get_opt(&name)).await {
+                match self.get(&name).await {
                     Ok(None) if is_missing_namespace(&status) => Outcome::Failed(format!(
                         "cannot write the Lease {name}: {}; create the namespace, or set another in `lease.namespace` of \
                          the configuration",
@@ -79,6 +80,14 @@ impl Leases {
                 }
             }
             Err(error) => Outcome::Failed(in_words("write", &name, error.as_ref())),
+        }
+    }
+
+    /// Reads one Lease; `None` when it does not exist.
+    async fn get(&self, name: &str) -> Result<Option<Lease>, Option<kube::Error>> {
+        match self.bounded(self.api.get(name)).await {
+            Err(Some(kube::Error::Api(status))) if is_missing_object(&status) => Ok(None),
+            answer => answer.map(Some),
         }
     }
 
@@ -97,7 +106,7 @@ impl Leases {
             let list = self.bounded(async { self.api.list(&ListParams::default()).await });
             list.await.map_err(words)?.items
         } else {
-            let lease = self.bounded(self.api.get_opt(&self.group)).await;
+            let lease = self.get(&self.group).await;
             lease.map_err(words)?.into_iter().collect()
         };
         let named = found.into_iter().filter_map(|lease| {

@@ -288,7 +288,7 @@ async fn answer(request: Request<Incoming>, mut way: Way) -> Result<Answer, BoxE
     Ok(response.map(|body| StreamBody::new(flow(body, way.weather, uri)).boxed_unsync()))
 }
 
-/// Returns the response of an overloaded API server.
+/// Returns the response of an overloaded API server, or, for 404, of one that does not serve the kind yet.
 fn refusal(status: u16, retry_after: Option<u32>) -> Result<Answer, BoxError> {
     let mut response = Response::builder()
         .status(status)
@@ -296,9 +296,11 @@ fn refusal(status: u16, retry_after: Option<u32>) -> Result<Answer, BoxError> {
     if let Some(seconds) = retry_after {
         response = response.header(header::RETRY_AFTER, seconds);
     }
-    let text = Full::new(Bytes::from_static(
-        b"Too many requests, please try again later.\n",
-    ));
+    let text = match status {
+        404 => "404 page not found\n",
+        _ => "Too many requests, please try again later.\n",
+    };
+    let text = Full::new(Bytes::from_static(text.as_bytes()));
     Ok(response.body(text.map_err(|never| match never {}).boxed_unsync())?)
 }
 
