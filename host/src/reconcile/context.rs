@@ -21,7 +21,7 @@ use crate::cluster::resource_client::ApiError;
 use crate::config::{Allow, ControllerConfig};
 use crate::desired::plan::{Plan, owns, retains};
 use crate::desired::versions::{self, Used};
-use crate::object::{ChildRef, GENERATED_LABEL, Identity, NamespacedName, label};
+use crate::object::{ChildRef, GENERATED_LABEL, Identity, NamespacedName, label, version};
 use crate::plugin::contract::{EventType, Kind, Need};
 use crate::plugin::registry::Live;
 use crate::plugin::{Digest, Plugin};
@@ -146,18 +146,21 @@ pub struct Memory {
 const PARENT_WRITES: usize = 4;
 
 impl Memory {
-    /// Remembers the resource version of an own write of the parent; `None` when its answer contains what others changed,
-    /// which the plugin has not seen.
-    fn wrote_parent(&mut self, version: Option<u128>) {
-        match version {
-            // The watch may repeat an earlier write after a later one was answered.
-            Some(version) => {
-                self.parent_written.push(version);
-                if self.parent_written.len() > PARENT_WRITES {
-                    self.parent_written.remove(0);
-                }
-            }
-            None => self.parent_written.clear(),
+    /// Remembers the resource version that an own write gave to the parent, unless the response contains changes that
+    /// others made just before and that the reconcile, which has seen `seen`, does not know.
+    fn wrote_parent(&mut self, seen: &DynamicObject, answer: &DynamicObject) {
+        if !is_same_but_for_own_writes(seen, answer) {
+            self.parent_written.clear();
+            return;
+        }
+        if seen.metadata.resource_version == answer.metadata.resource_version {
+            // The write changed nothing. Somebody else's write has this version.
+            return;
+        }
+        // The watch may repeat an earlier write after the response to a later one.
+        self.parent_written.extend(version(answer));
+        if self.parent_written.len() > PARENT_WRITES {
+            self.parent_written.remove(0);
         }
     }
 
@@ -430,7 +433,7 @@ impl Context {
 
     /// Stores the result of a write in the cache, and remembers its version to recognize the watch event for it.
     pub fn record_child(&self, parent: &NamespacedName, key: &ChildRef, object: DynamicObject) {
-        if let Some(version) = crate::object::version(&object) {
+        if let Some(version) = version(&object) {
             self.memory_of(parent, |memory| {
                 memory.written.insert(key.identity(), version);
             });
@@ -469,18 +472,14 @@ impl Context {
         }
     }
 
-    /// Stores the parent as the API server returned it, and remembers its version, to recognize the watch event for an
-    /// own write.
-    pub fn record_parent(&self, object: DynamicObject) -> Option<Arc<DynamicObject>> {
-        let name = NamespacedName::of(&object);
-        // The result may also contain changes that others made just before the write, which this reconcile has not seen.
-        // Then it is not recognized as an own write: storing it notifies the controller, which enqueues the parent.
-        let known = self.parent(&name);
-        let is_own = known.is_some_and(|known| is_same_but_for_own_writes(&known, &object));
-        self.memory_of(&name, |memory| {
-            memory.wrote_parent(crate::object::version(&object).filter(|_| is_own));
-        });
-        Some(self.parents.of(name.namespace.as_deref())?.record(object))
+    /// Stores the response to a write of the parent, and remembers its version to recognize the watch event for it.
+    /// `seen` is the parent as the reconcile knows it.
+    pub fn record_parent(&self, seen: &DynamicObject, answer: DynamicObject) -> Option<Arc<DynamicObject>> {
+        let name = NamespacedName::of(seen);
+        // The cache is not asked what was known: the watch may have delivered the result of the write already, with
+        // a change of others that the reconcile has not seen.
+        self.memory_of(&name, |memory| memory.wrote_parent(seen, &answer));
+        Some(self.parents.of(name.namespace.as_deref())?.record(answer))
     }
 
     /// Returns why the plugin cannot be shown this parent and its children: the error of the failing watch. Watches

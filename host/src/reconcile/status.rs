@@ -74,7 +74,7 @@ pub async fn write(context: &Context, parent: &DynamicObject, said: &Said<'_>) -
             context.memory_of(&name, |memory| {
                 memory.status_normalized = differs.then_some(after);
             });
-            context.record_parent(answer);
+            context.record_parent(parent, answer);
             Ok(true)
         }
         Err(error) if error.is_not_found() => {
