@@ -226,7 +226,7 @@ async fn the_configuration_says_what_is_logged() {
     std::fs::write(&config, format!("log: info,operator_host=debug\n{text}")).unwrap();
     host.until_log(&["configuration applied"]).await;
     puppet_works(&scenario, "loud").await;
-    host.until_log(&["pass done", "loud"]).await;
+    host.until_log(&["reconcile done", "loud"]).await;
     std::fs::write(&config, format!("log: loud=louder\n{text}")).unwrap();
     host.until_log(&[
         "configuration is refused",

@@ -88,7 +88,7 @@ async fn nothing_is_written_when_nothing_changed() {
         .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
         .await;
     // The resync runs ten times per second; each reconcile logs at debug level.
-    let passes = || host.log().matches("pass done").count();
+    let passes = || host.log().matches("reconcile done").count();
     let more_passes = async |more| {
         let seen = passes();
         let enough = async {

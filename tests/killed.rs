@@ -65,7 +65,7 @@ async fn a_second_start_writes_nothing_when_nothing_changed() {
     let host = scenario.start(&controllers);
     let log = host.log().len();
     let passes = |name: &str| {
-        let of_name = |line: &&str| line.contains("pass done") && line.contains(name);
+        let of_name = |line: &&str| line.contains("reconcile done") && line.contains(name);
         host.log()[log..].lines().filter(of_name).count()
     };
     // The first reconcile, and part of the resync.

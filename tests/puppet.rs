@@ -93,7 +93,7 @@ impl Host {
         let parent = format!("\"{parent}\"");
         let log = self.log();
         log.lines()
-            .filter(|line| line.contains("pass done") && line.contains(&parent))
+            .filter(|line| line.contains("reconcile done") && line.contains(&parent))
             .count()
     }
 

@@ -403,7 +403,7 @@ async fn writes_of_a_resync(scenario: &Scenario) -> u64 {
     let before = writes(scenario).await;
     let host = scenario.start(&controllers("5s"));
     let deadline = Instant::now() + Duration::from_secs(90);
-    while host.log().matches("pass done").count() < 3 * ECHOES {
+    while host.log().matches("reconcile done").count() < 3 * ECHOES {
         assert!(Instant::now() < deadline, "the resyncs never came");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

@@ -241,7 +241,8 @@ async fn work(context: Arc<Context>) {
             trigger = first,
             waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
         );
-        // A task of its own, so that a panic ends one pass and not the worker.
+        debug!(controller = context.config.name, %parent, reasons = ?triggers, "reconcile started");
+        // A task of its own, so that a panic ends one reconcile and not the worker.
         let pass = {
             let (context, parent) = (Arc::clone(&context), parent.clone());
             let trace = Arc::clone(&trace);
@@ -252,7 +253,7 @@ async fn work(context: Arc<Context>) {
         let next = match pass.await {
             Ok(next) => next,
             Err(panic) => {
-                error!(controller = context.config.name, %parent, %panic, "a pass panicked: this is a bug of the host");
+                error!(controller = context.config.name, %parent, %panic, "a reconcile panicked: this is a bug of the host");
                 observer.metrics.failed("panic");
                 trace.fail("panic", &panic.to_string(), "");
                 context.memory_of(&parent, |memory| {
@@ -272,7 +273,7 @@ async fn work(context: Arc<Context>) {
             Action::Backoff => Some(after_failures()),
             Action::BackoffAtLeast(least) => Some(after_failures().max(least)),
         };
-        debug!(controller = context.config.name, %parent, reasons = ?triggers, ?delay, "pass done");
+        debug!(controller = context.config.name, %parent, reasons = ?triggers, ?delay, "reconcile done");
         if let Some(delay) = delay {
             context.queue.enqueue_at(&parent, Instant::now() + delay);
         }
