@@ -24,6 +24,8 @@ const QUIET: Duration = Duration::from_millis(300);
 const LEASE: &str = "operator-host";
 /// How long a Deployment may be stuck before it is examined.
 const STUCK: Duration = Duration::from_secs(5);
+/// How much longer a round may last while Kubernetes' own controllers have not rolled out a Deployment.
+const ROLLOUTS: Duration = Duration::from_secs(180);
 /// How much more resident memory a host may use at the end of a round than at the end of its first one.
 const GROWTH: u64 = 64 << 20;
 
@@ -48,6 +50,18 @@ impl Fault {
     pub(crate) fn when(mut self, when: &str) -> Self {
         self.what = format!("{when}: {}", self.what);
         self
+    }
+
+    /// Adds lines with what else was found.
+    pub(crate) fn add(&mut self, lines: impl IntoIterator<Item = String>) {
+        for line in lines {
+            self.what = format!("{}\n    {line}", self.what);
+        }
+    }
+
+    /// Returns the name of the affected object.
+    pub(crate) fn object_name(&self) -> Option<String> {
+        self.object.as_ref().map(|object| object.name_any())
     }
 
     /// Returns the description without the object.
@@ -91,7 +105,8 @@ pub(crate) enum Want {
 }
 
 /// Waits until a namespace is in the expected state and the hosts stop writing. Returns how long that took, and the
-/// number of parents and children.
+/// number of parents and children. The limit is that of the hosts: the time in which Kubernetes' own controllers
+/// have not rolled out a Deployment does not count, up to a limit of its own.
 pub(crate) async fn until(
     client: &Client,
     namespace: &str,
@@ -100,10 +115,11 @@ pub(crate) async fn until(
     limit: Duration,
 ) -> Result<(Duration, Counts), Fault> {
     let start = Instant::now();
+    let mut rolled_out = start;
     loop {
         let looked = Instant::now();
         let seen = tokio::time::timeout(limit, look(client, namespace, want)).await;
-        let fault = match seen.unwrap_or_else(|_| Err(Fault::new("the API server does not answer"))) {
+        let mut fault = match seen.unwrap_or_else(|_| Err(Fault::new("the API server does not answer"))) {
             Ok(counts) => {
                 history.read()?;
                 let writes = history.writes().count();
@@ -119,11 +135,18 @@ pub(crate) async fn until(
             }
             Err(fault) => fault,
         };
-        if start.elapsed() > limit {
+        if rolled_out.elapsed() > limit {
             return Err(fault);
         }
         if start.elapsed() > STUCK {
-            rollouts::unstick(client, namespace).await;
+            let unfinished = rollouts::unstick(client, namespace).await;
+            if start.elapsed() > limit + ROLLOUTS {
+                fault.add(unfinished);
+                return Err(fault);
+            }
+            if !unfinished.is_empty() {
+                rolled_out = Instant::now();
+            }
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -256,7 +279,10 @@ pub(crate) async fn unseen_by_watches(client: &Client, namespace: &str) -> Resul
         let stored = versions(list(client, namespace, &resource).await?);
         let cached = versions(list_with(client, namespace, &resource, &cached).await?);
         if stored != cached {
-            unseen.push(format!("{}: stored {stored:?}, cached {cached:?}", resource.kind));
+            unseen.push(format!(
+                "the API server's watches have not seen all of {}: stored {stored:?}, cached {cached:?}",
+                resource.kind
+            ));
         }
     }
     Ok(unseen)

@@ -267,6 +267,19 @@ impl Fleet {
         all
     }
 
+    /// Returns the last lines of each host's log that contain `text`.
+    pub(crate) fn last_logged(&self, text: &str, lines: usize) -> Vec<String> {
+        let mut all = Vec::new();
+        for (name, log) in self.logs() {
+            let log = std::fs::read(log).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            let about: Vec<_> = log.lines().filter(|line| line.contains(text)).collect();
+            let last = &about[about.len().saturating_sub(lines)..];
+            all.extend(last.iter().map(|line| format!("host {name}: {line}")));
+        }
+        all
+    }
+
     /// Truncates the logs after a round without failures.
     pub(crate) fn clear_logs(&self) {
         for replica in &self.replicas {

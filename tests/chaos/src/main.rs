@@ -103,12 +103,12 @@ async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut report = Report::begin(seeds.len());
     let mut play = Play::new(args);
     for (number, seed) in seeds.into_iter().enumerate() {
-        let outcome = play.round(seed).await?;
-        report.add(number + 1, seed, &outcome);
+        let mut outcome = play.round(seed).await?;
         if !outcome.is_exact() {
-            play.keep_evidence(seed, &outcome).await;
+            play.keep_evidence(seed, &mut outcome).await;
             play.stage = None;
         }
+        report.add(number + 1, seed, &outcome);
     }
     Ok(report.end())
 }
@@ -176,8 +176,9 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Saves logs, audit log and configuration of a failed round, and reports the failure.
-    async fn keep_evidence(&self, seed: u64, outcome: &Outcome) {
+    /// Saves logs, audit log and configuration of a failed round, prints the failures, and adds to each what the
+    /// hosts last logged about its object, since the last lines are all that is left of a run elsewhere.
+    async fn keep_evidence(&self, seed: u64, outcome: &mut Outcome) {
         let Some((stage, _, _)) = &self.stage else { return };
         let folder = self.args.keep.join(seed.to_string());
         let mut kept = std::fs::create_dir_all(&folder);
@@ -200,13 +201,13 @@ impl<'a> Play<'a> {
         for fault in &outcome.faults {
             eprintln!("{fault}");
         }
-        match check::unseen_by_watches(&stage.client, &format!("round-{seed}")).await {
-            Ok(unseen) if unseen.is_empty() => {}
-            Ok(unseen) => eprintln!(
-                "the API server's watches have not seen all:\n{}",
-                unseen.join("\n")
-            ),
-            Err(fault) => eprintln!("{fault}"),
+        let unseen = check::unseen_by_watches(&stage.client, &format!("round-{seed}")).await;
+        let unseen = unseen.unwrap_or_else(|fault| vec![fault.what()]);
+        for fault in &mut outcome.faults {
+            let logged = fault
+                .object_name()
+                .map(|name| fleet.last_logged(&format!("round-{seed}/{name}"), 4));
+            fault.add(logged.into_iter().flatten().chain(unseen.iter().cloned()));
         }
         eprint!("{}", fleet.log_tails(30));
         match kept {
