@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use kube::core::DynamicObject;
 use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,6 +20,8 @@ use crate::echo::CONTROLLER;
 use crate::support::{Host, Scenario, cluster};
 
 const ECHO: &str = "my-operator.dev/v1/Echo";
+/// What is said about telemetry.
+const PAGE: &str = include_str!("../host/docs/telemetry.md");
 
 fn echo(name: &str, replicas: u32) -> String {
     format!(
@@ -141,6 +144,22 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
         [("Pod".into(), "e-pod-0".into()), ("Pod".into(), "e-pod-1".into())]
     );
 
+    for span in &spans {
+        for attribute in &span.attributes {
+            let listed = PAGE.contains(&format!("`{}`", attribute.key));
+            assert!(
+                listed,
+                "{} of {} is not in telemetry.md",
+                attribute.key, span.name
+            );
+        }
+        let kind = match &*span.name {
+            "reconcile" | "plugin" | "reload" => SpanKind::Internal,
+            _ => SpanKind::Client,
+        };
+        assert_eq!(span.kind(), kind, "{}", span.name);
+    }
+
     // Once for the desired state, and once for its result.
     let calls = children(&spans, &root, "plugin");
     assert_eq!(calls.len(), 2, "{calls:?}");
@@ -174,6 +193,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
     let line: Value = serde_json::from_str(&host.until_log(&[&trace, "created Pod"]).await).unwrap();
     assert_eq!(line["trace_id"], trace);
     assert_eq!(line["span_id"], hex(&root.span_id));
+    assert_eq!(line["span"]["parent"], format!("{name}/e"));
     let events = scenario
         .api("events.k8s.io/v1/Event")
         .list(&Default::default())

@@ -16,18 +16,20 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
-use opentelemetry_sdk::trace::SdkTracerProvider;
+use opentelemetry_sdk::trace::{Config, Sampler, SdkTracerProvider};
 use thiserror::Error;
 use tracing::{info, warn};
+use tracing_subscriber::Layer as _;
 
 use self::export::ExportError;
+use self::log::BoxedLayer;
 use self::losses::Losses;
 use self::outlet::{Reported, Spans};
-use self::settings::Signal;
+use self::settings::{Export, Signal};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::record::Recorder;
-use crate::trace::Tracer;
+use crate::trace::{self, Tracer};
 
 /// How long the last spans and metrics may take to reach the collector when the process ends.
 const FLUSH: Duration = Duration::from_secs(3);
@@ -75,10 +77,12 @@ pub struct Telemetry {
     meters: SdkMeterProvider,
     registry: prometheus::Registry,
     instruments: Instruments,
+    exports: Vec<(Signal, Export)>,
 }
 
 impl Telemetry {
-    /// As the process's environment says. Needs a tokio runtime around it; nothing is sent yet.
+    /// As the process's environment says. Needs a tokio runtime around it; nothing is sent yet. The log may start after
+    /// it: nothing is said yet either.
     ///
     /// # Errors
     /// When the environment names a collector that cannot be used, such as a certificate that is not there.
@@ -86,13 +90,17 @@ impl Telemetry {
         let variable = |name: &str| std::env::var(name).ok();
         let resource = resource();
         let losses = Arc::new(Losses::default());
+        let mut exports = Vec::new();
 
         let traces = match settings::read(Signal::Traces, variable) {
             None => None,
             Some(export) => {
                 let spans = Spans::start(&export, export::spans(&export)?, Arc::clone(&losses));
-                info!(endpoint = export.endpoint, protocol = ?export.protocol, "exporting traces");
-                let builder = SdkTracerProvider::builder().with_resource(resource.clone());
+                exports.push((Signal::Traces, export));
+                let builder = SdkTracerProvider::builder()
+                    .with_resource(resource.clone())
+                    // The sampler that the environment names is asked before a span is made.
+                    .with_sampler(Sampler::AlwaysOn);
                 Some(builder.with_span_processor(spans).build())
             }
         };
@@ -107,12 +115,15 @@ impl Telemetry {
             .with_reader(scrape);
         if let Some(export) = settings::read(Signal::Metrics, variable) {
             let exporter = Reported::new(&export, export::metrics(&export)?, Arc::clone(&losses));
-            info!(endpoint = export.endpoint, protocol = ?export.protocol, "exporting metrics");
             meters = meters.with_reader(PeriodicReader::builder(exporter).build());
+            exports.push((Signal::Metrics, export));
         }
         let meters = meters.build();
         let metrics = Arc::new(Metrics::new(&meters.meter("operator-host"), losses));
-        let tracer = traces.as_ref().map_or_else(Tracer::default, Tracer::new);
+        let tracer = match traces {
+            Some(_) => Tracer::new(Config::default().sampler),
+            None => Tracer::default(),
+        };
         let instruments = Instruments {
             metrics,
             tracer,
@@ -124,7 +135,21 @@ impl Telemetry {
             meters,
             registry,
             instruments,
+            exports,
         })
+    }
+
+    /// What makes spans of this host's go where the environment says.
+    #[must_use]
+    pub fn spans(&self) -> Option<BoxedLayer> {
+        self.traces.as_ref().map(|traces| trace::layer(traces).boxed())
+    }
+
+    /// Says what is exported, and to where.
+    pub fn say(&self) {
+        for (signal, export) in &self.exports {
+            info!(endpoint = export.endpoint, protocol = ?export.protocol, "exporting {}", signal.as_str());
+        }
     }
 
     /// What the rest of the program holds.

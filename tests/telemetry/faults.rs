@@ -22,6 +22,7 @@ async fn a_plugin_that_traps_leaves_its_backtrace_in_its_span() {
         ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
         ("OTEL_BSP_SCHEDULE_DELAY", "100"),
         ("OTEL_METRIC_EXPORT_INTERVAL", "200"),
+        ("OPERATOR_HOST_LOG", "off"),
     ];
     let _host = scenario.start_in(&scenario.config(&controller), &[], &environment);
     scenario.apply(&echo("e", 1)).await;
@@ -138,6 +139,8 @@ async fn only_the_passes_that_are_sampled_are_exported() {
     let host = exporting(&scenario, &collector.endpoint(), &sampler);
     scenario.apply(&echo("e", 1)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
+    let line = host.until_log(&["created Pod"]).await;
+    assert!(!line.contains("trace_id"), "{line}");
     // Metrics do not depend on it.
     collector
         .until_counted("operator.reconcile_count", &[], 1.0)

@@ -120,9 +120,15 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let memory = Memory::of_process(given);
     let fits = memory.check(&config);
     fits.map_err(|reason| Failure::Usage(anyhow::anyhow!("{}: {reason}", args.config.display())))?;
-    let level = log::start(&args.log, config.log.as_deref(), args.log_format)
-        .map_err(|error| Failure::Usage(error.into()))?;
     let telemetry = Telemetry::start().map_err(|error| Failure::Usage(error.into()))?;
+    let level = log::start(
+        &args.log,
+        config.log.as_deref(),
+        args.log_format,
+        telemetry.spans(),
+    )
+    .map_err(|error| Failure::Usage(error.into()))?;
+    telemetry.say();
     let mut instruments = telemetry.instruments();
     let keeper = match &args.record {
         Some(folder) => Some(Keeper::start(

@@ -7,13 +7,14 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use kube::core::DynamicObject;
 use serde_json::Value;
 use thiserror::Error;
-use tracing::debug;
+use tracing::field::Empty;
+use tracing::{debug, info_span};
 
 use super::client::{Deposed, Writer, chain, is_deposed};
 use super::discovery::ResolvedKind;
 use super::refusal::{asked_delay, is_field_conflict, is_missing_object, refusal};
 use crate::object::NamespacedName;
-use crate::trace::Span;
+use crate::trace;
 
 /// How long one request may take. The API server gives up by itself after a minute; a connection that is cut
 /// never answers.
@@ -380,15 +381,19 @@ impl<'a> ResourceClient<'a> {
         name: &NamespacedName,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
-        let span = Span::request(span_name(verb));
-        if span.is_recording() {
-            span.set("k8s.object.kind", self.resource.api.kind.clone());
-            span.set("k8s.object.api_version", self.resource.api.api_version.clone());
-            span.set("k8s.object.name", name.name.clone());
-            if let Some(namespace) = &name.namespace {
-                span.set("k8s.namespace.name", namespace.clone());
-            }
-        }
+        let span = trace::child(|| {
+            info_span!(
+                target: trace::TARGET,
+                "request",
+                otel.name = span_name(verb),
+                otel.kind = "client",
+                k8s.object.api_version = self.resource.api.api_version,
+                k8s.object.kind = self.resource.api.kind,
+                k8s.object.name = name.name,
+                k8s.namespace.name = name.namespace.as_deref(),
+                http.response.status_code = Empty,
+            )
+        });
         if let Some(pace) = self.writer.pace.as_ref().filter(|_| is_write(verb)) {
             let waited = pace.wait().await;
             if waited > SLOW {
@@ -401,7 +406,7 @@ impl<'a> ResourceClient<'a> {
         // Until another may begin, or as long as any request.
         let limit = self.writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT));
         let answer = match limit {
-            Some(limit) => span.around(tokio::time::timeout(limit, request)).await,
+            Some(limit) => trace::around(&span, tokio::time::timeout(limit, request)).await,
             None => Ok(Err(kube::Error::Service(Box::new(Deposed)))),
         };
         let mut retry_after = None;
@@ -436,9 +441,9 @@ impl<'a> ResourceClient<'a> {
             Fault::NamespaceGoing | Fault::Unreachable | Fault::Silent | Fault::Host | Fault::Deposed => None,
         };
         if let Some(code) = code {
-            span.set("http.response.status_code", i64::from(code));
+            span.record("http.response.status_code", i64::from(code));
         }
-        span.fail("api", &message, "");
+        trace::fail(&span, "api", &message, "");
         Err(ApiError {
             verb,
             kind: self.resource.api.kind.as_str().into(),

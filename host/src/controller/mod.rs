@@ -11,7 +11,8 @@ use kube::core::DynamicObject;
 use tokio::time::{Instant, interval, interval_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{Instrument, debug, error, info, info_span};
+use tracing::field::Empty;
+use tracing::{Instrument, Span, debug, error, info, info_span};
 
 use crate::cluster::cache::{Change, Reflector, WatchState};
 use crate::cluster::namespaces::News;
@@ -26,7 +27,7 @@ use crate::plugin::registry::Live;
 use crate::reconcile::context::{Context, KindReflectors};
 use crate::reconcile::observer::Observer;
 use crate::reconcile::{Action, reconcile};
-use crate::trace::Span;
+use crate::trace;
 use crate::work_queue::{ReconcileReason, Work, backoff};
 
 /// Runs one controller until it is told to stop, then waits for the passes under way. While another replica leads, it
@@ -233,7 +234,7 @@ async fn work(context: Arc<Context>) {
         let observer = &context.observer;
         let waited = since.elapsed();
         let started = Instant::now();
-        let trace = root_span(&context, &parent, &triggers, waited);
+        let root = root_span(&context, &parent, &triggers, waited);
         let span = info_span!(
             "reconcile",
             controller = context.config.name,
@@ -245,9 +246,10 @@ async fn work(context: Arc<Context>) {
         // A task of its own, so that a panic ends one reconcile and not the worker.
         let pass = {
             let (context, parent) = (Arc::clone(&context), parent.clone());
-            let trace = Arc::clone(&trace);
+            let root = root.clone();
             tokio::spawn(
-                async move { trace.around(reconcile(&context, &parent, &trace)).await }.instrument(span),
+                async move { trace::around(&root, reconcile(&context, &parent, &root)).await }
+                    .instrument(span),
             )
         };
         let next = match pass.await {
@@ -255,7 +257,7 @@ async fn work(context: Arc<Context>) {
             Err(panic) => {
                 error!(controller = context.config.name, %parent, %panic, "a reconcile panicked: this is a bug of the host");
                 observer.metrics.failed("panic");
-                trace.fail("panic", &panic.to_string(), "");
+                trace::fail(&root, "panic", &panic.to_string(), "");
                 context.memory_of(&parent, |memory| {
                     memory.failures = memory.failures.saturating_add(1);
                 });
@@ -285,12 +287,7 @@ async fn work(context: Arc<Context>) {
 
 /// The root of the trace of one pass. It links to the reload that caused it, to the pass that asked for this one,
 /// or to the one whose writes this one comes back to.
-fn root_span(
-    context: &Context,
-    parent: &NamespacedName,
-    triggers: &[ReconcileReason],
-    waited: Duration,
-) -> Arc<Span> {
+fn root_span(context: &Context, parent: &NamespacedName, triggers: &[ReconcileReason], waited: Duration) -> Span {
     let tracer = &context.observer.tracer;
     let reload = triggers
         .contains(&ReconcileReason::Reload)
@@ -299,30 +296,29 @@ fn root_span(
         .iter()
         .any(|trigger| matches!(trigger, ReconcileReason::Timer | ReconcileReason::Child { .. }));
     let cause = follows.then(|| context.memory_of(parent, |memory| memory.last_span.clone()));
-    let span = tracer.root("reconcile", reload.flatten().or(cause.flatten()));
-    if span.is_recording() {
-        span.set("operator.controller", context.config.name.clone());
-        span.set(
-            "operator.trigger",
-            triggers.first().map_or("none", ReconcileReason::as_str),
-        );
-        span.set(
-            "operator.triggers",
-            i64::try_from(triggers.len()).unwrap_or(i64::MAX),
-        );
-        span.set("operator.queue_ms", waited.as_secs_f64() * 1e3);
-        span.set(
-            "k8s.object.api_version",
-            context.config.parent.api_version.clone(),
-        );
-        span.set("k8s.object.kind", context.config.parent.kind.clone());
-        span.set("k8s.object.name", parent.name.clone());
-        if let Some(namespace) = &parent.namespace {
-            span.set("k8s.namespace.name", namespace.clone());
-        }
-        context.memory_of(parent, |memory| memory.last_span = span.context());
+    let cause = reload.flatten().or(cause.flatten());
+    let config = &context.config;
+    let span = tracer.root(cause, || {
+        info_span!(
+            target: trace::TARGET,
+            parent: None,
+            "reconcile",
+            operator.controller = config.name,
+            operator.trigger = triggers.first().map_or("none", ReconcileReason::as_str),
+            operator.triggers = i64::try_from(triggers.len()).unwrap_or(i64::MAX),
+            operator.queue_ms = waited.as_secs_f64() * 1e3,
+            k8s.object.api_version = config.parent.api_version,
+            k8s.object.kind = config.parent.kind,
+            k8s.object.name = parent.name,
+            k8s.namespace.name = parent.namespace.as_deref(),
+            k8s.object.uid = Empty,
+            k8s.object.generation = Empty,
+        )
+    });
+    if let Some(identity) = trace::identity(&span) {
+        context.memory_of(parent, |memory| memory.last_span = Some(identity));
     }
-    Arc::new(span)
+    span
 }
 
 /// Turns changes in the cluster into marks in the queue.

@@ -8,10 +8,11 @@ use super::clock::now;
 use super::context::Context;
 use super::error::ReconcileError;
 use super::evaluate::{Question, Subject, evaluate};
+use super::observer::span_of_call;
 use crate::object::NamespacedName;
 use crate::plugin::contract::{Need, Request, Response};
 use crate::plugin::{Plugin, Share};
-use crate::trace::Span;
+use crate::trace;
 
 /// Asks as a pass does. The share is what the answer takes of the memory of all calls, to be kept as long as the answer.
 pub(super) async fn ask<T: Question>(
@@ -56,12 +57,12 @@ async fn question<T: Question>(
         namespace_terminating: context.is_namespace_going(parent),
     };
     let call = |mut request: Request| async move {
-        let span = Span::child("plugin");
-        request.traceparent = span.traceparent();
+        let span = span_of_call(plugin, T::EXPORT.as_str());
+        request.traceparent = trace::traceparent(&span);
         let call = T::ask(plugin, &request);
         let (outcome, share) = context
             .observer
-            .call(plugin, T::EXPORT.as_str(), &span, call, T::children)
+            .call(T::EXPORT.as_str(), &span, call, T::children)
             .await;
         context.observer.record(plugin, T::EXPORT, request, &outcome);
         (outcome, share)

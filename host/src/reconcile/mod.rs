@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use tracing::{debug, warn};
+use tracing::{Span, debug, record_all, warn};
 
 pub use self::action::Action;
 use self::action::after;
@@ -29,7 +29,7 @@ use crate::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_
 use crate::plugin::Plugin;
 use crate::plugin::contract::{CleanupResponse, Kind, Response};
 use crate::plugin::registry::Live;
-use crate::trace::Span;
+use crate::trace;
 
 pub mod blocking_parents;
 pub mod context;
@@ -68,8 +68,8 @@ mod admit;
 const MAX_EVENTS: usize = 32;
 /// Reconciles one parent. Never fails: what goes wrong ends in the parent's conditions, an Event and the log.
 ///
-/// `trace` is the span around the pass.
-pub async fn reconcile(context: &Context, name: &NamespacedName, trace: &Span) -> Action {
+/// `span` is the one around the pass.
+pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) -> Action {
     let Some(parent) = context.parent(name) else {
         return without_parent(context, name).await;
     };
@@ -78,13 +78,11 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, trace: &Span) -
         Ok(None) => return Action::OnChange,
         Err((parent, error)) => return fail(context, &parent, &error.into()).await,
     };
-    if trace.is_recording() {
-        trace.set("k8s.object.uid", parent.metadata.uid.clone().unwrap_or_default());
-        trace.set(
-            "k8s.object.generation",
-            parent.metadata.generation.unwrap_or_default(),
-        );
-    }
+    record_all!(
+        span,
+        k8s.object.uid = parent.metadata.uid.as_deref().unwrap_or_default(),
+        k8s.object.generation = parent.metadata.generation.unwrap_or_default(),
+    );
     if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
         return finish(context, &parent, None, Verdict::Paused, Action::OnChange).await;
     }
@@ -117,8 +115,8 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, trace: &Span) -
         Err(error) => {
             let class = error.class();
             context.observer.metrics.failed(class);
-            if trace.is_recording() {
-                trace.fail(class, &error.to_string(), "");
+            if !span.is_disabled() {
+                trace::fail(span, class, &error.to_string(), "");
             }
             fail(context, &parent, &error).await
         }

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tracing::field::Empty;
+use tracing::{Span, info_span, record_all};
+
 use crate::config::ControllerConfig;
 use crate::health::{Health, Pulse, Readiness};
 use crate::metrics::ControllerMetrics;
@@ -10,7 +13,7 @@ use crate::plugin::contract::{Export, Request};
 use crate::plugin::{Call, CallError, Plugin, Share};
 use crate::record::{Answer, Recorder};
 use crate::telemetry::Instruments;
-use crate::trace::{Span, Tracer};
+use crate::trace::{self, Tracer};
 
 /// How long the loop that turns time and reloads into work may be silent. It wakes up by itself.
 const MARKING: Duration = Duration::from_secs(60);
@@ -60,7 +63,6 @@ impl Observer {
     /// response asks for. The share is to be kept as long as the response.
     pub async fn call<T>(
         &self,
-        plugin: &Plugin,
         export: &'static str,
         span: &Span,
         call: impl Future<Output = Call<T>>,
@@ -71,35 +73,31 @@ impl Observer {
             outcome,
             stats,
             share,
-        } = span.around(call).await;
+        } = trace::around(span, call).await;
         let class = outcome
             .as_ref()
             .map_or_else(|error| error.class().as_str(), |_| "ok");
         self.metrics.called(export, class, start.elapsed(), &stats);
-        if span.is_recording() {
-            let description = plugin.description();
-            span.set("plugin.name", description.name.clone());
-            span.set("plugin.version", description.version.clone());
-            span.set("plugin.digest", plugin.digest().to_string());
-            span.set("plugin.export", export);
-            span.set("plugin.outcome", class);
-            span.set("plugin.request.size", count(stats.request_bytes));
-            span.set("plugin.response.size", count(stats.response_bytes));
-            span.set("plugin.memory.peak", count(stats.peak_memory));
-            span.set("plugin.waited_ms", stats.waited.as_secs_f64() * 1e3);
-            span.set("plugin.guest_time_ms", stats.guest_time.as_secs_f64() * 1e3);
-            span.set("plugin.log_lines.written", i64::from(stats.log_lines));
-            span.set("plugin.log_lines.dropped", i64::from(stats.log_lines_dropped));
-            match &outcome {
-                Ok(response) => span.set("plugin.children", count(children(response))),
-                Err(error) => {
-                    let backtrace = match error {
-                        CallError::Trap { backtrace, .. } => backtrace,
-                        _ => "",
-                    };
-                    span.fail(class, &error.to_string(), backtrace);
-                }
-            }
+        record_all!(
+            span,
+            plugin.outcome = class,
+            plugin.request.size = count(stats.request_bytes),
+            plugin.response.size = count(stats.response_bytes),
+            plugin.memory.peak = count(stats.peak_memory),
+            plugin.waited_ms = stats.waited.as_secs_f64() * 1e3,
+            plugin.guest_time_ms = stats.guest_time.as_secs_f64() * 1e3,
+            plugin.children = outcome.as_ref().ok().map(|response| count(children(response))),
+            plugin.log_lines.written = i64::from(stats.log_lines),
+            plugin.log_lines.dropped = i64::from(stats.log_lines_dropped),
+        );
+        if let Err(error) = &outcome
+            && !span.is_disabled()
+        {
+            let backtrace = match error {
+                CallError::Trap { backtrace, .. } => backtrace,
+                _ => "",
+            };
+            trace::fail(span, class, &error.to_string(), backtrace);
         }
         (outcome, share)
     }
@@ -121,6 +119,31 @@ impl Observer {
     pub fn started(&self) {
         self.health.set(&self.name, Readiness::Ready);
     }
+}
+
+/// The span of one plugin call, which [`Observer::call`] fills in.
+#[must_use]
+pub fn span_of_call(plugin: &Plugin, export: &'static str) -> Span {
+    trace::child(|| {
+        let description = plugin.description();
+        info_span!(
+            target: trace::TARGET,
+            "plugin",
+            plugin.name = description.name,
+            plugin.version = description.version,
+            plugin.digest = %plugin.digest(),
+            plugin.export = export,
+            plugin.outcome = Empty,
+            plugin.request.size = Empty,
+            plugin.response.size = Empty,
+            plugin.memory.peak = Empty,
+            plugin.waited_ms = Empty,
+            plugin.guest_time_ms = Empty,
+            plugin.children = Empty,
+            plugin.log_lines.written = Empty,
+            plugin.log_lines.dropped = Empty,
+        )
+    })
 }
 
 fn count(number: usize) -> i64 {

@@ -13,13 +13,16 @@ use tracing::{Event, Subscriber, info, warn};
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::fmt::format::{Format, Full, Json, JsonFields, Writer, debug_fn};
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::trace;
+
+/// A part of the process's one subscriber to `tracing`.
+pub type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -54,7 +57,8 @@ const DEBUG: &str = "operator_host=debug,plugin=debug";
 /// # Errors
 /// When the text says neither.
 pub fn filter(filter: &str) -> Result<EnvFilter, ParseError> {
-    EnvFilter::try_new(format!("{QUIET},{filter}"))
+    // The spans of traces are not for the log: they would only be formatted in vain.
+    EnvFilter::try_new(format!("{QUIET},{}=off,{filter}", trace::TARGET))
 }
 
 /// What is logged now, and how to change it.
@@ -129,11 +133,17 @@ impl State {
 }
 
 /// Starts the log, and listens to SIGUSR1, which turns debug lines on, and off again. `format` is by default for
-/// people on a terminal and JSON elsewhere. What the configuration says takes the place of what is `given`.
+/// people on a terminal and JSON elsewhere. What the configuration says takes the place of what is `given`. Beside the
+/// log, `spans` gets what it wants, whatever the log's level.
 ///
 /// # Errors
 /// When the filter is not one.
-pub fn start(given: &str, configured: Option<&str>, format: Option<LogFormat>) -> Result<Level, LogError> {
+pub fn start(
+    given: &str,
+    configured: Option<&str>,
+    format: Option<LogFormat>,
+    spans: Option<BoxedLayer>,
+) -> Result<Level, LogError> {
     let wanted = configured.unwrap_or(given);
     filter(given)?;
     let terminal = std::io::stderr().is_terminal();
@@ -143,30 +153,10 @@ pub fn start(given: &str, configured: Option<&str>, format: Option<LogFormat>) -
         LogFormat::Json
     });
     let (level, handle) = reload::Layer::new(filter(wanted)?);
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
-        LogFormat::Human => {
-            let ansi = terminal && std::env::var_os("NO_COLOR").is_none();
-            let lines = Traced::Human(Format::default().with_ansi(ansi));
-            Box::new(
-                layer
-                    .with_ansi(ansi)
-                    .fmt_fields(debug_fn(field).delimited(" "))
-                    .event_format(lines)
-                    .with_filter(level),
-            )
-        }
-        LogFormat::Json => {
-            let lines = Traced::Json(Format::default().json().flatten_event(true).with_span_list(false));
-            Box::new(
-                layer
-                    .fmt_fields(JsonFields::new())
-                    .event_format(lines)
-                    .with_filter(level),
-            )
-        }
-    };
-    tracing_subscriber::registry().with(lines).init();
+    let colours = terminal && std::env::var_os("NO_COLOR").is_none();
+    let mut layers = vec![lines(format, colours, level, std::io::stderr)];
+    layers.extend(spans);
+    tracing_subscriber::registry().with(layers).init();
 
     let level = Level(Arc::new(Mutex::new(State {
         handle,
@@ -182,6 +172,33 @@ pub fn start(given: &str, configured: Option<&str>, format: Option<LogFormat>) -
         }
     });
     Ok(level)
+}
+
+/// The layer that writes what this level lets through.
+fn lines<W>(format: LogFormat, colours: bool, level: reload::Layer<EnvFilter, Registry>, out: W) -> BoxedLayer
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let layer = tracing_subscriber::fmt::layer().with_writer(out);
+    match format {
+        LogFormat::Human => {
+            let lines = Traced::Human(Format::default().with_ansi(colours));
+            layer
+                .with_ansi(colours)
+                .fmt_fields(debug_fn(field).delimited(" "))
+                .event_format(lines)
+                .with_filter(level)
+                .boxed()
+        }
+        LogFormat::Json => {
+            let lines = Traced::Json(Format::default().json().flatten_event(true).with_span_list(false));
+            layer
+                .fmt_fields(JsonFields::new())
+                .event_format(lines)
+                .with_filter(level)
+                .boxed()
+        }
+    }
 }
 
 /// One field of a line for people. What it says may be a plugin's or anybody's who names an object: it stays on its line,
@@ -263,39 +280,91 @@ impl Traced {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+    use tracing::{Instrument, Span, info_span};
 
-    /// The lines that are written within.
-    fn lines(write: impl FnOnce()) -> String {
-        #[derive(Clone, Default)]
-        struct Sink(Arc<Mutex<Vec<u8>>>);
-        impl std::io::Write for Sink {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                self.0.lock().unwrap().extend(bytes);
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
+    use super::*;
+    use crate::trace::{Tracer, around, identity, layer};
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl Sink {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
         }
+    }
+
+    impl std::io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Sink {
+        type Writer = Self;
+
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    /// The log at this level, with spans beside it: what is written within a pass, and the pass's span.
+    async fn pass(level: &str) -> (String, Span) {
         let sink = Sink::default();
-        let into = sink.clone();
-        let layer = tracing_subscriber::fmt::layer()
-            .with_writer(move || into.clone())
-            .with_ansi(false)
-            .fmt_fields(debug_fn(field).delimited(" "))
-            .event_format(Traced::Human(Format::default().with_ansi(false)));
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), write);
-        let bytes = sink.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap()
+        let (level, _handle) = reload::Layer::new(filter(level).unwrap());
+        let provider = SdkTracerProvider::builder().build();
+        let layers = vec![
+            lines(LogFormat::Json, false, level, sink.clone()),
+            layer(&provider).boxed(),
+        ];
+        let _log = tracing_subscriber::registry().with(layers).set_default();
+        let tracer = Tracer::new(Box::new(Sampler::AlwaysOn));
+        let root = tracer.root(None, || info_span!(target: trace::TARGET, parent: None, "traced"));
+        let work = async {
+            let call = trace::child(|| info_span!(target: trace::TARGET, "call"));
+            around(&call, async { info!("within") }).await;
+        };
+        around(&root, work)
+            .instrument(info_span!("reconcile", parent = "ns/one"))
+            .await;
+        (sink.text(), root)
+    }
+
+    #[tokio::test]
+    async fn a_line_names_the_parent_and_the_trace() {
+        for level in ["info", "trace", "operator_host=debug,info"] {
+            let (log, root) = pass(level).await;
+            let line: serde_json::Value = serde_json::from_str(&log).unwrap();
+            assert_eq!(line["span"]["parent"], "ns/one", "{level}");
+            let trace = identity(&root).unwrap().trace_id().to_string();
+            assert_eq!(line["trace_id"], trace, "{level}");
+        }
+    }
+
+    #[tokio::test]
+    async fn spans_are_made_whatever_the_level_of_the_log() {
+        for level in ["off", "error", "operator_host=off"] {
+            let (log, root) = pass(level).await;
+            assert_eq!(log, "", "{level}");
+            assert!(identity(&root).is_some(), "{level}");
+        }
     }
 
     #[test]
     fn nothing_that_is_logged_can_look_like_another_line_or_move_the_cursor() {
         let forged = "all is well\r2026-01-01T00:00:00Z  INFO forged\n\x1b[2K\u{9b}1A\u{202e}\tend";
-        let log = lines(|| {
+        let sink = Sink::default();
+        let (level, _handle) = reload::Layer::new(filter("info").unwrap());
+        let layer = lines(LogFormat::Human, false, level, sink.clone());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             info!(controller = "echo", shown = %forged, quoted = forged, "{forged}");
         });
+        let log = sink.text();
         assert_eq!(log.lines().count(), 1, "{log:?}");
         assert!(
             !log.trim_end()

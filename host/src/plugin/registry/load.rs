@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 use thiserror::Error;
+use tracing::field::Empty;
+use tracing::{info_span, record_all};
 
 use super::held::Waiting;
 use super::{Candidate, Expected, Slot};
@@ -10,6 +12,7 @@ use crate::plugin::report::KeptVersion;
 use crate::plugin::trust::{Signed, Untrusted};
 use crate::plugin::versions::Kept;
 use crate::plugin::{Digest, LoadError, Plugin};
+use crate::trace;
 
 /// Why a candidate does not become live.
 #[derive(Debug, Error)]
@@ -39,14 +42,26 @@ impl Slot {
             return is_as_signed(waiting.plugin.clone(), signed.as_ref());
         }
         self.forget_waiting();
-        let span = self.tracer.root("reload", None);
-        span.set("operator.controller", self.expected.controller.clone());
-        span.set("plugin.digest", candidate.digest.to_string());
-        let loaded = span.around(self.load(candidate.bytes.clone())).await;
+        let span = self.tracer.root(None, || {
+            info_span!(
+                target: trace::TARGET,
+                parent: None,
+                "reload",
+                operator.controller = self.expected.controller,
+                plugin.digest = %candidate.digest,
+                plugin.name = Empty,
+                plugin.version = Empty,
+            )
+        });
+        let loaded = trace::around(&span, self.load(candidate.bytes.clone())).await;
         match loaded.and_then(|plugin| is_as_signed(plugin, signed.as_ref())) {
             Ok(plugin) => {
-                span.set("plugin.name", plugin.description().name.clone());
-                span.set("plugin.version", plugin.description().version.clone());
+                let description = plugin.description();
+                record_all!(
+                    span,
+                    plugin.name = description.name,
+                    plugin.version = description.version
+                );
                 self.tracer.reloaded(&self.expected.controller, &span);
                 *self.waiting() = Some(Waiting {
                     plugin: plugin.clone(),
@@ -56,7 +71,7 @@ impl Slot {
                 Ok(plugin)
             }
             Err(refused) => {
-                span.fail("refused", &refused.to_string(), "");
+                trace::fail(&span, "refused", &refused.to_string(), "");
                 Err(refused)
             }
         }
