@@ -287,7 +287,12 @@ async fn work(context: Arc<Context>) {
 
 /// The root of the trace of one pass. It links to the reload that caused it, to the pass that asked for this one,
 /// or to the one whose writes this one comes back to.
-fn root_span(context: &Context, parent: &NamespacedName, triggers: &[ReconcileReason], waited: Duration) -> Span {
+fn root_span(
+    context: &Context,
+    parent: &NamespacedName,
+    triggers: &[ReconcileReason],
+    waited: Duration,
+) -> Span {
     let tracer = &context.observer.tracer;
     let reload = triggers
         .contains(&ReconcileReason::Reload)
