@@ -1,4 +1,5 @@
-//! The few requests that a pass makes, each bounded in time, each error saying which object and why.
+//! Sends the requests of a reconcile to the API server. Each has a timeout, and each error names the object and the
+//! reason.
 
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use super::refusal::{asked_delay, is_field_conflict, is_missing_object, refusal}
 use crate::object::NamespacedName;
 use crate::trace;
 
-/// How long one request may take. The API server gives up by itself after a minute; a connection that is cut
-/// never answers.
+/// The timeout of one request. The API server itself gives up after a minute, but a broken connection never returns a
+/// response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// A wait for the controller's own pace that somebody who looks for the reason of a delay should hear of.
+/// Waits for the controller's own rate limit that take longer are logged, since they explain a delay.
 const SLOW: Duration = Duration::from_millis(100);
 
 /// A request that failed.
@@ -30,34 +31,34 @@ pub struct ApiError {
     pub verb: &'static str,
     /// The kind of the object.
     pub kind: Box<str>,
-    /// Its name.
+    /// The name of the object.
     pub name: NamespacedName,
-    /// Who failed, and how.
+    /// The part that failed.
     pub fault: Fault,
-    /// What the API server said, with the fields at fault, and what to do about it.
+    /// The API server's message, with the rejected fields and advice on what to do.
     pub message: Box<str>,
-    /// How long the API server wants to be left alone.
+    /// The delay before the next request that the API server asks for.
     pub retry_after: Option<Duration>,
 }
 
-/// Who failed, and how.
+/// The part that failed: the API server, the connection to it, or the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The API server answered with this HTTP status.
+    /// The API server responded with this HTTP status.
     Refused(u16),
     /// The object does not exist.
     Missing,
-    /// The API server does not serve the kind, or not yet.
+    /// The API server does not serve the kind, or does not serve it yet.
     NotServed,
     /// The object's namespace is being deleted, so nothing can be created in it.
     NamespaceGoing,
-    /// The request did not come through to it; the client has said so in the log.
+    /// The request did not reach the API server. The client has logged the failure.
     Unreachable,
-    /// It did not answer in time.
+    /// The API server did not respond in time.
     Silent,
-    /// The host itself, before it asked.
+    /// The host failed before it sent the request.
     Host,
-    /// The host did not send it, since it leads no more.
+    /// The host did not send the request because it no longer leads.
     Deposed,
 }
 
@@ -68,7 +69,7 @@ impl ApiError {
         self.fault == Fault::Missing
     }
 
-    /// The API server is there and has no time, or its store is away.
+    /// Reports whether the API server is overloaded or unreachable, or its storage is unavailable.
     #[must_use]
     pub fn is_overload(&self) -> bool {
         match self.fault {
@@ -83,19 +84,20 @@ impl ApiError {
         }
     }
 
-    /// The API server is at fault, not the object: it may well be over soon.
+    /// Reports whether the error is transient: the API server failed, not the object.
     ///
-    /// A webhook that is away is answered with an internal error, and is somebody's to mend.
+    /// The API server responds with an internal error when a webhook is unavailable. That error is not transient: a
+    /// person must repair the webhook.
     #[must_use]
     pub fn is_weather(&self) -> bool {
         let server = matches!(self.fault, Fault::Refused(500..=599)) && !self.message.contains("webhook");
-        // An API server that has just started serves its own kinds before those of definitions.
+        // After a start, an API server serves its built-in kinds before those of CustomResourceDefinitions.
         self.is_overload() || self.fault == Fault::NotServed || (server && !self.is_invalid())
     }
 
-    /// What was sent breaks the kind's schema, whichever client sends it.
+    /// Reports whether the request violates the kind's schema, independent of the client.
     ///
-    /// Server-side apply of a value of the wrong type is answered with an internal error by older API servers.
+    /// Older API servers respond with an internal error to a server-side apply of a value of the wrong type.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         match self.fault {
@@ -105,13 +107,13 @@ impl ApiError {
         }
     }
 
-    /// Nothing can be made in the object's namespace any more: it is being deleted, and its objects with it.
+    /// Reports whether the object's namespace is being deleted, so that nothing can be created in it.
     #[must_use]
     pub fn is_namespace_going(&self) -> bool {
         self.fault == Fault::NamespaceGoing
     }
 
-    /// Of an object that is not even asked for, since its namespace is known to be going.
+    /// Returns the error for an object that the host does not try to create because its namespace is being deleted.
     #[must_use]
     pub(crate) fn namespace_going(kind: &str, name: &NamespacedName) -> Self {
         Self {
@@ -128,15 +130,15 @@ impl ApiError {
         }
     }
 
-    /// Somebody else was faster, or has fields that are not taken from them.
+    /// Reports whether another client changed the object first, or owns fields that the host does not take over.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         self.fault == Fault::Refused(409)
     }
 
-    /// What was written about is not there any more, or not so: another pass knows what to do with what is.
+    /// Reports whether the object was deleted or changed before the write. The next reconcile handles its new state.
     ///
-    /// API servers of before 1.24 answer that a UID cannot be changed, where later ones say that there is a conflict.
+    /// API servers before 1.24 respond that a UID cannot be changed; later ones report a conflict.
     #[must_use]
     pub fn is_lost_race(&self) -> bool {
         match self.fault {
@@ -147,23 +149,24 @@ impl ApiError {
     }
 }
 
-/// The API of one resource, in the namespace of one object.
+/// Sends requests for the objects of one resource.
 pub struct ResourceClient<'a> {
     writer: &'a Writer,
     resource: &'a ResolvedKind,
 }
 
 impl<'a> ResourceClient<'a> {
-    /// Sends nothing.
+    /// Creates a client for one resource. Sends no request.
     #[must_use]
     pub const fn new(writer: &'a Writer, resource: &'a ResolvedKind) -> Self {
         Self { writer, resource }
     }
 
-    /// Server-side apply. `force` takes fields over from other managers; without it such a field is a conflict.
+    /// Writes an object with server-side apply. `force` takes over fields of other managers; without it, such a field
+    /// is a conflict.
     ///
     /// # Errors
-    /// What the API server refuses, or no answer in time.
+    /// When the API server refuses the request or does not respond in time.
     pub async fn apply(
         &self,
         name: &NamespacedName,
@@ -174,7 +177,7 @@ impl<'a> ResourceClient<'a> {
         self.apply_with(name, body, manager, force, false).await
     }
 
-    /// What [`ResourceClient::apply`] would give, without doing it.
+    /// Returns the result that [`ResourceClient::apply`] would have, with a server-side dry run.
     ///
     /// # Errors
     /// As [`ResourceClient::apply`].
@@ -207,7 +210,7 @@ impl<'a> ResourceClient<'a> {
             .await
     }
 
-    /// One object, as the API server has it now; `None` when there is none.
+    /// Returns one object in its current state; `None` when it does not exist.
     ///
     /// # Errors
     /// As [`ResourceClient::apply`].
@@ -219,9 +222,11 @@ impl<'a> ResourceClient<'a> {
         }
     }
 
-    /// One object, as the API server has it now, whatever its caches and ours say; `None` when there is none.
+    /// Returns one object in its current state, bypassing the caches of the API server and of the host; `None` when it
+    /// does not exist.
     ///
-    /// A list of one: who watches a kind has the right to list it, and needs none to get.
+    /// Sends a list request for this one name: the host may list every kind that it watches, but may lack the
+    /// permission to get.
     ///
     /// # Errors
     /// As [`ResourceClient::apply`].
@@ -231,7 +236,8 @@ impl<'a> ResourceClient<'a> {
         Ok(list.items.into_iter().next().map(|object| self.typed(object)))
     }
 
-    /// All objects in the namespace of `place`, or all there are when it names none, that a label selector picks.
+    /// Returns the objects that match a label selector: those in the namespace of `place`, or those in the whole
+    /// cluster when `place` has no namespace.
     ///
     /// # Errors
     /// As [`ResourceClient::apply`].
@@ -248,7 +254,7 @@ impl<'a> ResourceClient<'a> {
         Ok(list.items.into_iter().map(|object| self.typed(object)).collect())
     }
 
-    /// The items of a list do not say what they are.
+    /// Adds the type to an object: the items of a list do not contain it.
     fn typed(&self, mut object: DynamicObject) -> DynamicObject {
         object.types.get_or_insert_with(|| kube::core::TypeMeta {
             api_version: self.resource.api.api_version.clone(),
@@ -257,7 +263,7 @@ impl<'a> ResourceClient<'a> {
         object
     }
 
-    /// Server-side apply of the status subresource.
+    /// Writes the status subresource with server-side apply.
     ///
     /// # Errors
     /// As [`ResourceClient::apply`].
@@ -281,7 +287,8 @@ impl<'a> ResourceClient<'a> {
         .await
     }
 
-    /// JSON merge patch. With `metadata.resourceVersion` in the body it is refused when the object has changed.
+    /// Changes an object with a JSON merge patch. With `metadata.resourceVersion` in the body, the API server refuses
+    /// the patch when the object has changed.
     ///
     /// # Errors
     /// As [`ResourceClient::apply`].
@@ -300,10 +307,10 @@ impl<'a> ResourceClient<'a> {
             .await
     }
 
-    /// Creates an object that must not exist.
+    /// Creates an object.
     ///
     /// # Errors
-    /// As [`ResourceClient::apply`]; a conflict when it exists.
+    /// As [`ResourceClient::apply`]; a conflict when the object exists.
     pub async fn create(
         &self,
         name: &NamespacedName,
@@ -318,12 +325,13 @@ impl<'a> ResourceClient<'a> {
         self.bounded("create", name, api.create(&params, &body)).await
     }
 
-    /// Deletes this very object, not another one of its name, and only at this version when one is given; what it owns
-    /// is deleted in the background.
-    /// The object when it waits for its grace period or finalizers, `None` when it is gone.
+    /// Deletes the object with this UID, and only at this resource version when one is given. Its dependents are
+    /// deleted in the background.
+    ///
+    /// Returns the object while it waits for its grace period or finalizers, `None` once it is deleted.
     ///
     /// # Errors
-    /// As [`ResourceClient::apply`]; that it is gone already is no error.
+    /// As [`ResourceClient::apply`]. An object that does not exist is no error.
     pub async fn delete(
         &self,
         name: &NamespacedName,
@@ -358,7 +366,8 @@ impl<'a> ResourceClient<'a> {
         }
     }
 
-    /// An apply that would create an object and may not is refused without a word about what is missing.
+    /// Adds the missing permission to the message of a refused apply. The API server does not name it when the apply
+    /// would have created the object.
     fn complete(&self, status: &mut kube::core::Status) {
         if status.code == 403 && status.message.trim_end().ends_with("is forbidden:") {
             let api = &self.resource.api;
@@ -399,11 +408,11 @@ impl<'a> ResourceClient<'a> {
             if waited > SLOW {
                 debug!(
                     ?waited,
-                    "this controller writes as much as its `writes` in the configuration allow"
+                    "delayed a write: the controller has reached its limit `writes` in the configuration"
                 );
             }
         }
-        // Until another may begin, or as long as any request.
+        // Ends before another replica may lead, and after the timeout of a request at the latest.
         let limit = self.writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT));
         let answer = match limit {
             Some(limit) => trace::around(&span, tokio::time::timeout(limit, request)).await,
@@ -468,7 +477,7 @@ const fn is_write(verb: &'static str) -> bool {
     !matches!(verb.as_bytes(), b"get" | b"list")
 }
 
-/// One word for the span of a request.
+/// Returns the name of a request's span, in one word.
 const fn span_name(verb: &'static str) -> &'static str {
     match verb.as_bytes() {
         b"apply the status of" => "status",
