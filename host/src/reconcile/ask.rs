@@ -1,4 +1,4 @@
-//! One question to the plugin, with all that it needs to answer: an evaluation on the caches, with spans and records.
+//! Asks the plugin once: evaluates it on the caches, traces and records its calls.
 
 use std::sync::Arc;
 
@@ -14,7 +14,9 @@ use crate::plugin::contract::{Need, Request, Response};
 use crate::plugin::{Plugin, Share};
 use crate::trace;
 
-/// Asks as a pass does. The share is what the answer takes of the memory of all calls, to be kept as long as the answer.
+/// Asks the plugin within a reconcile, and remembers the needs that it returns.
+///
+/// Keep the [`Share`] as long as the answer: it is the part of the memory for all calls that the answer takes.
 pub(super) async fn ask<T: Question>(
     context: &Context,
     plugin: &Plugin,
@@ -32,7 +34,7 @@ pub(super) async fn ask<T: Question>(
     question(context, plugin, parent, observed, known, remember).await
 }
 
-/// What the plugin says of an object that is not there yet, or not so: nothing is remembered of it.
+/// Asks the plugin about an object that does not exist yet, or not in this state. Remembers nothing about it.
 pub(super) async fn ask_ahead(
     context: &Context,
     plugin: &Plugin,

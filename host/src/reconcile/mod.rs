@@ -1,4 +1,4 @@
-//! One pass over one parent: the straight line that everything else in this crate serves.
+//! Reconciles one parent: asks the plugin, applies and prunes the children, and writes the status.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -64,11 +64,12 @@ pub mod status;
 
 mod admit;
 
-/// How many Events of a plugin a pass publishes; more are dropped.
+/// The number of plugin Events that a reconcile publishes. Further ones are dropped.
 const MAX_EVENTS: usize = 32;
-/// Reconciles one parent. Never fails: what goes wrong ends in the parent's conditions, an Event and the log.
+/// Reconciles one parent and returns when to reconcile it next. Never fails: it reports errors in the parent's
+/// conditions, in an Event and in the log.
 ///
-/// `span` is the one around the pass.
+/// `span` is the span of this reconcile.
 pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) -> Action {
     let Some(parent) = context.parent(name) else {
         return without_parent(context, name).await;
@@ -123,7 +124,8 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
     }
 }
 
-/// The pass itself; `None` when there is nothing to say about the parent any more.
+/// Reconciles a parent that is up to date and not paused. Returns `None` when no status is to be written, for example
+/// because the parent was deleted.
 async fn pass(
     context: &Context,
     parent: &Arc<DynamicObject>,
@@ -142,7 +144,7 @@ async fn pass(
     let has_finalizer = parent.finalizers().contains(&finalizer);
     if is_terminating(parent) {
         if !has_finalizer {
-            // The garbage collector deletes what it owns.
+            // The garbage collector deletes its dependents.
             return Ok(None);
         }
         let answer = if plugin.description().finalizer {
@@ -152,14 +154,14 @@ async fn pass(
         };
         if answer.done {
             let_go(context, parent).await?;
-            // There is no status to come, but the last word of the cleanup is to be seen.
+            // No status is written any more, but the Events of the cleanup must be visible.
             answer.publish(context, parent);
             return Ok(None);
         }
         return Ok(Some(answer));
     }
     if context.is_namespace_going(parent) {
-        // It is deleted in a moment itself.
+        // The parent will soon be deleted, too.
         return Err(ReconcileError::NamespaceGoing);
     }
     if context.is_beside_the_host(parent) {
@@ -167,7 +169,7 @@ async fn pass(
     }
     let mut parent = Arc::clone(parent);
     if plugin.description().finalizer && !has_finalizer {
-        // Before the first child, so that none is left behind uncleaned.
+        // Set it before the first child is created, so that the cleanup sees every child.
         let all = parent.finalizers().iter().cloned().chain([finalizer]).collect();
         match set_finalizers(context, &parent, all).await? {
             Some(with_finalizer) => parent = with_finalizer,
@@ -180,7 +182,7 @@ async fn pass(
     Ok(Some(answer))
 }
 
-/// What there is to do for a parent that is gone: its children, should the garbage collector leave them.
+/// Deletes the children of a deleted parent if the garbage collector does not.
 async fn without_parent(context: &Context, name: &NamespacedName) -> Action {
     let mut changes = Changes::default();
     let left = predecessor::sweep(context, name, None, &mut changes).await;
@@ -189,7 +191,7 @@ async fn without_parent(context: &Context, name: &NamespacedName) -> Action {
         Ok(left) => left.map_or(Action::OnChange, Action::After),
         Err(error) => {
             warn!(
-                "cannot delete what the {} {name}, which is gone, has left: {error}",
+                "cannot delete the children of the deleted {} {name}: {error}",
                 context.config.parent.kind
             );
             Action::After(predecessor::PATIENCE)
@@ -197,15 +199,15 @@ async fn without_parent(context: &Context, name: &NamespacedName) -> Action {
     }
 }
 
-/// Whether the caches show this parent and its children as they are.
+/// Checks that the watches of this parent and its children work.
 fn check_watches(context: &Context, parent: &DynamicObject) -> Result<(), ReconcileError> {
     context
         .watch_failure(parent)
         .map_or(Ok(()), |failure| Err(ReconcileError::Watch(failure)))
 }
 
-/// Asks the plugin and makes it so, until what it sees is what it asked for: its last answer, and so the status,
-/// knows the children as this very pass left them.
+/// Asks the plugin and applies its response until an iteration changes nothing. Therefore the last response, and the
+/// status with it, describes the children that this reconcile has written.
 async fn rounds(
     context: &Context,
     plugin: &Plugin,
@@ -220,7 +222,7 @@ async fn rounds(
         let plan = match make_plan(context, plugin, parent, &response) {
             Ok(plan) => plan,
             Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
-                debug!("{error}: it is gone now");
+                debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
                 continue;
             }
             Err(error) => return Err(error),
@@ -255,7 +257,7 @@ async fn rounds(
             requeue_after_ms,
             ..
         } = response;
-        // Each round may have its say, but not the same twice, and not without end.
+        // Collect the Events of every iteration, without duplicates and up to a limit.
         for event in new {
             if events.len() < MAX_EVENTS && !events.contains(&event) {
                 events.push(event);
@@ -275,7 +277,7 @@ async fn rounds(
     Err(ReconcileError::Unsettled)
 }
 
-/// The plugin's last words for a parent that is being deleted. Children that it does not name stay.
+/// Runs the plugin's cleanup for a parent that is being deleted. Keeps the children that the response does not name.
 async fn cleanup(
     context: &Context,
     plugin: &Plugin,
@@ -328,7 +330,7 @@ fn make_plan(
     parent: &DynamicObject,
     response: &Response,
 ) -> Result<Plan, ReconcileError> {
-    // What has a wanted name and is not the parent's.
+    // Existing objects that have the name of a desired child, but another owner.
     let in_the_way = RefCell::new(Vec::new());
     let existing = |key: &ChildRef| {
         let existing = context.existing(key)?;
@@ -346,7 +348,7 @@ fn make_plan(
         proof: context.provenance.proof(),
     };
     let plan = plan(&policy, &response.children, &response.keep, &response.generate);
-    // When it goes, or becomes another's, the parent is looked at again.
+    // When such an object is deleted or gets another owner, the parent is reconciled again.
     let in_the_way = match &plan {
         Ok(_) => Vec::new(),
         Err(_) => in_the_way.take(),
@@ -363,7 +365,7 @@ fn make_plan(
     }
 }
 
-/// Writes the status and says when to come back.
+/// Writes the status and returns when to reconcile the parent next.
 async fn finish(
     context: &Context,
     parent: &DynamicObject,
@@ -386,7 +388,7 @@ async fn finish(
             });
             next
         }
-        // The plugin's own part of it is at fault: the host's part goes without it.
+        // The plugin's fields were rejected; write only the host's conditions.
         Err(error) if answer.is_some() && error.is_invalid() => {
             context.observer.metrics.failed("status");
             fail(context, parent, &ReconcileError::Status(error)).await

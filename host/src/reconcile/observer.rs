@@ -1,4 +1,4 @@
-//! Where one controller says what it does: instruments, spans, health.
+//! Reports the work of one controller: metrics, spans, health and records of plugin calls.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use crate::record::{Answer, Recorder};
 use crate::telemetry::Instruments;
 use crate::trace::{self, Tracer};
 
-/// How long the loop that turns time and reloads into work may be silent. It wakes up by itself.
+/// The longest time between two beats of the loop that enqueues parents on timers and reloads. The loop has its own
+/// timer.
 const MARKING: Duration = Duration::from_secs(60);
-/// How long all workers together may be silent. One pass may wait for many requests, each of which may take half
-/// a minute.
+/// The longest time without a beat of any worker. One reconcile may wait for many requests of up to half a minute each.
 const WORKING: Duration = Duration::from_secs(900);
 
-/// See the module.
+/// Reports the work of one controller.
 pub struct Observer {
-    /// The instruments.
+    /// The metrics.
     pub metrics: ControllerMetrics,
-    /// Starts the span of each pass.
+    /// Starts the span of each reconcile.
     pub tracer: Tracer,
-    /// The pulse of the loop that turns time and reloads into work.
+    /// The pulse of the loop that enqueues parents on timers and reloads.
     pub marking: Pulse,
     /// The pulse that all workers share.
     pub working: Pulse,
@@ -37,7 +37,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// For one controller that starts now.
+    /// Creates the observer of a controller that is about to start.
     #[must_use]
     pub fn new(config: &ControllerConfig, instruments: &Instruments) -> Self {
         let Instruments {
@@ -59,8 +59,8 @@ impl Observer {
         }
     }
 
-    /// Makes a plugin call inside its span, and says what it took and how it ended. `children` counts what a
-    /// response asks for. The share is to be kept as long as the response.
+    /// Makes a plugin call inside its span, and reports its result and what it used. `children` counts the children in
+    /// a response. Keep the [`Share`] as long as the response.
     pub async fn call<T>(
         &self,
         export: &'static str,
@@ -102,7 +102,7 @@ impl Observer {
         (outcome, share)
     }
 
-    /// Keeps a call, when calls are recorded.
+    /// Records a call if recording is enabled.
     pub fn record<T: Clone + Into<Answer>>(
         &self,
         plugin: &Plugin,
@@ -115,13 +115,13 @@ impl Observer {
         }
     }
 
-    /// The first lists are there and the plugin is loaded.
+    /// Reports the controller as ready: its first lists are complete and its plugin is loaded.
     pub fn started(&self) {
         self.health.set(&self.name, Readiness::Ready);
     }
 }
 
-/// The span of one plugin call, which [`Observer::call`] fills in.
+/// Creates the span of one plugin call. [`Observer::call`] sets its attributes.
 #[must_use]
 pub fn span_of_call(plugin: &Plugin, export: &'static str) -> Span {
     trace::child(|| {
