@@ -73,7 +73,7 @@ fn cases() -> Vec<Case> {
             std::fs::read(plugin("echo")).unwrap(),
             &[
                 "it reconciles my-operator.dev/v1/Echo",
-                "is for test.operator-host.dev/v1/Puppet",
+                "reconciles test.operator-host.dev/v1/Puppet",
             ],
         ),
     ]

@@ -1,4 +1,4 @@
-//! From a file's contents to a version that this controller may call.
+//! Loads a plugin file's contents as a version that a controller may call.
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -14,7 +14,7 @@ use crate::plugin::versions::Kept;
 use crate::plugin::{Digest, LoadError, Plugin};
 use crate::trace;
 
-/// Why a candidate does not become live.
+/// The reason why a candidate is refused.
 #[derive(Debug, Error)]
 pub(super) enum Refused {
     #[error(transparent)]
@@ -22,7 +22,7 @@ pub(super) enum Refused {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(
-        "it reconciles {found}, but the controller {controller:?} is for {expected}: configure the plugin that belongs to it"
+        "it reconciles {found}, but the controller {controller:?} reconciles {expected}: configure the plugin for that kind"
     )]
     OtherKind {
         controller: String,
@@ -32,7 +32,7 @@ pub(super) enum Refused {
 }
 
 impl Slot {
-    /// The candidate, which may be loaded already.
+    /// Returns the candidate's plugin. Loads it unless it is loaded already.
     pub(super) async fn loaded(&self, candidate: &Candidate) -> Result<Plugin, Refused> {
         let signed = self.trusts(candidate)?;
         if let Some(waiting) = &*self.waiting()
@@ -82,17 +82,17 @@ impl Slot {
         trust.check(candidate.digest, parent, candidate.signature.as_deref())
     }
 
-    /// A version that was live, as it was.
+    /// Loads a version that was live before, and returns it with its file.
     pub(super) async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Kept), String> {
         let Some(versions) = self.versions.clone() else {
-            return Err("no versions are kept".into());
+            return Err("this host stores no plugin versions: set --state-dir or --cache-dir".into());
         };
         let (wanted, limit) = (kept.clone(), self.expected.limits.module);
         let read = tokio::task::spawn_blocking(move || versions.read(&wanted, limit)).await;
         let file = read
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;
-        // What is trusted may have changed since it was live.
+        // The trusted keys may have changed since this version was live.
         let Expected { trust, parent, .. } = &self.expected;
         let signed = trust
             .check(Digest::of(&file.bytes), parent, file.signature.as_deref())
@@ -125,7 +125,7 @@ impl Slot {
     }
 }
 
-/// The plugin, when it is what its signature says.
+/// Returns the plugin if its description agrees with the signed statement.
 fn is_as_signed(plugin: Plugin, signed: Option<&Signed>) -> Result<Plugin, Refused> {
     if let Some(signed) = signed {
         signed.describes(plugin.description())?;
