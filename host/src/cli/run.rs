@@ -1,4 +1,4 @@
-//! `operator-host run`.
+//! The command `operator-host run`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,11 +26,11 @@ pub struct Args {
     /// The configuration file
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// Where to keep compiled plugins, so that the next start compiles nothing; left out: nowhere
+    /// Directory for the compiled-plugin cache, which spares the next start the compilation [default: no cache]
     #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
     cache_dir: Option<PathBuf>,
-    /// How much its folder may take, such as `1Gi`; what was not used for the longest time goes first. At most half of
-    /// the volume
+    /// Maximum size of the cache directory, such as `1Gi`, and never more than half of its volume. The least recently
+    /// used plugins are deleted first
     #[arg(
         long,
         env = "OPERATOR_HOST_CACHE_SIZE",
@@ -39,10 +39,10 @@ pub struct Args {
         value_parser = size
     )]
     cache_size: u64,
-    /// Keep every plugin call in this folder, for `replay`, without the values of Secrets; left out: none
+    /// Record every plugin call in this directory for `replay`, without the values of Secrets [default: no records]
     #[arg(long, env = "OPERATOR_HOST_RECORD", value_name = "FOLDER")]
     record: Option<PathBuf>,
-    /// How many calls to keep; the oldest go first
+    /// Maximum number of recorded calls. The oldest are deleted first
     #[arg(
         long,
         env = "OPERATOR_HOST_RECORD_CALLS",
@@ -50,7 +50,7 @@ pub struct Args {
         value_name = "NUMBER"
     )]
     record_calls: usize,
-    /// How much disk they may take in all, such as `256Mi`; the oldest go first
+    /// Maximum size of all recorded calls, such as `256Mi`. The oldest are deleted first
     #[arg(
         long,
         env = "OPERATOR_HOST_RECORD_SIZE",
@@ -59,23 +59,23 @@ pub struct Args {
         value_parser = size
     )]
     record_size: u64,
-    /// Where to keep the last versions of each plugin, to go on with after a restart and to go back to; left out: in
-    /// `versions` in the folder of --cache-dir, or nowhere
+    /// Directory for the last versions of each plugin, for a restart and for a rollback [default: `versions` in the
+    /// directory of --cache-dir, or none]
     #[arg(long, env = "OPERATOR_HOST_STATE_DIR", value_name = "FOLDER")]
     state_dir: Option<PathBuf>,
-    /// How much memory this process may have, such as `512Mi`; left out: what its container or the machine has. Half of it
-    /// is for plugin calls
+    /// Memory of this process, such as `512Mi`. Half of it is for plugin calls [default: the memory of the container or
+    /// of the machine]
     #[arg(long, env = "OPERATOR_HOST_MEMORY", value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
-    /// The public keys whose signatures count, as YAML or as one key in PEM: only signed plugins are taken. Left out:
-    /// signatures are not asked for
+    /// File with the trusted public keys, as YAML or as one key in PEM. With it, the host accepts only signed plugins
+    /// [default: no signature required]
     #[arg(long, env = "OPERATOR_HOST_SIGNATURE_KEYS", value_name = "FILE")]
     signature_keys: Option<PathBuf>,
-    /// The authorities of which one must have signed the certificate of whoever calls the webhook, PEM; left out: the
-    /// webhook answers everybody
+    /// PEM file with certificate authorities. With it, the webhook accepts only clients whose certificate is signed by
+    /// one of them [default: accept every client]
     #[arg(long, env = "OPERATOR_HOST_CLIENT_CA", value_name = "FILE")]
     client_ca: Option<PathBuf>,
-    /// What to log where the configuration does not say it: a level, or targets with levels as in
+    /// Log filter, unless the configuration sets one: a level, or targets with levels, such as
     /// `info,operator_host=debug,plugin=trace`
     #[arg(
         long,
@@ -84,10 +84,10 @@ pub struct Args {
         value_name = "FILTER"
     )]
     log: String,
-    /// How to log; the default is `human` on a terminal and `json` elsewhere
+    /// Log format [default: `human` on a terminal, `json` elsewhere]
     #[arg(long, env = "OPERATOR_HOST_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<LogFormat>,
-    /// Where to serve /livez, /readyz, /healthz and /metrics; port 0 takes a free one and logs it
+    /// Address of /livez, /readyz, /healthz and /metrics. With port 0, the host takes a free port and logs it
     #[arg(
         long,
         env = "OPERATOR_HOST_HEALTH_ADDR",
@@ -97,10 +97,10 @@ pub struct Args {
     health_addr: SocketAddr,
 }
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs the operator until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Wrong configuration, no cluster, no engine.
+/// When the configuration is invalid, the cluster cannot be reached, or the WebAssembly engine does not start.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let usage = |error: ConfigError| Failure::Usage(error.into());
     let config = Config::load(&args.config).map_err(usage)?;
@@ -149,7 +149,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         version = env!("CARGO_PKG_VERSION"),
         controllers = config.controllers.len(),
         config = %args.config.display(),
-        "operator-host starts"
+        "starting operator-host"
     );
     memory.say();
     server::start(
@@ -162,7 +162,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         && let Err(error) = server::start_own(folder, Arc::clone(&instruments.health), telemetry.registry())
     {
         warn!(folder = %folder.display(), %error,
-            "there is no socket for `operator-host plugins`: it shows no differences between versions");
+            "cannot open the socket for `operator-host plugins`: that command will not show differences between versions");
     }
     let setup = Setup {
         file: args.config,
@@ -181,7 +181,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         keeper.finish().await;
     }
     telemetry.shut_down().await;
-    info!("operator-host has stopped");
+    info!("operator-host stopped");
     Ok(())
 }
 
@@ -197,7 +197,7 @@ fn stop_on_signal() -> std::io::Result<CancellationToken> {
     tokio::spawn(async move {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         on_signal.cancel();
-        // Whoever asks twice does not want to wait.
+        // A second signal ends the process at once.
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         std::process::exit(1);
     });
