@@ -1,4 +1,4 @@
-//! One controller: from a change in the cluster to a parent in the queue, and from the queue to a pass.
+//! Runs one controller: enqueues parents when the cluster changes, and reconciles the queued parents.
 
 pub mod scope;
 
@@ -30,19 +30,19 @@ use crate::reconcile::{Action, reconcile};
 use crate::trace;
 use crate::work_queue::{ReconcileReason, Work, backoff};
 
-/// Runs one controller until it is told to stop, then waits for the passes under way. While another replica leads, it
-/// keeps its caches full and does nothing else.
+/// Runs one controller until `stop`, then waits for the running reconciles. While another replica leads, the controller
+/// only keeps its caches up to date.
 ///
-/// `started` is called once the first lists are there and the plugin is loaded.
+/// Calls `started` once the first lists are complete and the plugin is loaded or has failed to load.
 pub async fn run(context: Arc<Context>, started: impl FnOnce(), stop: CancellationToken) {
-    // What happens before the first pass is in the caches by then.
+    // The caches contain every earlier change by the first reconcile.
     context.queue.close();
     subscribe(&context);
     let mut plugin = context.plugin.clone();
     let ready = async {
-        // Nothing is decided on half a picture: what a first list has not shown yet would look missing.
+        // Wait for complete caches: an object that the first list does not contain yet would look missing.
         scope::wait_for_lists(&all_watches(&context)).await;
-        // The sender lives as long as the process; without it there is nothing to wait for either.
+        // An error means that the sender is dropped, so there is nothing to wait for.
         let _ = plugin.wait_for(|live| !matches!(live, Live::Loading)).await;
     };
     tokio::select! {
@@ -73,7 +73,7 @@ pub async fn run(context: Arc<Context>, started: impl FnOnce(), stop: Cancellati
     info!(controller = context.config.name, "controller stopped");
 }
 
-/// Says how fit this controller is to lead, for as long as it runs.
+/// Reports how ready this controller is to lead, as long as it runs.
 async fn keep_warm(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
     loop {
         let warmth = match &*plugin.borrow_and_update() {
@@ -87,7 +87,7 @@ async fn keep_warm(context: &Context, mut plugin: tokio::sync::watch::Receiver<L
     }
 }
 
-/// Waits for the term. A controller that has nothing to do is alive.
+/// Waits until the term begins. Reports the waiting controller as alive.
 async fn stand_by(context: &Context) {
     let Observer { marking, working, .. } = &context.observer;
     let mut beat = interval(marking.period());
@@ -104,9 +104,9 @@ async fn stand_by(context: &Context) {
     }
 }
 
-/// Works until the term ends or the controller is told to stop, then waits for the passes under way.
+/// Reconciles parents until the term ends or `stop`, then waits for the running reconciles.
 async fn lead(context: &Arc<Context>, plugin: tokio::sync::watch::Receiver<Live>, stop: &CancellationToken) {
-    // Another may have led meanwhile.
+    // Another replica may have led meanwhile.
     context.forget_all();
     context.queue.open();
     enqueue_all(context, &ReconcileReason::Resync);
@@ -137,10 +137,10 @@ fn enqueue_all(context: &Context, trigger: &ReconcileReason) {
     enqueue_within(context, None, trigger);
 }
 
-/// Marks the parents that are gone and have children left.
+/// Enqueues deleted parents that still have children.
 fn enqueue_deleted(context: &Context) {
     let watches = context.children.values().flat_map(KindReflectors::all);
-    // What is retained refers to no owner, and waits for nobody.
+    // Retained children have no owner reference, and need no deletion.
     let children = watches
         .flat_map(|watch| watch.objects())
         .filter(|child| controller_of(child).is_some());
@@ -153,7 +153,8 @@ fn enqueue_deleted(context: &Context) {
     }
 }
 
-/// Marks the parents in one namespace, or in all. What happens in a namespace may concern any cluster-scoped parent.
+/// Enqueues the parents in one namespace or in all. Also enqueues every cluster-scoped parent, since a change in any
+/// namespace may affect it.
 fn enqueue_within(context: &Context, namespace: Option<&str>, trigger: &ReconcileReason) {
     for watch in context.parents.all() {
         for name in watch.names() {
@@ -164,10 +165,10 @@ fn enqueue_within(context: &Context, namespace: Option<&str>, trigger: &Reconcil
     }
 }
 
-/// Marks every parent when something concerns them all, such as time or a new plugin, and those in a namespace when a
-/// watch there fails or works again.
+/// Enqueues every parent on each resync and each new plugin version, and the parents in a namespace when a watch there
+/// fails or recovers.
 ///
-/// `plugin` has seen the version that the first passes may run on: one that came since marks them again.
+/// `plugin` has seen the version that the first reconciles may use. A later version enqueues every parent again.
 async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
     let pulse = &context.observer.marking;
     let mut beat = interval(pulse.period());
@@ -194,7 +195,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
                 enqueue_within(context, namespace.as_deref(), &ReconcileReason::Resync);
                 continue;
             }
-            // Other namespaces are watched.
+            // The watched namespaces have changed.
             Ok(()) = subscribed.changed() => {
                 states = self::states(context);
                 continue;
@@ -204,7 +205,8 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
     }
 }
 
-/// The states of all watches, from now on, with the namespaces that they see. There is at least that of the parents.
+/// Returns receivers of the next state of every watch, with its namespace. At least one is returned: that of the
+/// parents.
 fn states(context: &Context) -> Vec<(Option<String>, tokio::sync::watch::Receiver<WatchState>)> {
     let watches = all_watches(context).into_iter();
     let states = watches.map(|watch| {
@@ -243,7 +245,7 @@ async fn work(context: Arc<Context>) {
             waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
         );
         debug!(controller = context.config.name, %parent, reasons = ?triggers, "reconcile started");
-        // A task of its own, so that a panic ends one reconcile and not the worker.
+        // Spawn a task, so that a panic ends this reconcile and not the worker.
         let pass = {
             let (context, parent) = (Arc::clone(&context), parent.clone());
             let root = root.clone();
@@ -285,8 +287,8 @@ async fn work(context: Arc<Context>) {
     }
 }
 
-/// The root of the trace of one pass. It links to the reload that caused it, to the pass that asked for this one,
-/// or to the one whose writes this one comes back to.
+/// Creates the root span of one reconcile. It links to its cause: the reload of the plugin, or the previous reconcile,
+/// which set the timer or wrote the child.
 fn root_span(
     context: &Context,
     parent: &NamespacedName,
@@ -326,10 +328,10 @@ fn root_span(
     span
 }
 
-/// Turns changes in the cluster into marks in the queue.
+/// Subscribes to the watches, so that changes in the cluster enqueue parents.
 fn subscribe(context: &Arc<Context>) {
     let mut subscriptions = Vec::new();
-    // Weak, since the watches are in the context and hold the subscribers.
+    // A weak reference avoids a cycle: the context owns the watches, and they own the subscribers.
     let weak = Arc::downgrade(context);
     let of = |watches: &KindReflectors, react: fn(&Context, &Kind, Change<'_>)| {
         watches
@@ -360,7 +362,7 @@ fn subscribe(context: &Arc<Context>) {
             }
         }
     }));
-    // Those before go only now, so that none is without.
+    // Drop the previous subscriptions only now, so that no change is missed.
     context.state.subscriptions.send_replace(subscriptions);
 }
 
@@ -400,7 +402,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
             context.queue.enqueue(&parent, ReconcileReason::Related);
         }
     }
-    // A child that loses its label or its owner concerns the parent that it had.
+    // A child that loses its label or its owner affects its former parent.
     let mut parents: Vec<NamespacedName> = change
         .old
         .into_iter()
@@ -411,7 +413,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
     for parent in parents {
         if change.new.is_none() {
             context.forget_written(&parent, &child);
-            // It may be gone because its parent is.
+            // The child may be deleted because its parent is.
             context.doubt(&parent);
         }
         if !echo_of_nothing {
@@ -422,13 +424,14 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
 
 fn namespace_changed(context: &Context, namespace: &str, news: News) {
     match news {
-        // Of those in it there are none that it could have kept waiting.
+        // No parent in that namespace waits for it, but cluster-scoped ones may.
         News::Usable => {
             if !context.resource.namespaced && context.config.other_namespaces.contains(namespace) {
                 enqueue_all(context, &ReconcileReason::Related);
             }
         }
-        // Those that wait for their cleanup: the plugin does not know it yet.
+        // Enqueue the parents that wait for their cleanup: their plugin does not know yet that the namespace is
+        // deleted.
         News::Going => {
             let watch = context
                 .parents
@@ -465,7 +468,7 @@ fn enqueue(context: &Context, parent: &NamespacedName, trigger: ReconcileReason)
     }
 }
 
-/// Whether nothing but the resource version and the time of the change differs.
+/// Reports whether both versions are equal, except for the resource version.
 fn is_same(change: Change<'_>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else {
         return false;
@@ -478,8 +481,8 @@ fn is_same(change: Change<'_>) -> bool {
     Arc::ptr_eq(old, new) || (old.data == new.data && essence(old) == essence(new))
 }
 
-/// The parent that a child names, when it is one of this controller's and may have children there.
-/// `namespaced` is whether its parents are in namespaces.
+/// Returns the parent of a child if it belongs to this controller and may have children in the child's namespace.
+/// `namespaced` is true if the parents are namespaced.
 #[must_use]
 pub fn parent_of(
     config: &ControllerConfig,
