@@ -279,7 +279,7 @@ async fn a_collector_that_refuses_costs_no_reconcile_and_is_said_once() {
     let host = exporting(&scenario, &collector.endpoint(), &more);
     scenario.apply(&echo("e", 2)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
-    host.until_log(&["the collector does not take telemetry", "traces"])
+    host.until_log(&["the collector does not accept telemetry", "traces"])
         .await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let said = host
@@ -296,7 +296,7 @@ async fn a_collector_that_refuses_costs_no_reconcile_and_is_said_once() {
         .sum::<f64>();
     assert!(dropped > 0.0, "{metrics}");
     collector.refuse(false);
-    host.until_log(&["the collector takes telemetry again"]).await;
+    host.until_log(&["the collector accepts telemetry again"]).await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 

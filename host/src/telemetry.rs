@@ -1,4 +1,4 @@
-//! Export of spans and metrics, and the log: started once, before anything else, and shut down last.
+//! Starts the log and the export of spans and metrics before everything else, and shuts them down last.
 
 pub mod settings;
 
@@ -31,35 +31,35 @@ use crate::metrics::Metrics;
 use crate::record::Recorder;
 use crate::trace::{self, Tracer};
 
-/// How long the last spans and metrics may take to reach the collector when the process ends.
+/// The timeout for the export of the last spans and metrics when the process ends.
 const FLUSH: Duration = Duration::from_secs(3);
 
-/// Why telemetry does not start.
+/// The reason why telemetry does not start.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
-    /// The environment names a collector that cannot be used.
+    /// The collector in the environment cannot be used.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// The instruments cannot be read for `/metrics`.
+    /// The metrics cannot be registered for `/metrics`.
     #[error("cannot prepare /metrics: {0}")]
     Prometheus(#[from] opentelemetry_sdk::error::OTelSdkError),
 }
 
-/// What the rest of the program holds of all this. Cheap to clone.
+/// The metrics, spans, health and records that the rest of the program reports to. Cheap to clone.
 #[derive(Clone)]
 pub struct Instruments {
-    /// What is measured.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// Starts spans: makes none when no collector is named.
+    /// Creates spans, if a collector is configured.
     pub tracer: Tracer,
-    /// What the health port says.
+    /// The state that the health port reports.
     pub health: Arc<Health>,
-    /// Where plugin calls are recorded, if they are.
+    /// Records plugin calls, if recording is enabled.
     pub recorder: Option<Recorder>,
 }
 
 impl Instruments {
-    /// Nobody reads them.
+    /// Creates instruments that export nothing.
     #[must_use]
     pub fn unread() -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Instruments {
     }
 }
 
-/// What is exported, and to where.
+/// The exporters and instruments of the process.
 pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
     meters: SdkMeterProvider,
@@ -81,11 +81,11 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// As the process's environment says. Needs a tokio runtime around it; nothing is sent yet. The log may start after
-    /// it: nothing is said yet either.
+    /// Starts the exporters that the environment configures. Must run in a tokio runtime. Sends and logs nothing yet,
+    /// so the log may start later.
     ///
     /// # Errors
-    /// When the environment names a collector that cannot be used, such as a certificate that is not there.
+    /// When the configured collector cannot be used, for example because a certificate file does not exist.
     pub fn start() -> Result<Self, TelemetryError> {
         let variable = |name: &str| std::env::var(name).ok();
         let resource = resource();
@@ -99,7 +99,7 @@ impl Telemetry {
                 exports.push((Signal::Traces, export));
                 let builder = SdkTracerProvider::builder()
                     .with_resource(resource.clone())
-                    // The sampler that the environment names is asked before a span is made.
+                    // The tracer applies the sampler of the environment before it creates a span.
                     .with_sampler(Sampler::AlwaysOn);
                 Some(builder.with_span_processor(spans).build())
             }
@@ -139,50 +139,51 @@ impl Telemetry {
         })
     }
 
-    /// What makes spans of this host's go where the environment says.
+    /// Returns the layer that exports spans, if a collector for them is configured.
     #[must_use]
     pub fn spans(&self) -> Option<BoxedLayer> {
         self.traces.as_ref().map(|traces| trace::layer(traces).boxed())
     }
 
-    /// Says what is exported, and to where.
+    /// Logs the exported signals and their collectors.
     pub fn say(&self) {
         for (signal, export) in &self.exports {
             info!(endpoint = export.endpoint, protocol = ?export.protocol, "exporting {}", signal.as_str());
         }
     }
 
-    /// What the rest of the program holds.
+    /// Returns the instruments for the rest of the program.
     #[must_use]
     pub fn instruments(&self) -> Instruments {
         self.instruments.clone()
     }
 
-    /// What `/metrics` shows.
+    /// Returns the metrics that `/metrics` serves.
     #[must_use]
     pub fn registry(&self) -> prometheus::Registry {
         self.registry.clone()
     }
 
-    /// Sends what is left, for three seconds at most.
+    /// Exports the last spans and metrics, for three seconds at most.
     pub async fn shut_down(self) {
         let (done, wait) = tokio::sync::oneshot::channel();
-        // Not a task: the runtime would wait for it when it ends, however long the collector takes.
+        // This is a thread and not a task, because the runtime would wait for the task without a limit when it ends.
         let flush = std::thread::Builder::new()
             .name("telemetry-flush".into())
             .spawn(move || {
-                // What went wrong was said when it went wrong.
+                // Failed exports are already logged.
                 let _ = self.meters.shutdown();
                 let _ = self.traces.map(|traces| traces.shutdown_with_timeout(FLUSH));
                 let _ = done.send(());
             });
         if flush.is_ok() && tokio::time::timeout(FLUSH, wait).await.is_err() {
-            warn!("the collector did not take the last telemetry within {FLUSH:?}");
+            warn!("the collector did not accept the last telemetry within {FLUSH:?}");
         }
     }
 }
 
-/// Who sends: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, and what is known where they are silent.
+/// Returns the resource attributes of the process: those of `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`,
+/// completed with the service's name, version and instance.
 fn resource() -> Resource {
     let given = Resource::builder().build();
     let mut builder = Resource::builder();
@@ -193,7 +194,7 @@ fn resource() -> Resource {
     if known("service.version").is_none() {
         builder = builder.with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     }
-    // In a pod this is the pod's name.
+    // In a pod, `HOSTNAME` is the name of the pod.
     if let (None, Ok(instance)) = (known("service.instance.id"), std::env::var("HOSTNAME")) {
         builder = builder.with_attribute(KeyValue::new("service.instance.id", instance));
     }

@@ -1,10 +1,10 @@
-//! Spans: what one pass does, as a tree, for a collector.
+//! Creates the spans of each reconcile and reload, for a collector.
 //!
-//! They are spans of `tracing`, and `tracing-opentelemetry` exports them. Whether a trace is sampled is decided before
-//! its first span is made: a span that nobody will see is [`Span::none`], and so is everything below it.
+//! The spans are those of `tracing`, and `tracing-opentelemetry` exports them. The sampler decides before the first
+//! span of a trace is created: in a trace that is not sampled, every span is [`Span::none`].
 //!
-//! What is current is OpenTelemetry's context, which travels with the future that a span is [`around`]: the code in
-//! between carries no handle, and `tracing`'s current span stays the one that names the parent in the log.
+//! OpenTelemetry's context holds the current span. [`around`] attaches it to a future, so the code needs no handle.
+//! `tracing`'s current span is another one: it adds the controller and the parent to log lines.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -21,11 +21,11 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
-/// The `target` of the spans that are exported; no other span is, and no event.
+/// The `target` of the exported spans. Other spans and all events are not exported.
 pub const TARGET: &str = "otel";
 
-/// Exports the spans of [`TARGET`], with the attributes that they name and no others. The provider samples all: a
-/// [`Tracer`] has decided before.
+/// Creates the layer that exports the spans of [`TARGET`] with their own attributes only. The provider must sample
+/// every span, because a [`Tracer`] has already applied the sampler.
 pub fn layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + Send + Sync + use<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
@@ -39,19 +39,19 @@ where
         .with_filter(Targets::new().with_target(TARGET, Level::INFO))
 }
 
-/// Decides which traces are made. Cheap to clone; the default one makes none.
+/// Decides which traces are sampled. Cheap to clone. The default one samples none.
 #[derive(Clone, Debug, Default)]
 pub struct Tracer(Option<Arc<Traces>>);
 
 #[derive(Debug)]
 struct Traces {
     sampler: Box<dyn ShouldSample>,
-    /// The last reload of each controller's plugin, for the passes that it causes.
+    /// The last reload of each controller's plugin, to which the reconciles that it causes link.
     reloads: Mutex<HashMap<String, SpanContext>>,
 }
 
 impl Tracer {
-    /// Makes the traces that the sampler wants. The spans need a [`layer`] to go anywhere.
+    /// Creates a tracer with this sampler. The spans are exported only with a [`layer`].
     #[must_use]
     pub fn new(sampler: Box<dyn ShouldSample>) -> Self {
         Self(Some(Arc::new(Traces {
@@ -60,7 +60,7 @@ impl Tracer {
         })))
     }
 
-    /// The first span of a trace, when this one is sampled. `cause` is the span that led to it, when there was one.
+    /// Creates the first span of a trace if the trace is sampled, and links it to `cause`, the span that led to it.
     #[must_use]
     pub fn root(&self, cause: Option<SpanContext>, make: impl FnOnce() -> Span) -> Span {
         if !self.0.as_ref().is_some_and(|traces| traces.samples()) {
@@ -73,7 +73,7 @@ impl Tracer {
         span
     }
 
-    /// The span in which a controller's plugin was replaced.
+    /// Records the span in which a controller's plugin was replaced.
     pub fn reloaded(&self, controller: &str, reload: &Span) {
         if let (Some(traces), Some(reload)) = (&self.0, identity(reload)) {
             let mut reloads = traces.reloads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +81,7 @@ impl Tracer {
         }
     }
 
-    /// The span of the last reload of a controller's plugin, when it was sampled.
+    /// Returns the span of the last reload of a controller's plugin if it was sampled.
     #[must_use]
     pub fn last_reload(&self, controller: &str) -> Option<SpanContext> {
         let reloads = self
@@ -96,7 +96,7 @@ impl Tracer {
 
 impl Traces {
     fn samples(&self) -> bool {
-        // Not the trace's own: that is drawn with its first span.
+        // This is not the ID of the trace, which is created with its first span.
         let id = RandomIdGenerator::default().new_trace_id();
         let result = self
             .sampler
@@ -105,7 +105,7 @@ impl Traces {
     }
 }
 
-/// A span below the current one; none where that one is not sampled.
+/// Creates a child of the current span if that is sampled.
 #[must_use]
 pub fn child(make: impl FnOnce() -> Span) -> Span {
     match Context::map_current(|context| context.span().is_recording()) {
@@ -122,8 +122,9 @@ pub async fn around<F: Future>(span: &Span, future: F) -> F::Output {
     }
 }
 
-/// Marks the span as failed, with an exception event as OpenTelemetry's conventions have it. `class` is
-/// one of few words; `message` and `backtrace` are for people, and the backtrace may be empty.
+/// Sets the status of the span to failed, and adds an exception event by OpenTelemetry's conventions.
+///
+/// `class` is one of few words. `message` and `backtrace` are for people. The backtrace may be empty.
 pub fn fail(span: &Span, class: &'static str, message: &str, backtrace: &str) {
     if span.is_disabled() {
         return;
@@ -140,7 +141,7 @@ pub fn fail(span: &Span, class: &'static str, message: &str, backtrace: &str) {
     span.set_status(Status::error(message.to_owned()));
 }
 
-/// The span's identity, when it is sampled.
+/// Returns the span's context if it is sampled.
 #[must_use]
 pub fn identity(span: &Span) -> Option<SpanContext> {
     if span.is_disabled() {
@@ -149,13 +150,13 @@ pub fn identity(span: &Span) -> Option<SpanContext> {
     sampled(&span.context())
 }
 
-/// The identity of the current span, when it is sampled: what a log line or an Event can point to.
+/// Returns the context of the current span if it is sampled, for log lines and Events.
 #[must_use]
 pub fn current() -> Option<SpanContext> {
     Context::map_current(sampled)
 }
 
-/// The span's identity in the form of the W3C `traceparent` header, when it is sampled.
+/// Returns the span's context as a W3C `traceparent` header if it is sampled.
 #[must_use]
 pub fn traceparent(span: &Span) -> Option<String> {
     let context = identity(span)?;
@@ -183,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// What it makes is exported as long as the guard is kept, to nowhere.
+    /// Returns a tracer whose spans are exported to nowhere until the guard is dropped.
     fn tracer(sampler: Sampler) -> (Tracer, DefaultGuard) {
         let provider = SdkTracerProvider::builder().build();
         let exports = tracing_subscriber::registry().with(layer(&provider));

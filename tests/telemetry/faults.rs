@@ -87,7 +87,7 @@ async fn over_tls(name: &str, collector: impl AsyncFnOnce(&Certificates) -> Coll
     let host = exporting(&scenario, &endpoint, &trusted[..1]);
     scenario.apply(&echo("e", 1)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
-    host.until_log(&["the collector does not take telemetry", "traces"])
+    host.until_log(&["the collector does not accept telemetry", "traces"])
         .await;
     host.stop().await;
     assert!(collector.spans().is_empty());

@@ -68,7 +68,7 @@ async fn the_level_changes_while_the_host_runs_and_plugins_are_heard_in_bounds()
 
     toggle(&host);
     host.until_log(&[
-        "SIGUSR1: the log's level goes back",
+        "SIGUSR1: debug lines are off",
         "\"filter\":\"warn,operator_host::health=info\"",
     ])
     .await;

@@ -1,5 +1,5 @@
-//! The log: one line an event on standard error, for people or as JSON, with the identity of the span that it
-//! belongs to, at a level that can be changed while the process runs.
+//! Writes the log to standard error: one line per event, as text or JSON, with the IDs of the current trace and span.
+//! The level can be changed while the process runs.
 
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal;
@@ -21,68 +21,68 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::trace;
 
-/// A part of the process's one subscriber to `tracing`.
+/// A layer of the process's `tracing` subscriber.
 pub type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// For people
+    /// Readable text
     Human,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-/// Why the log does not start.
+/// The reason why the log does not start.
 #[derive(Debug, Error)]
 pub enum LogError {
-    /// The filter is not one.
+    /// The filter cannot be parsed.
     #[error("--log: {0}")]
     Filter(#[from] ParseError),
-    /// The signal that changes the level cannot be listened to.
+    /// The handler of the signal that changes the level cannot be installed.
     #[error("cannot listen to SIGUSR1: {0}")]
     Signal(#[from] std::io::Error),
 }
 
-/// What is said twice otherwise: kube logs each try of a watch that is refused or cut off, and the exporters each try to
-/// reach a collector; this host says both once, in its own words. And the spans of WASI's functions, which would stand on a
-/// plugin's line in place of the span that names its parent.
+/// Silences libraries whose failures the host logs itself, once: kube logs each attempt of a watch that fails, and the
+/// exporters log each attempt to reach a collector. Also silences the spans of WASI's functions, which would replace
+/// the span with the parent on the log lines of plugins.
 const QUIET: &str = "wasmtime_wasi=warn,kube_runtime::watcher=error,kube_client::client=error,opentelemetry=off,opentelemetry_sdk=off,opentelemetry-otlp=off,opentelemetry_otlp=off,opentelemetry-prometheus=off";
 
-/// What SIGUSR1 adds. `operator_host` is the start of the runtime crate's targets, too.
+/// The filter that SIGUSR1 adds. The targets of the runtime crate start with `operator_host`, too.
 const DEBUG: &str = "operator_host=debug,plugin=debug";
 
-/// What to log: a level, or targets with levels.
+/// Parses a log filter: a level, or targets with levels.
 ///
 /// # Errors
-/// When the text says neither.
+/// When the text is not a filter.
 pub fn filter(filter: &str) -> Result<EnvFilter, ParseError> {
-    // The spans of traces are not for the log: they would only be formatted in vain.
+    // The log does not show the exported spans, so it need not format them.
     EnvFilter::try_new(format!("{QUIET},{}=off,{filter}", trace::TARGET))
 }
 
-/// What is logged now, and how to change it.
+/// The current log filter, which can be changed.
 #[derive(Clone)]
 pub struct Level(Arc<Mutex<State>>);
 
 struct State {
     handle: reload::Handle<EnvFilter, Registry>,
-    /// What the command line says, for when the configuration says nothing.
+    /// The filter of the command line, which applies if the configuration has none.
     given: String,
     wanted: String,
     debug: bool,
 }
 
 impl Level {
-    /// What the configuration says; `None`: what the command line says.
+    /// Applies the filter of the configuration; with `None`, that of the command line.
     pub fn configure(&self, configured: Option<&str>) {
         let mut state = self.lock();
         let wanted = configured.unwrap_or(&state.given).to_owned();
         if wanted == state.wanted {
             return;
         }
-        // Said while one of the two takes it.
-        info!(filter = wanted, "the log's level changes with the configuration");
+        // Log it before the change: the new filter may hide this line.
+        info!(filter = wanted, "changing the log filter with the configuration");
         let before = std::mem::replace(&mut state.wanted, wanted);
         if !state.reload() {
             state.wanted = before;
@@ -92,16 +92,16 @@ impl Level {
     fn toggle(&self) {
         let mut state = self.lock();
         state.debug = !state.debug;
-        // Said while the log takes it: the wanted level may be above this one.
+        // Log it before the change: the configured filter may hide this line.
         if !state.debug {
-            info!(filter = state.wanted, "SIGUSR1: the log's level goes back");
+            info!(filter = state.wanted, "SIGUSR1: debug lines are off");
         }
         if !state.reload() {
             state.debug = !state.debug;
         } else if state.debug {
             info!(
                 filter = state.filter(),
-                "SIGUSR1: debug lines are on; again to switch them off"
+                "SIGUSR1: debug lines are on; send SIGUSR1 again to turn them off"
             );
         }
     }
@@ -126,18 +126,19 @@ impl State {
         let reloaded = filter(&next).map(|filter| self.handle.reload(filter));
         let ok = matches!(reloaded, Ok(Ok(())));
         if !ok {
-            warn!(filter = next, "the log's level cannot be changed");
+            warn!(filter = next, "cannot change the log filter");
         }
         ok
     }
 }
 
-/// Starts the log, and listens to SIGUSR1, which turns debug lines on, and off again. `format` is by default for
-/// people on a terminal and JSON elsewhere. What the configuration says takes the place of what is `given`. Beside the
-/// log, `spans` gets what it wants, whatever the log's level.
+/// Starts the log, and turns debug lines on or off on each SIGUSR1.
+///
+/// The filter is `configured`, or else `given`. The default `format` is text on a terminal and JSON elsewhere. The
+/// layer `spans` has its own filter and does not depend on that of the log.
 ///
 /// # Errors
-/// When the filter is not one.
+/// When a filter cannot be parsed or the signal handler cannot be installed.
 pub fn start(
     given: &str,
     configured: Option<&str>,
@@ -174,7 +175,7 @@ pub fn start(
     Ok(level)
 }
 
-/// The layer that writes what this level lets through.
+/// Creates the layer that writes log lines through this filter.
 fn lines<W>(format: LogFormat, colours: bool, level: reload::Layer<EnvFilter, Registry>, out: W) -> BoxedLayer
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
@@ -201,8 +202,8 @@ where
     }
 }
 
-/// One field of a line for people. What it says may be a plugin's or anybody's who names an object: it stays on its line,
-/// and moves nothing on a terminal.
+/// Writes one field of a text line. Escapes its value, because plugins and names of objects determine it: it must
+/// neither start another line nor control a terminal.
 fn field(out: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     let (italic, dim, plain) = match out.has_ansi_escapes() {
         true => ("\x1b[3m", "\x1b[2m", "\x1b[0m"),
@@ -214,7 +215,7 @@ fn field(out: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Re
     write!(Escaped(out), "{value:?}")
 }
 
-/// Writes control characters, and those that change the direction of text, as their escapes.
+/// Escapes control characters and characters that change the direction of text.
 struct Escaped<'a, 'b>(&'a mut Writer<'b>);
 
 impl fmt::Write for Escaped<'_, '_> {
@@ -232,7 +233,7 @@ impl fmt::Write for Escaped<'_, '_> {
     }
 }
 
-/// A line as tracing's own formatters make it, with the current span's identity at its end.
+/// Formats a line with a formatter of `tracing-subscriber`, and appends the IDs of the current trace and span.
 enum Traced {
     Human(Format<Full>),
     Json(Format<Json>),
@@ -269,7 +270,7 @@ impl Traced {
         let (trace, span) = (span.trace_id(), span.span_id());
         match self {
             Self::Human(_) => format!("{line} trace_id={trace} span_id={span}\n"),
-            // The object is not empty: it has a time and a level.
+            // The object has fields before these: at least its time and its level.
             Self::Json(_) => {
                 let open = line.strip_suffix('}').unwrap_or(line);
                 format!("{open},\"trace_id\":\"{trace}\",\"span_id\":\"{span}\"}}\n")
@@ -313,7 +314,7 @@ mod tests {
         }
     }
 
-    /// The log at this level, with spans beside it: what is written within a pass, and the pass's span.
+    /// Logs a line within a reconcile at this level while spans are exported. Returns the log and the reconcile's span.
     async fn pass(level: &str) -> (String, Span) {
         let sink = Sink::default();
         let (level, _handle) = reload::Layer::new(filter(level).unwrap());

@@ -1,5 +1,5 @@
-//! Between the providers and the exporters: bounds on what waits, counts of what is dropped, one line in the log
-//! when a collector fails and one when it is back.
+//! Stands between the providers and the exporters: limits the queue, counts the dropped telemetry, and logs once when a
+//! collector fails and once when it recovers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::losses::{Losses, Reason};
 use super::settings::{Export, Signal};
 
-/// Says once that a collector does not take what is sent, and once when it does again; counts what is lost.
+/// Logs once when a collector rejects telemetry and once when it accepts it again. Counts the lost telemetry.
 #[derive(Debug)]
 struct Outlet {
     signal: Signal,
@@ -44,13 +44,13 @@ impl Outlet {
         match result {
             Ok(()) => {
                 if self.failing.swap(false, Ordering::Relaxed) {
-                    info!(signal, endpoint, "the collector takes telemetry again");
+                    info!(signal, endpoint, "the collector accepts telemetry again");
                 }
             }
             Err(error) => {
                 self.losses.add(self.signal, Reason::Refused, items);
                 if !self.failing.swap(true, Ordering::Relaxed) {
-                    warn!(signal, endpoint, %error, "the collector does not take telemetry: it is dropped until it does");
+                    warn!(signal, endpoint, %error, "the collector does not accept telemetry: dropping it until it does");
                 }
             }
         }
@@ -62,13 +62,13 @@ impl Outlet {
             let (signal, endpoint) = (self.signal.as_str(), &self.endpoint);
             warn!(
                 signal,
-                endpoint, "telemetry is made faster than the collector takes it: some is dropped"
+                endpoint, "telemetry is produced faster than the collector accepts it: dropping some"
             );
         }
     }
 }
 
-/// A batch processor with a bound that is counted: the one underneath drops without telling anybody.
+/// Counts the spans that exceed the queue of a batch processor, which drops them without a count.
 #[derive(Debug)]
 pub(super) struct Spans {
     batch: BatchSpanProcessor,
@@ -78,7 +78,7 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// Starts the thread that exports.
+    /// Starts the export thread.
     pub(super) fn start(
         export: &Export,
         exporter: impl trace::SpanExporter + 'static,
@@ -86,7 +86,7 @@ impl Spans {
     ) -> Self {
         let outlet = Arc::new(Outlet::new(Signal::Traces, export, losses));
         let waiting = Arc::new(AtomicUsize::new(0));
-        // The variable that the batch processor itself reads, with its default.
+        // The batch processor reads the same variable and has the same default.
         let capacity = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE")
             .ok()
             .and_then(|size| size.parse().ok())
@@ -114,7 +114,7 @@ impl SpanProcessor for Spans {
         if !span.span_context.is_sampled() {
             return;
         }
-        // Counted before it is handed over and taken off before it is sent, so never fewer than really wait.
+        // The count rises before the span is queued and falls before it is sent, so it is never below the real number.
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.capacity {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             self.outlet.full();
@@ -165,8 +165,8 @@ impl<E: trace::SpanExporter> trace::SpanExporter for Counted<E> {
     }
 }
 
-/// The exporter of metrics, with its failures said and counted. What is counted is exports, not values: those
-/// are cumulative, and the next export makes up for one that failed.
+/// Logs and counts the failures of the metrics exporter. Counts exports and not values, since values are cumulative:
+/// the next export contains those of a failed one.
 #[derive(Debug)]
 pub(super) struct Reported {
     exporter: MetricExporter,
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use crate::trace::{TARGET, layer};
 
-    /// A collector that takes the first batch and never answers.
+    /// A collector that receives the first batch and never responds.
     #[derive(Debug)]
     struct Stuck;
 
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn spans_over_the_bound_are_dropped_and_counted_and_nobody_waits() {
         const SPANS: u64 = 10_000;
-        /// What may wait by default, and what a batch takes away.
+        /// The default queue size and the size of a batch.
         const KEPT: u64 = 2048 + 512;
         let export = Export {
             endpoint: "http://stuck".into(),
@@ -252,7 +252,7 @@ mod tests {
             .find(|(signal, reason, _)| (*signal, *reason) == (Signal::Traces, Reason::QueueFull))
             .map_or(0, |(_, _, count)| count);
         assert!((SPANS - KEPT..=SPANS - 2048).contains(&dropped), "{dropped}");
-        // Its end would wait for the collector.
+        // Dropping the provider would wait for the collector.
         std::mem::forget(provider);
     }
 }
