@@ -104,11 +104,11 @@ macro_rules! definitions {
 }
 
 definitions! {
-    RECONCILE_COUNT = Counter, "operator.reconcile_count", "{pass}", ["controller", "kind", "trigger"],
+    RECONCILE_COUNT = Counter, "operator.reconcile_count", "{reconcile}", ["controller", "kind", "trigger"],
         "Reconciles of a parent, by reason";
     RECONCILE_DURATION = Histogram, "operator.reconcile_duration", "ms", ["controller", "kind"],
         "Duration of one reconcile, including requests to the API server";
-    RECONCILE_ERRORS = Counter, "operator.reconcile_errors", "{pass}", ["controller", "kind", "class"],
+    RECONCILE_ERRORS = Counter, "operator.reconcile_errors", "{reconcile}", ["controller", "kind", "class"],
         "Reconciles that failed, by class of error";
     RESOURCE_CREATED = Counter, "operator.resource_created", "{object}", ["controller", "kind"],
         "Children created, by kind";
