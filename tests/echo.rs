@@ -98,7 +98,7 @@ async fn nothing_is_written_when_nothing_changed() {
         };
         tokio::time::timeout(crate::support::LIMIT, enough)
             .await
-            .expect("more passes");
+            .expect("more reconciles");
     };
     // The status is visible before its write is in the audit log.
     more_passes(2).await;

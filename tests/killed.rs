@@ -77,7 +77,7 @@ async fn a_second_start_writes_nothing_when_nothing_changed() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(LIMIT, enough).await.expect("passes");
+    tokio::time::timeout(LIMIT, enough).await.expect("reconciles");
     let after = scenario.writes(cluster().await);
     assert_eq!(after.len(), before.len(), "{:#?}", &after[before.len()..]);
 }

@@ -284,7 +284,9 @@ async fn the_last_update_stands_still_while_nothing_else_in_the_status_moves() {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(LIMIT, enough).await.expect("more passes");
+    tokio::time::timeout(LIMIT, enough)
+        .await
+        .expect("more reconciles");
     let after = scenario.get(MYSQL, "db").await.unwrap();
     assert_eq!(after.metadata.resource_version, db.metadata.resource_version);
     let writes: Vec<AuditEvent> = scenario.writes(cluster().await);

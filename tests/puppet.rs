@@ -103,7 +103,7 @@ impl Host {
         while self.passes(parent) < count {
             assert!(
                 start.elapsed() < LIMIT,
-                "{} of {count} passes",
+                "{} of {count} reconciles",
                 self.passes(parent)
             );
             tokio::time::sleep(Duration::from_millis(10)).await;

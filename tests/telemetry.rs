@@ -110,7 +110,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
 
     // The reconcile that created the pods.
     let (root, spans) = collector
-        .until_spans("a pass with two applies and a status", |spans| {
+        .until_spans("a reconcile with two applies and a status", |spans| {
             let root = spans.iter().find(|span| {
                 span.name == "reconcile"
                     && children(spans, span, "apply").len() == 2
@@ -180,7 +180,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
 
     // A pod's change causes another reconcile, with a link to this one.
     collector
-        .until_spans("a later pass that links to the first", |spans| {
+        .until_spans("a later reconcile that links to the first", |spans| {
             spans
                 .iter()
                 .find(|span| span.links.iter().any(|link| link.span_id == root.span_id))

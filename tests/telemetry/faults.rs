@@ -172,7 +172,7 @@ async fn a_pass_after_a_reload_links_to_it() {
 
     scenario.file("plugin.wasm", build(cases::LOG_FLOOD));
     let digest = collector
-        .until_spans("a pass that links to the second reload", |spans| {
+        .until_spans("a reconcile that links to the second reload", |spans| {
             let reload = spans.iter().filter(|span| span.name == "reload").nth(1)?;
             let linked = |span: &&Span| span.links.iter().any(|link| link.span_id == reload.span_id);
             let pass = spans.iter().find(linked)?;

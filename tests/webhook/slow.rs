@@ -124,7 +124,11 @@ async fn slow_reviews_hold_up_no_pass_and_slow_passes_no_review() {
         answers = reviews => panic!("{answers:?}"),
         () = passes => {}
     }
-    assert!(begun.elapsed() < DEADLINE, "passes took {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < DEADLINE,
+        "reconciles took {:?}",
+        begun.elapsed()
+    );
 
     let begun = Instant::now();
     for number in 0..20 {

@@ -272,7 +272,7 @@ mod tests {
         let stay = term.stay();
         term.leave();
         term.ended().await;
-        assert!(term.holds(), "passes under way may write");
+        assert!(term.holds(), "running reconciles may write");
         assert!(!term.is_idle());
         term.extend(now + 7000 * MS, now + 8000 * MS);
         assert_eq!(term.phase(), Phase::Leaving, "a renewal does not take it back");
