@@ -102,9 +102,9 @@ async fn measure(table: &mut Table, cluster: &ControlPlane) {
     assert!(!collector.spans().is_empty(), "nothing was traced");
     let of = |i: usize, pick: fn(&Cost) -> f64| median(costs[i].iter().map(pick).collect());
     for (what, pick) in [
-        ("a no-op pass", (|cost| cost.pass) as fn(&Cost) -> f64),
+        ("a no-op reconcile", (|cost| cost.pass) as fn(&Cost) -> f64),
         ("a plugin call", |cost| cost.call),
-        ("processor for a no-op pass, export included,", |cost| {
+        ("processor for a no-op reconcile, export included,", |cost| {
             cost.processor
         }),
     ] {
