@@ -134,8 +134,8 @@ impl State {
 
 /// Starts the log, and turns debug lines on or off on each SIGUSR1.
 ///
-/// The filter is `configured`, or else `given`. The default `format` is text on a terminal and JSON elsewhere. The
-/// layer `spans` has its own filter and does not depend on that of the log.
+/// The filter is `configured`, or `given` if that is `None`. The default `format` is text on a terminal and JSON
+/// elsewhere. The layer `spans` has its own filter and does not depend on that of the log.
 ///
 /// # Errors
 /// When a filter cannot be parsed or the signal handler cannot be installed.

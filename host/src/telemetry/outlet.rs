@@ -1,5 +1,5 @@
-//! Stands between the providers and the exporters: limits the queue, counts the dropped telemetry, and logs once when a
-//! collector fails and once when it recovers.
+//! Wraps the exporters: limits the queue, counts the dropped telemetry, and logs once when a collector fails and once
+//! when it recovers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
