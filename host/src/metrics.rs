@@ -243,11 +243,11 @@ pub struct ControllerMetrics {
 
 impl ControllerMetrics {
     /// Records a reconcile that has ended. `waited` is the time in the queue before it.
-    pub fn reconciled(&self, trigger: &'static str, waited: Duration, took: Duration) {
+    pub fn reconciled(&self, reason: &'static str, waited: Duration, took: Duration) {
         let labels = [
             self.controller.clone(),
             self.kind.clone(),
-            KeyValue::new("trigger", trigger),
+            KeyValue::new("trigger", reason),
         ];
         self.metrics.reconcile_count.add(1, &labels);
         self.metrics

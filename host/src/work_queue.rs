@@ -66,20 +66,20 @@ pub struct Work {
     /// The parent.
     pub parent: NamespacedName,
     /// All reasons since it was last given to a worker; at least one.
-    pub triggers: Vec<ReconcileReason>,
+    pub reasons: Vec<ReconcileReason>,
     /// When the first of them was enqueued.
     pub since: Instant,
 }
 
 /// Maximum number of separate reasons per parent; any more are treated as a resync.
-const MAX_TRIGGERS: usize = 32;
+const MAX_REASONS: usize = 32;
 
 /// After this many parents that somebody waits for, one of the others gets a turn.
 const TURNS: u32 = 4;
 
 #[derive(Debug)]
 struct Marks {
-    triggers: Vec<ReconcileReason>,
+    reasons: Vec<ReconcileReason>,
     since: Instant,
     /// Its position in a line while it waits for a worker.
     place: Option<Place>,
@@ -122,12 +122,12 @@ pub struct Queue {
 
 impl Queue {
     /// Enqueues a parent; it is processed as soon as a worker is free. Has no effect on a closed queue.
-    pub fn enqueue(&self, parent: &NamespacedName, trigger: ReconcileReason) {
+    pub fn enqueue(&self, parent: &NamespacedName, reason: ReconcileReason) {
         let mut state = self.lock();
         if state.closed {
             return;
         }
-        state.enqueue(parent, trigger);
+        state.enqueue(parent, reason);
         drop(state);
         self.changed.notify_one();
     }
@@ -184,8 +184,8 @@ impl Queue {
         let mut state = self.lock();
         state.running.remove(parent);
         if let Some(marks) = state.marks.get_mut(parent) {
-            marks.triggers.retain(|trigger| !is_own(trigger));
-            if marks.triggers.is_empty() {
+            marks.reasons.retain(|reason| !is_own(reason));
+            if marks.reasons.is_empty() {
                 state.marks.remove(parent);
             } else {
                 state.line_up(parent);
@@ -230,12 +230,12 @@ impl Queue {
 }
 
 impl State {
-    fn enqueue(&mut self, parent: &NamespacedName, trigger: ReconcileReason) {
+    fn enqueue(&mut self, parent: &NamespacedName, reason: ReconcileReason) {
         if let Some(marks) = self.marks.get_mut(parent) {
-            let promotes = !trigger.is_general() && marks.place.is_some_and(|place| place.general);
-            if marks.triggers.len() < MAX_TRIGGERS {
-                marks.triggers.push(trigger);
-            } else if let Some(last) = marks.triggers.last_mut() {
+            let promotes = !reason.is_general() && marks.place.is_some_and(|place| place.general);
+            if marks.reasons.len() < MAX_REASONS {
+                marks.reasons.push(reason);
+            } else if let Some(last) = marks.reasons.last_mut() {
                 *last = ReconcileReason::Resync;
             }
             if promotes {
@@ -246,7 +246,7 @@ impl State {
         self.marks.insert(
             parent.clone(),
             Marks {
-                triggers: vec![trigger],
+                reasons: vec![reason],
                 since: Instant::now(),
                 place: None,
             },
@@ -268,7 +268,7 @@ impl State {
             };
             line.remove(&place.number);
         }
-        let general = marks.triggers.iter().all(ReconcileReason::is_general);
+        let general = marks.reasons.iter().all(ReconcileReason::is_general);
         let number = self.next_number;
         self.next_number += 1;
         marks.place = Some(Place { general, number });
@@ -310,7 +310,7 @@ impl State {
         self.running.insert(parent.clone());
         Some(Work {
             parent,
-            triggers: marks.triggers,
+            reasons: marks.reasons,
             since: marks.since,
         })
     }
@@ -357,11 +357,11 @@ mod tests {
         queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.enqueue(&name("a"), ReconcileReason::Reload);
         let work = queue.next().await.unwrap();
-        assert_eq!(work.triggers, [ReconcileReason::Resync, ReconcileReason::Reload]);
+        assert_eq!(work.reasons, [ReconcileReason::Resync, ReconcileReason::Reload]);
         queue.enqueue(&name("a"), ReconcileReason::Related);
         assert!(is_idle(&queue).await);
         queue.done(&name("a"), |_| false);
-        assert_eq!(queue.next().await.unwrap().triggers, [ReconcileReason::Related]);
+        assert_eq!(queue.next().await.unwrap().reasons, [ReconcileReason::Related]);
     }
 
     #[tokio::test]
@@ -370,15 +370,15 @@ mod tests {
         queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.next().await.unwrap();
         queue.enqueue(&name("a"), child(7));
-        queue.done(&name("a"), |trigger| *trigger == child(7));
+        queue.done(&name("a"), |reason| *reason == child(7));
         assert!(is_idle(&queue).await);
 
         queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.next().await.unwrap();
         queue.enqueue(&name("a"), child(8));
         queue.enqueue(&name("a"), child(9));
-        queue.done(&name("a"), |trigger| *trigger == child(8));
-        assert_eq!(queue.next().await.unwrap().triggers, [child(9)]);
+        queue.done(&name("a"), |reason| *reason == child(8));
+        assert_eq!(queue.next().await.unwrap().reasons, [child(9)]);
     }
 
     #[tokio::test]
@@ -388,7 +388,7 @@ mod tests {
         queue.enqueue_at(&name("a"), start + ms(900));
         queue.enqueue_at(&name("a"), start + ms(50));
         queue.enqueue_at(&name("a"), start + ms(700));
-        assert_eq!(queue.next().await.unwrap().triggers, [ReconcileReason::Timer]);
+        assert_eq!(queue.next().await.unwrap().reasons, [ReconcileReason::Timer]);
         assert!(start.elapsed() >= ms(50) && start.elapsed() < ms(700));
         queue.done(&name("a"), |_| false);
         assert!(is_idle(&queue).await);
@@ -447,15 +447,15 @@ mod tests {
         for i in 0..100 {
             queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
         }
-        for (parent, trigger) in [edit("new"), edit("99")] {
-            queue.enqueue(&parent, trigger);
+        for (parent, reason) in [edit("new"), edit("99")] {
+            queue.enqueue(&parent, reason);
         }
         assert_eq!(queue.backlog().0, 101, "each stands in one line");
         let work = queue.next().await.unwrap();
         assert_eq!(work.parent, name("new"));
         let work = queue.next().await.unwrap();
         assert_eq!(work.parent, name("99"), "it is moved to the front");
-        assert_eq!(work.triggers.len(), 2, "with all that happened to it");
+        assert_eq!(work.reasons.len(), 2, "with all that happened to it");
         assert_eq!(queue.next().await.unwrap().parent, name("0"));
         assert_eq!(queue.backlog().0, 98);
     }
@@ -469,8 +469,8 @@ mod tests {
         let mut general = 0;
         for i in 0..20 {
             // There is always another one.
-            let (parent, trigger) = edit(&format!("edit-{i}"));
-            queue.enqueue(&parent, trigger);
+            let (parent, reason) = edit(&format!("edit-{i}"));
+            queue.enqueue(&parent, reason);
             let work = queue.next().await.unwrap();
             general += usize::from(work.parent.name.starts_with("all-"));
             queue.done(&work.parent, |_| false);
@@ -484,9 +484,9 @@ mod tests {
         queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.next().await.unwrap();
         queue.enqueue(&name("b"), ReconcileReason::Resync);
-        let (parent, trigger) = edit("a");
+        let (parent, reason) = edit("a");
         queue.enqueue(&parent, ReconcileReason::Resync);
-        queue.enqueue(&parent, trigger);
+        queue.enqueue(&parent, reason);
         queue.done(&parent, |_| false);
         assert_eq!(queue.next().await.unwrap().parent, name("a"));
     }

@@ -133,8 +133,8 @@ fn all_watches(context: &Context) -> Vec<Arc<Reflector>> {
         .collect()
 }
 
-fn enqueue_all(context: &Context, trigger: &ReconcileReason) {
-    enqueue_within(context, None, trigger);
+fn enqueue_all(context: &Context, reason: &ReconcileReason) {
+    enqueue_within(context, None, reason);
 }
 
 /// Enqueues deleted parents that still have children.
@@ -155,11 +155,11 @@ fn enqueue_deleted(context: &Context) {
 
 /// Enqueues the parents in one namespace or in all. Also enqueues every cluster-scoped parent, since a change in any
 /// namespace may affect it.
-fn enqueue_within(context: &Context, namespace: Option<&str>, trigger: &ReconcileReason) {
+fn enqueue_within(context: &Context, namespace: Option<&str>, reason: &ReconcileReason) {
     for watch in context.parents.all() {
         for name in watch.names() {
             if namespace.is_none() || name.namespace.is_none() || name.namespace.as_deref() == namespace {
-                context.queue.enqueue(&name, trigger.clone());
+                context.queue.enqueue(&name, reason.clone());
             }
         }
     }
@@ -183,7 +183,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
             index
         };
         pulse.beat();
-        let trigger = tokio::select! {
+        let reason = tokio::select! {
             _ = beat.tick() => continue,
             _ = resync.tick() => {
                 enqueue_deleted(context);
@@ -201,7 +201,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
                 continue;
             }
         };
-        enqueue_all(context, &trigger);
+        enqueue_all(context, &reason);
     }
 }
 
@@ -229,14 +229,14 @@ async fn work(context: Arc<Context>) {
         let Some(work) = work else { return };
         let Work {
             parent,
-            triggers,
+            reasons,
             since,
         } = work;
-        let first = triggers.first().map_or("none", ReconcileReason::as_str);
+        let first = reasons.first().map_or("none", ReconcileReason::as_str);
         let observer = &context.observer;
         let waited = since.elapsed();
         let started = Instant::now();
-        let root = root_span(&context, &parent, &triggers, waited);
+        let root = root_span(&context, &parent, &reasons, waited);
         let span = info_span!(
             "reconcile",
             controller = context.config.name,
@@ -244,9 +244,9 @@ async fn work(context: Arc<Context>) {
             trigger = first,
             waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
         );
-        debug!(controller = context.config.name, %parent, reasons = ?triggers, "reconcile started");
+        debug!(controller = context.config.name, %parent, reasons = ?reasons, "reconcile started");
         // Spawn a task, so that a panic ends this reconcile and not the worker.
-        let pass = {
+        let running = {
             let (context, parent) = (Arc::clone(&context), parent.clone());
             let root = root.clone();
             tokio::spawn(
@@ -254,7 +254,7 @@ async fn work(context: Arc<Context>) {
                     .instrument(span),
             )
         };
-        let next = match pass.await {
+        let next = match running.await {
             Ok(next) => next,
             Err(panic) => {
                 error!(controller = context.config.name, %parent, %panic, "a reconcile panicked: this is a bug of the host");
@@ -277,13 +277,13 @@ async fn work(context: Arc<Context>) {
             Action::Backoff => Some(after_failures()),
             Action::BackoffAtLeast(least) => Some(after_failures().max(least)),
         };
-        debug!(controller = context.config.name, %parent, reasons = ?triggers, ?delay, "reconcile done");
+        debug!(controller = context.config.name, %parent, reasons = ?reasons, ?delay, "reconcile done");
         if let Some(delay) = delay {
             context.queue.enqueue_at(&parent, Instant::now() + delay);
         }
         context
             .queue
-            .done(&parent, |trigger| context.is_echo(&parent, trigger));
+            .done(&parent, |reason| context.is_echo(&parent, reason));
     }
 }
 
@@ -292,16 +292,16 @@ async fn work(context: Arc<Context>) {
 fn root_span(
     context: &Context,
     parent: &NamespacedName,
-    triggers: &[ReconcileReason],
+    reasons: &[ReconcileReason],
     waited: Duration,
 ) -> Span {
     let tracer = &context.observer.tracer;
-    let reload = triggers
+    let reload = reasons
         .contains(&ReconcileReason::Reload)
         .then(|| tracer.last_reload(&context.config.name));
-    let follows = triggers
+    let follows = reasons
         .iter()
-        .any(|trigger| matches!(trigger, ReconcileReason::Timer | ReconcileReason::Child { .. }));
+        .any(|reason| matches!(reason, ReconcileReason::Timer | ReconcileReason::Child { .. }));
     let cause = follows.then(|| context.memory_of(parent, |memory| memory.last_span.clone()));
     let cause = reload.flatten().or(cause.flatten());
     let config = &context.config;
@@ -311,8 +311,8 @@ fn root_span(
             parent: None,
             "reconcile",
             operator.controller = config.name,
-            operator.trigger = triggers.first().map_or("none", ReconcileReason::as_str),
-            operator.triggers = i64::try_from(triggers.len()).unwrap_or(i64::MAX),
+            operator.trigger = reasons.first().map_or("none", ReconcileReason::as_str),
+            operator.triggers = i64::try_from(reasons.len()).unwrap_or(i64::MAX),
             operator.queue_ms = waited.as_secs_f64() * 1e3,
             k8s.object.api_version = config.parent.api_version,
             k8s.object.kind = config.parent.kind,
@@ -378,10 +378,10 @@ fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {
     {
         context.namespaces.has_something_new(namespace);
     }
-    let trigger = ReconcileReason::Parent {
+    let reason = ReconcileReason::Parent {
         version: change.new.and_then(|object| version(object)),
     };
-    enqueue(context, &NamespacedName::of(object), trigger);
+    enqueue(context, &NamespacedName::of(object), reason);
 }
 
 fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
@@ -393,7 +393,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
         kind: kind.clone(),
         name: NamespacedName::of(object),
     };
-    let trigger = ReconcileReason::Child {
+    let reason = ReconcileReason::Child {
         child: child.clone(),
         version: change.new.and_then(|object| version(object)),
     };
@@ -417,7 +417,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
             context.doubt(&parent);
         }
         if !echo_of_nothing {
-            enqueue(context, &parent, trigger.clone());
+            enqueue(context, &parent, reason.clone());
         }
     }
 }
@@ -462,9 +462,9 @@ fn related_changed(context: &Context, kind: &Kind, change: Change<'_>) {
     }
 }
 
-fn enqueue(context: &Context, parent: &NamespacedName, trigger: ReconcileReason) {
-    if !context.is_echo(parent, &trigger) {
-        context.queue.enqueue(parent, trigger);
+fn enqueue(context: &Context, parent: &NamespacedName, reason: ReconcileReason) {
+    if !context.is_echo(parent, &reason) {
+        context.queue.enqueue(parent, reason);
     }
 }
 

@@ -170,8 +170,8 @@ impl Memory {
     /// the plugin has seen it. For the parent only the exact version counts, because the plugin has not seen a
     /// change of the spec that was made just before our status write.
     #[must_use]
-    pub fn is_echo(&self, trigger: &ReconcileReason) -> bool {
-        match trigger {
+    pub fn is_echo(&self, reason: &ReconcileReason) -> bool {
+        match reason {
             ReconcileReason::Child {
                 child,
                 version: Some(version),
@@ -645,10 +645,10 @@ impl Context {
 
     /// Reports whether a reason is only the watch event for an own write.
     #[must_use]
-    pub fn is_echo(&self, parent: &NamespacedName, trigger: &ReconcileReason) -> bool {
+    pub fn is_echo(&self, parent: &NamespacedName, reason: &ReconcileReason) -> bool {
         self.memory()
             .get(parent)
-            .is_some_and(|memory| memory.is_echo(trigger))
+            .is_some_and(|memory| memory.is_echo(reason))
     }
 
     /// Returns the parents whose plugin needs an object.

@@ -93,7 +93,7 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
         Err((parent, error)) => return fail(context, &parent, &error.into()).await,
     };
     let mut changes = Changes::default();
-    let result = pass(context, &parent, &mut changes).await;
+    let result = converge(context, &parent, &mut changes).await;
     changes.publish(context, &parent);
     if leaving::is_overdue(context, &parent, &result) {
         return leaving::abandon(context, &parent, &result).await;
@@ -126,7 +126,7 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
 
 /// Reconciles a parent that is up to date and not paused. Returns `None` when no status is to be written, for example
 /// because the parent was deleted.
-async fn pass(
+async fn converge(
     context: &Context,
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
@@ -176,7 +176,7 @@ async fn pass(
             None => return Ok(None),
         }
     }
-    let mut answer = rounds(context, &plugin, &parent, changes).await?;
+    let mut answer = iterate(context, &plugin, &parent, changes).await?;
     let left = predecessor::sweep(context, &NamespacedName::of(&parent), Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))
@@ -208,15 +208,15 @@ fn check_watches(context: &Context, parent: &DynamicObject) -> Result<(), Reconc
 
 /// Asks the plugin and applies its response until an iteration changes nothing. Therefore the last response, and the
 /// status with it, describes the children that this reconcile has written.
-async fn rounds(
+async fn iterate(
     context: &Context,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<Answer, ReconcileError> {
     let mut events = Vec::new();
-    let mut rounds = Iterations::default();
-    while rounds.may_go_on(changes) {
+    let mut iterations = Iterations::default();
+    while iterations.may_go_on(changes) {
         let observed = context.observed(parent, plugin);
         let (response, share): (Response, _) = ask(context, plugin, parent, &observed).await?;
         let plan = match make_plan(context, plugin, parent, &response) {
@@ -284,8 +284,8 @@ async fn cleanup(
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<Answer, ReconcileError> {
-    let mut rounds = Iterations::default();
-    while rounds.may_go_on(changes) {
+    let mut iterations = Iterations::default();
+    while iterations.may_go_on(changes) {
         let observed = context.observed(parent, plugin);
         let (response, share) = ask(context, plugin, parent, &observed).await?;
         let CleanupResponse {

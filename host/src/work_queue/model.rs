@@ -21,7 +21,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let parent = 0..3_usize;
-    let trigger = prop_oneof![
+    let reason = prop_oneof![
         Just(ReconcileReason::Related),
         Just(ReconcileReason::Resync),
         (1..4_u128).prop_map(|version| ReconcileReason::Parent {
@@ -29,7 +29,7 @@ fn op() -> impl Strategy<Value = Op> {
         }),
     ];
     prop_oneof![
-        4 => (parent.clone(), trigger).prop_map(|(parent, trigger)| Op::Mark(parent, trigger)),
+        4 => (parent.clone(), reason).prop_map(|(parent, reason)| Op::Mark(parent, reason)),
         2 => (parent.clone(), any::<bool>()).prop_map(|(parent, due)| Op::MarkAt(parent, due)),
         3 => Just(Op::Next),
         3 => (parent, any::<bool>()).prop_map(|(parent, echoes)| Op::Done(parent, echoes)),
@@ -37,8 +37,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// The reason that counts as an own write here.
-fn is_echo(trigger: &ReconcileReason) -> bool {
-    *trigger == ReconcileReason::Related
+fn is_echo(reason: &ReconcileReason) -> bool {
+    *reason == ReconcileReason::Related
 }
 
 #[derive(Default)]
@@ -50,8 +50,8 @@ struct Model {
 }
 
 impl Model {
-    fn enqueue(&mut self, parent: usize, trigger: ReconcileReason) {
-        self.marks.entry(parent).or_default().push(trigger);
+    fn enqueue(&mut self, parent: usize, reason: ReconcileReason) {
+        self.marks.entry(parent).or_default().push(reason);
     }
 
     fn fire(&mut self) {
@@ -76,8 +76,8 @@ impl Model {
         let parent: usize = work.parent.name.parse().unwrap();
         prop_assert!(self.running.insert(parent), "{parent} was handed out twice");
         let mut expected = self.marks.remove(&parent).unwrap_or_default();
-        let mut given = work.triggers.clone();
-        let key = |trigger: &ReconcileReason| format!("{trigger:?}");
+        let mut given = work.reasons.clone();
+        let key = |reason: &ReconcileReason| format!("{reason:?}");
         expected.sort_by_key(key);
         given.sort_by_key(key);
         prop_assert_eq!(given, expected);
@@ -87,9 +87,9 @@ impl Model {
 }
 
 proptest! {
-    // Fewer than `MAX_TRIGGERS`, so that each reason is kept separately.
+    // Fewer than `MAX_REASONS`, so that each reason is kept separately.
     #[test]
-    fn what_is_handed_out_is_what_was_marked(ops in prop::collection::vec(op(), 1..MAX_TRIGGERS)) {
+    fn what_is_handed_out_is_what_was_marked(ops in prop::collection::vec(op(), 1..MAX_REASONS)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _within = runtime.enter();
         let (queue, mut model) = (Queue::default(), Model::default());
@@ -99,9 +99,9 @@ proptest! {
         let next = || queue.next().now_or_never().flatten();
         for op in ops {
             match op {
-                Op::Mark(parent, trigger) => {
-                    queue.enqueue(&name(parent), trigger.clone());
-                    model.enqueue(parent, trigger);
+                Op::Mark(parent, reason) => {
+                    queue.enqueue(&name(parent), reason.clone());
+                    model.enqueue(parent, reason);
                 }
                 Op::MarkAt(parent, due) => {
                     queue.enqueue_at(&name(parent), if due { past } else { future });
@@ -120,9 +120,9 @@ proptest! {
                     if !model.running.remove(&parent) {
                         continue;
                     }
-                    queue.done(&name(parent), |trigger| echoes && is_echo(trigger));
+                    queue.done(&name(parent), |reason| echoes && is_echo(reason));
                     if let Some(marks) = model.marks.get_mut(&parent) {
-                        marks.retain(|trigger| !(echoes && is_echo(trigger)));
+                        marks.retain(|reason| !(echoes && is_echo(reason)));
                         if marks.is_empty() {
                             model.marks.remove(&parent);
                         }

@@ -70,7 +70,7 @@ pub(crate) fn claim(
     }))
 }
 
-/// One server. All of its spec is fixed by the cluster's spec, so that it stays the same from pass to pass.
+/// One server. All of its spec is fixed by the cluster's spec, so that every reconcile returns the same.
 pub(crate) fn pod(cluster: &str, ordinal: u32, spec: &MySqlClusterSpec, password: &SecretKey) -> Value {
     let name = format!("{cluster}-{ordinal}");
     json!({

@@ -158,7 +158,7 @@ impl World {
             Op::EndPass if self.running && self.answer.is_none() => {
                 self.running = false;
                 let memory = &self.memory;
-                self.marks.retain(|trigger| !memory.is_echo(trigger));
+                self.marks.retain(|reason| !memory.is_echo(reason));
             }
             _ => {}
         }
