@@ -6,7 +6,6 @@
 //!
 //! It is a separate crate because it is compiled for speed, and the rest of the program for size.
 
-pub mod contract;
 pub mod limits;
 
 mod runtime;
@@ -60,6 +59,7 @@ pub use error::{CallError, Class, Count, LoadError};
 pub use limits::{EngineOptions, Limits};
 pub use log::TARGET as LOG_TARGET;
 pub use maker::CodeOrigin;
+pub use operator_host_contract as contract;
 pub use outside::{Compiler, Outside, compile_memory};
 pub use runtime::{Form, Plugin, RandomSource, Runtime};
 pub use share::{Share, most, room_for_one};

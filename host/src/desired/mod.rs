@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_contract_knows_no_client() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("runtime/src/contract.rs");
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("contract/src/lib.rs");
         assert_eq!(uses(&file, &CLIENTS), Vec::<String>::new());
     }
 }

@@ -386,7 +386,7 @@ impl ContractVersion {
     }
 
     /// Returns the request for a command of this version.
-    pub(crate) fn request(self, request: Request) -> Request {
+    pub fn request(self, request: Request) -> Request {
         match self {
             // A false value is not serialized.
             Self::V0_1 => Request {
