@@ -10,14 +10,17 @@
 //! failing watch affects only its own state; a transient error is not a failure.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
+use futures::FutureExt;
 use kube::Client;
 use kube::core::{DynamicObject, Selector, SelectorExt};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use self::follow::run;
 use self::source::Form;
@@ -30,6 +33,9 @@ use crate::plugin::contract::Kind;
 mod follow;
 mod source;
 mod store;
+
+/// The pause before a watch that panicked is run again.
+const PAUSE_AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// The state of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,7 +174,7 @@ impl SharedCache {
         }
         let keep = running.keep_of(&scope);
         let inner = Arc::new(Inner::new(scope.clone(), keep, Arc::clone(&self.metrics)));
-        let task = tokio::spawn(run(
+        let task = tokio::spawn(run_for_ever(
             Arc::clone(&inner),
             self.client.clone(),
             Arc::clone(&self.kinds),
@@ -177,6 +183,21 @@ impl SharedCache {
         running.watches.retain(|_, watch| watch.strong_count() > 0);
         running.watches.insert(scope, Arc::downgrade(&watch));
         watch
+    }
+}
+
+/// Runs a watch again after a panic, which would otherwise leave its cache as it is, and apparently healthy.
+async fn run_for_ever(inner: Arc<Inner>, client: Client, kinds: Arc<Discovery>) {
+    loop {
+        let running = run(Arc::clone(&inner), client.clone(), Arc::clone(&kinds));
+        let Err(panic) = AssertUnwindSafe(running).catch_unwind().await;
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref().copied())
+            .unwrap_or_default();
+        error!(kind = %inner.scope.kind, panic = text, "a watch panicked: this is a bug of the host; watching again");
+        tokio::time::sleep(PAUSE_AFTER_PANIC).await;
     }
 }
 
@@ -364,6 +385,11 @@ impl Inner {
     fn prepare(&self, mut object: DynamicObject) -> Arc<DynamicObject> {
         let kind = &self.scope.kind;
         let is_definition = kind.kind == "CustomResourceDefinition";
+        // List responses omit the type of their items.
+        object.types.get_or_insert_with(|| kube::core::TypeMeta {
+            api_version: kind.api_version.clone(),
+            kind: kind.kind.clone(),
+        });
         slim(&mut object);
         if !self.keep.borrow().keeps_whole(&object) {
             object.data = serde_json::Value::Null;
@@ -372,11 +398,6 @@ impl Inner {
                 annotations.retain(|key, _| is_definition && crate::object::is_order(key));
             }
         }
-        // List responses omit the type of their items.
-        object.types.get_or_insert_with(|| kube::core::TypeMeta {
-            api_version: kind.api_version.clone(),
-            kind: kind.kind.clone(),
-        });
         Arc::new(object)
     }
 
@@ -418,6 +439,18 @@ impl Inner {
             old: old.as_ref().or(Some(&object)),
             new: None,
         });
+    }
+
+    /// Prepares for a list at a lower version than that of a known object: the cluster was restored from a backup.
+    /// Every listed object then replaces the known one.
+    fn rewind_to(&self, list: Option<u128>) {
+        let mut store = self.write();
+        let newest = store.objects.values().filter_map(|object| version(object)).max();
+        if list.is_none() || newest <= list {
+            return;
+        }
+        warn!(kind = %self.scope.kind, "the API server's objects are older than before: replacing those in the cache");
+        store.rewind();
     }
 
     /// Removes every object that a complete list does not contain. An object that was written during the list may

@@ -5,7 +5,9 @@
 //! the last one, so that a recovering API server need not send every object to every client.
 
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kube::core::{DynamicObject, ObjectList, WatchEvent};
@@ -31,6 +33,9 @@ const LAST_DELAY_REFUSED: Duration = Duration::from_secs(5);
 const LAST_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// How long a transient error may last before it is reported.
 const GRACE: Duration = Duration::from_secs(60);
+/// How long a kind that was listed before may be missing. An API server that has just started does not serve the kinds
+/// of definitions yet.
+const UNSERVED: Duration = Duration::from_secs(5);
 /// A watch that has run this long counts as healthy, even if it delivered nothing.
 const QUIET: Duration = Duration::from_secs(5);
 
@@ -70,14 +75,19 @@ impl Retry {
         jittered(delay, 0.5).max(asked + jittered(asked / 2, 1.0))
     }
 
+    /// Reports whether the first failed request was sent at least this long ago.
+    fn has_lasted(&self, time: Duration) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= time)
+    }
+
     /// Reports whether it has failed for longer than a transient error lasts.
     fn is_lasting(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() >= self.grace)
+        self.has_lasted(self.grace)
     }
 }
 
 /// Runs one watch until its last handle is dropped.
-pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Discovery>) {
+pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Discovery>) -> Infallible {
     let mut changed = kinds.subscribe();
     let mut retry = Retry::default();
     loop {
@@ -190,6 +200,11 @@ pub(super) async fn follow(inner: &Inner, source: &Source, retry: &mut Retry) ->
         };
         match trouble {
             Trouble::Refused(message) => return message,
+            Trouble::NotServed if inner.was_listed.load(Ordering::Relaxed) && !retry.has_lasted(UNSERVED) => {
+                debug!(kind = %inner.scope.kind, "the kind is not served: asking again");
+                inner.metrics.watch_restarted(&inner.scope.kind);
+                tokio::time::sleep(retry.delay(sent, LAST_DELAY_AWAY, None)).await;
+            }
             Trouble::NotServed => return KindError::Unknown(inner.scope.kind.clone()).to_string(),
             Trouble::Outdated => {
                 debug!(kind = %inner.scope.kind, "the last resource version has expired: listing again");
@@ -234,6 +249,14 @@ fn take(
     listed: &mut HashSet<NamespacedName>,
     keep: &watch::Receiver<CachePolicy>,
 ) -> Taken {
+    if token.is_none() {
+        inner.rewind_to(
+            page.metadata
+                .resource_version
+                .as_deref()
+                .and_then(|version| version.parse().ok()),
+        );
+    }
     for object in page.items {
         listed.insert(NamespacedName::of(&object));
         inner.put(&inner.prepare(object));

@@ -84,6 +84,14 @@ impl Store {
         })
     }
 
+    /// Forgets the versions of all objects, and all deletions, so that any version replaces them.
+    pub(super) fn rewind(&mut self) {
+        self.deletions.clear();
+        for object in self.objects.values_mut() {
+            Arc::make_mut(object).metadata.resource_version = None;
+        }
+    }
+
     pub(super) fn take(&mut self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
         let old = self.objects.remove(name)?;
         for reference in references(&old) {

@@ -130,3 +130,13 @@ async fn what_a_list_after_a_gap_does_not_name_is_gone() {
     watch.inner.put(&watch.inner.prepare(object(5, "five")));
     assert_eq!(heard(&log), [(None, some("five"))]);
 }
+
+/// Regression: items of a list have no type, and a `ConfigMap` with that label was taken for a generated Secret.
+#[tokio::test]
+async fn only_a_secret_that_was_generated_is_stored_without_its_values() {
+    let watch = watch();
+    let mut listed = object(1, "kept");
+    listed.types = None;
+    listed.metadata.labels = Some([(crate::object::GENERATED_LABEL.to_owned(), "true".to_owned())].into());
+    assert_eq!(watch.record(listed).data["data"]["key"], "kept");
+}

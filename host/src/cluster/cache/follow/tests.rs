@@ -20,6 +20,8 @@ enum Reply {
     Refuse(u16),
     /// Names of the existing objects, and the token of the next page.
     List(&'static [&'static str], Option<&'static str>),
+    /// The same with the version of the objects and of the list.
+    ListAt(&'static [&'static str], &'static str),
     /// Accepts a watch and sends these events. It stays open.
     Watch(Vec<Value>),
     Silence,
@@ -44,6 +46,13 @@ fn body(text: String, stays_open: bool) -> UnsyncBoxBody<Bytes, Infallible> {
     }
 }
 
+fn list(names: &[&str], of_objects: &str, version: &str, token: Option<&str>) -> String {
+    let items: Vec<_> = names.iter().map(|name| object(name, of_objects)).collect();
+    let list = json!({ "apiVersion": "v1", "kind": "PodList", "items": items,
+        "metadata": { "resourceVersion": version, "continue": token } });
+    list.to_string()
+}
+
 async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
     let response = Response::builder();
     let response = match reply {
@@ -53,12 +62,8 @@ async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
                 "reason": "", "code": code });
             response.status(code).body(body(status.to_string(), false))
         }
-        Reply::List(names, token) => {
-            let items: Vec<_> = names.iter().map(|name| object(name, "5")).collect();
-            let list = json!({ "apiVersion": "v1", "kind": "PodList", "items": items,
-                "metadata": { "resourceVersion": VERSION, "continue": token } });
-            response.body(body(list.to_string(), false))
-        }
+        Reply::List(names, token) => response.body(body(list(names, "5", VERSION, token), false)),
+        Reply::ListAt(names, version) => response.body(body(list(names, version, version, None), false)),
         Reply::Watch(events) => {
             let lines = events.iter().map(|event| format!("{event}\n")).collect();
             response.body(body(lines, true))
@@ -206,6 +211,59 @@ async fn a_server_that_has_no_time_is_asked_for_what_came_after_and_never_for_a_
         "it was well for everybody: {:?}",
         followed.state()
     );
+}
+
+/// Regression: after a restore from a backup the cache kept every object whose version was higher before.
+#[tokio::test]
+async fn a_cluster_that_was_restored_from_a_backup_replaces_what_is_known() {
+    let followed = follow_these(
+        vec![
+            || Reply::ListAt(&["a", "b"], "1500"),
+            || Reply::Refuse(410),
+            || Reply::ListAt(&["a"], "900"),
+            || Reply::Watch(vec![added("a", "1010"), added("b", "1011")]),
+        ],
+        LONG,
+    );
+    let versions = |followed: &Followed| {
+        let store = followed.inner.read();
+        let mut all: Vec<_> = store
+            .objects
+            .values()
+            .filter_map(|object| object.metadata.resource_version.clone())
+            .collect();
+        all.sort();
+        all
+    };
+    followed
+        .until("the objects of the backup, and their changes", |it| {
+            versions(it) == ["1010", "1011"]
+        })
+        .await;
+}
+
+/// Regression: an API server that had just started made every watch of a definition's kind fail.
+#[tokio::test]
+async fn a_kind_that_is_not_served_for_a_moment_is_no_failure() {
+    let followed = follow_these(
+        vec![
+            || Reply::List(&["a"], None),
+            || Reply::Refuse(404),
+            || Reply::Refuse(404),
+            || Reply::Watch(vec![added("b", "12")]),
+        ],
+        LONG,
+    );
+    followed
+        .until("synced", |it| it.state() == WatchState::Synced)
+        .await;
+    let mut states = followed.inner.state.subscribe();
+    states.mark_unchanged();
+    followed
+        .until("the change after it", |it| it.names() == ["a", "b"])
+        .await;
+    assert_eq!(followed.lists(), 1);
+    assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
 }
 
 #[tokio::test]
