@@ -251,6 +251,31 @@ async fn a_spec_that_is_first_seen_in_the_answer_to_a_status_write_is_reconciled
         .await;
 }
 
+/// Regression: a child was deleted by its UID alone, though a user had just taken it from its parent.
+#[tokio::test]
+async fn a_child_that_a_user_has_released_is_not_deleted() {
+    let scenario = Scenario::new("released").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let config = scenario.config(&controller("puppet.wasm", ""));
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    scenario.until_ready("p").await;
+    host.until_passes("released/p", 1).await;
+    hold(&proxy, "configmaps");
+    let released = json!({"metadata": {"labels": null, "ownerReferences": null}});
+    scenario.patch(CONFIG_MAP, "a", released).await;
+    scenario.puppet("p", json!({"response": {"children": []}})).await;
+    proxy
+        .until_seen(|seen| seen.method == "DELETE" && seen.uri.contains("/configmaps/a"))
+        .await;
+    let before = host.passes("released/p");
+    proxy.set_mode(Mode::Pass);
+    host.until_passes("released/p", before + 1).await;
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+}
+
 /// Regression: an API server that has just started answers 404 for the kinds of definitions. Taken for a deletion of
 /// the object, that left its finalizer and its status as they were until the next resync.
 #[tokio::test]

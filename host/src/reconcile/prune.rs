@@ -47,7 +47,7 @@ pub async fn prune(
             Ok(false) => {}
             Err(error) => {
                 // The next one would fail, too.
-                let stops = error.is_overload();
+                let stops = error.stops_others();
                 failed.push(error);
                 if stops {
                     // Requests in progress are abandoned; the next reconcile shows whether they were executed.
@@ -59,7 +59,7 @@ pub async fn prune(
     (deleted, failed)
 }
 
-/// Deletes one child, by UID, and returns whether it did.
+/// Deletes one child, unless it has changed, and returns whether it did.
 async fn delete(
     context: &Context,
     parent: &NamespacedName,
@@ -72,12 +72,13 @@ async fn delete(
         return Ok(false);
     };
     match ResourceClient::new(&context.children_writer, resource)
-        .delete(&key.name, uid, None)
+        .delete(&key.name, uid, child.metadata.resource_version.as_deref())
         .await
     {
         Ok(Some(terminating)) => context.record_child(parent, key, terminating),
         Ok(None) => context.forget_child(key, uid),
-        // Another object has this name now, and its owner is unknown.
+        // It has changed, and may no longer be the parent's, or another object has this name now: the watch delivers
+        // the current one.
         Err(error) if error.is_conflict() => return Ok(false),
         Err(error) => return Err(error),
     }
