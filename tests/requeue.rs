@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use control_plane::proxy::{Mode, Proxy};
 use kube::core::DynamicObject;
 use serde_json::json;
 
 use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true};
-use crate::support::{Scenario, condition};
+use crate::support::{Host, Scenario, condition};
 
 #[tokio::test]
 async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_goes() {
@@ -143,6 +144,38 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
         .await
         .unwrap();
     assert!(events.iter().all(|event| event.data["type"] != "Warning"));
+}
+
+/// Regression: when the status of an invalid resource could not be written, the delay did not grow, and nothing was
+/// logged.
+#[tokio::test]
+async fn a_status_that_cannot_be_written_is_retried_with_growing_delays_and_logged() {
+    let scenario = Scenario::new("no-status").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let more = "backoff: {initial: 100ms, max: 10s}";
+    let config = scenario.config(&controller("puppet.wasm", more));
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let refuse = Mode::Refuse {
+        status: 403,
+        retry_after: None,
+    };
+    proxy.set_mode_of("/status?", refuse);
+    scenario
+        .puppet("p", json!({"failure": {"invalid": {"message": "no"}}}))
+        .await;
+    host.until_passes("no-status/p", 2).await;
+    let early = host.until_passes("no-status/p", 3).await;
+    host.until_passes("no-status/p", 4).await;
+    // 800 ms, minus at most a quarter.
+    let late = host.until_passes("no-status/p", 5).await;
+    assert!(
+        late > early && late >= Duration::from_millis(500),
+        "{early:?}, {late:?}"
+    );
+    host.until_log(&["cannot apply the status of", "no-status/p"])
+        .await;
+    proxy.set_mode(Mode::Pass);
+    scenario.until_stalled("p", "InvalidSpec").await;
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ pub struct Shared {
     /// Which replica writes.
     pub leadership: Leadership,
     /// The validating webhook.
-    pub door: Arc<WebhookTargets>,
+    pub webhook_targets: Arc<WebhookTargets>,
     /// Metrics, spans and health.
     pub instruments: Instruments,
     /// The namespaces to watch; all namespaces when empty. A running controller cannot follow a change between some and
@@ -116,7 +116,7 @@ pub async fn supervise(
                     proving.blocking_parents(),
                 );
                 let context = Arc::new(context);
-                shared.door.open(&context);
+                shared.webhook_targets.open(&context);
                 let running = {
                     let (proving, started) = (Arc::clone(&proving), Arc::clone(&context));
                     tokio::spawn(controller::run(
@@ -186,12 +186,18 @@ async fn until_changed(
             .chain(&config.reads)
     };
     let changes = || shared.kinds.changes(kinds());
+    let is_incomplete = config
+        .children
+        .keys()
+        .chain(&config.reads)
+        .any(|kind| !resolved.others.contains_key(kind));
     // Discovery may have been stale when `resolve` ran.
     let mut delay = SETTLE;
     loop {
         let seen = changes();
         tokio::select! {
-            () = tokio::time::sleep(delay), if delay <= SETTLED => {}
+            // Kinds of an aggregated API server have no definition that could change.
+            () = tokio::time::sleep(delay.min(RETRY)), if delay <= SETTLED || is_incomplete => {}
             Ok(()) = changed.changed() => {
                 if changes() != seen {
                     delay = SETTLE;
@@ -200,7 +206,7 @@ async fn until_changed(
             }
             () = stop.cancelled() => return,
         }
-        delay *= 2;
+        delay = (delay * 2).min(2 * RETRY);
         // The kinds of the core group and of groups such as `apps` do not change.
         for kind in kinds().filter(|kind| kind.group().contains('.')) {
             shared.kinds.forget(kind);

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -13,6 +14,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
+use crate::cluster::refusal::is_missing_object;
 use crate::config::leadership::Mode;
 use crate::config::{Config, ControllerConfig, Removal};
 use crate::controller::parent_of;
@@ -25,6 +27,8 @@ use crate::plugin::contract::Kind;
 const PAGE: u32 = 500;
 /// The number of attempts for a parent that changes meanwhile.
 const TRIES: usize = 5;
+/// The number of further attempts, one second apart, to find a kind that the API server does not serve.
+const TRIES_OF_DISCOVERY: usize = 3;
 
 /// Why something could not be listed or released.
 #[derive(Debug, Error)]
@@ -164,7 +168,16 @@ impl Uninstall<'_> {
     /// Releases all parents of one controller.
     pub async fn controller(&self, controller: &ControllerConfig) -> Left {
         let mut left = Left::default();
-        let resource = match self.kinds.resolve(&controller.parent).await {
+        let mut resolved = self.kinds.resolve(&controller.parent).await;
+        // An API server that has just started does not serve the kinds of definitions yet.
+        for _ in 0..TRIES_OF_DISCOVERY {
+            if !matches!(resolved, Err(KindError::Unknown(_))) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            resolved = self.kinds.resolve(&controller.parent).await;
+        }
+        let resource = match resolved {
             Ok(resource) => resource,
             // Without a definition there are no parents, but children may exist.
             Err(KindError::Unknown(_)) => {
@@ -249,13 +262,13 @@ impl Uninstall<'_> {
                 .await
             {
                 Ok(_) => return Ok(()),
-                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+                Err(kube::Error::Api(status)) if is_missing_object(&status, &name.name) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(failed(with_hint(plain(&error)))),
             }
-            match api.get_metadata_opt(&name.name).await {
-                Ok(Some(now)) => metadata = now.metadata,
-                Ok(None) => return Ok(()),
+            match api.get_metadata(&name.name).await {
+                Ok(now) => metadata = now.metadata,
+                Err(kube::Error::Api(status)) if is_missing_object(&status, &name.name) => return Ok(()),
                 Err(error) => return Err(failed(plain(&error))),
             }
         }

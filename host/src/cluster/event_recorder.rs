@@ -293,7 +293,7 @@ async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: 
             // It may have expired on the server; create it again below.
             written.remove(&entry);
         }
-        let name = format!("{}.{:x}", entry.regarding.name, now.as_nanosecond());
+        let name = event_name(&entry.regarding.name, now);
         let event = event(&entry, annotations, &instance, &name, now);
         if succeeded(&entry, limit, api.create(&PostParams::default(), &event)).await {
             written.insert(
@@ -306,6 +306,14 @@ async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: 
             );
         }
     }
+}
+
+/// Returns a unique name for an Event about an object. A name may have 253 characters and must not end a part of it
+/// with a dot or a hyphen.
+fn event_name(regarding: &str, now: Timestamp) -> String {
+    let cut = regarding.floor_char_boundary(230);
+    let stem = regarding[..cut].trim_end_matches(['.', '-']);
+    format!("{stem}.{:x}", now.as_nanosecond())
 }
 
 async fn succeeded<T>(
@@ -380,5 +388,19 @@ fn event(
         reporting_instance: Some(instance.to_owned()),
         type_: Some(entry.type_.to_owned()),
         ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_about_an_object_with_the_longest_name_has_a_valid_name() {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        assert_eq!(event_name("web", now), "web.18fae27693b40000");
+        let longest = format!("{}.{}", "a".repeat(229), "b".repeat(23));
+        let name = event_name(&longest, now);
+        assert!(name.len() <= 253 && !name.contains(".."), "{name}");
     }
 }

@@ -12,14 +12,20 @@ pub(crate) fn asked_delay(status: &Status) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
-/// Reports whether the requested object does not exist. The path of a kind that is not served is not found either:
-/// of a deleted definition, and of every definition for a moment after the API server has started.
-pub(crate) fn is_missing_object(status: &Status) -> bool {
-    status.code == 404
-        && status
-            .details
-            .as_ref()
-            .is_some_and(|details| !details.name.is_empty())
+/// Reports whether the object of this name does not exist. Two other things are not found, too: the path of a kind
+/// that is not served, or not yet by an API server that has just started, and whatever an admission webhook, whose
+/// refusal the API server passes on, was looking for.
+pub(crate) fn is_missing_object(status: &Status, name: &str) -> bool {
+    let is_named = status
+        .details
+        .as_ref()
+        .is_some_and(|details| details.name == name);
+    status.code == 404 && is_named && !is_of_a_webhook(status)
+}
+
+/// Reports whether an admission webhook refused the request.
+pub(crate) fn is_of_a_webhook(status: &Status) -> bool {
+    status.message.starts_with("admission webhook ")
 }
 
 /// Returns the server's message, with advice where it is not obvious what to do.

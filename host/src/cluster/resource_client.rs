@@ -13,7 +13,7 @@ use tracing::{debug, info_span};
 
 use super::client::{Deposed, Writer, chain, is_deposed};
 use super::discovery::ResolvedKind;
-use super::refusal::{asked_delay, is_field_conflict, is_missing_object, refusal};
+use super::refusal::{asked_delay, is_field_conflict, is_missing_object, is_of_a_webhook, refusal};
 use crate::object::NamespacedName;
 use crate::trace;
 
@@ -54,6 +54,8 @@ pub enum Fault {
     NamespaceGoing,
     /// The request did not reach the API server. The client has logged the failure.
     Unreachable,
+    /// The response is not one of an API server.
+    Unreadable,
     /// The API server did not respond in time.
     Silent,
     /// The host failed before it sent the request.
@@ -73,15 +75,23 @@ impl ApiError {
     #[must_use]
     pub fn is_overload(&self) -> bool {
         match self.fault {
-            Fault::Silent | Fault::Unreachable | Fault::Refused(429 | 502..=504) => true,
+            // A response of a proxy that is JSON and no Status has no code.
+            Fault::Silent | Fault::Unreachable | Fault::Refused(0 | 429 | 502..=504) => true,
             Fault::Refused(500) => self.message.contains("etcdserver"),
             Fault::Refused(_)
             | Fault::Missing
             | Fault::NotServed
             | Fault::NamespaceGoing
+            | Fault::Unreadable
             | Fault::Host
             | Fault::Deposed => false,
         }
+    }
+
+    /// Reports whether other requests of the same reconcile would fail, too.
+    #[must_use]
+    pub fn stops_others(&self) -> bool {
+        self.is_overload() || self.fault == Fault::Deposed
     }
 
     /// Reports whether the error is transient: the API server failed, not the object.
@@ -390,6 +400,19 @@ impl<'a> ResourceClient<'a> {
         name: &NamespacedName,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
+        if let Some(pace) = self.writer.pace.as_ref().filter(|_| is_write(verb)) {
+            let waited = tokio::select! {
+                waited = pace.wait() => waited,
+                // The request is refused below.
+                () = self.writer.term.ended() => Duration::ZERO,
+            };
+            if waited > SLOW {
+                debug!(
+                    ?waited,
+                    "delayed a write: the controller has reached its limit `writes` in the configuration"
+                );
+            }
+        }
         let span = trace::child(|| {
             info_span!(
                 target: trace::TARGET,
@@ -403,15 +426,6 @@ impl<'a> ResourceClient<'a> {
                 http.response.status_code = Empty,
             )
         });
-        if let Some(pace) = self.writer.pace.as_ref().filter(|_| is_write(verb)) {
-            let waited = pace.wait().await;
-            if waited > SLOW {
-                debug!(
-                    ?waited,
-                    "delayed a write: the controller has reached its limit `writes` in the configuration"
-                );
-            }
-        }
         // Ends before another replica may lead, and after the timeout of a request at the latest.
         let limit = self.writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT));
         let answer = match limit {
@@ -424,7 +438,7 @@ impl<'a> ResourceClient<'a> {
             Ok(Err(kube::Error::Api(mut status))) => {
                 self.complete(&mut status);
                 retry_after = asked_delay(&status);
-                let fault = fault_of(&status);
+                let fault = fault_of(&status, &name.name);
                 if fault == Fault::NotServed {
                     let kind = &self.resource.api.kind;
                     status.message = format!("the API server does not serve {kind}: {}", status.message);
@@ -432,9 +446,16 @@ impl<'a> ResourceClient<'a> {
                 (fault, refusal(&status, self.writer.acts_as.as_ref()))
             }
             Ok(Err(error)) if is_deposed(&error) => (Fault::Deposed, Deposed.to_string()),
-            Ok(Err(error)) => (
+            Ok(Err(error @ (kube::Error::Service(_) | kube::Error::HyperError(_)))) => (
                 Fault::Unreachable,
                 format!("the API server cannot be reached: {}", chain(&error)),
+            ),
+            Ok(Err(error)) => (
+                Fault::Unreadable,
+                format!(
+                    "cannot read the API server's response: {}; check for a proxy in front of the API server",
+                    chain(&error)
+                ),
             ),
             Err(_elapsed) => (
                 Fault::Silent,
@@ -447,12 +468,20 @@ impl<'a> ResourceClient<'a> {
         let code = match fault {
             Fault::Refused(code) => Some(code),
             Fault::Missing | Fault::NotServed => Some(404),
-            Fault::NamespaceGoing | Fault::Unreachable | Fault::Silent | Fault::Host | Fault::Deposed => None,
+            Fault::NamespaceGoing
+            | Fault::Unreachable
+            | Fault::Unreadable
+            | Fault::Silent
+            | Fault::Host
+            | Fault::Deposed => None,
         };
         if let Some(code) = code {
             span.record("http.response.status_code", i64::from(code));
         }
-        trace::fail(&span, "api", &message, "");
+        // A missing object answers a read, and is what a delete wants.
+        if fault != Fault::Missing || !matches!(verb, "get" | "delete") {
+            trace::fail(&span, "api", &message, "");
+        }
         Err(ApiError {
             verb,
             kind: self.resource.api.kind.as_str().into(),
@@ -464,17 +493,17 @@ impl<'a> ResourceClient<'a> {
     }
 }
 
-fn fault_of(status: &kube::core::Status) -> Fault {
+fn fault_of(status: &kube::core::Status, name: &str) -> Fault {
     match status.code {
         403 if status.message.contains("because it is being terminated") => Fault::NamespaceGoing,
-        404 if is_missing_object(status) => Fault::Missing,
-        404 => Fault::NotServed,
+        404 if is_missing_object(status, name) => Fault::Missing,
+        404 if !is_of_a_webhook(status) => Fault::NotServed,
         code => Fault::Refused(code),
     }
 }
 
 const fn is_write(verb: &'static str) -> bool {
-    !matches!(verb.as_bytes(), b"get" | b"list")
+    !matches!(verb.as_bytes(), b"get" | b"list" | b"read")
 }
 
 /// Returns the name of a request's span, in one word.
@@ -502,7 +531,7 @@ mod tests {
                 namespace: Some("shop".to_owned()),
                 name: "web".to_owned(),
             },
-            fault: fault_of(&status),
+            fault: fault_of(&status, "web"),
             message: refusal(&status, None).into(),
             retry_after: None,
         }
@@ -529,19 +558,27 @@ mod tests {
     fn an_object_is_missing_only_if_the_response_names_it() {
         let page =
             kube::core::Status::failure("404 page not found", "Failed to parse error data").with_code(404);
-        assert_eq!(fault_of(&page), Fault::NotServed);
+        assert_eq!(fault_of(&page, "web"), Fault::NotServed);
         let resource: kube::core::Status = serde_json::from_value(serde_json::json!({
             "status": "Failure", "reason": "NotFound", "code": 404, "details": {},
             "message": "the server could not find the requested resource",
         }))
         .unwrap();
-        assert_eq!(fault_of(&resource), Fault::NotServed);
+        assert_eq!(fault_of(&resource, "web"), Fault::NotServed);
         let object: kube::core::Status = serde_json::from_value(serde_json::json!({
             "status": "Failure", "reason": "NotFound", "code": 404, "details": { "name": "web", "kind": "pods" },
             "message": "pods \"web\" not found",
         }))
         .unwrap();
-        assert_eq!(fault_of(&object), Fault::Missing);
+        assert_eq!(fault_of(&object, "web"), Fault::Missing);
+        assert_eq!(fault_of(&object, "other"), Fault::NotServed);
+        // Validators pass on the error of their own request.
+        let webhook = kube::core::Status {
+            message: "admission webhook \"v.example.com\" denied the request: pods \"web\" not found"
+                .to_owned(),
+            ..object
+        };
+        assert_eq!(fault_of(&webhook, "web"), Fault::Refused(404));
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Leases {
     /// Reads one Lease; `None` when it does not exist.
     async fn get(&self, name: &str) -> Result<Option<Lease>, Option<kube::Error>> {
         match self.bounded(self.api.get(name)).await {
-            Err(Some(kube::Error::Api(status))) if is_missing_object(&status) => Ok(None),
+            Err(Some(kube::Error::Api(status))) if is_missing_object(&status, name) => Ok(None),
             answer => answer.map(Some),
         }
     }

@@ -55,7 +55,7 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 Some(Err(error)) => {
                     // The next child would fail, too. A terminating namespace, however, stops only its own parents;
                     // a cluster-scoped parent may have children elsewhere.
-                    let stops = error.is_overload()
+                    let stops = error.stops_others()
                         || (error.is_namespace_going() && parent.metadata.namespace.is_some());
                     applied.failed.push(error);
                     if stops {

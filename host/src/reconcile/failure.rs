@@ -67,8 +67,16 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
         Ok(_) => next,
         Err(error) => {
             context.observer.metrics.failed("status");
-            debug!("{error}");
-            Action::Backoff
+            if matches!(next, Action::OnChange) {
+                count_failure(context, name);
+            }
+            let error = ReconcileError::from(error);
+            if is_passing(context, &parent, &error) {
+                debug!("{error}");
+            } else {
+                say(context, name, &error);
+            }
+            error.backoff()
         }
     }
 }
