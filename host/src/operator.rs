@@ -137,13 +137,13 @@ pub async fn run(
         events.clone(),
         &instruments,
     )?;
-    let door = Arc::<WebhookTargets>::default();
+    let webhook_targets = Arc::<WebhookTargets>::default();
     if let Some(config) = setup.config.webhook.clone() {
         let config = WebhookConfig {
             client_ca: setup.client_ca,
             ..config
         };
-        webhook::start(config, Arc::clone(&door), instruments.clone()).await?;
+        webhook::start(config, Arc::clone(&webhook_targets), instruments.clone()).await?;
     }
     let configured = setup.config.host_namespace.as_deref();
     let home = configured.unwrap_or(client.default_namespace());
@@ -157,7 +157,7 @@ pub async fn run(
         watches,
         events: events.clone(),
         leadership: leadership.clone(),
-        door: Arc::clone(&door),
+        webhook_targets: Arc::clone(&webhook_targets),
         instruments: instruments.clone(),
         watched: watched.subscribe(),
         namespaces: Arc::default(),

@@ -102,9 +102,10 @@ fn failure(watch: &Reflector) -> Option<String> {
     }
 }
 
-/// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, nothing else.
+/// What the host remembers of one parent between reconciles. Losing it costs a few
+/// needless requests, except for `parent_in_doubt`, which [`Context::forget_all`] keeps.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct ParentMemory {
     /// Number of consecutive failures.
     pub failures: u32,
     /// The last message logged about it, so that it is logged once.
@@ -145,7 +146,7 @@ pub struct Memory {
 /// How many writes of the parent are remembered. One reconcile writes its finalizers and its status.
 const PARENT_WRITES: usize = 4;
 
-impl Memory {
+impl ParentMemory {
     /// Remembers the resource version that an own write gave to the parent, unless the response contains changes that
     /// others made just before and that the reconcile, which has seen `seen`, does not know.
     fn wrote_parent(&mut self, seen: &DynamicObject, answer: &DynamicObject) {
@@ -248,7 +249,7 @@ pub struct Context {
 pub struct State {
     /// The subscriptions to changes. They are replaced when the namespaces change.
     pub(crate) subscriptions: watch::Sender<Vec<Subscription>>,
-    memory: Mutex<HashMap<NamespacedName, Memory>>,
+    memory: Mutex<HashMap<NamespacedName, ParentMemory>>,
     /// Objects of others that exist where a plugin wants a child, with the parents that wait for their deletion.
     in_the_way: Mutex<HashMap<ChildRef, BTreeSet<NamespacedName>>>,
 }
@@ -607,7 +608,7 @@ impl Context {
     }
 
     /// Reads or changes the memory of a parent.
-    pub fn memory_of<T>(&self, parent: &NamespacedName, look: impl FnOnce(&mut Memory) -> T) -> T {
+    pub fn memory_of<T>(&self, parent: &NamespacedName, look: impl FnOnce(&mut ParentMemory) -> T) -> T {
         let mut memory = self.memory();
         match memory.get_mut(parent) {
             Some(memory) => look(memory),
@@ -636,9 +637,9 @@ impl Context {
         let mut memory = self.memory();
         memory.retain(|_, memory| memory.parent_in_doubt);
         for memory in memory.values_mut() {
-            *memory = Memory {
+            *memory = ParentMemory {
                 parent_in_doubt: true,
-                ..Memory::default()
+                ..ParentMemory::default()
             };
         }
     }
@@ -655,7 +656,7 @@ impl Context {
     #[must_use]
     pub fn parents_in_need_of(&self, kind: &Kind, object: &DynamicObject) -> Vec<NamespacedName> {
         let memory = self.memory();
-        let in_need = |parent: &NamespacedName, memory: &Memory| {
+        let in_need = |parent: &NamespacedName, memory: &ParentMemory| {
             memory
                 .needs
                 .iter()
@@ -668,7 +669,7 @@ impl Context {
             .collect()
     }
 
-    fn memory(&self) -> MutexGuard<'_, HashMap<NamespacedName, Memory>> {
+    fn memory(&self) -> MutexGuard<'_, HashMap<NamespacedName, ParentMemory>> {
         self.state.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -57,7 +57,7 @@ pub enum ServerError {
 /// When the address cannot be used.
 pub async fn start(
     config: WebhookConfig,
-    door: Arc<WebhookTargets>,
+    webhook_targets: Arc<WebhookTargets>,
     instruments: Instruments,
 ) -> Result<(), ServerError> {
     let address = config.address;
@@ -67,7 +67,7 @@ pub async fn start(
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let certificates = Arc::new(Certificates::new(provider));
     let server = Arc::new(Server {
-        door,
+        webhook_targets,
         metrics: Arc::clone(&instruments.metrics),
         bounds: Arc::default(),
         certificates: Arc::clone(&certificates),
@@ -104,7 +104,7 @@ pub async fn start(
 
 /// The state that all connections share.
 struct Server {
-    door: Arc<WebhookTargets>,
+    webhook_targets: Arc<WebhookTargets>,
     metrics: Arc<Metrics>,
     bounds: Arc<Bounds>,
     certificates: Arc<Certificates>,
@@ -170,7 +170,7 @@ impl Server {
                 );
             }
         };
-        let (controller, verdict) = self.door.verdict(&review, &self.bounds).await;
+        let (controller, verdict) = self.webhook_targets.verdict(&review, &self.bounds).await;
         let result = match &verdict {
             Ok(Verdict::Allowed) => "allowed",
             Ok(Verdict::Denied(_)) => "denied",

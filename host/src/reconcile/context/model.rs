@@ -68,7 +68,7 @@ struct World {
     // The host's knowledge.
     parent: DynamicObject,
     child: u128,
-    memory: Memory,
+    memory: ParentMemory,
     marks: Vec<ReconcileReason>,
     running: bool,
     /// Number of writes of the parent by this reconcile: its finalizers and its status.
@@ -95,7 +95,7 @@ impl World {
             events: VecDeque::new(),
             parent: parent(1, 0, 0, 0),
             child: 0,
-            memory: Memory::default(),
+            memory: ParentMemory::default(),
             marks: vec![ReconcileReason::Resync],
             running: false,
             parent_writes: 0,
