@@ -285,7 +285,7 @@ async fn a_collector_that_refuses_costs_no_reconcile_and_is_said_once() {
     let said = host
         .log()
         .lines()
-        .filter(|line| line.contains("does not take") && line.contains("traces"))
+        .filter(|line| line.contains("does not accept telemetry") && line.contains("traces"))
         .count();
     assert_eq!(said, 1);
     let (_, metrics) = get(&host, "/metrics").await;
