@@ -197,7 +197,7 @@ async fn until_changed(
         let seen = changes();
         tokio::select! {
             // Kinds of an aggregated API server have no definition that could change.
-            () = tokio::time::sleep(delay.min(RETRY)), if delay <= SETTLED || is_incomplete => {}
+            () = tokio::time::sleep(delay), if delay <= SETTLED || is_incomplete => {}
             Ok(()) = changed.changed() => {
                 if changes() != seen {
                     delay = SETTLE;
@@ -206,7 +206,7 @@ async fn until_changed(
             }
             () = stop.cancelled() => return,
         }
-        delay = (delay * 2).min(2 * RETRY);
+        delay = (delay * 2).min(RETRY);
         // The kinds of the core group and of groups such as `apps` do not change.
         for kind in kinds().filter(|kind| kind.group().contains('.')) {
             shared.kinds.forget(kind);

@@ -412,11 +412,10 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
     parents.dedup();
     for parent in parents {
         // After a restore from a backup, versions are lower than those of earlier writes.
-        if change.old.is_some_and(|old| version(old).is_none()) {
+        if change.new.is_none() || change.old.is_some_and(|old| version(old).is_none()) {
             context.forget_written(&parent, &child);
         }
         if change.new.is_none() {
-            context.forget_written(&parent, &child);
             // The child may be deleted because its parent is.
             context.doubt(&parent);
         }

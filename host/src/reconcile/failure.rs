@@ -66,19 +66,24 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
     match status::write(context, &parent, &said).await {
         Ok(_) => next,
         Err(error) => {
-            context.observer.metrics.failed("status");
             if matches!(next, Action::OnChange) {
                 count_failure(context, name);
             }
-            let error = ReconcileError::from(error);
-            if is_passing(context, &parent, &error) {
-                debug!("{error}");
-            } else {
-                say(context, name, &error);
-            }
-            error.backoff()
+            status_not_written(context, &parent, error)
         }
     }
+}
+
+/// Reports that the status could not be written, and returns when to try again. The caller counts the failure.
+pub(super) fn status_not_written(context: &Context, parent: &DynamicObject, error: ApiError) -> Action {
+    context.observer.metrics.failed("status");
+    let error = ReconcileError::from(error);
+    if is_passing(context, parent, &error) {
+        debug!("{error}");
+    } else {
+        say(context, &NamespacedName::of(parent), &error);
+    }
+    error.backoff()
 }
 
 /// How long an overload of the API server is tolerated before the status reports it.

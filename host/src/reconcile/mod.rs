@@ -15,7 +15,7 @@ use self::apply::apply;
 use self::ask::ask;
 use self::context::Context;
 use self::error::ReconcileError;
-use self::failure::{count_failure, fail, is_passing, say};
+use self::failure::{count_failure, fail, status_not_written};
 use self::finalizer::{let_go, set_finalizers};
 use self::iterations::Iterations;
 
@@ -394,15 +394,8 @@ async fn finish(
             fail(context, parent, &ReconcileError::Status(error)).await
         }
         Err(error) => {
-            context.observer.metrics.failed("status");
-            let error = ReconcileError::from(error);
-            if is_passing(context, parent, &error) {
-                debug!("{error}");
-            } else {
-                say(context, &name, &error);
-            }
             count_failure(context, &name);
-            error.backoff()
+            status_not_written(context, parent, error)
         }
     }
 }
