@@ -104,6 +104,19 @@ async fn an_invalid_spec_is_not_tried_again_until_it_changes() {
     scenario.until_ready("p").await;
 }
 
+/// Waits for five reconciles of a parent with an initial back-off of 100 ms, and asserts that the delays grow.
+async fn delays_grow(host: &Host, parent: &str) {
+    host.until_passes(parent, 2).await;
+    let early = host.until_passes(parent, 3).await;
+    host.until_passes(parent, 4).await;
+    // 800 ms, minus at most a quarter.
+    let late = host.until_passes(parent, 5).await;
+    assert!(
+        late > early && late >= Duration::from_millis(500),
+        "{early:?}, {late:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one() {
     let scenario = Scenario::new("retry").await;
@@ -116,15 +129,7 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
         .until_condition(PUPPET, "p", "Reconciling", "True", "Retrying")
         .await;
     assert_eq!(message, "no leader yet");
-    host.until_passes("retry/p", 2).await;
-    let early = host.until_passes("retry/p", 3).await;
-    host.until_passes("retry/p", 4).await;
-    // 800 ms, minus at most a quarter.
-    let late = host.until_passes("retry/p", 5).await;
-    assert!(
-        late > early && late >= Duration::from_millis(500),
-        "{early:?}, {late:?}"
-    );
+    delays_grow(&host, "retry/p").await;
     scenario.puppet("p", json!({"response": {}})).await;
     let puppet = scenario.until_ready("p").await;
     assert!(condition(&puppet, "Reconciling").is_none());
@@ -163,15 +168,7 @@ async fn a_status_that_cannot_be_written_is_retried_with_growing_delays_and_logg
     scenario
         .puppet("p", json!({"failure": {"invalid": {"message": "no"}}}))
         .await;
-    host.until_passes("no-status/p", 2).await;
-    let early = host.until_passes("no-status/p", 3).await;
-    host.until_passes("no-status/p", 4).await;
-    // 800 ms, minus at most a quarter.
-    let late = host.until_passes("no-status/p", 5).await;
-    assert!(
-        late > early && late >= Duration::from_millis(500),
-        "{early:?}, {late:?}"
-    );
+    delays_grow(&host, "no-status/p").await;
     host.until_log(&["cannot apply the status of", "no-status/p"])
         .await;
     proxy.set_mode(Mode::Pass);

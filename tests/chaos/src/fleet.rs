@@ -255,12 +255,9 @@ impl Fleet {
     /// Returns the last lines of each host's log.
     pub(crate) fn log_tails(&self, lines: usize) -> String {
         let mut all = String::new();
-        for (replica, name) in self.replicas.iter().zip(NAMES) {
-            let text = std::fs::read(replica.folder.join("host.log")).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text);
-            let log: Vec<_> = text.lines().collect();
+        for (name, log) in self.logs() {
             all.push_str(&format!("the log of host {name} ends:\n"));
-            for line in &log[log.len().saturating_sub(lines)..] {
+            for line in last_lines(&log, "", lines) {
                 all.push_str(&format!("  | {line}\n"));
             }
         }
@@ -271,11 +268,8 @@ impl Fleet {
     pub(crate) fn last_logged(&self, text: &str, lines: usize) -> Vec<String> {
         let mut all = Vec::new();
         for (name, log) in self.logs() {
-            let log = std::fs::read(log).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log);
-            let about: Vec<_> = log.lines().filter(|line| line.contains(text)).collect();
-            let last = &about[about.len().saturating_sub(lines)..];
-            all.extend(last.iter().map(|line| format!("host {name}: {line}")));
+            let last = last_lines(&log, text, lines);
+            all.extend(last.into_iter().map(|line| format!("host {name}: {line}")));
         }
         all
     }
@@ -304,6 +298,15 @@ impl Drop for Fleet {
             }
         }
     }
+}
+
+/// Returns the last lines of a log that contain `text`.
+fn last_lines(log: &Path, text: &str, lines: usize) -> Vec<String> {
+    let log = std::fs::read(log).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let about: Vec<_> = log.lines().filter(|line| line.contains(text)).collect();
+    let last = &about[about.len().saturating_sub(lines)..];
+    last.iter().map(|line| (*line).to_owned()).collect()
 }
 
 /// Copies the compiled plugins, without the plugins' versions, which are the host's state.

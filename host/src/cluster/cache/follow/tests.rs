@@ -148,6 +148,14 @@ impl Followed {
         assert!(waited.await.is_ok(), "never {what}: {:?}", self.requests());
     }
 
+    /// Waits until the watch runs, and returns a receiver for the states after that.
+    async fn later_states(&self) -> watch::Receiver<WatchState> {
+        self.until("synced", |it| it.state() == WatchState::Synced).await;
+        let mut states = self.inner.state.subscribe();
+        states.mark_unchanged();
+        states
+    }
+
     fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
@@ -190,11 +198,7 @@ async fn a_server_that_has_no_time_is_asked_for_what_came_after_and_never_for_a_
         || Reply::Watch(vec![added("b", "12")]),
     ]);
     let followed = follow_these(script, LONG);
-    followed
-        .until("synced", |it| it.state() == WatchState::Synced)
-        .await;
-    let mut states = followed.inner.state.subscribe();
-    states.mark_unchanged();
+    let states = followed.later_states().await;
     followed
         .until("the change after it", |it| it.names() == ["a", "b"])
         .await;
@@ -254,11 +258,7 @@ async fn a_kind_that_is_not_served_for_a_moment_is_no_failure() {
         ],
         LONG,
     );
-    followed
-        .until("synced", |it| it.state() == WatchState::Synced)
-        .await;
-    let mut states = followed.inner.state.subscribe();
-    states.mark_unchanged();
+    let states = followed.later_states().await;
     followed
         .until("the change after it", |it| it.names() == ["a", "b"])
         .await;
