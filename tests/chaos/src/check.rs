@@ -321,14 +321,16 @@ pub(crate) fn lost(before: &Retained, after: &Retained, created: &[Key]) -> Vec<
     changed.chain(missing).map(Fault::new).collect()
 }
 
-/// The writes of the hosts, from the API server's audit log.
+/// The writes of the hosts, and the deletions by the garbage collector, from the API server's audit log.
 pub(crate) struct History {
     log: PathBuf,
     /// How many bytes of the log were read.
     at: u64,
     namespace: String,
-    /// The events of this round.
+    /// The hosts' writes in this round.
     round: Vec<AuditEvent>,
+    /// How often the garbage collector has deleted each child in this round.
+    collected: BTreeMap<Key, usize>,
     /// Every acquisition or renewal of a Lease since these hosts were started.
     leases: Vec<AuditEvent>,
 }
@@ -340,6 +342,7 @@ impl History {
             at: 0,
             namespace: String::new(),
             round: Vec::new(),
+            collected: BTreeMap::new(),
             leases: Vec::new(),
         }
     }
@@ -348,6 +351,7 @@ impl History {
     pub(crate) fn begin(&mut self, namespace: &str) -> Result<(), Fault> {
         self.read()?;
         self.round.clear();
+        self.collected.clear();
         namespace.clone_into(&mut self.namespace);
         Ok(())
     }
@@ -366,9 +370,16 @@ impl History {
         let (events, at) = read.map_err(|error| Fault::new(format!("{error:?}")))?;
         self.at = at;
         for event in events {
-            let object = event.object_ref.clone().unwrap_or_default();
-            if object.resource == "leases" {
-                if is_done(&event) {
+            let object = object(&event);
+            if event.user.username != files::HOSTS {
+                if is_collection(&event)
+                    && object.namespace == self.namespace
+                    && let Some(kind) = Kind::of_plural(&object.resource)
+                {
+                    *self.collected.entry((kind, object.name)).or_default() += 1;
+                }
+            } else if object.resource == "leases" {
+                if is_done(&event) && object.namespace == files::NAMESPACE {
                     self.leases.push(event);
                 }
             } else if object.namespace == self.namespace {
@@ -418,7 +429,8 @@ impl History {
     fn needless(&self, reasons: &Reasons) -> Vec<Fault> {
         let mut faults = Vec::new();
         for (key, times) in self.created() {
-            let necessary = reasons.creations(&key);
+            let collected = self.collected.get(&key).copied().unwrap_or_default();
+            let necessary = reasons.creations(&key, collected);
             if times > necessary {
                 let (kind, name) = key;
                 faults.push(Fault::new(format!(
@@ -479,7 +491,11 @@ fn is_done(event: &AuditEvent) -> bool {
         .response_status
         .as_ref()
         .is_some_and(|status| status.code < 300)
-        && object(event).namespace == files::NAMESPACE
+}
+
+/// Reports whether kube-controller-manager deleted something. It is the administrator, as the users are.
+fn is_collection(event: &AuditEvent) -> bool {
+    event.verb == "delete" && event.user_agent.starts_with("kube-controller-manager/") && is_done(event)
 }
 
 /// Returns the replica that sent a request, by its user agent.

@@ -9,6 +9,8 @@ use crate::oracle::Sample;
 
 /// The namespace of the Leases and of the hosts' ServiceAccount.
 pub(crate) const NAMESPACE: &str = "operator-host";
+/// The user name of the hosts' ServiceAccount.
+pub(crate) const HOSTS: &str = "system:serviceaccount:operator-host:operator-host";
 /// The prefix of the number in the puppet's file that selects a variant; see `tests/fixtures/puppet`.
 const VARIANT: &[u8] = b"puppet-variant:";
 

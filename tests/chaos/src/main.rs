@@ -282,7 +282,7 @@ async fn play(
     outcome.actions = actions;
     for planned in plan {
         if let faults::Fault::DefinitionRemoved { sample } = planned.fault {
-            reasons.add_all_of(sample);
+            reasons.add_deletions(sample);
         }
     }
 
@@ -297,7 +297,7 @@ async fn play(
         .faults
         .extend(check::lost(&data, &after, &history.retained_created()));
 
-    users::leave(client, namespace)
+    users::leave(client, namespace, &mut reasons)
         .await
         .map_err(|error| Fault::new(format!("cannot delete the parents: {error}")))?;
     let gone = check::until(client, namespace, Want::Gone, history, limit).await;

@@ -18,7 +18,7 @@ use crate::files::{self, Files};
 use crate::fleet::{Fleet, Shape};
 use crate::oracle::Sample;
 
-/// Audit only the hosts' writes. Reads and other clients would be most of the log.
+/// Audit the hosts' writes, and deletions by anyone. Reads and other clients would be most of the log.
 const POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -28,6 +28,8 @@ rules:
   verbs: [get, list, watch]
 - level: Metadata
   users: [\"system:serviceaccount:operator-host:operator-host\"]
+- level: Metadata
+  verbs: [delete]
 - level: None
 ";
 

@@ -35,28 +35,56 @@ const PAUSED: &str = "operator-host.dev/paused";
 
 /// How often each child was given a reason to be deleted, and thus to be recreated later.
 #[derive(Debug, Default)]
-pub(crate) struct Reasons(BTreeMap<Key, usize>);
+pub(crate) struct Reasons(BTreeMap<Key, Count>);
+
+/// The reasons for one child.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    all: usize,
+    /// Those among them for which the garbage collector may delete the child: its parent was deleted.
+    parent_deleted: usize,
+}
 
 impl Reasons {
     fn add(&mut self, key: Key) {
-        *self.0.entry(key).or_default() += 1;
+        self.0.entry(key).or_default().all += 1;
     }
 
-    /// Adds one reason for each child that the parents of a kind could ever have.
-    pub(crate) fn add_all_of(&mut self, sample: Sample) {
-        for name in names(sample) {
-            possible(sample, &name).into_iter().for_each(|key| self.add(key));
+    /// Adds the deletion of a parent, for each child that it could ever have.
+    pub(crate) fn add_deletion(&mut self, sample: Sample, name: &str) {
+        for key in possible(sample, name) {
+            let count = self.0.entry(key).or_default();
+            count.all += 1;
+            count.parent_deleted += 1;
         }
     }
 
-    /// Returns how often a child may have been created at most.
-    pub(crate) fn creations(&self, key: &Key) -> usize {
-        1 + self.0.get(key).copied().unwrap_or(0)
+    /// Adds the final deletion of a parent, after which none of its children may be recreated.
+    fn add_final_deletion(&mut self, sample: Sample, name: &str) {
+        for key in possible(sample, name) {
+            self.0.entry(key).or_default().parent_deleted += 1;
+        }
+    }
+
+    /// Adds the deletion of every parent of a kind.
+    pub(crate) fn add_deletions(&mut self, sample: Sample) {
+        for name in names(sample) {
+            self.add_deletion(sample, &name);
+        }
+    }
+
+    /// Returns how often a child may have been created at most, if the garbage collector has deleted it this often.
+    /// Its deletions without a deleted parent are its mistakes, and the child has to be recreated after each.
+    pub(crate) fn creations(&self, key: &Key, collected: usize) -> usize {
+        let count = self.0.get(key).copied().unwrap_or_default();
+        1 + count.all + collected.saturating_sub(count.parent_deleted)
     }
 
     fn merge(&mut self, other: Self) {
         for (key, count) in other.0 {
-            *self.0.entry(key).or_default() += count;
+            let sum = self.0.entry(key).or_default();
+            sum.all += count.all;
+            sum.parent_deleted += count.parent_deleted;
         }
     }
 }
@@ -254,9 +282,7 @@ impl User {
 
     async fn delete(&mut self, index: usize) {
         let Parent { sample, name, .. } = &self.parents[index];
-        possible(*sample, name)
-            .into_iter()
-            .for_each(|key| self.reasons.add(key));
+        self.reasons.add_deletion(*sample, name);
         let api = self.api(&sample.resource());
         patience(api.delete(name, &DeleteParams::default())).await;
     }
@@ -409,15 +435,42 @@ fn release(sample: Sample) -> Value {
 }
 
 /// Deletes all parents of a namespace.
-pub(crate) async fn leave(client: &Client, namespace: &str) -> kube::Result<()> {
+pub(crate) async fn leave(client: &Client, namespace: &str, reasons: &mut Reasons) -> kube::Result<()> {
     for sample in Sample::ALL {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &sample.resource());
         for parent in api.list(&ListParams::default()).await? {
             let patch = Patch::Merge(release(sample));
             api.patch(&parent.name_any(), &PatchParams::default(), &patch)
                 .await?;
+            reasons.add_final_deletion(sample, &parent.name_any());
             api.delete(&parent.name_any(), &DeleteParams::default()).await?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_may_be_recreated_once_for_each_reason_and_each_mistake_of_the_garbage_collector() {
+        let name = &names(Sample::Echo)[0];
+        let key = possible(Sample::Echo, name).remove(0);
+        let mut reasons = Reasons::default();
+        assert_eq!(reasons.creations(&key, 0), 1);
+        assert_eq!(reasons.creations(&key, 1), 2, "no parent was deleted");
+        reasons.add(key.clone());
+        assert_eq!(
+            reasons.creations(&key, 1),
+            3,
+            "a user's deletion is not the collector's"
+        );
+        reasons.add_deletion(Sample::Echo, name);
+        assert_eq!(reasons.creations(&key, 0), 3, "the host may have deleted it");
+        assert_eq!(reasons.creations(&key, 1), 3, "the collector did its work");
+        assert_eq!(reasons.creations(&key, 2), 4);
+        reasons.add_final_deletion(Sample::Echo, name);
+        assert_eq!(reasons.creations(&key, 2), 3);
+    }
 }
