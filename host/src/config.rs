@@ -24,7 +24,7 @@ use crate::plugin::Limits;
 use crate::plugin::contract::Kind;
 use crate::plugin::trust::Trust;
 
-pub use self::proving::{DEFAULT_PROVING, Mode, ProvingConfig};
+pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode};
 pub use self::values::parse_size;
 
 /// The configuration of the process, validated as far as possible without a cluster.

@@ -28,9 +28,9 @@ use tracing::{info, warn};
 
 use self::elector::Elector;
 use self::term::Term;
-use crate::cluster::client::{ClientError, Connection, Writers};
+use crate::cluster::client::{ClientError, Connection, WriterFactory};
 use crate::cluster::event_recorder::Events;
-use crate::config::leadership::{LeadershipConfig, Mode};
+use crate::config::leadership::{LeadershipConfig, LeadershipMode};
 use crate::telemetry::Instruments;
 
 /// Returns an identity that is unique to this process, for Leases and for the audit log: the host name, the
@@ -51,8 +51,8 @@ pub struct Leadership {
     connection: Arc<Connection>,
     config: LeadershipConfig,
     roster: Arc<Roster>,
-    /// The writers of all controllers, unless each controller has its own.
-    shared: Option<Writers>,
+    /// The writer factory of all controllers, unless each controller has its own.
+    shared: Option<WriterFactory>,
     instruments: Instruments,
     stop: CancellationToken,
 }
@@ -60,23 +60,25 @@ pub struct Leadership {
 /// The controllers that take part in elections.
 #[derive(Default)]
 struct Roster {
-    /// The name of the Lease and the writers, by controller.
-    writers: Mutex<BTreeMap<String, (String, Writers)>>,
+    /// The name of the Lease and the writer factory, by controller.
+    writer_factories: Mutex<BTreeMap<String, (String, WriterFactory)>>,
     changed: Notify,
 }
 
 impl Roster {
-    fn writers(&self) -> MutexGuard<'_, BTreeMap<String, (String, Writers)>> {
-        self.writers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn writer_factories(&self) -> MutexGuard<'_, BTreeMap<String, (String, WriterFactory)>> {
+        self.writer_factories
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the name of the Lease and the term, by controller.
     fn terms(&self) -> BTreeMap<String, (String, Term)> {
-        let writers = self.writers();
-        writers
+        let factories = self.writer_factories();
+        factories
             .iter()
-            .map(|(controller, (lease, writers))| {
-                (controller.clone(), (lease.clone(), writers.term().clone()))
+            .map(|(controller, (lease, factory))| {
+                (controller.clone(), (lease.clone(), factory.term().clone()))
             })
             .collect()
     }
@@ -99,9 +101,9 @@ impl Leadership {
     ) -> Result<(Self, Elections), ClientError> {
         let timing = &config.timing;
         let shared = match config.mode {
-            Mode::None => Some(connection.writers(&Term::endless(), timing)?),
-            Mode::Single => Some(connection.writers(&Term::elected(), timing)?),
-            Mode::PerController => None,
+            LeadershipMode::None => Some(connection.writer_factory(&Term::endless(), timing)?),
+            LeadershipMode::Single => Some(connection.writer_factory(&Term::elected(), timing)?),
+            LeadershipMode::PerController => None,
         };
         let leadership = Self {
             config: config.clone(),
@@ -111,7 +113,7 @@ impl Leadership {
             stop: CancellationToken::new(),
             connection,
         };
-        if config.mode == Mode::None {
+        if config.mode == LeadershipMode::None {
             return Ok((leadership, Elections(None)));
         }
         let client = leadership.connection.client()?;
@@ -137,34 +139,36 @@ impl Leadership {
         Ok((leadership, Elections(Some(task))))
     }
 
-    /// Adds a controller to the elections; returns the writers that it uses while it leads. A controller that
-    /// already takes part, and only has a new configuration, keeps its term. `lease` is the name of its Lease
-    /// if each controller has one.
+    /// Adds a controller to the elections; returns the factory for the writers that it uses while it leads. A
+    /// controller that already takes part, and only has a new configuration, keeps its term. `lease` is the name of
+    /// its Lease if each controller has one.
     ///
     /// # Errors
     /// Returns an error when the connection cannot be used.
-    pub fn join(&self, controller: &str, lease: &str) -> Result<Writers, ClientError> {
-        if let Some((same, writers)) = self.roster.writers().get(controller)
+    pub fn join(&self, controller: &str, lease: &str) -> Result<WriterFactory, ClientError> {
+        if let Some((same, factory)) = self.roster.writer_factories().get(controller)
             && same == lease
         {
-            return Ok(writers.clone());
+            return Ok(factory.clone());
         }
-        let writers = match &self.shared {
-            Some(writers) => writers.clone(),
-            None => self.connection.writers(&Term::elected(), &self.config.timing)?,
+        let factory = match &self.shared {
+            Some(factory) => factory.clone(),
+            None => self
+                .connection
+                .writer_factory(&Term::elected(), &self.config.timing)?,
         };
-        let alone = self.config.mode == Mode::None;
+        let alone = self.config.mode == LeadershipMode::None;
         self.instruments.metrics.set_leader(controller, Some(alone));
         self.roster
-            .writers()
-            .insert(controller.to_owned(), (lease.to_owned(), writers.clone()));
+            .writer_factories()
+            .insert(controller.to_owned(), (lease.to_owned(), factory.clone()));
         self.roster.changed.notify_one();
-        Ok(writers)
+        Ok(factory)
     }
 
     /// Removes a controller that has stopped for good, so that another replica may take its lease.
     pub fn leave(&self, controller: &str) {
-        self.roster.writers().remove(controller);
+        self.roster.writer_factories().remove(controller);
         self.roster.changed.notify_one();
         self.instruments.metrics.set_leader(controller, None);
         self.instruments.health.leads(controller, None);

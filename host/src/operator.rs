@@ -10,14 +10,14 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::controllers::{Controllers, PluginSlots};
+use self::controllers::{Controllers, SlotParts};
 use crate::cluster::cache::SharedCache;
 use crate::cluster::client::{ClientError, Connection};
 use crate::cluster::discovery::Discovery;
 use crate::cluster::event_recorder::Events;
 use crate::config::Config;
 use crate::config::follow::{Configurations, Follower};
-use crate::config::leadership::Mode;
+use crate::config::leadership::LeadershipMode;
 use crate::config::webhook::WebhookConfig;
 use crate::leader::Leadership;
 use crate::leader::term::Term;
@@ -126,7 +126,7 @@ pub async fn run(
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host".to_owned());
     let election = &setup.config.leadership;
     let own = connection
-        .writers(&Term::endless(), &election.timing)?
+        .writer_factory(&Term::endless(), &election.timing)?
         .writer(None)?;
     let (events, writer) = Events::start(own, instance, Arc::clone(&instruments.metrics));
     let definitions = watch_definitions(&kinds, &watches);
@@ -171,14 +171,14 @@ pub async fn run(
     };
     let start = setup.config.clone();
     let configurations = follower.start(&files, setup.config);
-    let places = PluginSlots {
+    let slot_parts = SlotParts {
         runtime,
         files,
         definitions: Arc::clone(&definitions.0),
         state: setup.state_dir.or(beside),
         room: Room(if shared_folder { versions_size } else { u64::MAX }),
     };
-    let mut controllers = Controllers::new(places, shared, watched, stop.clone());
+    let mut controllers = Controllers::new(slot_parts, shared, watched, stop.clone());
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow(&mut controllers, configurations, &setup.level, &start) => {}
@@ -192,7 +192,7 @@ pub async fn run(
     }
     drop(definitions);
     // Write the Events of this leader before another replica takes over.
-    let alone = start.leadership.mode == Mode::None;
+    let alone = start.leadership.mode == LeadershipMode::None;
     if !alone && tokio::time::timeout(FLUSH_LEADING, events.flush()).await.is_err() {
         warn!("some Events were not written within {FLUSH_LEADING:?}");
     }

@@ -23,7 +23,7 @@ pub mod resources;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::config::leadership::{LeadershipConfig, Mode};
+use crate::config::leadership::{LeadershipConfig, LeadershipMode};
 use crate::config::{Config, ControllerConfig, Removal, ServiceAccount};
 use crate::plugin::contract::{Description, Kind};
 use crate::reconcile::provenance::KEY_SECRET;
@@ -169,7 +169,7 @@ fn grant_leases(rights: &mut Rights, leadership: &LeadershipConfig, account: &Se
     let scopes = [Scope::Namespace(namespace)];
     let leases = ("coordination.k8s.io", "leases");
     let why = "the host: leader election";
-    if leadership.mode != Mode::None {
+    if leadership.mode != LeadershipMode::None {
         rights.grant(
             &scopes,
             EVENTS,
@@ -178,12 +178,12 @@ fn grant_leases(rights: &mut Rights, leadership: &LeadershipConfig, account: &Se
         );
     }
     match leadership.mode {
-        Mode::None => {}
-        Mode::Single => {
+        LeadershipMode::None => {}
+        LeadershipMode::Single => {
             rights.grant(&scopes, leases, &["create"], why);
             rights.grant_named(&scopes, leases, &leadership.name, &["get", "update"], why);
         }
-        Mode::PerController => {
+        LeadershipMode::PerController => {
             rights.grant(
                 &scopes,
                 leases,

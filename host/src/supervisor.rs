@@ -21,7 +21,7 @@ use crate::leader::Leadership;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::reconcile::blocking_parents::BlockingParents;
-use crate::reconcile::context::{Context, KindReflectors, State};
+use crate::reconcile::context::{Context, ControllerState, KindReflectors};
 use crate::reconcile::observer::Observer;
 use crate::reconcile::provenance::Provenance;
 use crate::rollout::Proving;
@@ -69,7 +69,7 @@ pub struct Shared {
 
 /// The clients with which a controller writes.
 #[derive(Clone)]
-pub struct Writers {
+pub struct ControllerWriters {
     /// Writes status, finalizers and Events, with the host's own account.
     pub own: Writer,
     /// Writes children, with the controller's ServiceAccount or the host's own.
@@ -81,7 +81,7 @@ pub async fn supervise(
     shared: Shared,
     config: Arc<ControllerConfig>,
     plugin: watch::Receiver<Live>,
-    writers: Writers,
+    writers: ControllerWriters,
     proving: Arc<Proving>,
     stop: CancellationToken,
 ) {
@@ -239,7 +239,7 @@ fn context(
     resolved: &Resolved,
     namespaces: &[String],
     plugin: watch::Receiver<Live>,
-    writers: Writers,
+    writers: ControllerWriters,
     blocking_parents: Arc<BlockingParents>,
 ) -> Context {
     let watches = |kind: &Kind, namespaced: bool, others: bool| {
@@ -283,7 +283,7 @@ fn context(
         host_namespace: shared.host_namespace.clone(),
         config: Arc::clone(config),
         queue,
-        state: State::default(),
+        state: ControllerState::default(),
     }
 }
 

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
 use crate::cluster::refusal::is_missing_object;
-use crate::config::leadership::Mode;
+use crate::config::leadership::LeadershipMode;
 use crate::config::{Config, ControllerConfig, Removal};
 use crate::controller::parent_of;
 use crate::desired::plan::removal;
@@ -129,7 +129,7 @@ impl Uninstall<'_> {
     /// When the Leases cannot be listed.
     pub async fn holders(&self, namespace: &str) -> Result<Vec<Holder>, UninstallError> {
         let leadership = &self.config.leadership;
-        if leadership.mode == Mode::None {
+        if leadership.mode == LeadershipMode::None {
             return Ok(Vec::new());
         }
         let namespace = leadership.namespace.as_deref().unwrap_or(namespace);

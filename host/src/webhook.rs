@@ -2,12 +2,12 @@
 //! resource if the plugin calls it invalid. Nothing is written, so dry runs work, too.
 //!
 //! Every replica serves it, leader or not: caches and plugins are the same. A plugin that fails or does not answer
-//! in time gives no verdict on the resource: the API server gets an error, and the webhook's `failurePolicy`
+//! in time does not decide about the resource: the API server gets an error, and the webhook's `failurePolicy`
 //! decides.
 //!
 //! Anyone who can reach the port can send reviews. So the memory that a caller can make the host use is limited
 //! (`bounds`), an object stays text until the plugin is called (`review`), and a caller without a verified
-//! certificate gets the verdict but no other output of the plugin.
+//! certificate gets the decision but no other output of the plugin.
 
 mod bounds;
 mod certificates;
@@ -33,14 +33,14 @@ pub use self::server::{PATH, ServerError, start};
 /// Concurrent reviews per controller. They are separate from the controller's reconciles, so that neither delays
 /// the other.
 const TURNS: usize = 4;
-/// Maximum number of characters of a plugin's message in a verdict.
+/// Maximum number of characters of a plugin's message in a decision.
 const MESSAGE: usize = 2048;
 
 /// The controllers that can be asked.
 #[derive(Default)]
 pub struct WebhookTargets {
     controllers: Mutex<BTreeMap<String, Entry>>,
-    /// The last reason for having no verdict, by controller, so that it is logged once.
+    /// The last reason for having no decision, by controller, so that it is logged once.
     said: Mutex<BTreeMap<String, String>>,
 }
 
@@ -50,24 +50,24 @@ struct Entry {
     turns: Arc<Semaphore>,
 }
 
-/// The verdict for the API server.
+/// The decision for the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Verdict {
+enum Decision {
     Allowed,
     /// With the plugin's message.
     Denied(String),
 }
 
-/// Why there is no verdict; the webhook's `failurePolicy` decides.
+/// Why there is no decision; the webhook's `failurePolicy` decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct NoVerdict {
+struct NoDecision {
     /// Without any output of a plugin, for all callers.
     public: String,
     /// With all details, for the log and for verified callers.
     detail: String,
 }
 
-impl NoVerdict {
+impl NoDecision {
     fn new(public: impl Into<String>) -> Self {
         let public = public.into();
         Self {
@@ -99,29 +99,29 @@ impl WebhookTargets {
         })
     }
 
-    /// Returns the plugin's verdict on a resource that is about to be written, and the name of its controller.
-    async fn verdict(&self, review: &Review<'_>, bounds: &Bounds) -> (String, Result<Verdict, NoVerdict>) {
+    /// Returns the plugin's decision about a resource that is about to be written, and the name of its controller.
+    async fn decide(&self, review: &Review<'_>, bounds: &Bounds) -> (String, Result<Decision, NoDecision>) {
         let found = self.controller_of(review);
         let name = found.as_ref().map(|(context, _)| context.config.name.clone());
         let name = name.unwrap_or_default();
         // Deletions are allowed even without a controller.
         let Some(object) = review.asked_about() else {
-            return (name, Ok(Verdict::Allowed));
+            return (name, Ok(Decision::Allowed));
         };
-        let verdict = match found {
-            None => Err(NoVerdict::new(format!(
+        let decision = match found {
+            None => Err(NoDecision::new(format!(
                 "no controller for {} runs here yet",
                 shorten(&review.kind, 63)
             ))),
             Some((context, turns)) => ask(&context, &turns, object, bounds).await,
         };
-        self.say(&name, verdict.as_ref().err());
-        (name, verdict)
+        self.say(&name, decision.as_ref().err());
+        (name, decision)
     }
 
-    fn say(&self, controller: &str, error: Option<&NoVerdict>) {
+    fn say(&self, controller: &str, error: Option<&NoDecision>) {
         let mut said = lock(&self.said);
-        let Some(NoVerdict { detail, .. }) = error else {
+        let Some(NoDecision { detail, .. }) = error else {
             said.remove(controller);
             return;
         };
@@ -142,17 +142,17 @@ async fn ask(
     turns: &Semaphore,
     object: &str,
     bounds: &Bounds,
-) -> Result<Verdict, NoVerdict> {
+) -> Result<Decision, NoDecision> {
     let weight = weigh(object)?;
-    let stopping = |_| NoVerdict::new("the host is stopping");
+    let stopping = |_| NoDecision::new("the host is stopping");
     let _turn = turns.acquire().await.map_err(stopping)?;
     let _room = bounds.object(weight).await;
-    let object =
-        review::object(object).map_err(|error| NoVerdict::new(format!("cannot read the object: {error}")))?;
+    let object = review::object(object)
+        .map_err(|error| NoDecision::new(format!("cannot read the object: {error}")))?;
     match admit(context, object).await {
-        Ok(Admission::Fine) => Ok(Verdict::Allowed),
-        Ok(Admission::Invalid(message)) => Ok(Verdict::Denied(shorten(&message, MESSAGE))),
-        Err(error) => Err(NoVerdict {
+        Ok(Admission::Fine) => Ok(Decision::Allowed),
+        Ok(Admission::Invalid(message)) => Ok(Decision::Denied(shorten(&message, MESSAGE))),
+        Err(error) => Err(NoDecision {
             public: error.without_the_plugins_words().to_owned(),
             detail: error.to_string(),
         }),
@@ -160,10 +160,10 @@ async fn ask(
 }
 
 /// Returns the number of bytes that an object may take in memory.
-fn weigh(object: &str) -> Result<usize, NoVerdict> {
+fn weigh(object: &str) -> Result<usize, NoDecision> {
     let weight = weigh::weigh(object).bytes;
     if weight > OBJECT {
-        return Err(NoVerdict::new(format!(
+        return Err(NoDecision::new(format!(
             "the object would take {} MiB of memory; the limit is {} MiB",
             weight >> 20,
             OBJECT >> 20

@@ -82,11 +82,11 @@ struct Marks {
     reasons: Vec<ReconcileReason>,
     since: Instant,
     /// Its position in a line while it waits for a worker.
-    place: Option<Place>,
+    position: Option<QueuePosition>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct QueuePosition {
     general: bool,
     number: u64,
 }
@@ -96,7 +96,7 @@ type Line = BTreeMap<u64, NamespacedName>;
 
 #[derive(Default)]
 struct State {
-    /// Waiting parents that somebody waits for. Each waiting parent is in `marks`, with its place, and not in
+    /// Waiting parents that somebody waits for. Each waiting parent is in `marks`, with its position, and not in
     /// `running`.
     waited_for: Line,
     /// Waiting parents that were enqueued only because all were.
@@ -232,7 +232,7 @@ impl Queue {
 impl State {
     fn enqueue(&mut self, parent: &NamespacedName, reason: ReconcileReason) {
         if let Some(marks) = self.marks.get_mut(parent) {
-            let promotes = !reason.is_general() && marks.place.is_some_and(|place| place.general);
+            let promotes = !reason.is_general() && marks.position.is_some_and(|position| position.general);
             if marks.reasons.len() < MAX_REASONS {
                 marks.reasons.push(reason);
             } else if let Some(last) = marks.reasons.last_mut() {
@@ -248,7 +248,7 @@ impl State {
             Marks {
                 reasons: vec![reason],
                 since: Instant::now(),
-                place: None,
+                position: None,
             },
         );
         if !self.running.contains(parent) {
@@ -261,17 +261,17 @@ impl State {
         let Some(marks) = self.marks.get_mut(parent) else {
             return;
         };
-        if let Some(place) = marks.place.take() {
-            let line = match place.general {
+        if let Some(position) = marks.position.take() {
+            let line = match position.general {
                 true => &mut self.general,
                 false => &mut self.waited_for,
             };
-            line.remove(&place.number);
+            line.remove(&position.number);
         }
         let general = marks.reasons.iter().all(ReconcileReason::is_general);
         let number = self.next_number;
         self.next_number += 1;
-        marks.place = Some(Place { general, number });
+        marks.position = Some(QueuePosition { general, number });
         let line = match general {
             true => &mut self.general,
             false => &mut self.waited_for,

@@ -116,7 +116,7 @@ impl Slow {
         let woken = Arc::new(Woken(Notify::new()));
         woken.0.notify_one();
         let waker = Waker::from(Arc::clone(&woken));
-        let place = Place::here();
+        let origin = CallOrigin::here();
         loop {
             let turn = async {
                 woken.0.notified().await;
@@ -125,7 +125,7 @@ impl Slow {
             let Ok(turn) = tokio::time::timeout_at(deadline.into(), turn).await else {
                 return call.await;
             };
-            match self.slice(turn, call, waker.clone(), place.clone()).await {
+            match self.slice(turn, call, waker.clone(), origin.clone()).await {
                 (_, Poll::Ready(result)) => return result,
                 (rest, Poll::Pending) => call = rest,
             }
@@ -139,12 +139,12 @@ impl Slow {
         turn: Permit,
         mut call: Owned<T>,
         waker: Waker,
-        place: Place,
+        origin: CallOrigin,
     ) -> (Owned<T>, Poll<T>) {
         let (done, wait) = oneshot::channel();
         let job = Box::new(move || {
             let polled = catch_unwind(AssertUnwindSafe(|| {
-                place.within(|| call.as_mut().poll(&mut Context::from_waker(&waker)))
+                origin.within(|| call.as_mut().poll(&mut Context::from_waker(&waker)))
             }));
             // If the caller stopped waiting, the call is dropped here.
             let _ = done.send(polled.map(|polled| (call, polled)));
@@ -186,14 +186,14 @@ impl Slow {
 
 /// The context in which a call was started, so that its logs and its timers work the same on another thread.
 #[derive(Clone)]
-struct Place {
+struct CallOrigin {
     runtime: Handle,
     log: Dispatch,
     span: Span,
     telemetry: Telemetry,
 }
 
-impl Place {
+impl CallOrigin {
     fn here() -> Self {
         Self {
             runtime: Handle::current(),

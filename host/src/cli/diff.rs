@@ -73,7 +73,7 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
     let metrics = Arc::new(Metrics::unread());
     let client = client::connect(Arc::clone(&metrics)).await?;
     let kinds = Discovery::new(client.clone(), metrics);
-    let mut outcome = Outcome::default();
+    let mut comparison = Comparison::default();
     for controller in controllers {
         let documents: Vec<_> = documents
             .iter()
@@ -121,17 +121,17 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
                 Err(error) => Err(error),
             };
             match differences {
-                Ok(differences) => outcome.print(&controller.parent.kind, &name, &plugin, &differences)?,
+                Ok(differences) => comparison.print(&controller.parent.kind, &name, &plugin, &differences)?,
                 Err(error) => {
-                    outcome.failed = true;
+                    comparison.failed = true;
                     eprintln!("operator-host: {} {name}: {error}", controller.parent.kind);
                 }
             }
         }
     }
-    Ok(ExitCode::from(match outcome {
-        Outcome { failed: true, .. } => 2,
-        Outcome { differs, .. } => u8::from(differs),
+    Ok(ExitCode::from(match comparison {
+        Comparison { failed: true, .. } => 2,
+        Comparison { differs, .. } => u8::from(differs),
     }))
 }
 
@@ -198,12 +198,12 @@ fn manifest(
 }
 
 #[derive(Default)]
-struct Outcome {
+struct Comparison {
     differs: bool,
     failed: bool,
 }
 
-impl Outcome {
+impl Comparison {
     fn print(
         &mut self,
         kind: &str,

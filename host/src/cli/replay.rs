@@ -12,7 +12,7 @@ use crate::dry_run::documents::kind_of;
 use crate::files;
 use crate::plugin::Plugin;
 use crate::plugin::contract::Export;
-use crate::record::{Answer, Record, Version, mask};
+use crate::record::{Record, RecordedAnswer, Version, mask};
 
 /// The options of `replay`.
 #[derive(Debug, clap::Args)]
@@ -130,11 +130,11 @@ fn read(file: &Path, plugin: &Plugin) -> anyhow::Result<Record> {
     Ok(record)
 }
 
-async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<Answer> {
+async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<RecordedAnswer> {
     let request = record.input.request.as_deref();
     Ok(match (record.input.call, request) {
-        (Export::Reconcile, Some(request)) => Answer::of(&plugin.reconcile(request).await.outcome),
-        (Export::Cleanup, Some(request)) => Answer::of(&plugin.cleanup(request).await.outcome),
+        (Export::Reconcile, Some(request)) => RecordedAnswer::of(&plugin.reconcile(request).await.outcome),
+        (Export::Cleanup, Some(request)) => RecordedAnswer::of(&plugin.cleanup(request).await.outcome),
         _ => {
             return Err(anyhow!(
                 "only `reconcile` and `cleanup` can be replayed; this is a record of `describe`"
@@ -144,7 +144,7 @@ async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<Answer> {
 }
 
 /// Formats the answer as a record contains it, with the same masking of Secrets.
-fn text(record: &Record, answer: &Answer) -> anyhow::Result<String> {
+fn text(record: &Record, answer: &RecordedAnswer) -> anyhow::Result<String> {
     let mut document = serde_json::to_value(Record {
         output: answer.clone(),
         ..record.clone()

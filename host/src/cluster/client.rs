@@ -113,8 +113,13 @@ impl Connection {
         self.layered(&self.config, self.transport.clone(), Term::endless())
     }
 
-    /// Creates the writers of one term. They have their own connections, which send nothing once the term is over.
-    pub fn writers(self: &Arc<Self>, term: &Term, timing: &Timing) -> Result<Writers, ClientError> {
+    /// Creates the factory for the writers of one term. The writers have their own connections, which send nothing
+    /// once the term is over.
+    pub fn writer_factory(
+        self: &Arc<Self>,
+        term: &Term,
+        timing: &Timing,
+    ) -> Result<WriterFactory, ClientError> {
         let transport = if term.is_elected() {
             // Data that the kernel could not deliver by then must not arrive in another replica's term.
             let undelivered = timing.duration - timing.renew_deadline;
@@ -122,7 +127,7 @@ impl Connection {
         } else {
             self.transport.clone()
         };
-        Ok(Writers {
+        Ok(WriterFactory {
             connection: Arc::clone(self),
             transport,
             term: term.clone(),
@@ -145,16 +150,16 @@ impl Connection {
     }
 }
 
-/// Creates writers; see [`Connection::writers`]. Clones share their connections.
+/// Creates writers; see [`Connection::writer_factory`]. Clones share their connections.
 #[derive(Clone)]
-pub struct Writers {
+pub struct WriterFactory {
     connection: Arc<Connection>,
     transport: Transport,
     term: Term,
 }
 
-impl Writers {
-    /// Returns the term during which they may write.
+impl WriterFactory {
+    /// Returns the term during which its writers may write.
     #[must_use]
     pub fn term(&self) -> &Term {
         &self.term

@@ -15,7 +15,7 @@ use crate::health::Health;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::plugin::reload::{Files, Watched};
-use crate::plugin::source::{Look, Source};
+use crate::plugin::source::{Look, WatchedFile};
 
 /// Bytes that a configuration may have.
 const LIMIT: usize = 4 << 20;
@@ -77,7 +77,7 @@ impl Follower {
         let looks = Arc::new(looks);
         let watch = |file: &Path, limit: usize, set: fn(&mut Looks, Text)| {
             let looks = Arc::clone(&looks);
-            files.watch(Source::plain(file.to_owned(), limit), move |look, _| {
+            files.watch(WatchedFile::plain(file.to_owned(), limit), move |look, _| {
                 let text = match look {
                     Look::New(content) => Ok(content.bytes),
                     Look::Trouble(reason) => Err(reason),

@@ -15,7 +15,7 @@ use crate::plugin::contract::is_dns_label;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeadershipConfig {
     /// How the work is divided.
-    pub mode: Mode,
+    pub mode: LeadershipMode,
     /// The namespace of the Leases; `None`: the host's namespace, or that of the kubeconfig.
     pub namespace: Option<String>,
     /// The name of the Lease, and the prefix of the names of all other Leases.
@@ -27,7 +27,7 @@ pub struct LeadershipConfig {
 /// How the work is divided between replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mode {
+pub enum LeadershipMode {
     /// There is one replica; no Lease is used.
     #[default]
     None,
@@ -37,7 +37,7 @@ pub enum Mode {
     PerController,
 }
 
-impl Mode {
+impl LeadershipMode {
     /// Returns the mode as the configuration spells it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -61,7 +61,7 @@ pub const DEFAULT_LEASE: &str = "operator-host";
 impl Default for LeadershipConfig {
     fn default() -> Self {
         Self {
-            mode: Mode::None,
+            mode: LeadershipMode::None,
             namespace: None,
             name: DEFAULT_LEASE.to_owned(),
             timing: DEFAULT_TIMING,
@@ -83,7 +83,7 @@ pub(super) struct RawLease {
 const MAX_NAME: usize = 180;
 
 impl RawLease {
-    pub(super) fn validate(self, file: &Path, mode: Mode) -> Result<LeadershipConfig, ConfigError> {
+    pub(super) fn validate(self, file: &Path, mode: LeadershipMode) -> Result<LeadershipConfig, ConfigError> {
         if let Some(namespace) = &self.namespace {
             dns_label(file, namespace, "a namespace")?;
         }

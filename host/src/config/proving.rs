@@ -13,7 +13,7 @@ use crate::plugin::Prefix;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProvingConfig {
     /// Whether a new version must prove anything.
-    pub mode: Mode,
+    pub mode: ProvingMode,
     /// The percentage of children that a new version may delete. It may never omit a child of a kind that is retained.
     pub max_deletions: u8,
     /// The number of objects to prove a new version on, at least 1; a sample when there are more.
@@ -27,7 +27,7 @@ pub struct ProvingConfig {
 /// Whether a new version is proved before it becomes live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Mode {
+pub enum ProvingMode {
     /// Prove a new version, and hold it back when it does worse than the live one.
     Enforce,
     /// Use every version that loads.
@@ -36,7 +36,7 @@ pub enum Mode {
 
 /// Default of [`super::ControllerConfig::proving`].
 pub const DEFAULT_PROVING: ProvingConfig = ProvingConfig {
-    mode: Mode::Enforce,
+    mode: ProvingMode::Enforce,
     max_deletions: 20,
     objects: 1000,
     keep: 5,
@@ -46,7 +46,7 @@ pub const DEFAULT_PROVING: ProvingConfig = ProvingConfig {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RawProving {
-    mode: Option<Mode>,
+    mode: Option<ProvingMode>,
     max_deletions: Option<Spanned<String>>,
     objects: Option<Spanned<usize>>,
     keep: Option<Spanned<usize>>,
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(proving("{}").unwrap().proving, DEFAULT_PROVING);
         let said = "{mode: off, maxDeletions: 0%, objects: 3, keep: 1, promote: 'sha256:0123456789ab'}";
         let expected = ProvingConfig {
-            mode: Mode::Off,
+            mode: ProvingMode::Off,
             max_deletions: 0,
             objects: 3,
             keep: 1,

@@ -36,7 +36,7 @@ pub(super) struct RawConfig {
     log: Option<Spanned<String>>,
     controllers: Vec<RawController>,
     #[serde(default)]
-    leadership: leadership::Mode,
+    leadership: leadership::LeadershipMode,
     #[serde(default)]
     lease: RawLease,
     webhook: Option<RawWebhook>,

@@ -23,7 +23,7 @@ pub fn says(group: &str, live: &Value, desired: &Value) -> bool {
         .filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
     content
         .into_iter()
-        .all(|(name, desired)| says.field(Place::default(), name, live.get(name), desired))
+        .all(|(name, desired)| says.field(FieldContext::default(), name, live.get(name), desired))
 }
 
 /// Reports whether a group is Kubernetes' own. A custom resource's group may end in `.k8s.io`, too; then a zero
@@ -34,12 +34,12 @@ fn is_built_in(group: &str) -> bool {
 
 /// The name of a field and of its parent field; list elements have none.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place<'a> {
+struct FieldContext<'a> {
     within: &'a str,
     name: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> FieldContext<'a> {
     fn field(&self, name: &'a str) -> Self {
         Self {
             within: self.name,
@@ -47,7 +47,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Reports whether the value at this place is a quantity.
+    /// Reports whether the value of this field is a quantity.
     ///
     /// Source: the fields of type `resource.Quantity` in the OpenAPI description of Kubernetes.
     fn is_quantity(&self) -> bool {
@@ -82,24 +82,24 @@ struct Says {
 }
 
 impl Says {
-    fn field(&self, place: Place<'_>, name: &str, live: Option<&Value>, desired: &Value) -> bool {
+    fn field(&self, context: FieldContext<'_>, name: &str, live: Option<&Value>, desired: &Value) -> bool {
         match live {
-            Some(live) => self.value(&place.field(name), live, desired),
+            Some(live) => self.value(&context.field(name), live, desired),
             None => self.is_left_out(name, desired),
         }
     }
 
-    fn value(&self, place: &Place<'_>, live: &Value, desired: &Value) -> bool {
+    fn value(&self, context: &FieldContext<'_>, live: &Value, desired: &Value) -> bool {
         match (live, desired) {
             (Value::Object(live), Value::Object(desired)) => desired
                 .iter()
-                .all(|(name, desired)| self.field(*place, name, live.get(name), desired)),
+                .all(|(name, desired)| self.field(*context, name, live.get(name), desired)),
             (Value::Array(live), Value::Array(desired))
                 if !desired.is_empty() && desired.iter().all(has_merge_key) =>
             {
                 let mut free: Vec<&Value> = live.iter().collect();
                 desired.iter().all(|desired| {
-                    let at = free.iter().position(|live| self.value(place, live, desired));
+                    let at = free.iter().position(|live| self.value(context, live, desired));
                     at.map(|at| free.swap_remove(at)).is_some()
                 })
             }
@@ -108,10 +108,10 @@ impl Says {
                     && live
                         .iter()
                         .zip(desired)
-                        .all(|(live, desired)| self.value(place, live, desired))
+                        .all(|(live, desired)| self.value(context, live, desired))
             }
             (live, desired) => {
-                live == desired || (self.built_in && place.is_quantity() && same_quantity(live, desired))
+                live == desired || (self.built_in && context.is_quantity() && same_quantity(live, desired))
             }
         }
     }

@@ -26,7 +26,7 @@ use crate::plugin::contract::{
 use crate::plugin::trust::Trust;
 use crate::plugin::{Call, Limits, Plugin};
 use crate::reconcile::evaluate::{EvaluateError, Question, Subject, evaluate};
-use crate::reconcile::needs::{NeedError, Rights, Source, Wanted};
+use crate::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 
 /// Why a reconcile produced no rendering.
 #[derive(Debug, Error)]
@@ -198,7 +198,7 @@ pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, RenderErr
 pub async fn ask(
     plugin: &Plugin,
     subject: &Subject<'_>,
-    source: &impl Source,
+    source: &impl RelatedObjects,
 ) -> Result<(Response, Option<bool>), EvaluateError> {
     if plugin.description().finalizer && is_terminating(subject.parent) {
         question::<CleanupResponse>(plugin, subject, source).await
@@ -211,7 +211,7 @@ pub async fn ask(
 async fn question<T: Question>(
     plugin: &Plugin,
     subject: &Subject<'_>,
-    source: &impl Source,
+    source: &impl RelatedObjects,
 ) -> Result<(Response, Option<bool>), EvaluateError> {
     let call = |request: Request| async move {
         let Call { outcome, share, .. } = T::ask(plugin, &request).await;
@@ -228,7 +228,7 @@ struct Files<'a> {
     scene: &'a Scene,
 }
 
-impl Source for Files<'_> {
+impl RelatedObjects for Files<'_> {
     fn rights(&self) -> Rights<'_> {
         Rights::Announced(self.description)
     }

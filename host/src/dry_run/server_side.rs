@@ -29,7 +29,7 @@ use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::reconcile::clock;
 use crate::reconcile::evaluate::{EvaluateError, Subject};
-use crate::reconcile::needs::{NeedError, Rights, Source, Wanted};
+use crate::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use crate::reconcile::provenance::Provenance;
 use crate::reconcile::prune::unwanted;
 
@@ -285,7 +285,7 @@ impl<'a> Preview<'a> {
 
 /// Reads from the API server with the user's rights. A refused request is reported with the verb of the request that
 /// was sent; for the host that is the verb of a watch.
-impl Source for Preview<'_> {
+impl RelatedObjects for Preview<'_> {
     fn rights(&self) -> Rights<'_> {
         Rights::Configured(self.config)
     }

@@ -13,12 +13,12 @@ use tracing::{debug, info, warn};
 
 use super::Roster;
 use super::lease::{Candidate, Step};
-use super::leases::{Leases, Outcome};
+use super::leases::{LeaseOutcome, Leases};
 use super::replicas::Replicas;
 use super::share::{Member, allotted, surplus};
 use super::term::{Phase, Term, Warmth};
 use crate::cluster::event_recorder::Events;
-use crate::config::leadership::{LeadershipConfig, Mode};
+use crate::config::leadership::{LeadershipConfig, LeadershipMode};
 use crate::health::Pulse;
 use crate::telemetry::Instruments;
 
@@ -64,7 +64,7 @@ impl Elector {
         events: Events,
         instruments: Instruments,
     ) -> Self {
-        let replicas = (config.mode == Mode::PerController)
+        let replicas = (config.mode == LeadershipMode::PerController)
             .then(|| Replicas::new(&config.name, &identity, config.timing));
         Self {
             pulse: instruments.health.pulse("leader-election".to_owned(), PULSE),
@@ -150,8 +150,8 @@ impl Elector {
         let mut wanted: BTreeMap<String, (BTreeSet<String>, Term)> = BTreeMap::new();
         for (controller, (lease, term)) in terms {
             let lease = match self.config.mode {
-                Mode::PerController => format!("{}-{lease}", self.config.name),
-                Mode::None | Mode::Single => self.config.name.clone(),
+                LeadershipMode::PerController => format!("{}-{lease}", self.config.name),
+                LeadershipMode::None | LeadershipMode::Single => self.config.name.clone(),
             };
             let (controllers, _) = wanted.entry(lease).or_insert_with(|| (BTreeSet::new(), term));
             controllers.insert(controller);
@@ -229,19 +229,19 @@ impl Elector {
             return;
         };
         match outcome {
-            Outcome::Won(answer) => replicas.written(answer, able, sent),
-            Outcome::Lost(lease) => replicas.refused(lease),
-            Outcome::Failed(error) => self.complain(error),
+            LeaseOutcome::Won(answer) => replicas.written(answer, able, sent),
+            LeaseOutcome::Lost(lease) => replicas.refused(lease),
+            LeaseOutcome::Failed(error) => self.complain(error),
         }
     }
 
-    fn heard(&mut self, name: &str, sent: Instant, outcome: Outcome) {
+    fn heard(&mut self, name: &str, sent: Instant, outcome: LeaseOutcome) {
         let (now, poll, retry) = (Instant::now(), self.poll(), self.config.timing.retry_period);
         let Some(seat) = self.seats.get_mut(name) else {
             return;
         };
         match outcome {
-            Outcome::Won(answer) => {
+            LeaseOutcome::Won(answer) => {
                 let renewed = seat.candidate.won(answer, sent, now);
                 seat.due = if renewed { sent + retry } else { now };
                 seat.free_since = None;
@@ -250,7 +250,7 @@ impl Elector {
                 }
                 self.said = None;
             }
-            Outcome::Lost(lease) => {
+            LeaseOutcome::Lost(lease) => {
                 seat.candidate.observe(lease, now);
                 if seat.candidate.holds(now) {
                     // The lease is still ours, with different contents: renewed in the next iteration.
@@ -259,7 +259,7 @@ impl Elector {
                     seat.term.end();
                 }
             }
-            Outcome::Failed(error) => {
+            LeaseOutcome::Failed(error) => {
                 seat.due = now + poll;
                 self.complain(error);
             }
@@ -398,9 +398,9 @@ impl Elector {
                 continue;
             };
             match outcome {
-                Outcome::Won(lease) => seat.candidate.observe(Some(lease), Instant::now()),
-                Outcome::Lost(lease) => seat.candidate.observe(lease, Instant::now()),
-                Outcome::Failed(error) => self.complain(error),
+                LeaseOutcome::Won(lease) => seat.candidate.observe(Some(lease), Instant::now()),
+                LeaseOutcome::Lost(lease) => seat.candidate.observe(lease, Instant::now()),
+                LeaseOutcome::Failed(error) => self.complain(error),
             }
         }
     }

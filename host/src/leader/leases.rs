@@ -12,10 +12,10 @@ use tracing::debug;
 use super::lease::GROUP_LABEL;
 use crate::cluster::client::chain;
 use crate::cluster::refusal::is_missing_object;
-use crate::config::leadership::{LeadershipConfig, Mode};
+use crate::config::leadership::{LeadershipConfig, LeadershipMode};
 
 /// The result of a write.
-pub(super) enum Outcome {
+pub(super) enum LeaseOutcome {
     /// The write succeeded; this is the Lease now.
     Won(Lease),
     /// Another writer was faster; this is the Lease now.
@@ -39,13 +39,16 @@ impl Leases {
         Self {
             api,
             group: config.name.clone(),
-            shared: config.mode == Mode::PerController,
+            shared: config.mode == LeadershipMode::PerController,
             patience: config.timing.renew_deadline / 2,
         }
     }
 
     /// Writes all records concurrently; returns each result with the time at which the request was sent.
-    pub(super) async fn write_all(&self, records: Vec<(String, Lease)>) -> Vec<(String, Instant, Outcome)> {
+    pub(super) async fn write_all(
+        &self,
+        records: Vec<(String, Lease)>,
+    ) -> Vec<(String, Instant, LeaseOutcome)> {
         let writes = records.into_iter().map(|(name, record)| async move {
             let sent = Instant::now();
             let outcome = self.write(&record).await;
@@ -54,7 +57,7 @@ impl Leases {
         join_all(writes).await
     }
 
-    pub(super) async fn write(&self, record: &Lease) -> Outcome {
+    pub(super) async fn write(&self, record: &Lease) -> LeaseOutcome {
         let name = record.metadata.name.clone().unwrap_or_default();
         let params = PostParams {
             field_manager: Some("operator-host".to_owned()),
@@ -67,19 +70,19 @@ impl Leases {
             }
         };
         match self.bounded(request).await {
-            Ok(lease) => Outcome::Won(lease),
+            Ok(lease) => LeaseOutcome::Won(lease),
             Err(Some(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 match self.get(&name).await {
-                    Ok(None) if is_missing_namespace(&status) => Outcome::Failed(format!(
+                    Ok(None) if is_missing_namespace(&status) => LeaseOutcome::Failed(format!(
                         "cannot write the Lease {name}: {}; create the namespace, or set another in `lease.namespace` of \
                          the configuration",
                         status.message
                     )),
-                    Ok(lease) => Outcome::Lost(lease),
-                    Err(error) => Outcome::Failed(in_words("read", &name, error.as_ref())),
+                    Ok(lease) => LeaseOutcome::Lost(lease),
+                    Err(error) => LeaseOutcome::Failed(in_words("read", &name, error.as_ref())),
                 }
             }
-            Err(error) => Outcome::Failed(in_words("write", &name, error.as_ref())),
+            Err(error) => LeaseOutcome::Failed(in_words("write", &name, error.as_ref())),
         }
     }
 

@@ -19,11 +19,11 @@ use crate::plugin::registry::{Expected, Live, Slot};
 use crate::plugin::reload::{Files, Filled};
 use crate::plugin::versions::{Room, Versions};
 use crate::rollout::Proving;
-use crate::supervisor::{Shared, Writers, supervise};
+use crate::supervisor::{ControllerWriters, Shared, supervise};
 
 /// The running controllers and what they share.
 pub(super) struct Controllers {
-    places: PluginSlots,
+    slot_parts: SlotParts,
     shared: Shared,
     /// The currently configured namespaces.
     watched: watch::Sender<Arc<[String]>>,
@@ -33,7 +33,7 @@ pub(super) struct Controllers {
 }
 
 /// The parts from which plugin slots are created.
-pub(super) struct PluginSlots {
+pub(super) struct SlotParts {
     pub(super) runtime: Runtime,
     pub(super) files: Files,
     /// The CustomResourceDefinitions: users give orders by annotating them.
@@ -47,13 +47,13 @@ pub(super) struct PluginSlots {
 /// One controller that runs or waits for its kind.
 struct Running {
     config: Arc<ControllerConfig>,
-    plugin: Place,
+    plugin: PluginSlot,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 /// The plugin of one controller.
-struct Place {
+struct PluginSlot {
     slot: Arc<Slot>,
     live: watch::Receiver<Live>,
     proving: Listening,
@@ -69,13 +69,13 @@ struct Listening {
 impl Controllers {
     /// Creates the set without a controller. `stop` stops all controllers.
     pub(super) fn new(
-        places: PluginSlots,
+        slot_parts: SlotParts,
         shared: Shared,
         watched: watch::Sender<Arc<[String]>>,
         stop: CancellationToken,
     ) -> Self {
         Self {
-            places,
+            slot_parts,
             shared,
             watched,
             stop,
@@ -172,7 +172,7 @@ impl Controllers {
     }
 
     fn start(&self, config: Arc<ControllerConfig>, before: Option<Running>) -> Result<Running, ClientError> {
-        let plugin = self.place(&config, before);
+        let plugin = self.plugin_slot(&config, before);
         let (live, trouble) = (plugin.live.clone(), plugin.slot.trouble());
         self.shared
             .instruments
@@ -184,11 +184,11 @@ impl Controllers {
             .report(&config.name, plugin.slot.report());
         let proving = Arc::clone(&plugin.proving.proving);
         let stop = self.stop.child_token();
-        let writers = self.shared.leadership.join(&config.name, config.lease_name())?;
+        let factory = self.shared.leadership.join(&config.name, config.lease_name())?;
         let pace = Arc::new(Pace::new(config.writes.qps, config.writes.burst));
-        let writers = Writers {
-            own: writers.writer(None)?.paced(&pace),
-            children: writers.writer(config.service_account.as_ref())?.paced(&pace),
+        let writers = ControllerWriters {
+            own: factory.writer(None)?.paced(&pace),
+            children: factory.writer(config.service_account.as_ref())?.paced(&pace),
         };
         let supervised = supervise(
             self.shared.clone(),
@@ -209,7 +209,7 @@ impl Controllers {
 
     /// Returns the slot of a controller's plugin. The live version is kept as long as the controller is for the same
     /// kind.
-    fn place(&self, config: &Arc<ControllerConfig>, before: Option<Running>) -> Place {
+    fn plugin_slot(&self, config: &Arc<ControllerConfig>, before: Option<Running>) -> PluginSlot {
         let expected = expected(config);
         let before = before.map(|running| running.plugin);
         let before = before.filter(|plugin| plugin.slot.expected().parent == expected.parent);
@@ -225,7 +225,7 @@ impl Controllers {
                 let proving = self.listen(config);
                 let instruments = &self.shared.instruments;
                 let metrics = instruments.metrics.of(&config.name, &config.parent);
-                let (slot, live) = Slot::new(self.places.runtime.clone(), expected, metrics);
+                let (slot, live) = Slot::new(self.slot_parts.runtime.clone(), expected, metrics);
                 let slot = slot
                     .traced(instruments.tracer.clone())
                     .proved(Arc::clone(&proving.proving) as _);
@@ -237,8 +237,8 @@ impl Controllers {
             }
         };
         let slot = Arc::new(slot);
-        Place {
-            _filled: self.places.files.fill(Arc::clone(&slot)),
+        PluginSlot {
+            _filled: self.slot_parts.files.fill(Arc::clone(&slot)),
             slot,
             live,
             proving,
@@ -249,7 +249,7 @@ impl Controllers {
         let proving = Arc::new(Proving::new(Arc::clone(config)));
         let stop = self.stop.child_token();
         let listening = Arc::clone(&proving);
-        let (definitions, until) = (Arc::clone(&self.places.definitions), stop.clone());
+        let (definitions, until) = (Arc::clone(&self.slot_parts.definitions), stop.clone());
         self.tasks
             .spawn(async move { listening.listen(definitions, until).await });
         Listening {
@@ -260,13 +260,13 @@ impl Controllers {
 
     /// Opens the stored versions. If their folder cannot be used, the controller starts without one.
     fn versions(&self, config: &ControllerConfig) -> Option<Versions> {
-        let folder = self.places.state.as_deref()?;
+        let folder = self.slot_parts.state.as_deref()?;
         Versions::open(
             folder,
             &config.name,
             &config.formerly,
             config.proving.keep,
-            self.places.room,
+            self.slot_parts.room,
         )
         .inspect_err(|error| {
             warn!(controller = config.name, folder = %folder.display(), %error,

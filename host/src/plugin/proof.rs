@@ -1,7 +1,7 @@
 //! The interface between a plugin's slot and the check of a loaded candidate before it becomes live.
 //!
 //! This module does not know any objects. [`crate::rollout`] runs the proof, and the
-//! [`super::registry::Slot`] follows its verdict.
+//! [`super::registry::Slot`] follows its result.
 
 use tokio::sync::watch;
 
@@ -90,7 +90,7 @@ pub struct Blamed {
 
 /// The result of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProofResult {
     /// The candidate may become live.
     Proved {
         /// What it was tested on, and the result.
@@ -102,8 +102,8 @@ pub enum Verdict {
     HeldBack(Box<HeldBack>),
 }
 
-impl Verdict {
-    /// Returns the verdict for a candidate that needs no comparison.
+impl ProofResult {
+    /// Returns the result for a candidate that needs no comparison.
     #[must_use]
     pub fn unneeded(why: &str) -> Self {
         Self::Proved {
@@ -121,7 +121,7 @@ pub trait Proof: Send + Sync {
 
     /// Compares a candidate with the live version. Waits until there are objects to compare them on. Dropping
     /// the future ends the proof.
-    async fn prove(&self, live: &Plugin, candidate: &Plugin) -> Verdict;
+    async fn prove(&self, live: &Plugin, candidate: &Plugin) -> ProofResult;
 
     /// Reports a held-back candidate to its users; `None`: no candidate is held back any more.
     fn announce(&self, held: Option<&HeldBack>);

@@ -16,7 +16,7 @@ use tracing::{debug, error, info, warn};
 use self::held::Waiting;
 use self::live_reason::LiveReason;
 use super::contract::Kind;
-use super::proof::{Orders, Proof, Verdict};
+use super::proof::{Orders, Proof, ProofResult};
 use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
 use super::trust::Trust;
 use super::versions::{Kept, Versions};
@@ -52,7 +52,7 @@ pub struct Expected {
 
 /// The contents of a file that could become the live version.
 #[derive(Clone)]
-pub struct Candidate {
+pub struct PluginFile {
     /// The contents of the file.
     pub bytes: Bytes,
     /// The digest of the contents.
@@ -63,7 +63,7 @@ pub struct Candidate {
     pub noticed: Instant,
 }
 
-impl Candidate {
+impl PluginFile {
     /// Returns the data to keep on disk.
     fn kept(&self) -> Kept {
         Kept {
@@ -192,21 +192,21 @@ impl Slot {
         }
     }
 
-    /// Loads a candidate and makes it live when it is proved. A candidate that cannot be loaded, or is not
+    /// Loads a file and makes its version live when that is proved. A file that cannot be loaded, or is not
     /// this controller's, changes nothing.
-    pub async fn offer(&self, candidate: Candidate) {
-        self.settle(Some(&candidate)).await;
+    pub async fn offer(&self, file: PluginFile) {
+        self.settle(Some(&file)).await;
     }
 
     /// Selects the live version from the file's contents, the kept versions and the current live version.
     /// Returns when to check again even if nothing changes. The future can be dropped at any time.
-    pub async fn settle(&self, candidate: Option<&Candidate>) -> Option<Duration> {
+    pub async fn settle(&self, file: Option<&PluginFile>) -> Option<Duration> {
         // Loaded first, because that takes the longest and needs no orders.
-        let loaded = match candidate {
-            Some(candidate) if !self.is_live(candidate) => match self.loaded(candidate).await {
+        let loaded = match file {
+            Some(file) if !self.is_live(file) => match self.loaded(file).await {
                 Ok(plugin) => Some(plugin),
                 Err(reason) => {
-                    self.fail(&reason.to_string(), Some(candidate.digest));
+                    self.fail(&reason.to_string(), Some(file.digest));
                     None
                 }
             },
@@ -226,13 +226,13 @@ impl Slot {
             return self.follow(pin, loaded).await.then_some(Duration::ZERO);
         }
         let Some(plugin) = loaded else {
-            if candidate.is_some_and(|candidate| self.is_live(candidate)) {
+            if file.is_some_and(|file| self.is_live(file)) {
                 self.nothing_waits();
             }
             return None;
         };
-        // There is a candidate whenever something is loaded.
-        let candidate = candidate?;
+        // There is a file whenever something is loaded.
+        let file = file?;
         let is_pinned = orders.pin.is_some();
         if let Some(live) = self.live_version().filter(|_| !is_pinned)
             && let Err(older) = self
@@ -240,10 +240,10 @@ impl Slot {
                 .trust
                 .check_age(plugin.description(), live.description())
         {
-            self.fail(&older.to_string(), Some(candidate.digest));
+            self.fail(&older.to_string(), Some(file.digest));
             return None;
         }
-        let (kept, noticed) = (Some(candidate.kept()), Some(candidate.noticed));
+        let (kept, noticed) = (Some(file.kept()), Some(file.noticed));
         let because = match (&self.proof, self.live_version()) {
             (_, None) => LiveReason::First,
             (_, Some(live)) if live.digest() == plugin.digest() => LiveReason::Reconfigured,
@@ -252,8 +252,8 @@ impl Slot {
             (Some(proof), Some(live)) => {
                 self.report_proving(&plugin);
                 match proof.prove(&live, &plugin).await {
-                    Verdict::Proved { on, diff } => LiveReason::Proved { on, diff },
-                    Verdict::HeldBack(held) => return Some(self.hold_back(&plugin, *held)),
+                    ProofResult::Proved { on, diff } => LiveReason::Proved { on, diff },
+                    ProofResult::HeldBack(held) => return Some(self.hold_back(&plugin, *held)),
                 }
             }
         };
@@ -412,11 +412,11 @@ impl Slot {
     }
 
     /// Whether the file's contents are already live and the requirements are unchanged.
-    fn is_live(&self, candidate: &Candidate) -> bool {
+    fn is_live(&self, file: &PluginFile) -> bool {
         self.live_version().is_some_and(|live| {
-            *live.digest() == candidate.digest
+            *live.digest() == file.digest
                 && *live.limits() == self.expected.limits
-                && self.trusts(candidate).is_ok()
+                && self.trusts(file).is_ok()
         })
     }
 

@@ -24,8 +24,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
 use super::proof::Orders;
-use super::registry::{Candidate, Slot};
-use super::source::{Look, Source};
+use super::registry::{PluginFile, Slot};
+use super::source::{Look, WatchedFile};
 
 /// After a hint, wait until there was none for this time…
 const QUIET: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ type Told = Box<dyn FnMut(Look, Instant) + Send>;
 
 enum Message {
     Hint,
-    Watch(u64, Box<(Source, Told)>),
+    Watch(u64, Box<(WatchedFile, Told)>),
     Leave(u64),
     Stop,
 }
@@ -92,13 +92,13 @@ impl Files {
     #[must_use]
     pub fn fill(&self, slot: Arc<Slot>) -> Filled {
         let expected = slot.expected();
-        let source = Source::new(expected.file.clone(), expected.limits.module);
-        let (candidates, receiver) = watch::channel(None);
+        let source = WatchedFile::new(expected.file.clone(), expected.limits.module);
+        let (contents, receiver) = watch::channel(None);
         let stop = CancellationToken::new();
         tokio::spawn(fill(Arc::clone(&slot), receiver, stop.clone()));
         let watched = self.watch(source, move |look, noticed| match look {
             Look::New(content) => {
-                candidates.send_replace(Some(Candidate {
+                contents.send_replace(Some(PluginFile {
                     bytes: content.bytes,
                     digest: content.digest,
                     signature: content.signature,
@@ -106,8 +106,8 @@ impl Files {
                 }));
             }
             Look::Trouble(reason) => {
-                // The last candidate must not become live later, when its objects have changed.
-                candidates.send_replace(None);
+                // The last contents must not become live later, when its objects have changed.
+                contents.send_replace(None);
                 slot.fail(&reason, None);
             }
             Look::Same | Look::Unsettled(_) => {}
@@ -119,7 +119,11 @@ impl Files {
     }
 
     /// Watches one file.
-    pub(crate) fn watch(&self, source: Source, told: impl FnMut(Look, Instant) + Send + 'static) -> Watched {
+    pub(crate) fn watch(
+        &self,
+        source: WatchedFile,
+        told: impl FnMut(Look, Instant) + Send + 'static,
+    ) -> Watched {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         // The send fails only after the thread has ended.
         let _ = self
@@ -146,14 +150,14 @@ impl Drop for Watched {
 }
 
 /// Settles one controller's slot, with the newest state, whenever its file or its orders change.
-async fn fill(slot: Arc<Slot>, mut candidates: watch::Receiver<Option<Candidate>>, stop: CancellationToken) {
+async fn fill(slot: Arc<Slot>, mut contents: watch::Receiver<Option<PluginFile>>, stop: CancellationToken) {
     let mut orders = slot.orders();
     tokio::select! {
         () = stop.cancelled() => return,
         () = slot.restore() => {}
     }
     loop {
-        let candidate = candidates.borrow_and_update().clone();
+        let file = contents.borrow_and_update().clone();
         if let Some(orders) = &mut orders {
             orders.mark_unchanged();
         }
@@ -161,9 +165,9 @@ async fn fill(slot: Arc<Slot>, mut candidates: watch::Receiver<Option<Candidate>
             biased;
             () = stop.cancelled() => return,
             // The running decision is outdated.
-            Ok(()) = candidates.changed() => continue,
+            Ok(()) = contents.changed() => continue,
             () = reconsidered(&mut orders) => continue,
-            again = slot.settle(candidate.as_ref()) => again,
+            again = slot.settle(file.as_ref()) => again,
         };
         let again = async {
             match again {
@@ -173,7 +177,7 @@ async fn fill(slot: Arc<Slot>, mut candidates: watch::Receiver<Option<Candidate>
         };
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = candidates.changed() => if changed.is_err() { return },
+            changed = contents.changed() => if changed.is_err() { return },
             () = reconsidered(&mut orders) => {}
             () = again => {}
         }
@@ -200,7 +204,7 @@ async fn reconsidered(orders: &mut Option<watch::Receiver<Option<Orders>>>) {
 struct Scanner {
     receiver: mpsc::Receiver<Message>,
     folders: Folders,
-    files: BTreeMap<u64, (Source, Told)>,
+    files: BTreeMap<u64, (WatchedFile, Told)>,
 }
 
 impl Scanner {

@@ -174,7 +174,7 @@ impl Fault {
 }
 
 /// The file of a plugin or of the configuration, and what is known about it.
-pub(crate) struct Source {
+pub(crate) struct WatchedFile {
     path: PathBuf,
     /// Whether it is a plugin, which may be packed and signed, and must be inside its folder.
     plugin: bool,
@@ -191,8 +191,8 @@ pub(crate) struct Source {
     trouble: Option<String>,
 }
 
-impl Source {
-    /// Creates the source of a plugin's file, in any packed form, inside its folder and with at most `limit`
+impl WatchedFile {
+    /// Creates the state of a plugin's file, in any packed form, inside its folder and with at most `limit`
     /// bytes.
     pub(crate) fn new(path: PathBuf, limit: usize) -> Self {
         Self {
@@ -207,7 +207,7 @@ impl Source {
         }
     }
 
-    /// Creates the source of a file that is not packed, and that may be a link to anywhere.
+    /// Creates the state of a file that is not packed, and that may be a link to anywhere.
     pub(crate) fn plain(path: PathBuf, limit: usize) -> Self {
         Self {
             plugin: false,
@@ -515,7 +515,7 @@ pub(crate) fn is_there(plugin: &Path) -> bool {
 /// # Errors
 /// Returns why it cannot be read, and what to do.
 pub(crate) fn read_at_rest(plugin: &Path, limit: usize) -> Result<Content, String> {
-    let mut source = Source::new(plugin.to_owned(), limit);
+    let mut source = WatchedFile::new(plugin.to_owned(), limit);
     loop {
         match source.look() {
             Look::New(content) => return Ok(content),

@@ -1,4 +1,4 @@
-//! The plugin's verdict on a resource before it is written.
+//! The plugin's decision about a resource before it is written.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::object::NamespacedName;
 use crate::plugin::CallError;
 use crate::plugin::registry::Live;
 
-/// The plugin's verdict on a resource that is about to be written.
+/// The plugin's decision about a resource that is about to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// The plugin would reconcile it, now or later.
@@ -20,7 +20,7 @@ pub enum Admission {
     Invalid(String),
 }
 
-/// Why there is no verdict.
+/// Why there is no decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
     /// No version is loaded yet.
@@ -47,7 +47,7 @@ pub enum NoAnswer {
 }
 
 impl NoAnswer {
-    /// Returns the reason without the plugin's output, for callers that may see only its verdict.
+    /// Returns the reason without the plugin's output, for callers that may see only its decision.
     #[must_use]
     pub const fn without_the_plugins_words(&self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ impl NoAnswer {
 /// Asks the live version, with the children and needs from the caches. Writes and remembers nothing.
 ///
 /// # Errors
-/// When there is no verdict, and why.
+/// When there is no decision, and why.
 pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admission, NoAnswer> {
     let plugin = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => plugin.clone(),

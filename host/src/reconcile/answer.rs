@@ -13,7 +13,7 @@ use crate::plugin::contract::{Condition, Event, EventType};
 
 /// The last answer of the plugin, whose children are in place.
 #[derive(Default)]
-pub(super) struct Answer {
+pub(super) struct FinalAnswer {
     pub(super) status: Option<serde_json::Map<String, serde_json::Value>>,
     pub(super) conditions: Vec<Condition>,
     pub(super) events: Vec<Event>,
@@ -24,7 +24,7 @@ pub(super) struct Answer {
     pub(super) _share: Option<Share>,
 }
 
-impl Answer {
+impl FinalAnswer {
     pub(super) fn done() -> Self {
         Self {
             done: true,

@@ -49,9 +49,9 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
         let mut results = std::pin::pin!(stream::iter(requests).buffered(CONCURRENCY));
         for desired in group {
             match results.next().await {
-                Some(Ok(Outcome::Created)) => applied.created.push(desired.key.clone()),
-                Some(Ok(Outcome::Updated)) => applied.updated.push(desired.key.clone()),
-                Some(Ok(Outcome::Unchanged)) | None => {}
+                Some(Ok(ApplyOutcome::Created)) => applied.created.push(desired.key.clone()),
+                Some(Ok(ApplyOutcome::Updated)) => applied.updated.push(desired.key.clone()),
+                Some(Ok(ApplyOutcome::Unchanged)) | None => {}
                 Some(Err(error)) => {
                     // The next child would fail, too. A terminating namespace, however, stops only its own parents;
                     // a cluster-scoped parent may have children elsewhere.
@@ -69,7 +69,7 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
     applied
 }
 
-enum Outcome {
+enum ApplyOutcome {
     Created,
     Updated,
     Unchanged,
@@ -79,21 +79,21 @@ async fn apply_one(
     context: &Context,
     parent_object: &DynamicObject,
     desired: &Desired,
-) -> Result<Outcome, ApiError> {
+) -> Result<ApplyOutcome, ApiError> {
     let parent = &NamespacedName::of(parent_object);
     let live = context.existing(&desired.key);
     if live
         .as_deref()
         .is_some_and(|live| !needs_apply(context, parent_object, desired, live))
     {
-        return Ok(Outcome::Unchanged);
+        return Ok(ApplyOutcome::Unchanged);
     }
     // `desired::plan` has refused kinds that the cluster does not serve.
     let Some(resource) = context.resources.get(&desired.key.kind) else {
-        return Ok(Outcome::Unchanged);
+        return Ok(ApplyOutcome::Unchanged);
     };
     if live.is_none() && !may_create(context, parent_object, &desired.key).await? {
-        return Ok(Outcome::Unchanged);
+        return Ok(ApplyOutcome::Unchanged);
     }
     // Take over fields only in objects that are known to be ours. An object that is not in the cache yet must not
     // be overwritten: there, a field of another manager is a conflict.
@@ -120,13 +120,13 @@ async fn apply_one(
         .as_ref()
         .and_then(|live| live.metadata.resource_version.clone());
     let outcome = match &live {
-        None => Outcome::Created,
-        Some(_) if was == answer.metadata.resource_version => Outcome::Unchanged,
-        Some(_) => Outcome::Updated,
+        None => ApplyOutcome::Created,
+        Some(_) if was == answer.metadata.resource_version => ApplyOutcome::Unchanged,
+        Some(_) => ApplyOutcome::Updated,
     };
     remember(context, parent, desired, &answer);
     // A response without a change is not our write: the plugin may not have seen that version.
-    if !matches!(outcome, Outcome::Unchanged) {
+    if !matches!(outcome, ApplyOutcome::Unchanged) {
         context.record_child(parent, &desired.key, answer);
     }
     Ok(outcome)

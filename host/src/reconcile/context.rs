@@ -241,12 +241,12 @@ pub struct Context {
     /// The parents to reconcile.
     pub queue: Arc<Queue>,
     /// What the controller remembers between reconciles.
-    pub state: State,
+    pub state: ControllerState,
 }
 
 /// What one controller remembers between reconciles. Initially empty.
 #[derive(Default)]
-pub struct State {
+pub struct ControllerState {
     /// The subscriptions to changes. They are replaced when the namespaces change.
     pub(crate) subscriptions: watch::Sender<Vec<Subscription>>,
     memory: Mutex<HashMap<NamespacedName, ParentMemory>>,

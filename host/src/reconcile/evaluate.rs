@@ -2,7 +2,7 @@
 //! settle. All callers use it: reconciles and the webhook (`reconcile::ask`), the proof of a new version
 //! (`rollout::shadow`), `render` (`dry_run::offline`) and `diff` (`dry_run::server_side`).
 //!
-//! **Inputs.** The [`Subject`]; the [`Source`] of the objects that the plugin asks to read; the needs with which an
+//! **Inputs.** The [`Subject`]; the [`RelatedObjects`] that the plugin asks to read; the needs with which an
 //! earlier evaluation ended, if any; `call`, which makes one call with the caller's own spans, records and
 //! randomness; and `remember`, which is called whenever the needs change. Deadlines and memory are limited by the
 //! plugin's limits and the caller's.
@@ -29,10 +29,10 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use thiserror::Error;
 
-use super::needs::{self, MAX_ITERATIONS, NeedError, Source};
+use super::needs::{self, MAX_ITERATIONS, NeedError, RelatedObjects};
 use crate::plugin::contract::{CleanupResponse, Export, Need, Request, Response};
 use crate::plugin::{Call, CallError, Plugin, RandomSource, Share};
-use crate::record::Answer;
+use crate::record::RecordedAnswer;
 
 /// Why an evaluation failed.
 #[derive(Debug, Error)]
@@ -65,7 +65,7 @@ pub struct Subject<'a> {
 /// As described in the module.
 pub async fn evaluate<T: Question, F>(
     subject: &Subject<'_>,
-    source: &impl Source,
+    source: &impl RelatedObjects,
     known: Vec<Need>,
     call: impl Fn(Request) -> F,
     remember: impl Fn(&[Need]),
@@ -112,7 +112,7 @@ where
 }
 
 /// The two exports: reconcile and cleanup.
-pub trait Question: Clone + Into<Answer> + Send {
+pub trait Question: Clone + Into<RecordedAnswer> + Send {
     /// Its name in the contract.
     const EXPORT: Export;
     /// Makes the call.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::action::Action;
-use super::answer::Answer;
+use super::answer::FinalAnswer;
 use super::context::Context;
 use super::error::ReconcileError;
 use super::failure::{fail, is_passing};
@@ -38,7 +38,7 @@ pub(super) fn waits_for_the_plugin(context: &Context, parent: &DynamicObject) ->
 pub(super) fn is_overdue(
     context: &Context,
     parent: &DynamicObject,
-    result: &Result<Option<Answer>, ReconcileError>,
+    result: &Result<Option<FinalAnswer>, ReconcileError>,
 ) -> bool {
     let has_tried = match result {
         Ok(answer) => answer.is_some(),
@@ -67,7 +67,7 @@ pub(super) fn is_overdue(
 pub(super) async fn abandon(
     context: &Context,
     parent: &DynamicObject,
-    result: &Result<Option<Answer>, ReconcileError>,
+    result: &Result<Option<FinalAnswer>, ReconcileError>,
 ) -> Action {
     let why = match result {
         Ok(_) => "the plugin did not say that it is done".to_owned(),

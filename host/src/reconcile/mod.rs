@@ -10,7 +10,7 @@ use tracing::{Span, debug, record_all, warn};
 pub use self::action::Action;
 use self::action::after;
 pub use self::admit::{Admission, admit};
-use self::answer::{Answer, Changes};
+use self::answer::{Changes, FinalAnswer};
 use self::apply::apply;
 use self::ask::ask;
 use self::context::Context;
@@ -130,7 +130,7 @@ async fn converge(
     context: &Context,
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
-) -> Result<Option<Answer>, ReconcileError> {
+) -> Result<Option<FinalAnswer>, ReconcileError> {
     let plugin = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => plugin.clone(),
         // Workers start only when loading has ended.
@@ -150,7 +150,7 @@ async fn converge(
         let answer = if plugin.description().finalizer {
             cleanup(context, &plugin, parent, changes).await?
         } else {
-            Answer::done()
+            FinalAnswer::done()
         };
         if answer.done {
             let_go(context, parent).await?;
@@ -213,7 +213,7 @@ async fn iterate(
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
-) -> Result<Answer, ReconcileError> {
+) -> Result<FinalAnswer, ReconcileError> {
     let mut events = Vec::new();
     let mut iterations = Iterations::default();
     while iterations.may_go_on(changes) {
@@ -264,7 +264,7 @@ async fn iterate(
             }
         }
         if !changed {
-            return Ok(Answer {
+            return Ok(FinalAnswer {
                 status,
                 conditions,
                 events,
@@ -283,7 +283,7 @@ async fn cleanup(
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
-) -> Result<Answer, ReconcileError> {
+) -> Result<FinalAnswer, ReconcileError> {
     let mut iterations = Iterations::default();
     while iterations.may_go_on(changes) {
         let observed = context.observed(parent, plugin);
@@ -311,7 +311,7 @@ async fn cleanup(
         }
         if done || !changed {
             events.truncate(MAX_EVENTS);
-            return Ok(Answer {
+            return Ok(FinalAnswer {
                 status,
                 conditions,
                 events,
@@ -369,7 +369,7 @@ fn make_plan(
 async fn finish(
     context: &Context,
     parent: &DynamicObject,
-    answer: Option<&Answer>,
+    answer: Option<&FinalAnswer>,
     verdict: Verdict,
     next: Action,
 ) -> Action {

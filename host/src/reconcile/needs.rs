@@ -1,4 +1,4 @@
-//! Checks what a plugin asks to read against what it may read, and reads it from a [`Source`].
+//! Checks what a plugin asks to read against what it may read, and reads it from [`RelatedObjects`].
 
 use std::sync::Arc;
 
@@ -112,8 +112,8 @@ pub fn admit(needs: &[Need]) -> Result<(), NeedError> {
     Ok(())
 }
 
-/// The source of the objects that a plugin asks to read.
-pub trait Source: Sync {
+/// Provides the objects that a plugin asks to read.
+pub trait RelatedObjects: Sync {
     /// Returns what may be read.
     fn rights(&self) -> Rights<'_>;
     /// Reports whether a kind is namespaced; true for an unknown kind.
@@ -164,7 +164,7 @@ impl Wanted<'_> {
 /// # Errors
 /// The first need that is forbidden, invalid or cannot be read.
 pub async fn answer(
-    source: &impl Source,
+    source: &impl RelatedObjects,
     parent: &DynamicObject,
     needs: &[Need],
 ) -> Result<Vec<Related>, NeedError> {

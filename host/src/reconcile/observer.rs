@@ -11,7 +11,7 @@ use crate::health::{Health, Pulse, Readiness};
 use crate::metrics::ControllerMetrics;
 use crate::plugin::contract::{Export, Request};
 use crate::plugin::{Call, CallError, Plugin, Share};
-use crate::record::{Answer, Recorder};
+use crate::record::{RecordedAnswer, Recorder};
 use crate::telemetry::Instruments;
 use crate::trace::{self, Tracer};
 
@@ -103,7 +103,7 @@ impl Observer {
     }
 
     /// Records a call if recording is enabled.
-    pub fn record<T: Clone + Into<Answer>>(
+    pub fn record<T: Clone + Into<RecordedAnswer>>(
         &self,
         plugin: &Plugin,
         export: Export,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 
 use super::context::Context;
-use super::needs::{NeedError, Rights, Source, Wanted};
+use super::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use crate::plugin::contract::Kind;
 
 /// Reads the current caches and returns the error of a failing watch. The caller has already checked the watches
 /// that every reconcile needs (`Context::watch_failure`).
-impl Source for Context {
+impl RelatedObjects for Context {
     fn rights(&self) -> Rights<'_> {
         Rights::Configured(&self.config)
     }

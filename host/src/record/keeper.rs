@@ -12,7 +12,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::{Answer, Record, Version, mask};
+use super::{Record, RecordedAnswer, Version, mask};
 use crate::metrics::ControllerMetrics;
 use crate::plugin::contract::{Export, Request};
 use crate::plugin::{CallError, Plugin};
@@ -64,7 +64,7 @@ struct Call {
     plugin: Version,
     export: Export,
     request: Request,
-    answer: Answer,
+    answer: RecordedAnswer,
     metrics: ControllerMetrics,
 }
 
@@ -120,7 +120,7 @@ impl Keeper {
 
 impl Recorder {
     /// Queues a call. Never waits: when the queue is full, the call is dropped and counted.
-    pub fn call<T: Clone + Into<Answer>>(
+    pub fn call<T: Clone + Into<RecordedAnswer>>(
         &self,
         controller: &str,
         plugin: &Plugin,
@@ -137,7 +137,7 @@ impl Recorder {
             plugin: Version::of(plugin),
             export,
             request,
-            answer: Answer::of(outcome),
+            answer: RecordedAnswer::of(outcome),
             metrics: metrics.clone(),
         })));
     }

@@ -26,7 +26,7 @@ pub struct Record {
     /// The request, in the form that a command reads.
     pub input: CommandInput,
     /// The answer or the failure.
-    pub output: Answer,
+    pub output: RecordedAnswer,
 }
 
 /// One version of a plugin.
@@ -62,7 +62,7 @@ impl std::fmt::Display for Version {
 /// The result of a call: the document that a command writes, or the failure of the call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Answer {
+pub enum RecordedAnswer {
     /// The answer of `reconcile`.
     Response(Box<Response>),
     /// The answer of `cleanup`.
@@ -83,19 +83,19 @@ pub struct Fault {
     pub message: String,
 }
 
-impl From<Response> for Answer {
+impl From<Response> for RecordedAnswer {
     fn from(response: Response) -> Self {
         Self::Response(Box::new(response))
     }
 }
 
-impl From<CleanupResponse> for Answer {
+impl From<CleanupResponse> for RecordedAnswer {
     fn from(response: CleanupResponse) -> Self {
         Self::Cleanup(Box::new(response))
     }
 }
 
-impl Answer {
+impl RecordedAnswer {
     /// Converts the outcome of a call.
     pub fn of<T: Clone + Into<Self>>(outcome: &Result<T, CallError>) -> Self {
         match outcome {
@@ -119,7 +119,7 @@ impl Answer {
 impl Record {
     /// Creates the record of one call.
     #[must_use]
-    pub fn new(plugin: Version, call: Export, request: Request, output: Answer) -> Self {
+    pub fn new(plugin: Version, call: Export, request: Request, output: RecordedAnswer) -> Self {
         Self {
             plugin: Some(plugin),
             input: CommandInput {

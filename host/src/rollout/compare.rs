@@ -7,7 +7,7 @@ use similar::{ChangeTag, TextDiff};
 
 use super::shadow::Effect;
 use crate::object::{NamespacedName, shorten};
-use crate::plugin::proof::{Blamed, HeldBack, Verdict};
+use crate::plugin::proof::{Blamed, HeldBack, ProofResult};
 
 /// Maximum number of objects named when a version is held back.
 pub(super) const MAX_BLAMED: usize = 10;
@@ -171,9 +171,9 @@ impl Findings {
     }
 
     /// Decides whether the candidate may take over. `max_deletions` is a percentage of the children.
-    pub(super) fn decide(mut self, max_deletions: u8) -> Verdict {
+    pub(super) fn decide(mut self, max_deletions: u8) -> ProofResult {
         let held = |reason, message, diffs: Vec<String>, objects| {
-            Verdict::HeldBack(Box::new(HeldBack {
+            ProofResult::HeldBack(Box::new(HeldBack {
                 reason,
                 message,
                 advice: String::new(),
@@ -225,7 +225,7 @@ impl Findings {
         let on = self.summary();
         self.losses.append(&mut self.diffs);
         self.losses.truncate(MAX_DIFFS);
-        Verdict::Proved {
+        ProofResult::Proved {
             on,
             diff: self.losses.join("\n"),
         }

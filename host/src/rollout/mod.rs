@@ -25,11 +25,11 @@ use self::compare::{Findings, MAX_BLAMED, find};
 use self::shadow::Scene;
 use crate::cluster::cache::{Reflector, WatchState};
 use crate::cluster::discovery::ResolvedKind;
-use crate::config::{ControllerConfig, Mode};
+use crate::config::{ControllerConfig, ProvingMode};
 use crate::desired::conditions::Reason;
 use crate::object::{NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint};
 use crate::plugin::contract::{EventType, Kind};
-use crate::plugin::proof::{Blamed, HeldBack, Orders, Prefix, Proof, Verdict};
+use crate::plugin::proof::{Blamed, HeldBack, Orders, Prefix, Proof, ProofResult};
 use crate::plugin::{Plugin, RandomSource};
 use crate::reconcile::blocking_parents::BlockingParents;
 use crate::reconcile::clock;
@@ -218,23 +218,23 @@ impl Proof for Proving {
         self.orders.subscribe()
     }
 
-    async fn prove(&self, live: &Plugin, candidate: &Plugin) -> Verdict {
-        if self.config().proving.mode == Mode::Off {
-            return Verdict::unneeded("proving is switched off");
+    async fn prove(&self, live: &Plugin, candidate: &Plugin) -> ProofResult {
+        if self.config().proving.mode == ProvingMode::Off {
+            return ProofResult::unneeded("proving is switched off");
         }
         let Some(context) = self.context().await else {
-            return Verdict::unneeded("there is no object of its kind");
+            return ProofResult::unneeded("there is no object of its kind");
         };
         let start = Instant::now();
-        let verdict = compare(&context, live, candidate).await;
+        let result = compare(&context, live, candidate).await;
         debug!(
             controller = self.config().name,
             took_us = start.elapsed().as_micros(),
-            ?verdict,
+            verdict = ?result,
             "proof done"
         );
-        match verdict {
-            Verdict::HeldBack(mut held) => {
+        match result {
+            ProofResult::HeldBack(mut held) => {
                 let version = &candidate.description().version;
                 let (digest, advice) = (candidate.digest().short(), self.advice(candidate));
                 held.message = format!(
@@ -242,7 +242,7 @@ impl Proof for Proving {
                     held.message
                 );
                 held.advice = format!("version {version} ({digest}) is held back; {advice}");
-                Verdict::HeldBack(held)
+                ProofResult::HeldBack(held)
             }
             proved => proved,
         }
@@ -284,10 +284,10 @@ impl Proof for Proving {
     }
 }
 
-async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> Verdict {
+async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofResult {
     let config = &context.config;
     let held = |reason, message: String, objects| {
-        Verdict::HeldBack(Box::new(HeldBack {
+        ProofResult::HeldBack(Box::new(HeldBack {
             reason,
             message,
             advice: String::new(),

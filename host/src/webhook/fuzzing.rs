@@ -4,7 +4,7 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::review::{self, Review};
-use super::{Verdict, server, weigh};
+use super::{Decision, server, weigh};
 
 /// A parsed review.
 #[derive(Debug, PartialEq)]
@@ -56,6 +56,6 @@ pub fn review(body: &[u8]) -> Result<Reviewed, String> {
 /// Returns the response that allows the resource, or denies it with this message.
 #[must_use]
 pub fn answer(uid: &str, denied: Option<&str>) -> Value {
-    let verdict = denied.map_or(Verdict::Allowed, |message| Verdict::Denied(message.to_owned()));
-    server::response(uid, &verdict)
+    let decision = denied.map_or(Decision::Allowed, |message| Decision::Denied(message.to_owned()));
+    server::response(uid, &decision)
 }

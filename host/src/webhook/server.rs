@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 use super::bounds::{Admitted, Bounds};
 use super::certificates::Certificates;
 use super::review::Review;
-use super::{Verdict, WebhookTargets};
+use super::{Decision, WebhookTargets};
 use crate::config::webhook::WebhookConfig;
 use crate::metrics::Metrics;
 use crate::telemetry::Instruments;
@@ -170,10 +170,10 @@ impl Server {
                 );
             }
         };
-        let (controller, verdict) = self.webhook_targets.verdict(&review, &self.bounds).await;
-        let result = match &verdict {
-            Ok(Verdict::Allowed) => "allowed",
-            Ok(Verdict::Denied(_)) => "denied",
+        let (controller, decision) = self.webhook_targets.decide(&review, &self.bounds).await;
+        let result = match &decision {
+            Ok(Decision::Allowed) => "allowed",
+            Ok(Decision::Denied(_)) => "denied",
             Err(_) => "failed",
         };
         self.metrics.admission(&controller, result);
@@ -184,11 +184,11 @@ impl Server {
             result,
             "reviewed"
         );
-        match verdict {
-            Ok(verdict) => respond(
+        match decision {
+            Ok(decision) => respond(
                 StatusCode::OK,
                 "application/json",
-                response(&review.uid, &verdict).to_string().into(),
+                response(&review.uid, &decision).to_string().into(),
             ),
             Err(error) if self.verifies => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.detail),
             Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.public),
@@ -238,9 +238,9 @@ impl Server {
 }
 
 /// Returns the AdmissionReview with the response.
-pub(super) fn response(uid: &str, verdict: &Verdict) -> Value {
-    let mut response = json!({ "uid": uid, "allowed": matches!(verdict, Verdict::Allowed) });
-    if let Verdict::Denied(message) = verdict {
+pub(super) fn response(uid: &str, decision: &Decision) -> Value {
+    let mut response = json!({ "uid": uid, "allowed": matches!(decision, Decision::Allowed) });
+    if let Decision::Denied(message) = decision {
         response["status"] =
             json!({ "status": "Failure", "message": message, "reason": "Invalid", "code": 422 });
     }

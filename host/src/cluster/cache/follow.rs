@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::source::{Limits, Source, Trouble};
+use super::source::{Limits, Trouble, WatchSource};
 use super::{CachePolicy, Inner, WatchState};
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
 use crate::object::NamespacedName;
@@ -121,14 +121,14 @@ pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Discovery>
     }
 }
 
-fn source(inner: &Inner, client: &Client, resource: &ResolvedKind) -> Source {
+fn source(inner: &Inner, client: &Client, resource: &ResolvedKind) -> WatchSource {
     let api: Api<DynamicObject> = match &inner.scope.namespace {
         Some(namespace) if resource.namespaced => {
             Api::namespaced_with(client.clone(), namespace, &resource.api)
         }
         _ => Api::all_with(client.clone(), &resource.api),
     };
-    Source {
+    WatchSource {
         api,
         form: inner.scope.form,
         limits: Limits::default(),
@@ -156,7 +156,7 @@ impl Position {
 }
 
 /// Follows one kind until the API server permanently refuses it, and returns the reason.
-pub(super) async fn follow(inner: &Inner, source: &Source, retry: &mut Retry) -> String {
+pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retry) -> String {
     let mut keep = inner.keep.subscribe();
     let mut filled_under = keep.borrow_and_update().clone();
     let mut position = Position::start();
@@ -281,7 +281,7 @@ fn take(
 /// resumes from there.
 async fn changes(
     inner: &Inner,
-    source: &Source,
+    source: &WatchSource,
     version: &mut String,
     retry: &mut Retry,
     keep: &mut watch::Receiver<CachePolicy>,

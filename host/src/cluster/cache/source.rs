@@ -121,13 +121,13 @@ impl Trouble {
 }
 
 /// The source of one watch's objects.
-pub(super) struct Source {
+pub(super) struct WatchSource {
     pub(super) api: Api<DynamicObject>,
     pub(super) form: Form,
     pub(super) limits: Limits,
 }
 
-impl Source {
+impl WatchSource {
     /// Fetches one page of the list; `token` is the continue token of the previous page.
     pub(super) async fn page(&self, token: Option<&str>) -> Result<ObjectList<DynamicObject>, Trouble> {
         let mut params = ListParams::default().limit(PAGE);

@@ -6,7 +6,7 @@ use tracing::field::Empty;
 use tracing::{info_span, record_all};
 
 use super::held::Waiting;
-use super::{Candidate, Expected, Slot};
+use super::{Expected, PluginFile, Slot};
 use crate::plugin::contract::Kind;
 use crate::plugin::report::KeptVersion;
 use crate::plugin::trust::{Signed, Untrusted};
@@ -32,11 +32,11 @@ pub(super) enum Refused {
 }
 
 impl Slot {
-    /// Returns the candidate's plugin. Loads it unless it is loaded already.
-    pub(super) async fn loaded(&self, candidate: &Candidate) -> Result<Plugin, Refused> {
-        let signed = self.trusts(candidate)?;
+    /// Returns the plugin in a file. Loads it unless it is loaded already.
+    pub(super) async fn loaded(&self, file: &PluginFile) -> Result<Plugin, Refused> {
+        let signed = self.trusts(file)?;
         if let Some(waiting) = &*self.waiting()
-            && *waiting.plugin.digest() == candidate.digest
+            && *waiting.plugin.digest() == file.digest
             && *waiting.plugin.limits() == self.expected.limits
         {
             return is_as_signed(waiting.plugin.clone(), signed.as_ref());
@@ -48,12 +48,12 @@ impl Slot {
                 parent: None,
                 "reload",
                 operator.controller = self.expected.controller,
-                plugin.digest = %candidate.digest,
+                plugin.digest = %file.digest,
                 plugin.name = Empty,
                 plugin.version = Empty,
             )
         });
-        let loaded = trace::around(&span, self.load(candidate.bytes.clone())).await;
+        let loaded = trace::around(&span, self.load(file.bytes.clone())).await;
         match loaded.and_then(|plugin| is_as_signed(plugin, signed.as_ref())) {
             Ok(plugin) => {
                 let description = plugin.description();
@@ -77,9 +77,9 @@ impl Slot {
         }
     }
 
-    pub(super) fn trusts(&self, candidate: &Candidate) -> Result<Option<Signed>, Untrusted> {
+    pub(super) fn trusts(&self, file: &PluginFile) -> Result<Option<Signed>, Untrusted> {
         let Expected { trust, parent, .. } = &self.expected;
-        trust.check(candidate.digest, parent, candidate.signature.as_deref())
+        trust.check(file.digest, parent, file.signature.as_deref())
     }
 
     /// Loads a version that was live before, and returns it with its file.

@@ -29,8 +29,8 @@ impl Folder {
         fs::write(marks.join("m"), "0").unwrap();
         fill(&path);
         let sources = vec![
-            Source::new(path.join("p.wasm"), 1 << 20),
-            Source::new(marks.join("m"), 100),
+            WatchedFile::new(path.join("p.wasm"), 1 << 20),
+            WatchedFile::new(marks.join("m"), 100),
         ];
         let (sender, news) = mpsc::channel();
         let files = Files::with(hints).unwrap();
@@ -214,7 +214,7 @@ fn looking_at_the_files_makes_no_hints() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("p.wasm");
     fs::write(&file, "one").unwrap();
-    let source = Source::new(file.clone(), 100);
+    let source = WatchedFile::new(file.clone(), 100);
     let (sender, hints) = mpsc::channel();
     let mut folders = Folders::new(Some(sender));
     folders.follow(std::iter::once(source.folder()));
@@ -237,7 +237,7 @@ fn a_file_that_nobody_wants_any_more_is_left_alone_and_a_new_one_is_looked_at() 
     fs::create_dir(&other).unwrap();
     fs::write(other.join("q.wasm"), "q").unwrap();
     let (sender, news) = mpsc::channel();
-    let source = Source::new(other.join("q.wasm"), 100);
+    let source = WatchedFile::new(other.join("q.wasm"), 100);
     let told = move |look, _| {
         let _ = sender.send(look);
     };

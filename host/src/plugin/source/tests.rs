@@ -8,7 +8,7 @@ use super::*;
 mod packed;
 
 /// Looks until the file has settled.
-fn settled(source: &mut Source) -> Look {
+fn settled(source: &mut WatchedFile) -> Look {
     loop {
         match source.look() {
             Look::Unsettled(wait) => std::thread::sleep(wait),
@@ -25,10 +25,10 @@ fn new(bytes: &[u8]) -> Look {
     })
 }
 
-fn source() -> (TempDir, PathBuf, Source) {
+fn source() -> (TempDir, PathBuf, WatchedFile) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("p.wasm");
-    let source = Source::new(file.clone(), 1000);
+    let source = WatchedFile::new(file.clone(), 1000);
     (folder, file, source)
 }
 
@@ -142,7 +142,7 @@ fn a_link_may_not_lead_out_of_its_folder() {
 
     fs::remove_file(&file).unwrap();
     symlink(&outside, &file).unwrap();
-    let mut source = Source::plain(file, 1000);
+    let mut source = WatchedFile::plain(file, 1000);
     assert_eq!(settled(&mut source), new(b"out"));
 }
 
@@ -191,7 +191,7 @@ fn a_signature_that_is_no_file_in_its_folder_is_neither_read_nor_waited_for() {
     for elsewhere in ["/dev/zero", "/etc/hostname"] {
         fs::remove_file(&signature).unwrap();
         symlink(elsewhere, &signature).unwrap();
-        let mut source = Source::new(file.clone(), 1000);
+        let mut source = WatchedFile::new(file.clone(), 1000);
         let reason = trouble(settled(&mut source));
         assert!(
             reason.contains("p.wasm.sig is a link that leads out of its folder"),

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::super::proof::{HeldBack, Orders, Prefix, Proof, Verdict};
+use super::super::proof::{HeldBack, Orders, Prefix, Proof, ProofResult};
 use super::super::registry::{Live, Slot};
 use super::super::report::CandidateState;
 use super::super::versions::{Room, Versions};
 use super::super::{Digest, Limits, Plugin};
 use super::RUNTIME;
-use super::swaps::{candidate, expected, live, metrics, version};
+use super::swaps::{expected, live, metrics, plugin_file, version};
 
 /// Holds back the versions in its list.
 struct Fake {
@@ -54,10 +54,10 @@ impl Proof for Fake {
         self.orders.subscribe()
     }
 
-    async fn prove(&self, _live: &Plugin, candidate: &Plugin) -> Verdict {
+    async fn prove(&self, _live: &Plugin, candidate: &Plugin) -> ProofResult {
         let holds = self.holds.lock().unwrap();
         if holds.iter().any(|number| digest(*number) == *candidate.digest()) {
-            return Verdict::HeldBack(Box::new(HeldBack {
+            return ProofResult::HeldBack(Box::new(HeldBack {
                 reason: "Fails",
                 message: "it fails".into(),
                 advice: "correct it".into(),
@@ -65,7 +65,7 @@ impl Proof for Fake {
                 objects: Vec::new(),
             }));
         }
-        Verdict::Proved {
+        ProofResult::Proved {
             on: "2 objects".into(),
             diff: String::new(),
         }
@@ -98,7 +98,7 @@ fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Receiver<Live>
 }
 
 async fn settle(slot: &Slot, number: u8) -> Option<Duration> {
-    slot.settle(Some(&candidate(&version(number)))).await
+    slot.settle(Some(&plugin_file(&version(number)))).await
 }
 
 #[track_caller]
@@ -158,7 +158,7 @@ async fn nothing_is_held_back_any_more_when_the_file_holds_another_version() {
     assert!(slot.report().borrow().candidate.is_none());
     // A file that is not a plugin replaces it too.
     settle(&slot, 2).await;
-    slot.offer(candidate(b"nothing")).await;
+    slot.offer(plugin_file(b"nothing")).await;
     assert_eq!(proof.announced(), [Some("Fails".into()), None]);
     let refused = slot.report().borrow().candidate.clone().unwrap();
     assert_eq!(refused.state, CandidateState::Refused);
@@ -265,7 +265,7 @@ async fn nothing_takes_over_before_it_is_known_what_people_want() {
     let proof = Fake::new();
     proof.orders.send_replace(None);
     let (slot, receiver) = slot(&proof, None);
-    let first = candidate(&version(1));
+    let first = plugin_file(&version(1));
     let settling = slot.settle(Some(&first));
     let waited = tokio::time::timeout(Duration::from_millis(300), settling).await;
     assert!(waited.is_err() && live(&receiver).is_err());
@@ -297,14 +297,14 @@ mod signed {
     use plugin_fixtures::{Fixture, Form, cases};
 
     use super::super::super::keys::SigningKey;
-    use super::super::super::registry::{Candidate, Expected};
+    use super::super::super::registry::{Expected, PluginFile};
     use super::super::super::statement::Statement;
     use super::super::super::trust::Trust;
     use super::super::super::trust::tests::{PRIVATE, PUBLIC, key};
     use super::*;
 
     /// Returns a plugin of this version, signed as that one.
-    async fn candidate_of(version: &str, stated: &str) -> Candidate {
+    async fn signed_file(version: &str, stated: &str) -> PluginFile {
         let bytes = Fixture::new(cases::ANSWER)
             .plugin_version(version)
             .build(Form::Component);
@@ -313,9 +313,9 @@ mod signed {
         stated.clone_into(&mut description.version);
         let statement = Statement::of(&description, *plugin.digest()).unwrap();
         let signature = statement.sign(&SigningKey::parse(PRIVATE.as_bytes()).unwrap());
-        Candidate {
+        PluginFile {
             signature: Some(signature.into()),
-            ..candidate(&bytes)
+            ..plugin_file(&bytes)
         }
     }
 
@@ -339,8 +339,8 @@ mod signed {
     async fn an_older_signed_version_takes_over_only_when_it_is_pinned() {
         let proof = Fake::new();
         let (slot, receiver) = slot(&proof);
-        let old = candidate_of("1.9.0", "1.9.0").await;
-        slot.settle(Some(&candidate_of("1.10.0", "1.10.0").await)).await;
+        let old = signed_file("1.9.0", "1.9.0").await;
+        slot.settle(Some(&signed_file("1.10.0", "1.10.0").await)).await;
         slot.settle(Some(&old)).await;
         assert_eq!(version(&receiver), "1.10.0");
         let refused = slot.report().borrow().candidate.clone().unwrap();
@@ -356,7 +356,7 @@ mod signed {
         slot.settle(Some(&old)).await;
         assert_eq!(version(&receiver), "1.9.0");
         proof.order(None, None);
-        slot.settle(Some(&candidate_of("2.0.0", "2.0.0").await)).await;
+        slot.settle(Some(&signed_file("2.0.0", "2.0.0").await)).await;
         assert_eq!(version(&receiver), "2.0.0");
     }
 
@@ -364,7 +364,7 @@ mod signed {
     async fn a_plugin_that_is_another_version_than_is_signed_is_refused() {
         let proof = Fake::new();
         let (slot, receiver) = slot(&proof);
-        slot.settle(Some(&candidate_of("1.0.0", "3.0.0").await)).await;
+        slot.settle(Some(&signed_file("1.0.0", "3.0.0").await)).await;
         let reason = live(&receiver).err().unwrap();
         assert!(
             reason.contains("of the version 3.0.0, but the plugin's is 1.0.0"),

@@ -7,7 +7,7 @@ use std::time::Instant;
 use plugin_fixtures::{Fixture, Form, cases};
 
 use super::super::contract::Kind;
-use super::super::registry::{Candidate, Expected, Live, Slot};
+use super::super::registry::{Expected, Live, PluginFile, Slot};
 use super::super::trust::Trust;
 use super::super::{Cache, Compiler, Digest, Limits, Plugin};
 use super::*;
@@ -25,8 +25,8 @@ pub(super) fn expected(kind: &str) -> Expected {
     }
 }
 
-pub(super) fn candidate(bytes: &[u8]) -> Candidate {
-    Candidate {
+pub(super) fn plugin_file(bytes: &[u8]) -> PluginFile {
+    PluginFile {
         bytes: bytes.to_vec().into(),
         digest: Digest::of(bytes),
         signature: None,
@@ -52,22 +52,22 @@ pub(super) fn live(receiver: &tokio::sync::watch::Receiver<Live>) -> Result<Plug
 #[tokio::test]
 async fn a_bad_version_changes_nothing_and_a_good_one_helps_after_a_bad_start() {
     let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
-    slot.offer(candidate(b"nothing")).await;
+    slot.offer(plugin_file(b"nothing")).await;
     assert!(live(&receiver).err().unwrap().contains("not WebAssembly"));
-    slot.offer(candidate(&version(1))).await;
+    slot.offer(plugin_file(&version(1))).await;
     let first = *live(&receiver).unwrap().digest();
     assert_eq!(first, Digest::of(&version(1)));
-    slot.offer(candidate(&version(2)[..500])).await;
+    slot.offer(plugin_file(&version(2)[..500])).await;
     slot.fail("the file is gone", None);
     assert_eq!(*live(&receiver).unwrap().digest(), first);
-    slot.offer(candidate(&version(2))).await;
+    slot.offer(plugin_file(&version(2))).await;
     assert_eq!(*live(&receiver).unwrap().digest(), Digest::of(&version(2)));
 }
 
 #[tokio::test]
 async fn a_version_that_is_not_pinned_is_refused_and_said_until_it_is_over() {
     let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
-    slot.offer(candidate(&version(1))).await;
+    slot.offer(plugin_file(&version(1))).await;
     let first = *live(&receiver).unwrap().digest();
     let pinned = Expected {
         trust: Trust {
@@ -79,10 +79,10 @@ async fn a_version_that_is_not_pinned_is_refused_and_said_until_it_is_over() {
     let slot = slot.expecting(pinned);
     let trouble = slot.trouble();
     let said = || trouble.borrow().as_deref().unwrap_or_default().to_owned();
-    slot.offer(candidate(&version(2))).await;
+    slot.offer(plugin_file(&version(2))).await;
     assert_eq!(*live(&receiver).unwrap().digest(), first, "what is live stays");
     assert!(said().contains("pins"), "{}", said());
-    slot.offer(candidate(&version(1))).await;
+    slot.offer(plugin_file(&version(1))).await;
     assert_eq!(said(), "");
     // The live version itself can become untrusted: it stays, and this is reported.
     let other = Expected {
@@ -93,7 +93,7 @@ async fn a_version_that_is_not_pinned_is_refused_and_said_until_it_is_over() {
         ..expected("Fixture")
     };
     let slot = slot.expecting(other);
-    slot.offer(candidate(&version(1))).await;
+    slot.offer(plugin_file(&version(1))).await;
     assert_eq!(*live(&receiver).unwrap().digest(), first);
     assert!(said().contains("pins"), "{}", said());
 }
@@ -101,19 +101,19 @@ async fn a_version_that_is_not_pinned_is_refused_and_said_until_it_is_over() {
 #[tokio::test]
 async fn other_limits_take_effect_for_the_version_that_is_live() {
     let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
-    slot.offer(candidate(&version(1))).await;
+    slot.offer(plugin_file(&version(1))).await;
     let mut other = expected("Fixture");
     other.limits.memory /= 2;
     let slot = slot.expecting(other.clone());
     assert_ne!(live(&receiver).unwrap().limits().memory, other.limits.memory);
-    slot.offer(candidate(&version(1))).await;
+    slot.offer(plugin_file(&version(1))).await;
     assert_eq!(live(&receiver).unwrap().limits().memory, other.limits.memory);
 }
 
 #[tokio::test]
 async fn a_plugin_of_another_kind_does_not_get_in() {
     let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Another"), metrics());
-    slot.offer(candidate(&version(1))).await;
+    slot.offer(plugin_file(&version(1))).await;
     let reason = live(&receiver).err().unwrap();
     assert!(
         reason.contains("reconciles") && reason.contains("Fixture") && reason.contains("Another"),
@@ -124,9 +124,9 @@ async fn a_plugin_of_another_kind_does_not_get_in() {
 #[tokio::test]
 async fn the_live_version_offered_again_is_not_reloaded() {
     let (slot, mut receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
-    slot.offer(candidate(&version(1))).await;
+    slot.offer(plugin_file(&version(1))).await;
     receiver.mark_unchanged();
-    slot.offer(candidate(&version(1))).await;
+    slot.offer(plugin_file(&version(1))).await;
     assert!(!receiver.has_changed().unwrap());
 }
 
@@ -138,7 +138,7 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
     let runtime = Runtime::with(EngineOptions::default(), Compiler::Inside, Some(cache)).unwrap();
     let (slot, receiver) = Slot::new(runtime, expected("Fixture"), metrics());
     let versions = [version(1), version(2)];
-    slot.offer(candidate(&versions[1])).await;
+    slot.offer(plugin_file(&versions[1])).await;
 
     let stop = Arc::new(AtomicBool::new(false));
     let calls = Arc::new(AtomicU64::new(0));
@@ -159,7 +159,7 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
     for swap in 0..SWAPS {
         ends.push(live(&receiver).unwrap().ended());
         let file = &versions[swap % 2];
-        slot.offer(candidate(file)).await;
+        slot.offer(plugin_file(file)).await;
         assert_eq!(*live(&receiver).unwrap().digest(), Digest::of(file));
     }
     stop.store(true, Ordering::Relaxed);

@@ -21,7 +21,7 @@ impl Shelf {
     }
 }
 
-impl Source for Shelf {
+impl RelatedObjects for Shelf {
     fn rights(&self) -> Rights<'_> {
         Rights::Announced(&self.0)
     }

@@ -30,8 +30,8 @@ fn object(name: &str) -> NamespacedName {
     NamespacedName::parse(name)
 }
 
-/// Returns the verdict on results for objects with ten children each.
-fn verdict(findings: impl IntoIterator<Item = Finding>) -> Verdict {
+/// Returns the result of a proof with these findings, for objects with ten children each.
+fn result(findings: impl IntoIterator<Item = Finding>) -> ProofResult {
     let mut all = Findings::default();
     for (index, finding) in findings.into_iter().enumerate() {
         all.objects += 1;
@@ -40,10 +40,10 @@ fn verdict(findings: impl IntoIterator<Item = Finding>) -> Verdict {
     all.decide(20)
 }
 
-fn held(verdict: Verdict) -> HeldBack {
-    match verdict {
-        Verdict::HeldBack(held) => *held,
-        Verdict::Proved { on, .. } => panic!("proved: {on}"),
+fn held(result: ProofResult) -> HeldBack {
+    match result {
+        ProofResult::HeldBack(held) => *held,
+        ProofResult::Proved { on, .. } => panic!("proved: {on}"),
     }
 }
 
@@ -58,7 +58,7 @@ fn the_same_answer_is_unchanged_and_another_one_is_changed() {
     assert_eq!(find(says("a"), says("a"), Some(says("a"))), Finding::Unchanged);
     let changed = find(says("a"), says("b"), Some(says("b")));
     assert!(matches!(changed, Finding::Changed { .. }));
-    let Verdict::Proved { on, diff } = verdict([Finding::Unchanged, changed]) else {
+    let ProofResult::Proved { on, diff } = result([Finding::Unchanged, changed]) else {
         panic!("a change of the status deletes nothing");
     };
     assert_eq!(on, "2 objects: 1 unchanged, 1 changed");
@@ -70,13 +70,13 @@ fn what_failed_before_may_fail_again_or_work() {
     let fails = || Err("no".to_owned());
     assert_eq!(find(fails(), fails(), None), Finding::Unchanged);
     let works = find(fails(), says("a"), Some(says("a")));
-    assert!(matches!(verdict([works]), Verdict::Proved { .. }));
+    assert!(matches!(result([works]), ProofResult::Proved { .. }));
 }
 
 #[test]
 fn a_version_that_fails_where_the_live_one_works_is_held_back_with_the_object() {
     let finding = find(says("a"), Err("it trapped".into()), None);
-    let held = held(verdict([Finding::Unchanged, finding]));
+    let held = held(result([Finding::Unchanged, finding]));
     assert_eq!(held.reason, "Fails");
     assert_eq!(
         held.message,
@@ -98,22 +98,22 @@ fn after_enough_failures_no_more_objects_are_asked_about() {
 #[test]
 fn two_answers_to_one_request_are_held_back_with_the_first_difference() {
     let finding = find(says("a"), says("b"), Some(says("c")));
-    let held = held(verdict([finding]));
+    let held = held(result([finding]));
     assert_eq!(held.reason, "NotDeterministic");
     assert_eq!(held.diff, "-  text: b\n+  text: c");
     let sometimes = find(says("a"), says("a"), Some(Err("it trapped".into())));
-    assert_eq!(self::held(verdict([sometimes])).reason, "NotDeterministic");
+    assert_eq!(self::held(result([sometimes])).reason, "NotDeterministic");
 }
 
 #[test]
 fn a_fifth_of_the_children_may_go_and_no_more() {
     // Of 20 children each time.
-    let four = verdict([deletes(&["a", "b", "c", "d"]), Finding::Unchanged]);
-    let Verdict::Proved { on, .. } = four else {
+    let four = result([deletes(&["a", "b", "c", "d"]), Finding::Unchanged]);
+    let ProofResult::Proved { on, .. } = four else {
         panic!("{four:?}")
     };
     assert_eq!(on, "2 objects: 1 unchanged, 1 changed, 4 of 20 children deleted");
-    let five = held(verdict([deletes(&["a", "b", "c", "d", "e"]), Finding::Unchanged]));
+    let five = held(result([deletes(&["a", "b", "c", "d", "e"]), Finding::Unchanged]));
     assert_eq!(five.reason, "WouldDelete");
     assert!(
         five.message.contains("5 of 20 children, more than 20 %") && five.message.contains("Pod a, Pod b"),
@@ -129,14 +129,14 @@ fn what_the_live_version_deletes_too_does_not_count() {
     let live = effect(json!({"children": ["x"]}), &names, &[]);
     let candidate = effect(json!({"children": ["y"]}), &names, &[]);
     let finding = find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)));
-    assert!(matches!(verdict([finding]), Verdict::Proved { .. }));
+    assert!(matches!(result([finding]), ProofResult::Proved { .. }));
 }
 
 #[test]
 fn deletions_count_also_where_the_live_version_fails() {
     let candidate = effect(json!({}), &["a", "b", "c"], &[]);
     let finding = find(Err("no".into()), Ok(candidate.clone()), Some(Ok(candidate)));
-    assert_eq!(held(verdict([finding])).reason, "WouldDelete");
+    assert_eq!(held(result([finding])).reason, "WouldDelete");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn not_one_retained_child_may_be_left() {
     let live = effect(json!({"children": ["claim"]}), &[], &[]);
     let candidate = effect(json!({}), &[], &["claim"]);
     let finding = find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)));
-    let held = held(verdict([finding]));
+    let held = held(result([finding]));
     assert_eq!(held.reason, "WouldDelete");
     assert!(
         held.message.contains("no longer look after 1 child"),
@@ -181,7 +181,7 @@ fn each_object_is_blamed_with_its_own_difference_and_no_other() {
         let candidate = effect(json!({}), &["a", "b", "c", "d", "e"], &[]);
         find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)))
     };
-    let held = held(verdict([deletes("one"), deletes("two")]));
+    let held = held(result([deletes("one"), deletes("two")]));
     let [first, second] = held.objects.as_slice() else {
         panic!("{held:?}")
     };

@@ -118,7 +118,7 @@ fn follow_within(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration) ->
     };
     let inner = Arc::new(Inner::new(scope, keep, Arc::new(Metrics::unread())));
     let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Pod"), "pods");
-    let source = Source {
+    let source = WatchSource {
         api: Api::all_with(Client::new(service, "default"), &resource),
         form: Form::Whole,
         limits,

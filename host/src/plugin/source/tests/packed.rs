@@ -4,7 +4,7 @@ use super::*;
 use crate::plugin::pack::{Compression, INDEX_SUFFIX, Index};
 
 /// Looks once, as if the files had not changed for long.
-fn at_rest(source: &mut Source) -> Look {
+fn at_rest(source: &mut WatchedFile) -> Look {
     loop {
         match source.look() {
             Look::Unsettled(GLANCE) => {
@@ -184,7 +184,7 @@ fn an_index_or_a_signature_that_is_empty_is_waited_for_and_named_when_it_stays_s
             fs::write(&file, content(1)).unwrap();
         }
         fs::write(folder.path().join(&empty), "").unwrap();
-        let until_glance = |source: &mut Source| loop {
+        let until_glance = |source: &mut WatchedFile| loop {
             match source.look() {
                 Look::Unsettled(GLANCE) => return,
                 Look::Unsettled(wait) => std::thread::sleep(wait),
@@ -210,7 +210,7 @@ fn an_index_or_a_signature_that_is_empty_is_waited_for_and_named_when_it_stays_s
 fn a_configuration_is_a_plain_file() {
     let (folder, file, _) = source();
     fs::write(folder.path().join("p.wasm.gz"), "x").unwrap();
-    let mut source = Source::plain(file.clone(), 1000);
+    let mut source = WatchedFile::plain(file.clone(), 1000);
     assert!(trouble(settled(&mut source)).contains("not there"));
     fs::write(&file, "one").unwrap();
     assert_eq!(settled(&mut source), new(b"one"));
