@@ -3,18 +3,18 @@
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller};
 use crate::support::Scenario;
 
 struct Case {
     name: &'static str,
     /// The forbidden part, in addition to a valid child.
     asks: Value,
-    says: &'static [&'static str],
+    words: &'static [&'static str],
 }
 
 fn cases(namespace: &str) -> Vec<Case> {
-    let case = |name, asks: Value, says| Case { name, asks, says };
+    let case = |name, asks: Value, words| Case { name, asks, words };
     let child = |child: Value| json!({ "children": [child] });
     let mut elsewhere = config_map("elsewhere", "");
     elsewhere["metadata"]["namespace"] = "kube-system".into();
@@ -110,10 +110,10 @@ async fn run(scenario: &Scenario, case: &Case) {
         }
     }
     scenario.puppet(name, bad).await;
-    assert_says(&scenario.until_stalled(name, "ChildRefused").await, case.says);
-    assert_says(
+    assert_contains(&scenario.until_stalled(name, "ChildRefused").await, case.words);
+    assert_contains(
         &scenario.until_event(name, "Warning", "ChildRefused").await,
-        case.says,
+        case.words,
     );
     assert_eq!(scenario.version(CONFIG_MAP, &good).await, before, "{name}");
     let puppet = scenario.get(PUPPET, name).await.unwrap();
@@ -162,6 +162,6 @@ async fn a_child_that_is_no_object_is_named_by_its_place() {
             .puppet("p", json!({"response": {"children": [config_map("a", ""), 7]}}))
             .await;
         let message = scenario.until_stalled("p", "PluginAnswerInvalid").await;
-        assert_says(&message, &["`children[1]` is a number", "must be a JSON object"]);
+        assert_contains(&message, &["`children[1]` is a number", "must be a JSON object"]);
     }
 }

@@ -7,76 +7,76 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 
 use crate::echo;
-use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_says, config_map, controller, is_true};
+use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller, is_true};
 use crate::support::{Scenario, condition};
 
 struct Case {
     how: &'static str,
     reason: &'static str,
     /// The required parts of the message, including advice where it is not obvious.
-    says: &'static [&'static str],
+    words: &'static [&'static str],
 }
 
 const CASES: &[Case] = &[
     Case {
         how: "trap",
         reason: "PluginTrapped",
-        says: &["the plugin stopped", "unreachable"],
+        words: &["the plugin stopped", "unreachable"],
     },
     Case {
         how: "panic",
         reason: "PluginTrapped",
-        says: &["the puppet was told to panic"],
+        words: &["the puppet was told to panic"],
     },
     Case {
         how: "loop",
         reason: "PluginTimedOut",
-        says: &["within 300ms", "limits.deadline"],
+        words: &["within 300ms", "limits.deadline"],
     },
     Case {
         how: "memory",
         reason: "PluginOutOfMemory",
-        says: &["the limit is 16 MiB", "limits.memory"],
+        words: &["the limit is 16 MiB", "limits.memory"],
     },
     Case {
         how: "recursion",
         reason: "PluginTrapped",
-        says: &["the plugin stopped"],
+        words: &["the plugin stopped"],
     },
     Case {
         how: "exit",
         reason: "PluginTrapped",
-        says: &["the puppet was told to leave", "exited with code"],
+        words: &["the puppet was told to leave", "exited with code"],
     },
     Case {
         how: "file",
         reason: "PluginTrapped",
-        says: &["a file: Err("],
+        words: &["a file: Err("],
     },
     Case {
         how: "socket",
         reason: "PluginTrapped",
-        says: &["a socket: Err("],
+        words: &["a socket: Err("],
     },
     Case {
         how: "flood",
         reason: "PluginAnswerTooLarge",
-        says: &["more than 0.3 MiB", "limits.response"],
+        words: &["more than 0.3 MiB", "limits.response"],
     },
     Case {
         how: "not-utf8",
         reason: "PluginAnswerInvalid",
-        says: &["not UTF-8"],
+        words: &["not UTF-8"],
     },
     Case {
         how: "not-json",
         reason: "PluginAnswerInvalid",
-        says: &["line 1"],
+        words: &["line 1"],
     },
     Case {
         how: "deep-json",
         reason: "PluginAnswerInvalid",
-        says: &["recursion limit exceeded"],
+        words: &["recursion limit exceeded"],
     },
 ];
 
@@ -106,9 +106,9 @@ async fn run(scenario: &Scenario, case: &Case) {
         .puppet(how, json!({"misbehave": how, "response": {}}))
         .await;
     let message = scenario.until_stalled(how, case.reason).await;
-    assert_says(&message, case.says);
+    assert_contains(&message, case.words);
     let note = scenario.until_event(how, "Warning", case.reason).await;
-    assert_says(&note, case.says);
+    assert_contains(&note, case.words);
     let puppet = scenario.get(PUPPET, how).await.unwrap();
     assert_eq!(puppet.data["status"]["note"], "as it was", "{how}");
     assert_eq!(condition(&puppet, "Ready").unwrap()["status"], "False", "{how}");
@@ -145,13 +145,13 @@ async fn a_form_that_misbehaves(form: &str, file: &str) {
 }
 
 #[tokio::test]
-async fn a_component_that_misbehaves_changes_nothing_and_says_why() {
+async fn a_component_that_misbehaves_changes_nothing_and_the_reason_is_reported() {
     let (form, file) = FORMS[0];
     a_form_that_misbehaves(form, file).await;
 }
 
 #[tokio::test]
-async fn a_command_that_misbehaves_changes_nothing_and_says_why() {
+async fn a_command_that_misbehaves_changes_nothing_and_the_reason_is_reported() {
     let (form, file) = FORMS[1];
     a_form_that_misbehaves(form, file).await;
 }

@@ -4,13 +4,13 @@
 use serde_json::json;
 
 use crate::echo;
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
 use crate::support::{Scenario, condition, plugin};
 
 struct Case {
     name: &'static str,
     file: Vec<u8>,
-    says: &'static [&'static str],
+    words: &'static [&'static str],
 }
 
 /// A WASI command that imports a function.
@@ -24,7 +24,7 @@ fn importing(module: &str, name: &str) -> Vec<u8> {
 fn cases() -> Vec<Case> {
     let puppet = std::fs::read(plugin("puppet")).unwrap();
     let command = std::fs::read(plugin("puppet-command")).unwrap();
-    let case = |name, file, says| Case { name, file, says };
+    let case = |name, file, words| Case { name, file, words };
     vec![
         case("empty", Vec::new(), &["is empty: was it written completely"]),
         case(
@@ -80,7 +80,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_plugin_changes_nothing_and_the_resource_says_why() {
+async fn a_file_that_is_no_plugin_changes_nothing_and_the_resource_shows_why() {
     let scenario = Scenario::new("bad-files").await;
     let spec =
         |text: &str| json!({"response": {"children": [config_map("a", text)], "status": {"note": "kept"}}});
@@ -104,7 +104,7 @@ async fn a_file_that_is_no_plugin_changes_nothing_and_the_resource_says_why() {
             .await;
         let stalled = condition(&puppet, "Stalled").unwrap();
         assert_eq!(stalled["reason"], "PluginNotLoaded", "{}", case.name);
-        assert_says(stalled["message"].as_str().unwrap(), case.says);
+        assert_contains(stalled["message"].as_str().unwrap(), case.words);
         assert_eq!(puppet.data["status"]["note"], "kept", "{}", case.name);
         assert_eq!(scenario.version(CONFIG_MAP, "a").await, before, "{}", case.name);
         // The other controller continues.

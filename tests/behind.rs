@@ -76,7 +76,7 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
     let ready = scenario.until_ready("p").await;
     let b = scenario.get(CONFIG_MAP, "b").await.unwrap();
     first.kill();
-    second.until_passes("time-travel/p", 1).await;
+    second.until_reconciles("time-travel/p", 1).await;
     second
         .until_log(&["a child was made from a newer generation"])
         .await;
@@ -143,7 +143,7 @@ async fn a_mark_of_a_generation_that_never_was_is_put_right_and_stops_nothing() 
 
 /// Regression: a host that received the deletion of children before that of their parent recreated them.
 #[tokio::test]
-async fn children_that_go_with_a_parent_are_not_made_again_by_a_host_that_has_not_heard_of_it() {
+async fn children_that_go_with_a_parent_are_not_recreated_by_a_host_that_has_not_seen_the_deletion() {
     let scenario = Scenario::new("late-news").await;
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
     let config = scenario.config(&controller("puppet.wasm", "resync: 200ms"));
@@ -151,12 +151,12 @@ async fn children_that_go_with_a_parent_are_not_made_again_by_a_host_that_has_no
     let children = json!({"response": {"children": [config_map("a", "1")]}});
     scenario.puppet("p", children).await;
     scenario.until_ready("p").await;
-    host.until_passes("late-news/p", 1).await;
+    host.until_reconciles("late-news/p", 1).await;
     hold(&proxy, "puppets");
     let before = host.log().matches("reconcile done").count();
     delete_with_its_child(&scenario).await;
     // Not only in the first reconcile afterwards: it must remember the API server's answer.
-    host.until_passes("late-news/p", before + 4).await;
+    host.until_reconciles("late-news/p", before + 4).await;
     assert_eq!(applied(&scenario).await, 1);
     // And it recreates them where the parent still exists.
     proxy.set_mode(Mode::Pass);
@@ -181,12 +181,12 @@ async fn children_that_go_during_a_call_are_not_made_again_for_a_parent_that_wen
 /// the children.
 #[tokio::test]
 async fn children_that_go_during_a_call_are_not_recreated_for_a_parent_that_is_known_to_be_gone() {
-    deleted_during_a_call("heard-call", true).await;
+    deleted_during_a_call("seen-call", true).await;
 }
 
-/// Deletes a parent and its child while the plugin is called, and expects that the child is not recreated. `heard`:
+/// Deletes a parent and its child while the plugin is called, and expects that the child is not recreated. `seen`:
 /// the host's watches deliver both deletions, not only the child's.
-async fn deleted_during_a_call(namespace: &str, heard: bool) {
+async fn deleted_during_a_call(namespace: &str, seen: bool) {
     let scenario = Scenario::new(namespace).await;
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
     let config = scenario.config(&controller("puppet.wasm", "limits: {deadline: 20s}"));
@@ -197,7 +197,7 @@ async fn deleted_during_a_call(namespace: &str, heard: bool) {
     let busy = json!({"busy": 400, "response": children});
     scenario.puppet("p", busy).await;
     host.until_log(&["busy"]).await;
-    if !heard {
+    if !seen {
         hold(&proxy, "puppets");
     }
     let before = host.log().matches("reconcile done").count();
@@ -207,7 +207,7 @@ async fn deleted_during_a_call(namespace: &str, heard: bool) {
         before,
         "the call is under way"
     );
-    host.until_passes(&format!("{namespace}/p"), before + 1).await;
+    host.until_reconciles(&format!("{namespace}/p"), before + 1).await;
     // Once for each generation of the parent.
     assert!(applied(&scenario).await <= 2);
     let maps = scenario.api(CONFIG_MAP);
@@ -262,7 +262,7 @@ async fn a_child_that_a_user_has_released_is_not_deleted() {
         .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
         .await;
     scenario.until_ready("p").await;
-    host.until_passes("released/p", 1).await;
+    host.until_reconciles("released/p", 1).await;
     hold(&proxy, "configmaps");
     let released = json!({"metadata": {"labels": null, "ownerReferences": null}});
     scenario.patch(CONFIG_MAP, "a", released).await;
@@ -270,9 +270,9 @@ async fn a_child_that_a_user_has_released_is_not_deleted() {
     proxy
         .until_seen(|seen| seen.method == "DELETE" && seen.uri.contains("/configmaps/a"))
         .await;
-    let before = host.passes("released/p");
+    let before = host.reconciles("released/p");
     proxy.set_mode(Mode::Pass);
-    host.until_passes("released/p", before + 1).await;
+    host.until_reconciles("released/p", before + 1).await;
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
 }
 
@@ -316,15 +316,15 @@ async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
     let spec = |text: &str| json!({"response": {"children": [config_map("a", text)]}});
     scenario.puppet("p", spec("1")).await;
     scenario.until_ready("p").await;
-    host.until_passes("another-uid/p", 1).await;
+    host.until_reconciles("another-uid/p", 1).await;
     hold(&proxy, "configmaps");
     scenario.delete(CONFIG_MAP, "a").await;
     let users =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"text": "user"}});
     scenario.apply(&users.to_string()).await;
-    let passes = host.passes("another-uid/p");
+    let reconciles = host.reconciles("another-uid/p");
     scenario.puppet("p", spec("2")).await;
-    host.until_passes("another-uid/p", passes + 2).await;
+    host.until_reconciles("another-uid/p", reconciles + 2).await;
     let users = scenario.get(CONFIG_MAP, "a").await.unwrap();
     assert_eq!(users.data["data"]["text"], "user");
     assert_eq!(users.metadata.owner_references, None);
@@ -425,7 +425,7 @@ async fn the_children_of_a_predecessor_are_cleared_away_without_a_garbage_collec
     assert_eq!(secret.metadata.uid, before[1], "what is retained is taken up");
     assert_eq!(secret.metadata.owner_references, None);
     scenario
-        .until_event_saying("p", "Normal", "ChildrenChanged", "deleted ConfigMap a")
+        .until_event_with("p", "Normal", "ChildrenChanged", "deleted ConfigMap a")
         .await;
 }
 
@@ -471,7 +471,7 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     second
         .until_log(&["the parent was replaced: leaving its children alone"])
         .await;
-    second.until_passes("successor/p", 2).await;
+    second.until_reconciles("successor/p", 2).await;
     assert_eq!(
         scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid,
         child.metadata.uid

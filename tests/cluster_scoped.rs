@@ -82,7 +82,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
         .unwrap();
     second.delete(CONFIG_MAP, "a").await;
     apply(&[within("cluster-scoped-1"), within("cluster-scoped-2")]).await;
-    second.until(CONFIG_MAP, "a", "made anew", |_| true).await;
+    second.until(CONFIG_MAP, "a", "recreated", |_| true).await;
     host.until_log(&["cluster-scoped-1/a", "because it is being terminated"])
         .await;
     let release = json!({"metadata": {"finalizers": null}});

@@ -188,7 +188,7 @@ async fn one_that_waits_for_the_processor_is_ended_by_the_clock() {
 }
 
 #[tokio::test]
-async fn a_compiler_that_fails_is_told_from_a_bad_plugin() {
+async fn a_compiler_that_fails_is_distinguished_from_a_bad_plugin() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken");
     fs::write(

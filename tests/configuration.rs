@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::echo::{CONTROLLER as ECHO_CONTROLLER, ECHO, echo};
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
 use crate::support::{Host, Scenario, plugin};
 use crate::telemetry::get;
 
@@ -57,7 +57,7 @@ async fn a_controller_is_added_changed_and_removed_without_a_restart() {
     let message = scenario
         .until_condition(ECHO, "e", "Stalled", "True", "ChildRefused")
         .await;
-    assert_says(&message, &["Pod"]);
+    assert_contains(&message, &["Pod"]);
     assert_eq!(
         host.log().matches("plugin loaded").count(),
         2,
@@ -92,7 +92,7 @@ async fn a_controller_is_added_changed_and_removed_without_a_restart() {
 }
 
 #[tokio::test]
-async fn a_bad_configuration_is_refused_whole_and_said_everywhere() {
+async fn a_bad_configuration_is_refused_as_a_whole_and_reported_everywhere() {
     let scenario = Scenario::new("config-bad").await;
     let puppet = controller("puppet.wasm", "");
     let mut host = scenario.start(&puppet);
@@ -103,13 +103,13 @@ async fn a_bad_configuration_is_refused_whole_and_said_everywhere() {
     let line = host
         .until_log(&["configuration is refused", "config.yaml:"])
         .await;
-    assert_says(
+    assert_contains(
         &line,
         &["the previous one stays in use", "expected CamelCase", ":10:"],
     );
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
-    assert_says(
+    assert_contains(
         &ready,
         &[
             "[+]configuration ok: the previous one is in use: ",
@@ -117,7 +117,7 @@ async fn a_bad_configuration_is_refused_whole_and_said_everywhere() {
         ],
     );
     let (_, metrics) = get(&host, "/metrics").await;
-    assert_says(
+    assert_contains(
         &metrics,
         &[
             "operator_config_reloads_total{result=\"refused\"} 1\n",
@@ -134,7 +134,7 @@ async fn a_bad_configuration_is_refused_whole_and_said_everywhere() {
     scenario.config(&puppet);
     host.until_log(&["matches the configuration in use again"]).await;
     let (_, ready) = get(&host, "/readyz?verbose").await;
-    assert_says(&ready, &["[+]configuration ok\n"]);
+    assert_contains(&ready, &["[+]configuration ok\n"]);
     assert_eq!(starts(&host, "puppet"), 1, "{}", host.log());
     assert!(host.is_alive());
 }
@@ -215,7 +215,7 @@ async fn other_namespaces_and_another_file_take_effect_too() {
 }
 
 #[tokio::test]
-async fn the_configuration_says_what_is_logged() {
+async fn the_configuration_sets_what_is_logged() {
     let scenario = Scenario::new("config-log").await;
     let config = scenario.config(&controller("puppet.wasm", ""));
     let text = std::fs::read_to_string(&config).unwrap();

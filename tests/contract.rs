@@ -29,7 +29,7 @@ async fn delete_namespace(scenario: &Scenario) {
 }
 
 #[tokio::test]
-async fn a_cleanup_is_told_when_its_namespace_begins_to_go() {
+async fn a_cleanup_learns_that_its_namespace_is_being_deleted() {
     let cluster = own_cluster(Options::default()).await;
     for (form, file) in FORMS {
         let scenario = Scenario::within(&cluster, &format!("told-{form}")).await;

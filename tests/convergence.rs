@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
 use crate::support::{Scenario, cluster};
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn a_cleanup_sees_what_it_made_before_its_status_is_written_and_is_asked_u
 }
 
 #[tokio::test]
-async fn a_plugin_that_wants_something_else_each_time_is_stopped_and_told_why() {
+async fn a_plugin_that_wants_something_else_each_time_is_stopped_and_the_reason_is_reported() {
     let scenario = Scenario::new("unsettled").await;
     let host = scenario.start(&controller("puppet.wasm", ""));
     let mut restless = config_map("restless", "");
@@ -40,7 +40,7 @@ async fn a_plugin_that_wants_something_else_each_time_is_stopped_and_told_why() 
     let spec = json!({"response": {"children": [config_map("calm", "1"), restless]}});
     scenario.puppet("p", spec).await;
     let message = scenario.until_stalled("p", "PluginUnsettled").await;
-    assert_says(&message, &["must not change by being done", "resource version"]);
+    assert_contains(&message, &["must not change by being done", "resource version"]);
     scenario.until_event("p", "Warning", "PluginUnsettled").await;
     // It backs off: the host is alive and serves other resources.
     scenario.puppet("q", json!({"response": {}})).await;
@@ -88,7 +88,7 @@ async fn a_status_that_the_definition_does_not_allow_is_refused_and_the_conditio
     scenario.until_ready("p").await;
     scenario.puppet("p", spec(json!("many"))).await;
     let message = scenario.until_stalled("p", "StatusRefused").await;
-    assert_says(&message, &["status.count", "expected numeric"]);
+    assert_contains(&message, &["status.count", "expected numeric"]);
     scenario.until_event("p", "Warning", "StatusRefused").await;
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
     assert_eq!(
@@ -106,8 +106,8 @@ async fn a_plugin_that_wants_to_be_called_all_the_time_is_called_ten_times_a_sec
     let host = scenario.start(&controller("puppet.wasm", ""));
     let spec = json!({"response": {"requeueAfterMs": 1}});
     scenario.puppet("p", spec).await;
-    host.until_passes("eager/p", 1).await;
-    let took = host.until_passes("eager/p", 7).await;
+    host.until_reconciles("eager/p", 1).await;
+    let took = host.until_reconciles("eager/p", 7).await;
     // There are five full delays between the first and the seventh reconcile.
     assert!(took >= Duration::from_millis(500), "{took:?}");
 }

@@ -62,7 +62,10 @@ fn a_file_that_is_no_plugin_is_refused_with_its_name_and_exit_code_1() {
         .arg(root().join("README.md"))
         .output()
         .expect("it runs");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("README.md") && said.contains("not"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("README.md") && printed.contains("not"),
+        "{printed}"
+    );
 }

@@ -36,21 +36,21 @@ fn definitions(scenario: &Scenario) -> Api<DynamicObject> {
 }
 
 /// Returns how often the log contains the words.
-fn said(host: &Host, words: &str) -> usize {
+fn logged(host: &Host, words: &str) -> usize {
     host.log().lines().filter(|line| line.contains(words)).count()
 }
 
-async fn until_said(host: &Host, words: &str, times: usize) {
+async fn until_logged(host: &Host, words: &str, times: usize) {
     let wait = async {
-        while said(host, words) < times {
+        while logged(host, words) < times {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
     let in_time = tokio::time::timeout(crate::support::LIMIT, wait).await;
     assert!(
         in_time.is_ok(),
-        "{words:?} was said {} times, not {times}",
-        said(host, words)
+        "{words:?} was logged {} times, not {times}",
+        logged(host, words)
     );
 }
 
@@ -71,7 +71,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
          children: [{{apiVersion: apps/v1, kind: Deployment}}, {{apiVersion: v1, kind: Service}}]\n"
     ));
     let waiting = "waiting for the CustomResourceDefinition of my-operator.dev/v1";
-    until_said(&host, waiting, 1).await;
+    until_logged(&host, waiting, 1).await;
     // Wait for the slow parts first, so that only the definition is measured.
     host.until_log(&["plugin loaded", "\"controller\":\"echo\""])
         .await;
@@ -79,7 +79,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
     for round in 1..=2 {
         echoes(&scenario).await;
         let installed = Instant::now();
-        until_said(&host, "controller started\",\"controller\":\"echo", round).await;
+        until_logged(&host, "controller started\",\"controller\":\"echo", round).await;
         eprintln!(
             "round {round}: started {:?} after the definition was there",
             installed.elapsed()
@@ -96,8 +96,8 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
             .await
             .expect("deleted");
         let deleted = Instant::now();
-        until_said(&host, "is no longer served: stopping the controller", round).await;
-        until_said(&host, waiting, round + 1).await;
+        until_logged(&host, "is no longer served: stopping the controller", round).await;
+        until_logged(&host, waiting, round + 1).await;
         eprintln!(
             "round {round}: stopped {:?} after the definition was deleted",
             deleted.elapsed()
@@ -115,7 +115,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
         .until("apps/v1/Deployment", "app", "there", |_| true)
         .await;
     assert_eq!(
-        said(&host, "controller stopped"),
+        logged(&host, "controller stopped"),
         2,
         "only the one whose kind went"
     );

@@ -61,7 +61,7 @@ fn the_roles_are_what_rbac_prints_for_the_deployed_configuration() {
     let (_folder, config) = configuration();
     let printed = rbac(&config, ACCOUNT, &[]);
     let committed = std::fs::read_to_string(base().join("rbac.yaml")).unwrap();
-    assert_eq!(committed, printed, "make manifests writes it anew");
+    assert_eq!(committed, printed, "make manifests writes it again");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn the_webhooks_are_what_is_printed_for_the_deployed_configuration_with_a_webhoo
         .map(|line| format!("{line}\n"))
         .collect();
     let (_remark, rest) = text.split_once('\n').unwrap();
-    let webhook = rest.strip_prefix(&base).expect("make manifests writes it anew");
+    let webhook = rest.strip_prefix(&base).expect("make manifests writes it again");
     assert!(webhook.starts_with("\nwebhook:\n"), "{webhook}");
     std::fs::write(&config, &text).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
@@ -92,7 +92,7 @@ fn the_webhooks_are_what_is_printed_for_the_deployed_configuration_with_a_webhoo
     assert!(output.status.success(), "{output:?}");
     let committed = std::fs::read_to_string(overlay.join("webhooks.yaml")).unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(committed, printed, "make manifests writes it anew");
+    assert_eq!(committed, printed, "make manifests writes it again");
 }
 
 /// Sends each object as a dry run, which goes through defaulting, validation and admission.
@@ -428,8 +428,8 @@ fn helm(arguments: &[&str], kubeconfig: &Path) -> String {
         .env("KUBECONFIG", kubeconfig)
         .output()
         .expect("the script runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "helm {arguments:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "helm {arguments:?}: {printed}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -723,15 +723,15 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
         .env("KUBECONFIG", cluster.kubeconfig())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
     assert!(
-        said.contains("Hello deployed/hello released: it is being deleted and skips its cleanup"),
-        "{said}"
+        printed.contains("Hello deployed/hello released: it is being deleted and skips its cleanup"),
+        "{printed}"
     );
     assert!(
-        said.contains("PersistentVolumeClaim stay until somebody deletes them"),
-        "{said}"
+        printed.contains("PersistentVolumeClaim stay until somebody deletes them"),
+        "{printed}"
     );
     scenario.until_gone("fraim.co.jp/v1/Hello", "hello").await;
 }

@@ -24,7 +24,7 @@ pub fn echo(replicas: u32) -> String {
 }
 
 #[tokio::test]
-async fn pods_follow_the_replicas_and_the_status_says_what_is_observed() {
+async fn pods_follow_the_replicas_and_the_status_shows_what_is_observed() {
     let scenario = Scenario::new("echo-scale").await;
     let host = scenario.start(CONTROLLER);
     scenario.apply(&echo(3)).await;
@@ -88,11 +88,11 @@ async fn nothing_is_written_when_nothing_changed() {
         .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
         .await;
     // The resync runs ten times per second; each reconcile logs at debug level.
-    let passes = || host.log().matches("reconcile done").count();
-    let more_passes = async |more| {
-        let seen = passes();
+    let reconciles = || host.log().matches("reconcile done").count();
+    let more_reconciles = async |more| {
+        let seen = reconciles();
         let enough = async {
-            while passes() < seen + more {
+            while reconciles() < seen + more {
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
         };
@@ -101,15 +101,15 @@ async fn nothing_is_written_when_nothing_changed() {
             .expect("more reconciles");
     };
     // The status is visible before its write is in the audit log.
-    more_passes(2).await;
+    more_reconciles(2).await;
     let before = scenario.writes(cluster().await);
-    more_passes(10).await;
+    more_reconciles(10).await;
     let after = scenario.writes(cluster().await);
     assert_eq!(after.len(), before.len(), "{:#?}", &after[before.len()..]);
 }
 
 #[tokio::test]
-async fn one_status_write_tells_of_the_children_that_the_same_pass_made() {
+async fn one_status_write_includes_the_children_that_the_same_reconcile_made() {
     let scenario = Scenario::new("echo-one-status").await;
     let _host = scenario.start(CONTROLLER);
     // Pods are held back, so that only the first reconcile has something to report.

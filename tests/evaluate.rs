@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::mount::Mount;
-use crate::puppet::{PUPPET, assert_says, controller, variant};
+use crate::puppet::{PUPPET, assert_contains, controller, variant};
 use crate::support::{Host, Scenario, plugin};
 use crate::webhook::callers::call;
 use crate::webhook::{Authority, put};
@@ -19,7 +19,7 @@ struct Case {
     spec: Value,
     /// The condition's reason.
     reason: &'static str,
-    says: &'static str,
+    words: &'static str,
     /// Whether it is known without a configuration.
     is_rendered: bool,
 }
@@ -32,11 +32,11 @@ fn cases() -> [Case; 6] {
             .extend(more.as_object().unwrap().clone());
         need
     };
-    let refused = |name, needs: &[Value], says| Case {
+    let refused = |name, needs: &[Value], words| Case {
         name,
         spec: json!({"response": {"needs": needs}}),
         reason: "NeedRefused",
-        says,
+        words,
         is_rendered: true,
     };
     [
@@ -80,8 +80,8 @@ fn cases() -> [Case; 6] {
     ]
 }
 
-/// Returns the output of `command`, which must end with this exit code.
-fn says(command: &mut Command, code: i32) -> String {
+/// Returns the standard error of `command`, which must end with this exit code.
+fn stderr_of(command: &mut Command, code: i32) -> String {
     let output = command.output().expect("it runs");
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{text}");
@@ -101,7 +101,7 @@ fn render(scenario: &Scenario, spec: &Value) -> String {
     let resource = scenario.file("p.yaml", puppet.to_string());
     let mut command = host();
     command.args(["render", "--plugin"]).arg(plugin("puppet"));
-    says(command.arg("-f").arg(resource), 1)
+    stderr_of(command.arg("-f").arg(resource), 1)
 }
 
 async fn review(scenario: &Scenario, host: &Host, authority: &Authority, spec: &Value) {
@@ -152,7 +152,7 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
         let Case { name, spec, .. } = &case;
         scenario.puppet(name, spec.clone()).await;
         let message = scenario.until_stalled(name, case.reason).await;
-        assert_says(&message, &[case.says]);
+        assert_contains(&message, &[case.words]);
         review(&scenario, &running, &authority, spec).await;
         // As a JSON string, as in the log.
         let text = json!(message).to_string();
@@ -160,16 +160,16 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
             .until_log(&["the webhook gives no verdict", text.trim_matches('"')])
             .await;
         if case.is_rendered {
-            assert_says(&render(&scenario, spec), &[&format!("Puppet p: {message}\n")]);
+            assert_contains(&render(&scenario, spec), &[&format!("Puppet p: {message}\n")]);
         }
         messages.push((case, message));
     }
     let mut diff = host();
     diff.env("KUBECONFIG", scenario.kubeconfig());
-    let text = says(diff.arg("diff").arg("--config").arg(&config), 2);
+    let text = stderr_of(diff.arg("diff").arg("--config").arg(&config), 2);
     for (case, message) in &messages {
         let line = format!("Puppet {}/{}: {message}\n", scenario.namespace, case.name);
-        assert_says(&text, &[&line]);
+        assert_contains(&text, &[&line]);
     }
 
     // The same for a version that is to take over.
@@ -184,6 +184,6 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
         let held = scenario
             .until_condition(PUPPET, case.name, "PluginHeldBack", "True", "Fails")
             .await;
-        assert_says(&held, &[message]);
+        assert_contains(&held, &[message]);
     }
 }

@@ -14,7 +14,7 @@ use plugin_fixtures::{FORMS as BINARY_FORMS, Fixture};
 use serde_json::{Value, json};
 
 use crate::echo;
-use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller};
 use crate::support::{Host, Scenario, condition};
 
 /// The default number of concurrent reconciles.
@@ -44,11 +44,11 @@ enum End {
     Ready,
 }
 
-fn misbehave(name: &'static str, reason: &'static str, says: &'static [&'static str]) -> Case {
+fn misbehave(name: &'static str, reason: &'static str, words: &'static [&'static str]) -> Case {
     Case {
         name,
         spec: json!({ "misbehave": name, "response": {} }),
-        ends: End::Stalled(reason, says),
+        ends: End::Stalled(reason, words),
     }
 }
 
@@ -333,11 +333,11 @@ async fn suite(name: &str, file: &str) {
         stage
             .harm(case.name, &case.spec, async |scenario| match case.ends {
                 End::Ready => all_ready(scenario).await,
-                End::Stalled(reason, says) => {
+                End::Stalled(reason, words) => {
                     for object in objects() {
                         let message = until_stalled(scenario, &object, &[reason]).await;
                         assert!(message.len() <= MESSAGE, "{} bytes: {message}", message.len());
-                        assert_says(&message, says);
+                        assert_contains(&message, words);
                         let puppet = scenario.get(PUPPET, &object).await.unwrap();
                         assert_eq!(puppet.data["status"]["note"], "good", "{}", case.name);
                     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::echo::{CONTROLLER, ECHO, echo};
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
 use crate::support::{LIMITED, Scenario, cluster, condition};
 
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
@@ -99,7 +99,7 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
         .until_condition(PUPPET, "greedy", "Reconciling", "True", "ApplyFailed")
         .await;
     let user = format!("system:serviceaccount:{}:of-puppet", scenario.namespace);
-    assert_says(
+    assert_contains(
         &message,
         &[
             &user,
@@ -113,7 +113,7 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
     let message = scenario
         .until_condition(PUPPET, "generated", "Reconciling", "True", "ApplyFailed")
         .await;
-    assert_says(&message, &[&user, "cannot create resource \"secrets\""]);
+    assert_contains(&message, &[&user, "cannot create resource \"secrets\""]);
 
     let events = cluster().await.audit_events_about(&scenario.namespace);
     let events = events.expect("the audit log");
@@ -172,12 +172,12 @@ async fn a_missing_account_and_a_missing_right_to_act_as_it_are_named_and_recove
         .puppet("p", json!({"response": {"children": [config_map("p", "1")]}}))
         .await;
     let refused = async |words: &[&str]| {
-        let says = |p: &kube::core::DynamicObject| {
+        let shows = |p: &kube::core::DynamicObject| {
             let message =
                 condition(p, "Reconciling").map(|c| c["message"].as_str().unwrap_or_default().to_owned());
             message.is_some_and(|message| words.iter().all(|word| message.contains(word)))
         };
-        scenario.until(PUPPET, "p", &format!("{words:?}"), says).await;
+        scenario.until(PUPPET, "p", &format!("{words:?}"), shows).await;
     };
     refused(&[
         "cannot impersonate resource \"serviceaccounts\"",

@@ -64,7 +64,7 @@ async fn a_second_start_writes_nothing_when_nothing_changed() {
     let before = scenario.writes(cluster().await);
     let host = scenario.start(&controllers);
     let log = host.log().len();
-    let passes = |name: &str| {
+    let reconciles = |name: &str| {
         let of_name = |line: &&str| line.contains("reconcile done") && line.contains(name);
         host.log()[log..].lines().filter(of_name).count()
     };
@@ -72,7 +72,7 @@ async fn a_second_start_writes_nothing_when_nothing_changed() {
     let enough = async {
         while ["second-start/db", "second-start/app", "second-start/s4"]
             .iter()
-            .any(|name| passes(name) < 4)
+            .any(|name| reconciles(name) < 4)
         {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

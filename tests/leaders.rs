@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::puppet::{CONFIG_MAP, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, assert_contains, config_map, controller};
 use crate::support::{Host, LIMIT, LIMITED, Scenario, cluster, own_cluster};
 use crate::telemetry::get;
 
@@ -226,7 +226,7 @@ async fn sort(
 }
 
 /// Waits until a host reports these words about the leader.
-async fn until_ready_says(host: &Host, words: &str) -> (u16, String) {
+async fn until_readyz_contains(host: &Host, words: &str) -> (u16, String) {
     let start = Instant::now();
     loop {
         let answer = get(host, "/readyz?verbose").await;
@@ -255,14 +255,14 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
     for (_, standby) in &standbys {
         standby.until_log(&["controller started"]).await;
         let words = format!("leader/puppet ok: stands by; {first}_");
-        let (status, ready) = until_ready_says(standby, &words).await;
+        let (status, ready) = until_readyz_contains(standby, &words).await;
         assert_eq!(status, 200, "a standby is ready: {ready}");
-        assert_says(
+        assert_contains(
             &get(standby, "/metrics").await.1,
             &["operator_leader{controller=\"puppet\"", "} 0\n"],
         );
     }
-    assert_says(
+    assert_contains(
         &get(&leader, "/readyz?verbose").await.1,
         &["leader/puppet ok: it leads"],
     );
@@ -431,7 +431,7 @@ async fn a_holder_of_another_version_is_respected_as_long_as_it_renews() {
         }
     }
     let renewed = now();
-    assert_says(
+    assert_contains(
         &get(&host, "/readyz?verbose").await.1,
         &["stands by; old_0.0.1_12345678 leads"],
     );
@@ -535,7 +535,7 @@ async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_retu
     let line = host
         .until_log(&["WARN", "cannot write the Lease operator-host"])
         .await;
-    assert_says(
+    assert_contains(
         &line,
         &["cannot update resource", "give the host's role the verbs"],
     );

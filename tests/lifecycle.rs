@@ -5,11 +5,11 @@ use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller};
 use crate::support::Scenario;
 
 #[tokio::test]
-async fn a_deleted_resource_waits_until_the_plugin_says_that_it_is_done() {
+async fn a_deleted_resource_waits_until_the_plugin_reports_that_it_is_done() {
     for (form, file) in FORMS {
         let scenario = Scenario::new(&format!("cleanup-{form}")).await;
         let _host = scenario.start(&controller(file, ""));
@@ -84,7 +84,7 @@ async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right
 
 /// Regression: only the plugin could report what an unfinished cleanup waits for.
 #[tokio::test]
-async fn a_resource_that_waits_for_its_cleanup_says_so_and_is_released_when_its_time_is_up() {
+async fn a_resource_that_waits_for_its_cleanup_shows_it_and_is_released_when_its_time_is_up() {
     let scenario = Scenario::new("release-after").await;
     let host = scenario.start(&controller("puppet.wasm", ""));
     let spec = json!({"response": {"children": [config_map("a", "1")]}, "cleanup": {"done": false}});
@@ -94,7 +94,7 @@ async fn a_resource_that_waits_for_its_cleanup_says_so_and_is_released_when_its_
     let message = scenario
         .until_condition(PUPPET, "p", "Reconciling", "True", "CleaningUp")
         .await;
-    assert_says(
+    assert_contains(
         &message,
         &[
             "operator-host.dev/puppet",
@@ -112,14 +112,14 @@ async fn a_resource_that_waits_for_its_cleanup_says_so_and_is_released_when_its_
     let host = scenario.start(&controller("puppet.wasm", "finalizer: {releaseAfter: 1s}"));
     scenario.until_gone(PUPPET, "p").await;
     let note = scenario.until_event("p", "Warning", "CleanupAbandoned").await;
-    assert_says(&note, &["not done within 1s", "did not say that it is done"]);
+    assert_contains(&note, &["not done within 1s", "did not say that it is done"]);
     host.until_log(&["\"WARN\"", "is released without it"]).await;
     scenario.until_gone(CONFIG_MAP, "a").await;
 }
 
 /// Regression: 403 forever, logged only at debug level.
 #[tokio::test]
-async fn a_cleanup_that_wants_something_made_in_a_namespace_that_goes_says_so() {
+async fn a_cleanup_that_needs_a_child_in_a_terminating_namespace_reports_it() {
     let scenario = Scenario::new("stuck").await;
     let host = scenario.start(&controller("puppet.wasm", ""));
     let cleanup = json!({"done": true, "children": [config_map("farewell", "1")]});
@@ -135,7 +135,7 @@ async fn a_cleanup_that_wants_something_made_in_a_namespace_that_goes_says_so() 
     let message = scenario
         .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
         .await;
-    assert_says(
+    assert_contains(
         &message,
         &[
             "its deletion waits for the cleanup",

@@ -276,11 +276,11 @@ async fn the_last_update_stands_still_while_nothing_else_in_the_status_moves() {
     let host = scenario.start(&format!("{CONTROLLER}  resync: 200ms\n"));
     scenario.apply(&manifest(1, "")).await;
     let db = until_running(&scenario, 1).await;
-    let passes = || host.log().matches("reconcile done").count();
-    let seen = passes();
+    let reconciles = || host.log().matches("reconcile done").count();
+    let seen = reconciles();
     // More than a second of reconciles, so that a clock reading would differ.
     let enough = async {
-        while passes() < seen + 8 {
+        while reconciles() < seen + 8 {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
     };

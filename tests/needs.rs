@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, controller};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, controller};
 use crate::support::Scenario;
 
 fn labelled(name: &str, team: &str) -> String {
@@ -101,10 +101,13 @@ async fn a_need_that_the_configuration_does_not_allow_is_refused_by_name_and_rul
             ["is not a label selector", "of"],
         ),
     ];
-    for (name, need, says) in cases {
+    for (name, need, words) in cases {
         scenario.puppet(name, spec(&[need])).await;
-        assert_says(&scenario.until_stalled(name, "NeedRefused").await, &says);
-        assert_says(&scenario.until_event(name, "Warning", "NeedRefused").await, &says);
+        assert_contains(&scenario.until_stalled(name, "NeedRefused").await, &words);
+        assert_contains(
+            &scenario.until_event(name, "Warning", "NeedRefused").await,
+            &words,
+        );
         scenario.puppet(name, spec(&[])).await;
         scenario.until_ready(name).await;
     }
@@ -112,13 +115,13 @@ async fn a_need_that_the_configuration_does_not_allow_is_refused_by_name_and_rul
         .map(|i| need(&format!("n{i}"), &json!({"name": "a"})))
         .collect();
     scenario.puppet("many", spec(&many)).await;
-    assert_says(
+    assert_contains(
         &scenario.until_stalled("many", "NeedRefused").await,
         &["33 needs", "may have 32", "label selector"],
     );
     let twice = [need("n", &json!({"name": "a"})), need("n", &json!({"name": "b"}))];
     scenario.puppet("twice", spec(&twice)).await;
-    assert_says(
+    assert_contains(
         &scenario.until_stalled("twice", "NeedRefused").await,
         &["two needs have the id \"n\""],
     );

@@ -9,7 +9,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use crate::echo;
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
 use crate::support::{Host, Scenario, own_cluster, resource};
 
 /// How often Echo is measured, alone and next to each neighbour.
@@ -108,7 +108,7 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
     let config = scenario.config(&format!("{puppets}{CLUSTER_PUPPETS}{}", echo::CONTROLLER));
     let mut host = scenario.start_with(&config, &["--memory", "256Mi"]);
     let line = host.until_log(&["memory limits: for the process"]).await;
-    assert_says(
+    assert_contains(
         &line,
         &["\"process_mib\":256", "\"calls_mib\":128", "\"one_call_mib\":96"],
     );
@@ -158,7 +158,7 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
     let line = host
         .until_log(&["the configuration is refused", "may take 124 MiB"])
         .await;
-    assert_says(
+    assert_contains(
         &line,
         &[
             "\\\"puppet\\\"",
@@ -174,7 +174,7 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert_says(
+    assert_contains(
         &String::from_utf8_lossy(&output.stderr),
         &["may take 124 MiB", "config.yaml"],
     );
@@ -196,7 +196,7 @@ async fn too_many_children_are_refused_by_number_and_nothing_is_made() {
         .puppet("p", json!({"response": {"children": children(6)}}))
         .await;
     let message = scenario.until_stalled("p", "PluginAnswerTooLarge").await;
-    assert_says(
+    assert_contains(
         &message,
         &["6 children", "may answer with 5", "`limits.children`"],
     );
@@ -208,7 +208,7 @@ async fn too_many_children_are_refused_by_number_and_nothing_is_made() {
 }
 
 #[tokio::test]
-async fn needs_that_make_the_request_too_large_are_refused_and_the_parent_says_so() {
+async fn needs_that_make_the_request_too_large_are_refused_and_the_parent_shows_it() {
     let scenario = Scenario::new("large-request").await;
     let more = "children: []\nreads: [{apiVersion: v1, kind: ConfigMap}]\nlimits: {request: 64Ki}";
     let _host = scenario.start(&controller("puppet.wasm", more));
@@ -225,7 +225,7 @@ async fn needs_that_make_the_request_too_large_are_refused_and_the_parent_says_s
     };
     scenario.puppet("p", need(json!(null))).await;
     let message = scenario.until_stalled("p", "PluginRequestTooLarge").await;
-    assert_says(
+    assert_contains(
         &message,
         &[
             "larger than 0.1 MiB",

@@ -83,7 +83,7 @@ async fn deletions_are_missed(cluster: &mut ControlPlane, scenario: &Scenario, h
     host.process().resume();
     let back = Instant::now();
     scenario
-        .until(POD, "a0-pod-1", "made anew", |pod| {
+        .until(POD, "a0-pod-1", "recreated", |pod| {
             pod.metadata.uid != first.metadata.uid
         })
         .await;

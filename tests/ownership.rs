@@ -3,7 +3,7 @@
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
 use crate::support::{Scenario, cluster, plugin};
 
 const CLAIM: &str = "v1/PersistentVolumeClaim";
@@ -117,7 +117,7 @@ async fn claims_outlive_scale_down_and_parent_and_are_taken_up_again() {
 
     // Another parent does not get them; one of the same name does.
     scenario.puppet("q", children(&[claim("c-1")])).await;
-    assert_says(
+    assert_contains(
         &scenario.until_stalled("q", "ChildRefused").await,
         &["c-1", "belongs to retain/p"],
     );
@@ -131,7 +131,7 @@ async fn claims_outlive_scale_down_and_parent_and_are_taken_up_again() {
 }
 
 #[tokio::test]
-async fn claims_are_deleted_where_the_configuration_says_so() {
+async fn claims_are_deleted_where_the_configuration_requires_it() {
     let scenario = Scenario::new("claims-deleted").await;
     let kinds = "children: [{apiVersion: v1, kind: PersistentVolumeClaim, onRemoval: delete}]";
     let _host = scenario.start(&controller("puppet.wasm", kinds));
@@ -191,8 +191,8 @@ async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
     let host = scenario.start(&controllers);
     scenario.puppet("p", children(&[config_map("a", "1")])).await;
     scenario.until_ready("p").await;
-    host.until_passes("same-answers/p", 1).await;
-    let passes = host.passes("same-answers/p");
+    host.until_reconciles("same-answers/p", 1).await;
+    let reconciles = host.reconciles("same-answers/p");
     assert_eq!(host.stop().await.code(), Some(0));
     let (child, parent) = (
         scenario.version(CONFIG_MAP, "a").await,
@@ -207,7 +207,7 @@ async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
     bytes.extend([0, 2, 1, b'x']);
     scenario.file("puppet.wasm", &bytes);
     let host = scenario.start(&controllers);
-    host.until_passes("same-answers/p", passes + 1).await;
+    host.until_reconciles("same-answers/p", reconciles + 1).await;
     assert_eq!(scenario.version(CONFIG_MAP, "a").await, child);
     assert_eq!(scenario.version(PUPPET, "p").await, parent);
     // The next change adds the digest of the version that made it.
@@ -246,11 +246,11 @@ async fn a_restart_writes_nothing_though_the_plugin_gives_zero_values() {
     let host = scenario.start(&children_config);
     scenario.puppet("p", children(&[deployment])).await;
     scenario.until_ready("p").await;
-    let passes = host.passes("zeros/p");
+    let reconciles = host.reconciles("zeros/p");
     assert_eq!(host.stop().await.code(), Some(0));
     let before = scenario.all_writes(cluster().await).await.len();
     let host = scenario.start(&children_config);
-    host.until_passes("zeros/p", passes + 1).await;
+    host.until_reconciles("zeros/p", reconciles + 1).await;
     let writes = scenario.all_writes(cluster().await).await;
     assert_eq!(writes.len(), before, "{:?}", &writes[before..]);
     // Fields that are not zero values are restored.

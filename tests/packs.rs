@@ -12,7 +12,7 @@ use kube::api::{Patch, PatchParams};
 
 use crate::echo::{CONTROLLER, ECHO, echo};
 use crate::mount::Mount;
-use crate::puppet::assert_says;
+use crate::puppet::assert_contains;
 use crate::support::{Host, Scenario, plugin};
 use crate::telemetry::{get, until_ready_is_without};
 
@@ -165,7 +165,7 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
         .await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
-    assert_says(&ready, &["[+]plugin/echo ok: ", "stays live", "echo.wasm.zst.2"]);
+    assert_contains(&ready, &["[+]plugin/echo ok: ", "stays live", "echo.wasm.zst.2"]);
     volume.project(&applied[2..]);
     until_live(&host, &digest(&second[0])).await;
     until_ready_is_without(&host, "stays live").await;
@@ -177,7 +177,7 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    assert_says(
+    assert_contains(
         &String::from_utf8_lossy(&output.stdout),
         &["echoes.my-operator.dev"],
     );
@@ -217,10 +217,10 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     host.until_log(&["cannot be used", "it is not signed"]).await;
     let (status, ready) = get(&host, "/readyz").await;
     assert_eq!(status, 500, "{ready}");
-    assert_says(&ready, &["[-]plugin/echo failed: ", "it is not signed"]);
+    assert_contains(&ready, &["[-]plugin/echo failed: ", "it is not signed"]);
     scenario.apply(&echo(1)).await;
     scenario
-        .until(ECHO, "e", "said why there is no answer", |e| {
+        .until(ECHO, "e", "reported why there is no answer", |e| {
             e.data["status"]["conditions"]
                 .to_string()
                 .contains("it is not signed")
@@ -246,7 +246,7 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     .await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
-    assert_says(
+    assert_contains(
         &ready,
         &[
             &digest(&good[0]),
@@ -255,7 +255,7 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
         ],
     );
     let (_, metrics) = get(&host, "/metrics").await;
-    assert_says(
+    assert_contains(
         &metrics,
         &["operator_plugin_reloads_total{controller=\"echo\",result=\"refused\"}"],
     );
@@ -302,8 +302,8 @@ fn program(folder: &Path, arguments: &[&str]) -> (bool, String) {
         .args(arguments)
         .output()
         .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(said).unwrap())
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(printed).unwrap())
 }
 
 fn shell(folder: &Path, script: &str) {
@@ -315,23 +315,23 @@ fn shell(folder: &Path, script: &str) {
 }
 
 #[test]
-fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_says() {
+fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_describes() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     fs::copy(plugin("echo"), folder.join("echo.wasm")).unwrap();
     fs::write(folder.join("key.pem"), PRIVATE).unwrap();
     shell(folder, "openssl pkey -in key.pem -pubout -out release.pem");
     let verify = ["verify", "--keys", "release.pem", "echo.wasm"];
-    let (ok, said) = program(folder, &verify);
-    assert!(!ok && said.contains("cannot read echo.wasm.sig"), "{said}");
+    let (ok, printed) = program(folder, &verify);
+    assert!(!ok && printed.contains("cannot read echo.wasm.sig"), "{printed}");
 
-    let (ok, said) = program(folder, &["sign", "--key", "key.pem", "echo.wasm"]);
-    assert!(ok && said.contains("echo.wasm.sig: signed echo"), "{said}");
-    let (ok, said) = program(folder, &verify);
+    let (ok, printed) = program(folder, &["sign", "--key", "key.pem", "echo.wasm"]);
+    assert!(ok && printed.contains("echo.wasm.sig: signed echo"), "{printed}");
+    let (ok, printed) = program(folder, &verify);
     let expected = "echo.wasm: signed by release as echo";
     assert!(
-        ok && said.starts_with(expected) && said.contains("my-operator.dev/v1/Echo"),
-        "{said}"
+        ok && printed.starts_with(expected) && printed.contains("my-operator.dev/v1/Echo"),
+        "{printed}"
     );
     let (ok, packed) = program(folder, &["pack", "echo.wasm"]);
     assert!(
@@ -351,29 +351,29 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_say
         &format!("echo {payload} | base64 -d | sed 's/,/,\\n  /g' > statement.json; rm echo.wasm.sig"),
     );
     shell(folder, script);
-    let (ok, said) = program(folder, &verify);
-    assert!(ok && said.starts_with(expected), "{said}");
+    let (ok, printed) = program(folder, &verify);
+    assert!(ok && printed.starts_with(expected), "{printed}");
 
     // Another version with this signature, another key, and a key that is not for the controller.
     let mut other = fs::read(folder.join("echo.wasm")).unwrap();
     other.extend([0, 2, 1, b'x']);
     fs::write(folder.join("echo.wasm"), other).unwrap();
-    let (ok, said) = program(folder, &verify);
+    let (ok, printed) = program(folder, &verify);
     assert!(
-        !ok && said.contains("the signed statement is of the digest"),
-        "{said}"
+        !ok && printed.contains("the signed statement is of the digest"),
+        "{printed}"
     );
-    let (ok, said) = program(folder, &["pack", "echo.wasm"]);
-    assert!(!ok && said.contains("sign the plugin again"), "{said}");
+    let (ok, printed) = program(folder, &["pack", "echo.wasm"]);
+    assert!(!ok && printed.contains("sign the plugin again"), "{printed}");
     fs::copy(plugin("echo"), folder.join("echo.wasm")).unwrap();
     shell(
         folder,
         "openssl genpkey -algorithm ed25519 -out other.key; openssl pkey -in other.key -pubout -out other.pem",
     );
-    let (ok, said) = program(folder, &["verify", "--keys", "other.pem", "echo.wasm"]);
+    let (ok, printed) = program(folder, &["verify", "--keys", "other.pem", "echo.wasm"]);
     assert!(
-        !ok && said.contains("by none of the keys that sign for this controller (other)"),
-        "{said}"
+        !ok && printed.contains("by none of the keys that sign for this controller (other)"),
+        "{printed}"
     );
     fs::write(
         folder.join("keys.yaml"),
@@ -388,6 +388,6 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_say
         "echo",
         "echo.wasm",
     ];
-    let (ok, said) = program(folder, &limited);
-    assert!(!ok && said.contains("none of the keys"), "{said}");
+    let (ok, printed) = program(folder, &limited);
+    assert!(!ok && printed.contains("none of the keys"), "{printed}");
 }

@@ -57,7 +57,7 @@ async fn the_other_controller_works(scenario: &Scenario) {
 }
 
 #[tokio::test]
-async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_says_what_is_missing() {
+async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_names_what_is_missing() {
     let scenario = limited("no-list").await;
     grant(&scenario, &["get", "patch", "create", "delete"]).await;
     let host = scenario.start(&format!("{CONTROLLER}{OTHER}"));
@@ -112,9 +112,12 @@ async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_i
     // Retried repeatedly, reported once.
     host.until_log(&["DEBUG", "cannot apply Pod no-patch/e-pod-0"])
         .await;
-    let said = complaints(&host);
-    let said: Vec<_> = said.iter().filter(|line| line.contains("cannot apply")).collect();
-    assert_eq!(said.len(), 1, "{said:#?}");
+    let printed = complaints(&host);
+    let printed: Vec<_> = printed
+        .iter()
+        .filter(|line| line.contains("cannot apply"))
+        .collect();
+    assert_eq!(printed.len(), 1, "{printed:#?}");
 
     grant(&scenario, &["get", "list", "watch", "patch", "create", "delete"]).await;
     let given = std::time::Instant::now();
@@ -139,7 +142,7 @@ async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_i
 }
 
 #[tokio::test]
-async fn a_host_whose_service_account_is_deleted_says_so_and_changes_nothing() {
+async fn a_host_whose_service_account_is_deleted_reports_it_and_changes_nothing() {
     let scenario = Scenario::new("account-gone").await;
     let name = "account-gone";
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });

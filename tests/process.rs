@@ -8,7 +8,7 @@ use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller};
 use crate::support::Scenario;
 
 #[tokio::test]
-async fn a_wrong_configuration_is_told_with_its_place_and_nothing_is_started() {
+async fn a_wrong_configuration_is_reported_with_its_position_and_nothing_is_started() {
     let scenario = Scenario::new("bad-config").await;
     let good = controller("puppet.wasm", "");
     let twin = good.replace("name: puppet", "name: twin");
@@ -53,7 +53,7 @@ async fn a_wrong_configuration_is_told_with_its_place_and_nothing_is_started() {
     scenario
         .puppet("p", json!({"response": {"children": [config_map("a", "")]}}))
         .await;
-    for (name, controllers, place, says) in cases {
+    for (name, controllers, place, words) in cases {
         let config = scenario.config(&controllers);
         let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
             .args(["run", "--config"])
@@ -65,8 +65,8 @@ async fn a_wrong_configuration_is_told_with_its_place_and_nothing_is_started() {
         assert_eq!(output.status.code(), Some(2), "{name}: {error}");
         let place = format!("{}{place}", config.display());
         assert!(
-            error.contains(&place) && error.contains(says),
-            "{name}: {error} does not say {place}{says}"
+            error.contains(&place) && error.contains(words),
+            "{name}: {error} does not contain {place}{words}"
         );
     }
     assert!(scenario.get(CONFIG_MAP, "a").await.is_none());

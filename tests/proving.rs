@@ -14,7 +14,7 @@ use operator_host::plugin::Digest;
 use serde_json::{Value, json};
 
 use crate::mount::Mount;
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller, variant};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant};
 use crate::support::{Host, LIMIT, Scenario, condition};
 use crate::telemetry::get;
 
@@ -140,7 +140,7 @@ async fn a_version_that_answers_the_same_is_promoted() {
     stage.swap(1);
     until_live(&host, 1, "proved: 2 objects: 2 unchanged, 0 changed").await;
     // The first version has no object to be proved on, and needs none.
-    assert_says(&host.log(), &["it was the first"]);
+    assert_contains(&host.log(), &["it was the first"]);
     assert_eq!(scenario.version(CONFIG_MAP, "p").await, before);
     let report = until_report(&host, "two versions kept", |r| {
         r["kept"].as_array().is_some_and(|k| k.len() == 2)
@@ -205,7 +205,7 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
     );
     stage.swap(1);
     let line = until_held_back(&host, 1).await;
-    assert_says(
+    assert_contains(
         &line,
         &[
             "fails on 1 object",
@@ -217,9 +217,9 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
     let message = scenario
         .until_condition(PUPPET, "bad", "PluginHeldBack", "True", "Fails")
         .await;
-    assert_says(&message, &["told to panic", DEFINITION]);
+    assert_contains(&message, &["told to panic", DEFINITION]);
     scenario
-        .until_event_saying("bad", "Warning", "PluginHeldBack", "told to panic")
+        .until_event_with("bad", "Warning", "PluginHeldBack", "told to panic")
         .await;
     // The object that it succeeds on holds nothing back, and the other one is as Ready as before.
     let good = scenario.until_ready("good").await;
@@ -230,7 +230,7 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
     assert_eq!(report["candidate"]["state"], "heldBack");
     assert_eq!(report["candidate"]["reason"], "Fails");
     let metrics = get(&host, "/metrics").await.1;
-    assert_says(
+    assert_contains(
         &metrics,
         &[
             "result=\"held_back\"",
@@ -281,14 +281,14 @@ async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() 
     scenario.until_ready("q").await;
     stage.swap(1);
     let line = until_held_back(&host, 1).await;
-    assert_says(&line, &["it would delete 2 of 3 children, more than 20 %"]);
+    assert_contains(&line, &["it would delete 2 of 3 children, more than 20 %"]);
     assert!(!line.contains("apiVersion"), "a difference at a warning: {line}");
     host.until_log(&["DEBUG", "differences from the live version", "confidential"])
         .await;
     let message = scenario
         .until_condition(PUPPET, "p", "PluginHeldBack", "True", "WouldDelete")
         .await;
-    assert_says(
+    assert_contains(
         &message,
         &[
             "-- apiVersion: v1",
@@ -300,7 +300,7 @@ async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() 
     );
     // A reader of one parent's Events must not learn about another.
     let event = scenario
-        .until_event_saying("p", "Warning", "PluginHeldBack", "ConfigMap proving-deletes/b")
+        .until_event_with("p", "Warning", "PluginHeldBack", "ConfigMap proving-deletes/b")
         .await;
     for text in [&message, &event] {
         assert!(
@@ -359,14 +359,14 @@ async fn a_version_that_answers_one_request_in_two_ways_is_refused_with_the_diff
     scenario.until_ready("p").await;
     stage.swap(1);
     let line = until_held_back(&host, 1).await;
-    assert_says(
+    assert_contains(
         &line,
         &["NotDeterministic", "answers the same request in two ways"],
     );
     let message = scenario
         .until_condition(PUPPET, "p", "PluginHeldBack", "True", "NotDeterministic")
         .await;
-    assert_says(&message, &["-    text: ", "+    text: "]);
+    assert_contains(&message, &["-    text: ", "+    text: "]);
     assert_eq!(text_of(&scenario, "a").await, "x");
 }
 
@@ -390,7 +390,7 @@ async fn a_version_that_leaves_out_a_retained_child_is_held_back_however_many_th
     scenario.until_ready("p").await;
     stage.swap(1);
     let line = until_held_back(&host, 1).await;
-    assert_says(
+    assert_contains(
         &line,
         &[
             "no longer look after 1 child",
@@ -422,7 +422,7 @@ async fn an_object_that_is_being_deleted_is_asked_about_with_its_cleanup() {
         .await;
     stage.swap(1);
     let line = until_held_back(&host, 1).await;
-    assert_says(&line, &["fails on 1 object", "`apiVersion`"]);
+    assert_contains(&line, &["fails on 1 object", "`apiVersion`"]);
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
     // Its `reconcile` is not called any more.
     stage.swap(2);

@@ -89,7 +89,7 @@ impl Scenario {
 
 impl Host {
     /// Returns the number of reconciles of a parent (`namespace/name`) so far. The hosts of a scenario share a log.
-    pub fn passes(&self, parent: &str) -> usize {
+    pub fn reconciles(&self, parent: &str) -> usize {
         let parent = format!("\"{parent}\"");
         let log = self.log();
         log.lines()
@@ -98,13 +98,13 @@ impl Host {
     }
 
     /// Waits until a parent had this many reconciles, and returns how long that took.
-    pub async fn until_passes(&self, parent: &str, count: usize) -> Duration {
+    pub async fn until_reconciles(&self, parent: &str, count: usize) -> Duration {
         let start = Instant::now();
-        while self.passes(parent) < count {
+        while self.reconciles(parent) < count {
             assert!(
                 start.elapsed() < LIMIT,
                 "{} of {count} reconciles",
-                self.passes(parent)
+                self.reconciles(parent)
             );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -119,8 +119,8 @@ pub fn is_true(object: &DynamicObject, type_: &str) -> bool {
 
 /// Fails unless `text` contains all of `words`.
 #[track_caller]
-pub fn assert_says(text: &str, words: &[&str]) {
+pub fn assert_contains(text: &str, words: &[&str]) {
     for word in words {
-        assert!(text.contains(word), "{text:?} does not say {word:?}");
+        assert!(text.contains(word), "{text:?} does not contain {word:?}");
     }
 }

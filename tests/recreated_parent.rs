@@ -8,7 +8,7 @@ use crate::echoes::{ECHO, POD, apply, apply_many, complaints, until_exact, until
 use crate::support::{Scenario, own_cluster};
 
 #[tokio::test]
-async fn a_parent_made_anew_under_its_name_gets_children_of_its_own() {
+async fn a_parent_recreated_under_its_name_gets_children_of_its_own() {
     let scenario = Scenario::new("successors").await;
     let host = scenario.start(CONTROLLER);
     apply(&scenario, "e", 3).await;

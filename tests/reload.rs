@@ -162,7 +162,7 @@ async fn a_host_that_starts_with_a_bad_file_works_when_a_good_one_comes() {
     let _host = start(&mount, &scenario, &[]);
     scenario.apply(&resource(1)).await;
     scenario
-        .until(ECHO, "e", "said why there is no answer", |e| {
+        .until(ECHO, "e", "reported why there is no answer", |e| {
             e.data["status"]["conditions"]
                 .to_string()
                 .contains("cannot be used")

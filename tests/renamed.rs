@@ -136,9 +136,9 @@ async fn replicas_under_the_old_and_the_new_name_share_one_lease() {
     second.until_log(&["controller started"]).await;
     scenario.puppet("p", spec("2")).await;
     scenario.until_ready("p").await;
-    assert_eq!(second.passes("renamed-lease/p"), 0, "the first leads");
+    assert_eq!(second.reconciles("renamed-lease/p"), 0, "the first leads");
     first.terminate();
-    second.until_passes("renamed-lease/p", 1).await;
+    second.until_reconciles("renamed-lease/p", 1).await;
     let is_new = |object: &DynamicObject| {
         object.metadata.labels.as_ref().unwrap()["operator-host.dev/controller"] == "marionette"
     };

@@ -65,8 +65,8 @@ async fn a_requeue_comes_after_its_time_and_again_and_again() {
             json!({"response": {"requeueAfterMs": 300, "status": {"note": "n"}}}),
         )
         .await;
-    host.until_passes("requeue/p", 1).await;
-    let took = host.until_passes("requeue/p", 5).await;
+    host.until_reconciles("requeue/p", 1).await;
+    let took = host.until_reconciles("requeue/p", 5).await;
     // There are at least three full delays between the first and the fifth reconcile.
     assert!(took >= Duration::from_millis(800), "{took:?}");
 }
@@ -93,24 +93,24 @@ async fn an_invalid_spec_is_not_tried_again_until_it_changes() {
         .puppet("no-reason", json!({"failure": {"invalid": {"message": "m"}}}))
         .await;
     scenario.until_stalled("no-reason", "InvalidSpec").await;
-    let before = host.passes("invalid/p");
+    let before = host.reconciles("invalid/p");
     // Meanwhile another resource is retried repeatedly; this one would have been, too.
     scenario
         .puppet("other", json!({"failure": {"retry": {"message": "not yet"}}}))
         .await;
-    host.until_passes("invalid/other", 6).await;
-    assert_eq!(host.passes("invalid/p"), before);
+    host.until_reconciles("invalid/other", 6).await;
+    assert_eq!(host.reconciles("invalid/p"), before);
     scenario.puppet("p", json!({"response": {}})).await;
     scenario.until_ready("p").await;
 }
 
 /// Waits for five reconciles of a parent with an initial back-off of 100 ms, and asserts that the delays grow.
 async fn delays_grow(host: &Host, parent: &str) {
-    host.until_passes(parent, 2).await;
-    let early = host.until_passes(parent, 3).await;
-    host.until_passes(parent, 4).await;
+    host.until_reconciles(parent, 2).await;
+    let early = host.until_reconciles(parent, 3).await;
+    host.until_reconciles(parent, 4).await;
     // 800 ms, minus at most a quarter.
-    let late = host.until_passes(parent, 5).await;
+    let late = host.until_reconciles(parent, 5).await;
     assert!(
         late > early && late >= Duration::from_millis(500),
         "{early:?}, {late:?}"
@@ -141,7 +141,7 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
             json!({"failure": {"retry": {"message": "m", "afterMs": 50}}}),
         )
         .await;
-    let took = host.until_passes("retry/q", 8).await;
+    let took = host.until_reconciles("retry/q", 8).await;
     assert!(took < Duration::from_secs(5), "{took:?}");
     let events = scenario
         .api("events.k8s.io/v1/Event")
@@ -207,7 +207,7 @@ async fn a_pass_is_one_event_and_the_plugin_adds_its_own_events_and_conditions()
     );
     let changed = async |note: &str| {
         scenario
-            .until_event_saying("p", "Normal", "ChildrenChanged", note)
+            .until_event_with("p", "Normal", "ChildrenChanged", note)
             .await
     };
     changed("created ConfigMap a, ConfigMap b").await;

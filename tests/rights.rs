@@ -46,9 +46,9 @@ pub fn rbac(config: &Path, account: &str, more: &[&str]) -> String {
         .env("KUBECONFIG", "/dev/null")
         .output()
         .expect("the program runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert_eq!(said, "", "nothing to remark");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
+    assert_eq!(printed, "", "nothing to remark");
     String::from_utf8(output.stdout).expect("text")
 }
 
@@ -161,7 +161,7 @@ impl Limited {
         let mut last = None;
         for _ in 0..3 {
             let other = |object: &DynamicObject| object.uid() != last;
-            last = self.scenario.until(POD, pod, "made anew", other).await.uid();
+            last = self.scenario.until(POD, pod, "recreated", other).await.uid();
             self.scenario.delete(POD, pod).await;
         }
     }
@@ -277,7 +277,7 @@ async fn everything_works(scenario: Scenario, config: &Path, roles: &[Value], ca
     limited.repeat_an_event().await;
     limited.lose_the_password().await;
     scenario
-        .until(SECRET, "shop-db-root", "drawn anew", |secret| {
+        .until(SECRET, "shop-db-root", "drawn again", |secret| {
             secret.data["data"]["password"].is_string()
         })
         .await;
@@ -344,7 +344,7 @@ async fn one_is_missing(limited: &Limited, sample: Sample, resource: &str, verb:
 }
 
 #[tokio::test]
-async fn a_configuration_that_cannot_be_answered_for_says_what_to_give() {
+async fn a_configuration_that_cannot_be_resolved_names_what_to_give() {
     let scenario = Scenario::new("rights-unknown").await;
     let config = scenario.config(
         "- {name: echo, parent: {apiVersion: my-operator.dev/v1, kind: Echo}, plugin: echo.wasm,\n  \
@@ -365,18 +365,21 @@ async fn a_configuration_that_cannot_be_answered_for_says_what_to_give() {
         )
     };
     let nowhere = Path::new("/nonexistent");
-    let (code, said) = run(&[], nowhere);
-    assert_eq!(code, Some(2), "{said}");
+    let (code, printed) = run(&[], nowhere);
+    assert_eq!(code, Some(2), "{printed}");
     for words in [
         "unknown.dev/v1/Riddle",
         "--crd FILE",
         "connect to a cluster that serves it",
     ] {
-        assert!(said.contains(words), "{words:?} is not in: {said}");
+        assert!(printed.contains(words), "{words:?} is not in: {printed}");
     }
-    let (code, said) = run(&[], scenario.kubeconfig());
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("the current cluster does not serve it"), "{said}");
+    let (code, printed) = run(&[], scenario.kubeconfig());
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(
+        printed.contains("the current cluster does not serve it"),
+        "{printed}"
+    );
 
     let definition = scenario.file(
         "riddle.yaml",
@@ -388,14 +391,17 @@ spec: {group: unknown.dev, scope: Namespaced, names: {kind: Riddle, plural: ridd
 ",
     );
     let definition = definition.display().to_string();
-    let (code, said) = run(&["--crd", &definition, "-o", "table"], nowhere);
-    assert_eq!(code, Some(0), "{said}");
-    let line = said
+    let (code, printed) = run(&["--crd", &definition, "-o", "table"], nowhere);
+    assert_eq!(code, Some(0), "{printed}");
+    let line = printed
         .lines()
         .find(|line| line.contains("riddlia.unknown.dev") && line.contains(" watch "));
-    assert!(line.is_some_and(|line| line.contains("echo: children")), "{said}");
-    assert!(said.contains("which the plugin does not make"), "{said}");
-    let (code, said) = run(&["--service-account", "nobody"], nowhere);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("NAMESPACE/NAME"), "{said}");
+    assert!(
+        line.is_some_and(|line| line.contains("echo: children")),
+        "{printed}"
+    );
+    assert!(printed.contains("which the plugin does not make"), "{printed}");
+    let (code, printed) = run(&["--service-account", "nobody"], nowhere);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("NAMESPACE/NAME"), "{printed}");
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
 use crate::support::Scenario;
 
 const SECRET: &str = "v1/Secret";
@@ -123,7 +123,7 @@ async fn values_that_somebody_else_chose_are_not_drawn_over_even_when_children_a
     let theirs = scenario.apply(&theirs.to_string()).await;
     scenario.puppet("p", spec(&[password()])).await;
     let message = scenario.until_stalled("p", "ChildRefused").await;
-    assert_says(
+    assert_contains(
         &message,
         &["/s", "the host did not generate it", "delete or rename"],
     );
@@ -185,7 +185,7 @@ async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
     // needs adoption.
     with("delete");
     let message = scenario.until_stalled("p", "ChildRefused").await;
-    assert_says(
+    assert_contains(
         &message,
         &["ConfigMap retention/a", "has no owner reference", "`adopt: true`"],
     );

@@ -7,7 +7,7 @@ use kube::api::ListParams;
 use serde_json::json;
 
 use crate::leaders::shared;
-use crate::puppet::{PUPPET, assert_says, config_map, controller};
+use crate::puppet::{PUPPET, assert_contains, config_map, controller};
 use crate::support::{Host, LIMIT, Scenario};
 use crate::telemetry::get;
 
@@ -95,7 +95,7 @@ async fn replicas_share_the_controllers_evenly_and_take_over_those_of_a_lost_one
         for controller in CONTROLLERS {
             let leads = holders[controller] == *name;
             let words = if leads { "it leads" } else { "stands by; " };
-            assert_says(&ready, &[&format!("leader/{controller} ok: {words}")]);
+            assert_contains(&ready, &[&format!("leader/{controller} ok: {words}")]);
             let line = metrics.lines().find(|line| {
                 line.starts_with("operator_leader") && line.contains(&format!("\"{controller}\""))
             });

@@ -272,11 +272,11 @@ impl Scenario {
 
     /// Waits until there is an Event about an object with this type and reason, and returns its note.
     pub async fn until_event(&self, name: &str, type_: &str, reason: &str) -> String {
-        self.until_event_saying(name, type_, reason, "").await
+        self.until_event_with(name, type_, reason, "").await
     }
 
     /// Waits for an Event whose note contains these words, and returns it.
-    pub async fn until_event_saying(&self, name: &str, type_: &str, reason: &str, words: &str) -> String {
+    pub async fn until_event_with(&self, name: &str, type_: &str, reason: &str, words: &str) -> String {
         let api = self.api("events.k8s.io/v1/Event");
         let note = |event: &DynamicObject| event.data["note"].as_str().unwrap_or_default().to_owned();
         let matches = |event: &DynamicObject| {
@@ -297,7 +297,7 @@ impl Scenario {
                 .collect();
             assert!(
                 tokio::time::Instant::now() < deadline,
-                "no {type_} Event {reason} about {name} says {words:?}; there are {others:#?}"
+                "no {type_} Event {reason} about {name} contains {words:?}; there are {others:#?}"
             );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -226,10 +226,10 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
             .await,
         2.0
     );
-    let passes = collector
+    let reconciles = collector
         .until_counted("operator.reconcile_count", &[("controller", "echo")], 2.0)
         .await;
-    assert!(passes >= 2.0);
+    assert!(reconciles >= 2.0);
     assert_eq!(host.stop().await.code(), Some(0));
     let metrics = collector.metrics();
     let counted = sum(
@@ -268,7 +268,7 @@ async fn one_reconcile_is_one_trace_over_http() {
 }
 
 #[tokio::test]
-async fn a_collector_that_refuses_costs_no_reconcile_and_is_said_once() {
+async fn a_collector_that_refuses_costs_no_reconcile_and_is_reported_once() {
     let scenario = Scenario::new("trace-refused").await;
     let collector = Collector::grpc().await;
     collector.refuse(true);
@@ -282,12 +282,12 @@ async fn a_collector_that_refuses_costs_no_reconcile_and_is_said_once() {
     host.until_log(&["the collector does not accept telemetry", "traces"])
         .await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let said = host
+    let printed = host
         .log()
         .lines()
         .filter(|line| line.contains("does not accept telemetry") && line.contains("traces"))
         .count();
-    assert_eq!(said, 1);
+    assert_eq!(printed, 1);
     let (_, metrics) = get(&host, "/metrics").await;
     let dropped = metrics
         .lines()
@@ -319,7 +319,7 @@ async fn a_collector_that_is_away_or_silent_does_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn the_health_port_says_what_is_ready_and_why_not() {
+async fn the_health_port_shows_what_is_ready_and_why_not() {
     let scenario = Scenario::new("health").await;
     let waiting = "\
 - name: later

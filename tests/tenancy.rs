@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::echo::CONTROLLER;
 use crate::echoes::{ECHO, POD, apply, until_exact};
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_says, config_map, controller};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
 use crate::support::{LIMITED, Scenario, cluster};
 
 /// Returns a configuration of `tenant` that also watches `other`.
@@ -147,7 +147,7 @@ async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
         let message = scenario.until_stalled(parent, "ChildRefused").await;
         let accept = format!("accept-secrets={}", planted.metadata.uid.as_deref().unwrap());
         let which = format!("planted/{secret}");
-        assert_says(&message, &[&which, "no proof of it", "Delete it", &accept]);
+        assert_contains(&message, &[&which, "no proof of it", "Delete it", &accept]);
         let now = scenario.version(SECRET, secret).await;
         assert_eq!(Some(now), planted.metadata.resource_version);
         let puppet = scenario.get(PUPPET, parent).await.unwrap();
@@ -210,13 +210,13 @@ async fn hosts_that_need_the_key_at_the_same_time_share_one_and_need_it_again_af
     home.delete(SECRET, KEY).await;
     let _host = start(first);
     let message = first.until_stalled("p", "ChildRefused").await;
-    assert_says(&message, &["key-a/s", "a host with another key"]);
+    assert_contains(&message, &["key-a/s", "a host with another key"]);
     let kept = first.get(SECRET, "s").await.unwrap();
     assert_eq!(kept.data["data"], proofs[0].data["data"]);
 }
 
 #[tokio::test]
-async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_says_what_is_missing() {
+async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_names_what_is_missing() {
     let home = Scenario::new("no-key-home").await;
     let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
     let scenario = Scenario::new("no-key").await.with_kubeconfig(kubeconfig);
@@ -238,7 +238,7 @@ async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_says_w
     let message = scenario
         .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
         .await;
-    assert_says(
+    assert_contains(
         &message,
         &[
             "no-key/s",
@@ -265,7 +265,7 @@ async fn a_parent_in_the_hosts_own_namespace_is_refused_unless_that_is_allowed()
         .puppet("p", json!({"response": {"children": [config_map("a", "")]}}))
         .await;
     let message = scenario.until_stalled("p", "NamespaceRefused").await;
-    assert_says(
+    assert_contains(
         &message,
         &[
             "\"beside-the-host\" is the host's own",

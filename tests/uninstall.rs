@@ -27,7 +27,7 @@ fn uninstall(scenario: &Scenario, more: &[&str]) -> Output {
         .expect("the program runs")
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
@@ -41,7 +41,7 @@ async fn finalizers(scenario: &Scenario, name: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left() {
+async fn the_finalizers_are_released_the_children_stay_and_what_is_left_is_printed() {
     let scenario = Scenario::new("uninstall").await;
     let host = scenario.start(CONTROLLER);
     let claim = json!({
@@ -77,7 +77,7 @@ async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left(
     assert_eq!(finalizers(&scenario, "b").await, [FINALIZER]);
 
     let output = uninstall(&scenario, &["--dry-run"]);
-    let dry = said(&output);
+    let dry = printed(&output);
     assert_eq!(output.status.code(), Some(0), "{dry}");
     assert!(dry.contains("2 of 2 parents would be released"), "{dry}");
     assert_eq!(
@@ -90,8 +90,8 @@ async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left(
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("plugins: ", "plugins: /nonexistent")).unwrap();
     let output = uninstall(&scenario, &[]);
-    let told = said(&output);
-    assert_eq!(output.status.code(), Some(0), "{told}");
+    let printed_text = printed(&output);
+    assert_eq!(output.status.code(), Some(0), "{printed_text}");
     for words in [
         "2 of 2 parents released",
         "uninstall/b released: it is being deleted and skips its cleanup",
@@ -99,18 +99,21 @@ async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left(
         "v1/ConfigMap stay until their parents are deleted",
         "operator-host.dev/old of a controller that is not in this configuration",
     ] {
-        assert!(told.contains(words), "{words:?} is not in:\n{told}");
+        assert!(
+            printed_text.contains(words),
+            "{words:?} is not in:\n{printed_text}"
+        );
     }
-    assert!(!told.contains("forged"), "{told}");
+    assert!(!printed_text.contains("forged"), "{printed_text}");
     assert_eq!(finalizers(&scenario, "a").await, others);
     scenario.until_gone(PUPPET, "b").await;
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
     scenario.until_gone(CONFIG_MAP, "b").await;
     let output = uninstall(&scenario, &[]);
     assert!(
-        said(&output).contains("0 of 1 parents released"),
+        printed(&output).contains("0 of 1 parents released"),
         "{}",
-        said(&output)
+        printed(&output)
     );
     scenario
         .patch(PUPPET, "a", json!({ "metadata": { "finalizers": null } }))
@@ -118,7 +121,7 @@ async fn the_finalizers_are_released_the_children_stay_and_it_says_what_it_left(
 }
 
 #[tokio::test]
-async fn who_may_not_release_is_told_which_parent_keeps_its_finalizer() {
+async fn without_the_right_to_release_the_parent_that_keeps_its_finalizer_is_named() {
     let cluster = crate::support::cluster().await;
     let scenario = Scenario::new("uninstall-refused").await;
     let host = scenario.start(CONTROLLER);
@@ -127,13 +130,13 @@ async fn who_may_not_release_is_told_which_parent_keeps_its_finalizer() {
     assert_eq!(host.stop().await.code(), Some(0));
     let scenario = scenario.with_kubeconfig(cluster.kubeconfig_of(crate::support::LIMITED).unwrap());
     let output = uninstall(&scenario, &[]);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
     assert!(
-        said(&output).contains("cannot list test.operator-host.dev/v1/Puppet in uninstall-refused"),
+        printed(&output).contains("cannot list test.operator-host.dev/v1/Puppet in uninstall-refused"),
         "{}",
-        said(&output)
+        printed(&output)
     );
-    assert!(said(&output).contains("is forbidden"), "{}", said(&output));
+    assert!(printed(&output).contains("is forbidden"), "{}", printed(&output));
     assert_eq!(finalizers(&scenario, "a").await, [FINALIZER]);
     scenario
         .patch(PUPPET, "a", json!({ "metadata": { "finalizers": null } }))
@@ -153,15 +156,15 @@ async fn it_refuses_while_a_host_holds_the_lease_and_goes_on_once_that_is_releas
     scenario.puppet("a", json!({ "response": {} })).await;
     scenario.until_ready("a").await;
     let output = uninstall(&scenario, &[]);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
     assert!(
-        said(&output).contains("holds the Lease uninstall-leased/operator-host"),
+        printed(&output).contains("holds the Lease uninstall-leased/operator-host"),
         "{}",
-        said(&output)
+        printed(&output)
     );
     assert_eq!(finalizers(&scenario, "a").await, [FINALIZER]);
     assert_eq!(host.stop().await.code(), Some(0));
     let output = uninstall(&scenario, &[]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     assert!(finalizers(&scenario, "a").await.is_empty());
 }

@@ -88,7 +88,7 @@ async fn children_in_two_versions_are_made_once_migrated_in_place_and_deleted_on
         .until(PUPPET, "p", "two children in v2", sees(&["a", "b"], "v2"))
         .await;
     // Each change is seen in both versions, and recognized as an own write in both.
-    host.until_passes("two-versions/p", 2).await;
+    host.until_reconciles("two-versions/p", 2).await;
     scenario.puppet("q", spec(&[])).await;
     scenario.until_ready("q").await;
     assert_eq!(
@@ -100,7 +100,7 @@ async fn children_in_two_versions_are_made_once_migrated_in_place_and_deleted_on
         sorted(writes().await),
         ["patch a", "patch a", "patch b", "patch b"]
     );
-    assert_eq!(host.passes("two-versions/p"), 2, "{}", scenario.log_tail());
+    assert_eq!(host.reconciles("two-versions/p"), 2, "{}", scenario.log_tail());
 
     // A child is kept, even if it is named in another version.
     let keep = json!({"apiVersion": "versions.operator-host.dev/v1", "kind": "Gadget", "name": "b"});

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::echo::{CONTROLLER, ECHO, echo};
-use crate::puppet::{assert_says, controller};
+use crate::puppet::{assert_contains, controller};
 use crate::support::{Host, Scenario, plugin};
 use crate::telemetry::{get, until_ready_is_without};
 
@@ -170,7 +170,7 @@ async fn a_volume_that_is_unmounted_and_mounted_again_leaves_the_live_version_an
     host.until_log(&["not there", "stays live"]).await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
-    assert_says(&ready, &["[+]plugin/echo ok: sha256:", "stays live", "not there"]);
+    assert_contains(&ready, &["[+]plugin/echo ok: sha256:", "stays live", "not there"]);
     scenario.apply(&echo(2)).await;
     scenario
         .until("v1/Pod", "e-pod-1", "made by the live version", |_| true)

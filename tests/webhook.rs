@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::puppet::{PUPPET, assert_says, config_map, controller};
+use crate::puppet::{PUPPET, assert_contains, config_map, controller};
 use crate::support::{Host, LIMIT, Scenario, resource};
 use crate::telemetry::get;
 
@@ -185,7 +185,7 @@ async fn until_refused(scenario: &Scenario, spec: &Value, words: &str) -> kube::
     }
 }
 
-async fn until_ready_says(host: &Host, words: &[&str]) {
+async fn until_readyz_contains(host: &Host, words: &[&str]) {
     let start = Instant::now();
     loop {
         let (status, ready) = get(host, "/readyz?verbose").await;
@@ -215,7 +215,7 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
     host.until_log(&["controller started"]).await;
     install(&scenario, &host, &config, &authority, &["--timeout", "2"]).await;
     let refused = until_refused(&scenario, &invalid(), "denied the request").await;
-    assert_says(
+    assert_contains(
         &refused.message,
         &[
             "admission webhook \"puppet.operator-host.dev\" denied the request: TooSmall: spec.size: 3 is less than 5",
@@ -234,7 +234,7 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
         .api(PUPPET)
         .patch("p", &PatchParams::default(), &patch)
         .await;
-    assert_says(&update.unwrap_err().to_string(), &["TooSmall"]);
+    assert_contains(&update.unwrap_err().to_string(), &["TooSmall"]);
     // The plugin sees the existing children: the answer depends on them.
     assert_eq!(scenario.get(PUPPET, "p").await.unwrap().data["spec"], good());
     // It waits for something that may still appear, which is no reason to refuse it.
@@ -248,7 +248,7 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
     let status = create(&scenario, "traps", &traps, false)
         .await
         .expect_err("no verdict");
-    assert_says(
+    assert_contains(
         &status.message,
         &["failed calling webhook", "puppet.operator-host.dev"],
     );
@@ -266,7 +266,7 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
         });
         assert!(line.is_some(), "{result} is not in {metrics}");
     }
-    assert_says(&metrics, &["operator_webhook_serving"]);
+    assert_contains(&metrics, &["operator_webhook_serving"]);
 
     // `Ignore` admits it, and existing resources can be deleted, whether valid or not.
     install(
@@ -306,7 +306,7 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
         Authority::new(&scenario, "second"),
     );
     let host = scenario.start_with(&config, &[]);
-    until_ready_says(
+    until_readyz_contains(
         &host,
         &[
             "webhook ok: cannot read",
@@ -321,11 +321,11 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
     assert_eq!(
         count("does not answer until there is a valid one"),
         1,
-        "said once"
+        "reported once"
     );
 
     put(&scenario, first.sign("-1"));
-    until_ready_says(
+    until_readyz_contains(
         &host,
         &[
             "the certificate has expired at",
@@ -333,19 +333,19 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
         ],
     )
     .await;
-    assert_says(&get(&host, "/metrics").await.1, &["operator_webhook_serving"]);
+    assert_contains(&get(&host, "/metrics").await.1, &["operator_webhook_serving"]);
     until_refused(&scenario, &good(), "certificate has expired").await;
 
     // A key of another certificate, as between two writes; then the matching one.
     let (certificate, key) = first.sign("1");
     scenario.file("tls.crt", &certificate);
-    until_ready_says(
+    until_readyz_contains(
         &host,
         &["cannot be used together", "the one before is still in use"],
     )
     .await;
     scenario.file("tls.key", key);
-    until_ready_says(&host, &["webhook ok: its certificate is in use"]).await;
+    until_readyz_contains(&host, &["webhook ok: its certificate is in use"]).await;
     until_refused(&scenario, &invalid(), "denied the request").await;
 
     // Another CA: the host presents the new certificate, and the API server is configured to trust it.
@@ -355,7 +355,7 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
 }
 
 #[tokio::test]
-async fn with_an_expired_certificate_what_is_deleted_goes_where_the_api_server_can_be_told() {
+async fn with_an_expired_certificate_deletions_succeed_where_the_api_server_knows_match_conditions() {
     let scenario = Scenario::new("webhook-expired").await;
     let config = configuration(&scenario);
     let authority = Authority::new(&scenario, "ca");

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_is_said_once() {
+    fn each_cause_is_printed_once() {
         let io = || std::io::Error::from_raw_os_error(2);
         let twice = crate::telemetry::log::LogError::Signal(io());
         let error = anyhow::Error::from(twice).context("outer");

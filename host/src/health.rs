@@ -349,7 +349,7 @@ mod tests {
         assert!(failing(&health.ready()).is_empty());
         let ready = health.ready();
         let check = ready.iter().find(|check| check.name == "plugin/a").unwrap();
-        assert!(check.result.is_err(), "it is said all the same");
+        assert!(check.result.is_err(), "it is reported all the same");
         channels[0].send_replace(Live::Loading);
         assert_eq!(failing(&health.ready()), ["plugin/a"], "it may come in a moment");
     }
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_for_a_definition_is_ready_and_says_so() {
+    async fn waiting_for_a_definition_is_ready_and_is_reported() {
         let health = Health::default();
         let (_plugin, live) = watch::channel(Live::Loading);
         health.expect("a", live, watch::channel(None).1);

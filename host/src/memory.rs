@@ -33,7 +33,7 @@ impl Memory {
     }
 
     /// Logs the limits.
-    pub fn say(&self) {
+    pub fn log_limits(&self) {
         info!(
             process_mib = self.process / MIB,
             calls_mib = self.calls() / MIB,
@@ -87,7 +87,7 @@ mod tests {
             process: mebibytes * MIB,
         };
         let config = parse(text);
-        let said = of(512).check(&config).unwrap_err();
+        let message = of(512).check(&config).unwrap_err();
         for words in [
             "\"big\" may take 224 MiB",
             "`limits.memory` 200 MiB",
@@ -95,7 +95,7 @@ mod tests {
             "of the process's 512 MiB",
             "give the process 598 MiB",
         ] {
-            assert!(said.contains(words), "{words:?} is not in: {said}");
+            assert!(message.contains(words), "{words:?} is not in: {message}");
         }
         assert!(of(597).check(&config).is_err());
         of(598).check(&config).unwrap();

@@ -86,13 +86,13 @@ pub async fn supervise(
     stop: CancellationToken,
 ) {
     let mut changed = shared.kinds.subscribe();
-    let mut said = None;
+    let mut last_logged = None;
     let mut delay = SETTLE;
     while !stop.is_cancelled() {
         changed.mark_unchanged();
         match shared.kinds.resolve_all(&config).await {
             Ok(resolved) => {
-                said = None;
+                last_logged = None;
                 delay = SETTLE;
                 if !resolved.parent.has_status {
                     warn!(
@@ -150,16 +150,16 @@ pub async fn supervise(
                     .health
                     .set(&config.name, Readiness::Waiting(kind.to_string()));
                 let text = format!("waiting for the CustomResourceDefinition of {kind}");
-                if said.as_ref() != Some(&text) {
+                if last_logged.as_ref() != Some(&text) {
                     info!(controller = config.name, "{text}");
-                    said = Some(text);
+                    last_logged = Some(text);
                 }
             }
             Err(error) => {
                 let text = error.to_string();
-                if said.as_ref() != Some(&text) {
+                if last_logged.as_ref() != Some(&text) {
                     warn!(controller = config.name, "{text}");
-                    said = Some(text);
+                    last_logged = Some(text);
                 }
                 delay = delay.min(RETRY_AWAY);
             }

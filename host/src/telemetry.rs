@@ -146,7 +146,7 @@ impl Telemetry {
     }
 
     /// Logs the exported signals and their collectors.
-    pub fn say(&self) {
+    pub fn log_exports(&self) {
         for (signal, export) in &self.exports {
             info!(endpoint = export.endpoint, protocol = ?export.protocol, "exporting {}", signal.as_str());
         }

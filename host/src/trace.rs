@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_traces_are_made_as_the_sampler_says() {
+    fn the_sampler_decides_how_many_traces_are_made() {
         let (tracer, _exports) = tracer(Sampler::TraceIdRatioBased(0.25));
         let made = (0..4000).filter(|_| !root(&tracer).is_disabled()).count();
         assert!((800..1200).contains(&made), "{made}");

@@ -417,11 +417,11 @@ mod tests {
     #[test]
     fn a_webhook_that_nobody_answers_is_named_with_what_to_do() {
         // The messages of Kubernetes 1.20 and 1.32.
-        for said in [
+        for message in [
             "Internal error occurred: failed calling webhook \"echo.operator-host.dev\": Post \"https://…\": no endpoints",
             "Internal error occurred: failed calling webhook \"echo.operator-host.dev\": failed to call webhook: …",
         ] {
-            let hint = with_hint(said.to_owned());
+            let hint = with_hint(message.to_owned());
             assert!(
                 hint.contains("delete the ValidatingWebhookConfiguration"),
                 "{hint}"

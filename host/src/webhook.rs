@@ -41,7 +41,7 @@ const MESSAGE: usize = 2048;
 pub struct WebhookTargets {
     controllers: Mutex<BTreeMap<String, Entry>>,
     /// The last reason for having no decision, by controller, so that it is logged once.
-    said: Mutex<BTreeMap<String, String>>,
+    last_logged: Mutex<BTreeMap<String, String>>,
 }
 
 #[derive(Clone)]
@@ -115,17 +115,17 @@ impl WebhookTargets {
             ))),
             Some((context, turns)) => ask(&context, &turns, object, bounds).await,
         };
-        self.say(&name, decision.as_ref().err());
+        self.log(&name, decision.as_ref().err());
         (name, decision)
     }
 
-    fn say(&self, controller: &str, error: Option<&NoDecision>) {
-        let mut said = lock(&self.said);
+    fn log(&self, controller: &str, error: Option<&NoDecision>) {
+        let mut last_logged = lock(&self.last_logged);
         let Some(NoDecision { detail, .. }) = error else {
-            said.remove(controller);
+            last_logged.remove(controller);
             return;
         };
-        let before = said.insert(controller.to_owned(), detail.clone());
+        let before = last_logged.insert(controller.to_owned(), detail.clone());
         if before.as_ref() == Some(detail) {
             debug!(controller, "no verdict: {detail}");
         } else {

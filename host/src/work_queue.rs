@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_queue_that_was_closed_begins_anew_with_nothing_from_before() {
+    async fn a_closed_queue_reopens_empty() {
         let queue = Queue::default();
         queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.enqueue_at(&name("a"), Instant::now());

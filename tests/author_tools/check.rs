@@ -6,7 +6,7 @@ use super::{Desk, host, sample};
 use crate::support::root;
 
 #[test]
-fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_says_which() {
+fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
     for (name, resource) in [
         ("echo", "echo"),
         ("echo-command", "echo"),
@@ -75,8 +75,8 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_says_which() {
         ("0.2.0", Form::Command),
     ] {
         let file = case("version.wasm", answered.clone().version(version).build(form));
-        let said = host(&["check", &file]).expect(0).out;
-        assert!(said.contains(&format!(", contract {version}, ")), "{said}");
+        let printed = host(&["check", &file]).expect(0).out;
+        assert!(printed.contains(&format!(", contract {version}, ")), "{printed}");
     }
     let plain = host(&["check", &case("plain.wasm", answered.build(Form::Command))]).expect(0);
     assert!(

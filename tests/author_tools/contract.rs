@@ -9,7 +9,7 @@ use super::host;
 use crate::support::{cluster, root};
 
 #[test]
-fn the_committed_schemas_are_what_the_types_say() {
+fn the_committed_schemas_match_the_types() {
     for document in ["request", "response"] {
         let printed = host(&["schema", document]).expect(0).out;
         let file = root().join(format!("wit/{document}.schema.json"));
@@ -64,10 +64,10 @@ fn run(script: &str, folder: &Path, kubeconfig: Option<&Path>) -> String {
         command.env("KUBECONFIG", kubeconfig);
     }
     let output = command.output().expect("bash runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script}\n{said}{stderr}");
-    said
+    assert!(output.status.success(), "{script}\n{printed}{stderr}");
+    printed
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn every_command_on_the_pages_for_authors_runs() {
 
 /// The folder is in the repository, where the SDK is found; the compiled samples are reused.
 #[test]
-fn the_first_plugin_of_the_readme_is_written_built_rendered_and_tested_as_it_says() {
+fn the_first_plugin_of_the_readme_is_written_built_rendered_and_tested_as_described() {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
     let (_, section) = readme.split_once("<!-- first-plugin:begin -->").unwrap();
     let (section, _) = section.split_once("<!-- first-plugin:end -->").unwrap();
@@ -100,12 +100,12 @@ fn the_first_plugin_of_the_readme_is_written_built_rendered_and_tested_as_it_say
         panic!("{section}")
     };
     let script = format!("export CARGO_TARGET_DIR={}\n{script}", target.display());
-    let said = run(&script, desk.path(), None);
+    let printed = run(&script, desk.path(), None);
     for words in [
         "greeter is a plugin for example.com/v1 Greeter",
         "kind: Deployment",
         "3 the same, 0 different",
     ] {
-        assert!(said.contains(words), "{words:?} is not in {said}");
+        assert!(printed.contains(words), "{words:?} is not in {printed}");
     }
 }

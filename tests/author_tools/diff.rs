@@ -192,7 +192,7 @@ async fn values_of_secrets_are_masked_and_needs_are_read_from_the_cluster() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_compared_is_told_and_the_exit_code_is_2() {
+async fn what_cannot_be_compared_is_reported_and_the_exit_code_is_2() {
     let scenario = Scenario::new("diff-bad").await;
     let config = scenario.config(CONTROLLER);
     let missing = diff(

@@ -79,12 +79,12 @@ fn make(desk: &TempDir, name: &str, target: &str) -> String {
 fn tested(name: &str, language: &str) -> TempDir {
     let desk = desk();
     write(&desk, name, language);
-    let said = make(&desk, name, "test");
+    let printed = make(&desk, name, "test");
     assert!(
-        said.contains("3 calls replayed: 3 the same, 0 different"),
-        "{said}"
+        printed.contains("3 calls replayed: 3 the same, 0 different"),
+        "{printed}"
     );
-    assert!(!said.contains("fail  "), "{said}");
+    assert!(!printed.contains("fail  "), "{printed}");
     let rendered = make(&desk, name, "render");
     assert!(
         rendered.contains("kind: Deployment") && rendered.contains("readyReplicas: 0"),

@@ -101,7 +101,7 @@ fn needs_are_answered_from_the_related_objects_and_defaults_are_filled_in() {
 }
 
 #[test]
-fn a_failure_of_the_plugin_is_told_with_exit_code_1() {
+fn a_failure_of_the_plugin_is_reported_with_exit_code_1() {
     let desk = Desk::new();
     let larger = desk.file(
         "claims.yaml",

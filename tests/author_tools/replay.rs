@@ -51,7 +51,7 @@ fn answered() -> Value {
 }
 
 #[test]
-fn the_exit_code_says_whether_an_answer_differs_and_the_difference_is_printed() {
+fn the_exit_code_shows_whether_an_answer_differs_and_the_difference_is_printed() {
     let desk = Desk::new();
     let file = |name: &str, case: &str| {
         let file = desk.file(name, Fixture::new(case).build(Form::Component));

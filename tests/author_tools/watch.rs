@@ -35,16 +35,16 @@ impl Watching {
         Self { process, desk }
     }
 
-    fn said(&self, name: &str) -> String {
+    fn output(&self, name: &str) -> String {
         std::fs::read_to_string(self.desk.0.path().join(name)).unwrap()
     }
 
     /// Waits until standard output or standard error contains a text.
     fn until(&self, name: &str, text: &str) {
         let start = Instant::now();
-        while !self.said(name).contains(text) {
-            let (out, err) = (self.said("out"), self.said("err"));
-            assert!(start.elapsed() < LIMIT, "{text:?} was never said: {out}{err}");
+        while !self.output(name).contains(text) {
+            let (out, err) = (self.output("out"), self.output("err"));
+            assert!(start.elapsed() < LIMIT, "{text:?} was never printed: {out}{err}");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
     }
@@ -90,8 +90,8 @@ fn a_save_of_the_resource_or_of_the_plugin_renders_again_and_a_mistake_ends_noth
         .desk
         .file("plugin.wasm", std::fs::read(sample("echo-c")).unwrap());
     let start = Instant::now();
-    while watching.said("out").matches("pod/four-pod-0\n").count() < 2 {
-        assert!(start.elapsed() < LIMIT, "{}", watching.said("err"));
+    while watching.output("out").matches("pod/four-pod-0\n").count() < 2 {
+        assert!(start.elapsed() < LIMIT, "{}", watching.output("err"));
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }

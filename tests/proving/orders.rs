@@ -95,7 +95,7 @@ async fn annotate(scenario: &Scenario, annotations: Value) {
 }
 
 #[tokio::test]
-async fn annotations_promote_by_force_roll_back_and_let_go() {
+async fn annotations_promote_by_force_roll_back_and_release() {
     // In a shared cluster, all scenarios use the same definition.
     let cluster = own_cluster(Options::default()).await;
     let scenario = Scenario::within(&cluster, "proving-orders").await;

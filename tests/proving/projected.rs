@@ -13,7 +13,7 @@ use operator_host::plugin::Digest;
 use serde_json::Value;
 
 use crate::mount::Mount;
-use crate::puppet::assert_says;
+use crate::puppet::assert_contains;
 use crate::support::{Scenario, plugin};
 use crate::telemetry::port;
 
@@ -110,7 +110,7 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
     let line = host
         .until_log(&["plugin held back", &Digest::of(&broken).to_string()])
         .await;
-    assert_says(&line, &["delete 2 of 2 children", "e-pod-0"]);
+    assert_contains(&line, &["delete 2 of 2 children", "e-pod-0"]);
     scenario
         .until_condition(ECHO, "e", "PluginHeldBack", "True", "WouldDelete")
         .await;
@@ -129,7 +129,7 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
     let line = host
         .until_log(&["plugin held back", &Digest::of(&contradicting).to_string()])
         .await;
-    assert_says(
+    assert_contains(
         &line,
         &["Incompatible", "proving-configmap/e", "spec.replicas", "boolean"],
     );
@@ -150,7 +150,7 @@ async fn a_plugin_in_a_configmap_is_changed_and_promoted_and_broken_and_held_bac
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let table = String::from_utf8(output.stdout).unwrap();
-    assert_says(
+    assert_contains(
         &table,
         &[
             "CONTROLLER",

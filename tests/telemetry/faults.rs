@@ -129,7 +129,7 @@ async fn a_certificate_that_is_not_there_is_named_at_the_start() {
 }
 
 #[tokio::test]
-async fn only_the_passes_that_are_sampled_are_exported() {
+async fn only_sampled_reconciles_are_exported() {
     let scenario = Scenario::new("trace-sampled").await;
     let collector = Collector::http().await;
     let sampler = [

@@ -17,7 +17,7 @@ fn toggle(host: &Host) {
     assert!(status.success());
 }
 
-fn said(host: &Host) -> Vec<Value> {
+fn logged(host: &Host) -> Vec<Value> {
     let lines = host.log();
     let lines = lines
         .lines()
@@ -26,7 +26,7 @@ fn said(host: &Host) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_level_changes_while_the_host_runs_and_plugins_are_heard_in_bounds() {
+async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bounded() {
     let scenario = Scenario::new("log-level").await;
     let plugin = Fixture::new(cases::LOG_FLOOD)
         .parent("my-operator.dev/v1", "Echo")
@@ -48,7 +48,7 @@ async fn the_level_changes_while_the_host_runs_and_plugins_are_heard_in_bounds()
     let host = scenario.start_in(&scenario.config(&controller), &[], &environment);
     scenario.apply(&echo("e", 1)).await;
     scenario.until("v1/ConfigMap", "answer", "made", |_| true).await;
-    assert!(said(&host).is_empty());
+    assert!(logged(&host).is_empty());
 
     toggle(&host);
     host.until_log(&["SIGUSR1: debug lines are on"]).await;
@@ -57,7 +57,7 @@ async fn the_level_changes_while_the_host_runs_and_plugins_are_heard_in_bounds()
     scenario
         .until(ECHO, "e", "seen", |e| e.data["status"]["observedGeneration"] == 2)
         .await;
-    let lines = said(&host);
+    let lines = logged(&host);
     assert!(lines.len() >= 100, "{}", lines.len());
     // The last line: a reconcile that began before the signal has no span.
     let line = lines.last().unwrap();
@@ -72,12 +72,12 @@ async fn the_level_changes_while_the_host_runs_and_plugins_are_heard_in_bounds()
         "\"filter\":\"warn,operator_host::health=info\"",
     ])
     .await;
-    let before = said(&host).len();
+    let before = logged(&host).len();
     scenario.patch(ECHO, "e", json!({"spec": {"replicas": 3}})).await;
     scenario
         .until(ECHO, "e", "seen", |e| e.data["status"]["observedGeneration"] == 3)
         .await;
-    assert_eq!(said(&host).len(), before);
+    assert_eq!(logged(&host).len(), before);
 
     let (_, metrics) = get(&host, "/metrics").await;
     let dropped = metrics

@@ -106,15 +106,18 @@ fn promtool(arguments: &[&str], input: Option<&Path>) {
     let output = command
         .output()
         .expect("promtool, of Debian's package prometheus: run tests/prerequisites.sh");
-    let said = format!(
+    let printed = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
-    let only_remarks = input.is_some() && said.lines().all(|line| line.is_empty() || line.ends_with(REMARK));
+    let only_remarks = input.is_some()
+        && printed
+            .lines()
+            .all(|line| line.is_empty() || line.ends_with(REMARK));
     assert!(
         output.status.success() || only_remarks,
-        "promtool {arguments:?}:\n{said}"
+        "promtool {arguments:?}:\n{printed}"
     );
 }
 

@@ -78,8 +78,8 @@ struct Folder {
     opened: SystemTime,
     /// Whether these were already logged: entries cannot be written; there is not enough room for all entries
     /// in use.
-    said: AtomicBool,
-    said_small: AtomicBool,
+    write_failure_logged: AtomicBool,
+    too_small_logged: AtomicBool,
     next: AtomicU64,
 }
 
@@ -104,8 +104,8 @@ impl Cache {
             key: hmac::Key::new(hmac::HMAC_SHA256, &key),
             size,
             opened: SystemTime::now(),
-            said: AtomicBool::new(false),
-            said_small: AtomicBool::new(false),
+            write_failure_logged: AtomicBool::new(false),
+            too_small_logged: AtomicBool::new(false),
             next: AtomicU64::new(1),
         })))
     }
@@ -175,7 +175,7 @@ impl Cache {
         }
         match written {
             Ok(()) => debug!(entry = %file.display(), bytes, "compiled code stored"),
-            Err(error) if self.0.said.swap(true, Ordering::Relaxed) => {
+            Err(error) if self.0.write_failure_logged.swap(true, Ordering::Relaxed) => {
                 debug!(entry = %file.display(), %error, "cannot store compiled code");
             }
             Err(error) => warn!(
@@ -273,7 +273,7 @@ impl Cache {
 
     fn evict(&self, entry: &Entry) -> bool {
         let used = has_suffix(&entry.path, CODE) && entry.used >= self.0.opened;
-        if used && !self.0.said_small.swap(true, Ordering::Relaxed) {
+        if used && !self.0.too_small_logged.swap(true, Ordering::Relaxed) {
             warn!(
                 folder = %self.0.path.display(), bytes = self.bound(),
                 "the cache is too small for the compiled code of all plugins: each start compiles some of them again; raise \

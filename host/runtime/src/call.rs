@@ -153,13 +153,13 @@ pub(crate) fn explain<W: Wasi>(
     }
     if let Some(&I32Exit(code)) = error.downcast_ref() {
         return CallError::Trap {
-            message: said(sandbox, &format!("it exited with code {code}")),
+            message: with_stderr(sandbox, &format!("it exited with code {code}")),
             backtrace: String::new(),
         };
     }
     if let Some(trap) = error.downcast_ref::<Trap>() {
         return CallError::Trap {
-            message: said(sandbox, &trap.to_string()),
+            message: with_stderr(sandbox, &trap.to_string()),
             backtrace: backtrace(&error),
         };
     }
@@ -181,7 +181,7 @@ pub(crate) fn explain<W: Wasi>(
 
 /// Combines the last lines the guest wrote to standard error, which for a panic contain the reason, with how
 /// it ended.
-fn said<W: Wasi>(sandbox: &Sandbox<W>, end: &str) -> String {
+fn with_stderr<W: Wasi>(sandbox: &Sandbox<W>, end: &str) -> String {
     sandbox.log.finish();
     let tail = sandbox.log.tail();
     if tail.is_empty() {

@@ -58,7 +58,7 @@ pub(crate) struct Maker {
     compatibility: u64,
     turns: Arc<Semaphore>,
     /// Whether it was already logged that no compiling process can be started.
-    said: AtomicBool,
+    start_failure_logged: AtomicBool,
 }
 
 impl Maker {
@@ -71,7 +71,7 @@ impl Maker {
             cache,
             compatibility: cache::compatibility(engine),
             turns: Arc::new(Semaphore::new(AT_A_TIME)),
-            said: AtomicBool::new(false),
+            start_failure_logged: AtomicBool::new(false),
         })
     }
 
@@ -152,7 +152,7 @@ impl Maker {
             }
             Err(Failed::Plugin(error)) => Err(error),
             Err(Failed::Start(error)) => {
-                if !self.said.swap(true, Ordering::Relaxed) {
+                if !self.start_failure_logged.swap(true, Ordering::Relaxed) {
                     warn!(
                         error,
                         "cannot start a process to compile plugins, so the host compiles them in its own process: a \

@@ -31,7 +31,7 @@ const THREADS: usize = 4;
 /// own memory.
 const CODE_SHARE: usize = 4;
 /// Maximum number of bytes read from a compiling process's standard error; users read less.
-const SAID: u64 = 64 << 10;
+const STDERR_LIMIT: u64 = 64 << 10;
 
 /// How plugins are compiled.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ impl Outside {
             .map_err(|error| Failed::Start(format!("{}: {error}", self.program.display())))?;
         let most = self.memory / CODE_SHARE;
         let wall = time.saturating_mul(PATIENCE);
-        let Ok(ended) = tokio::time::timeout(wall, talk(&mut child, file, most)).await else {
+        let Ok(ended) = tokio::time::timeout(wall, communicate(&mut child, file, most)).await else {
             // Waits for the exit, so that there are never more processes than are counted.
             let _ = child.kill().await;
             return Err(Failed::Plugin(LoadError::CompileStalled(wall)));
@@ -118,23 +118,27 @@ impl Outside {
     }
 
     fn judge(&self, ended: Ended, time: Duration) -> Result<Vec<u8>, Failed> {
-        let Ended { status, output, said } = ended;
+        let Ended {
+            status,
+            output,
+            stderr,
+        } = ended;
         let memory = || LoadError::CompileMemory { limit: self.memory };
         let error = match (status.code(), status.signal().and_then(Signal::from_named_raw)) {
             (Some(0), _) => return Ok(output),
             (Some(REFUSED), _) => LoadError::Refused {
                 message: String::from_utf8_lossy(&output).into_owned(),
             },
-            (Some(UNLIMITED), _) => return Err(Failed::Start(said)),
+            (Some(UNLIMITED), _) => return Err(Failed::Start(stderr)),
             (_, Some(Signal::SYS)) => {
                 return Err(Failed::Start("a system call is not permitted".into()));
             }
             (_, Some(Signal::XCPU)) => LoadError::CompileTimeout(time),
             // The signal came from the kernel, when the container has no memory left.
             (_, Some(Signal::KILL)) => memory(),
-            _ if is_out_of_memory(&said) => memory(),
+            _ if is_out_of_memory(&stderr) => memory(),
             _ => LoadError::Compiler {
-                message: format!("{status}: {said}"),
+                message: format!("{status}: {stderr}"),
             },
         };
         Err(Failed::Plugin(error))
@@ -145,11 +149,11 @@ impl Outside {
 struct Ended {
     status: ExitStatus,
     output: Vec<u8>,
-    said: String,
+    stderr: String,
 }
 
-async fn talk(child: &mut Child, file: &[u8], most: usize) -> std::io::Result<Ended> {
-    let (mut input, output, said) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+async fn communicate(child: &mut Child, file: &[u8], most: usize) -> std::io::Result<Ended> {
+    let (mut input, output, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let write = async {
         if let Some(input) = &mut input {
             // The process may end before it has read everything; its exit status contains the reason.
@@ -157,7 +161,7 @@ async fn talk(child: &mut Child, file: &[u8], most: usize) -> std::io::Result<En
         }
         drop(input.take());
     };
-    let ((), output, said) = tokio::join!(write, read(output, most as u64 + 1), read(said, SAID));
+    let ((), output, stderr) = tokio::join!(write, read(output, most as u64 + 1), read(stderr, STDERR_LIMIT));
     let output = output?;
     if output.len() > most {
         child.kill().await?;
@@ -165,7 +169,7 @@ async fn talk(child: &mut Child, file: &[u8], most: usize) -> std::io::Result<En
     Ok(Ended {
         status: child.wait().await?,
         output,
-        said: String::from_utf8_lossy(&said?).trim().to_owned(),
+        stderr: String::from_utf8_lossy(&stderr?).trim().to_owned(),
     })
 }
 
@@ -182,10 +186,10 @@ async fn read(from: Option<impl AsyncRead + Unpin>, most: u64) -> std::io::Resul
 }
 
 /// Whether the output contains an out-of-memory message of Rust, its allocator or wasmtime.
-fn is_out_of_memory(said: &str) -> bool {
+fn is_out_of_memory(stderr: &str) -> bool {
     ["memory allocation of", "out of memory", "Cannot allocate memory"]
         .iter()
-        .any(|words| said.contains(words))
+        .any(|words| stderr.contains(words))
 }
 
 /// Returns the memory limit of one compilation for a process with `process` bytes. It is a part of that

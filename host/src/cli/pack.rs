@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifests_are_yaml_with_the_digest_and_say_how_to_mount_them() {
+    fn the_manifests_are_yaml_with_the_digest_and_explain_how_to_mount_them() {
         let bytes = noise(2 * PART);
         let maps = pack("echo.wasm", &bytes, Choice::None, None).unwrap();
         let text = manifests(&maps, Some("operators"));

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_is_live_what_is_held_back_and_why() {
+    fn the_table_shows_what_is_live_what_is_held_back_and_why() {
         let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         let ago = |seconds| now - jiff::SignedDuration::from_secs(seconds);
         let report = PluginReport {

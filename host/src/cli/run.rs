@@ -128,7 +128,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         telemetry.spans(),
     )
     .map_err(|error| Failure::Usage(error.into()))?;
-    telemetry.say();
+    telemetry.log_exports();
     let mut instruments = telemetry.instruments();
     let keeper = match &args.record {
         Some(folder) => Some(Keeper::start(
@@ -151,7 +151,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         config = %args.config.display(),
         "starting operator-host"
     );
-    memory.say();
+    memory.log_limits();
     server::start(
         args.health_addr,
         Arc::clone(&instruments.health),

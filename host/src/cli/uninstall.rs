@@ -59,7 +59,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     for controller in &config.controllers {
         let left = uninstall.controller(controller).await;
-        say(
+        print(
             &controller.name,
             &controller.parent.to_string(),
             &left,
@@ -73,7 +73,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-fn say(controller: &str, kind: &str, left: &Left, dry_run: bool) {
+fn print(controller: &str, kind: &str, left: &Left, dry_run: bool) {
     let done = if dry_run { "would be released" } else { "released" };
     println!("{controller}:");
     if !left.served {

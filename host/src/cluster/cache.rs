@@ -413,7 +413,7 @@ impl Inner {
                 _ => store.put(name, Arc::clone(object)),
             }
         };
-        self.tell(Change {
+        self.notify(Change {
             old: old.as_ref(),
             new: Some(object),
         });
@@ -435,7 +435,7 @@ impl Inner {
             }
         };
         // A write by this host may have removed it already; notify the subscribers anyway.
-        self.tell(Change {
+        self.notify(Change {
             old: old.as_ref().or(Some(&object)),
             new: None,
         });
@@ -469,14 +469,14 @@ impl Inner {
         };
         self.was_listed.store(true, Ordering::Relaxed);
         for old in &gone {
-            self.tell(Change {
+            self.notify(Change {
                 old: Some(old),
                 new: None,
             });
         }
     }
 
-    fn tell(&self, change: Change<'_>) {
+    fn notify(&self, change: Change<'_>) {
         let subscribers = self.subscribers().clone();
         for subscriber in &subscribers {
             subscriber(&self.scope.kind, change);
@@ -504,11 +504,11 @@ impl Inner {
             info!(kind = %self.scope.kind, namespace = self.scope.namespace, "watching again");
         }
         self.state.send_if_modified(|current| {
-            let news = *current != WatchState::Synced && !keep.has_changed().unwrap_or(false);
-            if news {
+            let is_changed = *current != WatchState::Synced && !keep.has_changed().unwrap_or(false);
+            if is_changed {
                 *current = WatchState::Synced;
             }
-            news
+            is_changed
         });
     }
 

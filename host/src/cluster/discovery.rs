@@ -200,9 +200,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_lookup_is_told_in_the_server_s_words_and_with_what_to_do() {
-        let refused = |code, said: &str| {
-            let status = Status::failure(said, "Forbidden").with_code(code);
+    fn a_refused_lookup_is_reported_in_the_server_s_words_and_with_what_to_do() {
+        let refused = |code, message: &str| {
+            let status = Status::failure(message, "Forbidden").with_code(code);
             in_words(&kube::Error::Api(Box::new(status)))
         };
         assert_eq!(

@@ -90,18 +90,21 @@ impl Namespaces {
         lock(&self.refused).remove(namespace);
     }
 
-    /// Calls `told` with the name of each namespace that begins to terminate, and of each in which objects can be
+    /// Calls `notify` with the name of each namespace that begins to terminate, and of each in which objects can be
     /// created again. Returns `None` when namespaces are not watched.
     #[must_use]
-    pub fn on_change(&self, told: impl Fn(&str, News) + Send + Sync + 'static) -> Option<Subscription> {
+    pub fn on_change(
+        &self,
+        notify: impl Fn(&str, NamespaceChange) + Send + Sync + 'static,
+    ) -> Option<Subscription> {
         let watch = lock(&self.watched)
             .as_ref()
             .map(|watched| Arc::clone(&watched.watch))?;
         Some(watch.subscribe(Arc::new(move |_, change| {
             if let Some(name) = usable_again(change) {
-                told(&name, News::Usable);
+                notify(&name, NamespaceChange::Usable);
             } else if let Some(name) = begins_to_go(change) {
-                told(&name, News::Going);
+                notify(&name, NamespaceChange::Going);
             }
         })))
     }
@@ -109,7 +112,7 @@ impl Namespaces {
 
 /// A change of a namespace's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum NamespaceChange {
     /// It is being deleted.
     Going,
     /// Objects can be created in it again.

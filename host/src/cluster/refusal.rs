@@ -30,43 +30,45 @@ pub(crate) fn is_of_a_webhook(status: &Status) -> bool {
 
 /// Returns the server's message, with advice where it is not obvious what to do.
 pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> String {
-    let said = &status.message;
+    let message = &status.message;
     match (status.code, acts_as) {
-        (401, _) => unknown_to_the_server(said),
-        (403, Some(account)) if said.contains("cannot impersonate") => format!(
-            "{said}; the controller acts as the ServiceAccount {account}: give the host's role the verb impersonate on it"
+        (401, _) => unknown_to_the_server(message),
+        (403, Some(account)) if message.contains("cannot impersonate") => format!(
+            "{message}; the controller acts as the ServiceAccount {account}: give the host's role the verb impersonate on it"
         ),
-        (403, _) if said.contains("exceeded quota") => {
-            format!("{said}; raise that ResourceQuota, or ask for less")
+        (403, _) if message.contains("exceeded quota") => {
+            format!("{message}; raise that ResourceQuota, or ask for less")
         }
         // A refusal by an admission plugin does not depend on who asks.
-        (403, Some(account)) if is_missing_permission(said) => format!(
-            "{said}; grant that permission to the ServiceAccount {account}, as which the controller acts, and check that it exists"
+        (403, Some(account)) if is_missing_permission(message) => format!(
+            "{message}; grant that permission to the ServiceAccount {account}, as which the controller acts, and check that it exists"
         ),
-        (403, None) if is_missing_permission(said) => format!("{said}; give the host's role that permission"),
-        (409, _) if is_field_conflict(said) => {
+        (403, None) if is_missing_permission(message) => {
+            format!("{message}; give the host's role that permission")
+        }
+        (409, _) if is_field_conflict(message) => {
             format!(
-                "{said}; another manager has set these fields: remove them there, or from the plugin's answer"
+                "{message}; another manager has set these fields: remove them there, or from the plugin's answer"
             )
         }
-        _ => said.clone(),
+        _ => message.clone(),
     }
 }
 
 /// Reports whether the authorizer refused, by its own message or by that of
 /// [`super::resource_client::ResourceClient::complete`].
-fn is_missing_permission(said: &str) -> bool {
-    said.contains("User \"") || said.contains(": the host cannot ")
+fn is_missing_permission(message: &str) -> bool {
+    message.contains("User \"") || message.contains(": the host cannot ")
 }
 
 /// Reports whether a server-side apply conflicted with one or several fields of another manager.
-pub(super) fn is_field_conflict(said: &str) -> bool {
-    said.contains("conflict with \"") || said.contains("conflicts with \"")
+pub(super) fn is_field_conflict(message: &str) -> bool {
+    message.contains("conflict with \"") || message.contains("conflicts with \"")
 }
 
 /// Explains that the API server does not accept the host's token.
-pub(crate) fn unknown_to_the_server(said: &str) -> String {
+pub(crate) fn unknown_to_the_server(message: &str) -> String {
     format!(
-        "{said}: the API server does not accept the host's token; check that its ServiceAccount exists and that the token belongs to it"
+        "{message}: the API server does not accept the host's token; check that its ServiceAccount exists and that the token belongs to it"
     )
 }

@@ -99,7 +99,7 @@ impl ApiError {
     /// The API server responds with an internal error when a webhook is unavailable. That error is not transient: a
     /// person must repair the webhook.
     #[must_use]
-    pub fn is_weather(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         let server = matches!(self.fault, Fault::Refused(500..=599)) && !self.message.contains("webhook");
         // After a start, an API server serves its built-in kinds before those of CustomResourceDefinitions.
         self.is_overload() || self.fault == Fault::NotServed || (server && !self.is_invalid())
@@ -518,10 +518,10 @@ const fn span_name(verb: &'static str) -> &'static str {
 mod tests {
     use super::*;
 
-    fn refused(code: u16, said: &str) -> ApiError {
+    fn refused(code: u16, message: &str) -> ApiError {
         let status = kube::core::Status {
             code,
-            message: said.to_owned(),
+            message: message.to_owned(),
             ..kube::core::Status::default()
         };
         ApiError {
@@ -539,12 +539,12 @@ mod tests {
 
     #[test]
     fn fields_of_another_manager_are_a_conflict_and_no_lost_race_however_many_they_are() {
-        for said in [
+        for message in [
             "Apply failed with 1 conflict: conflict with \"other\": .spec.replicas",
             "Apply failed with 2 conflicts: conflicts with \"other\":\n- .spec.replicas\n- .spec.paused",
         ] {
-            let error = refused(409, said);
-            assert!(error.is_conflict() && !error.is_lost_race(), "{said}");
+            let error = refused(409, message);
+            assert!(error.is_conflict() && !error.is_lost_race(), "{message}");
             assert!(
                 error.message.contains("another manager has set these fields"),
                 "{}",
@@ -588,10 +588,10 @@ mod tests {
             "pods is forbidden: User \"host\" cannot create resource \"pods\" in the namespace \"shop\"";
         assert!(refused(403, missing).message.contains(advice));
         let quota = "pods \"web\" is forbidden: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2";
-        let said = refused(403, quota).message;
+        let message = refused(403, quota).message;
         assert!(
-            said.contains("raise that ResourceQuota") && !said.contains(advice),
-            "{said}"
+            message.contains("raise that ResourceQuota") && !message.contains(advice),
+            "{message}"
         );
         let policy = "pods \"web\" is forbidden: violates PodSecurity \"restricted:latest\"";
         assert_eq!(&*refused(403, policy).message, policy);

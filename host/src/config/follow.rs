@@ -73,7 +73,7 @@ impl Follower {
     #[must_use]
     pub fn start(self, files: &Files, first: Config) -> Configurations {
         self.metrics.config_reloaded("taken");
-        let (looks, news) = watch::channel(Looks::default());
+        let (looks, changes) = watch::channel(Looks::default());
         let looks = Arc::new(looks);
         let watch = |file: &Path, limit: usize, set: fn(&mut Looks, Text)| {
             let looks = Arc::clone(&looks);
@@ -91,30 +91,30 @@ impl Follower {
             watched.push(watch(keys, KEYS_LIMIT, |looks, text| looks.keys = text));
         }
         let (sender, receiver) = watch::channel(Arc::new(first));
-        tokio::spawn(self.run(news, sender));
+        tokio::spawn(self.run(changes, sender));
         Configurations {
             receiver,
             _watched: watched,
         }
     }
 
-    async fn run(self, mut news: watch::Receiver<Looks>, sender: watch::Sender<Arc<Config>>) {
+    async fn run(self, mut changes: watch::Receiver<Looks>, sender: watch::Sender<Arc<Config>>) {
         let mut refused: Option<String> = None;
         loop {
-            let looks = news.borrow_and_update().clone();
+            let looks = changes.borrow_and_update().clone();
             match self.read(&looks).transpose() {
                 Ok(None) => {}
                 Ok(Some(config)) => {
                     self.health.configuration(None);
                     let again = refused.take().is_some();
-                    let news = sender.send_if_modified(|current| {
-                        let news = **current != config;
-                        if news {
+                    let is_changed = sender.send_if_modified(|current| {
+                        let is_changed = **current != config;
+                        if is_changed {
                             *current = Arc::new(config);
                         }
-                        news
+                        is_changed
                     });
-                    if news {
+                    if is_changed {
                         self.metrics.config_reloaded("taken");
                     } else if again {
                         info!(file = %self.file.display(), "the configuration file matches the configuration in use again");
@@ -131,8 +131,8 @@ impl Follower {
             }
             let changed = async {
                 match refused {
-                    None => news.changed().await,
-                    Some(_) => tokio::time::timeout(AGAIN, news.changed())
+                    None => changes.changed().await,
+                    Some(_) => tokio::time::timeout(AGAIN, changes.changed())
                         .await
                         .unwrap_or(Ok(())),
                 }

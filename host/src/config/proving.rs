@@ -110,9 +110,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_of_proving_has_its_default() {
+    fn unset_fields_of_proving_have_their_defaults() {
         assert_eq!(proving("{}").unwrap().proving, DEFAULT_PROVING);
-        let said = "{mode: off, maxDeletions: 0%, objects: 3, keep: 1, promote: 'sha256:0123456789ab'}";
+        let text = "{mode: off, maxDeletions: 0%, objects: 3, keep: 1, promote: 'sha256:0123456789ab'}";
         let expected = ProvingConfig {
             mode: ProvingMode::Off,
             max_deletions: 0,
@@ -120,7 +120,7 @@ mod tests {
             keep: 1,
             promote: Some(Prefix::parse("0123456789ab").unwrap()),
         };
-        assert_eq!(proving(said).unwrap().proving, expected);
+        assert_eq!(proving(text).unwrap().proving, expected);
     }
 
     #[test]

@@ -22,7 +22,7 @@ fn parse(text: &str) -> Result<Config, String> {
 }
 
 #[test]
-fn a_good_file_gets_the_defaults_where_it_says_nothing() {
+fn fields_that_a_file_leaves_out_get_their_defaults() {
     let config = parse(GOOD).unwrap();
     let echo = &config.controllers[0];
     assert_eq!(
@@ -42,7 +42,7 @@ fn a_good_file_gets_the_defaults_where_it_says_nothing() {
 }
 
 #[test]
-fn what_a_call_may_hold_and_how_fast_is_written_is_the_files_to_say() {
+fn the_file_sets_the_memory_of_a_call_and_the_rate_of_writes() {
     let limits = "limits: {request: 4Mi, response: 1Mi, values: 5000, children: 50}";
     let text = GOOD.replace("limits: {memory: 32Mi, deadline: 250ms, compile: 2m}", limits);
     let config = parse(&format!("{text}    writes: {{qps: 5, burst: 10}}\n")).unwrap();
@@ -62,7 +62,7 @@ fn what_a_call_may_hold_and_how_fast_is_written_is_the_files_to_say() {
 }
 
 #[test]
-fn claims_are_retained_and_other_kinds_deleted_unless_the_file_says_otherwise() {
+fn claims_are_retained_and_other_kinds_deleted_unless_configured_otherwise() {
     let removals = |text: &str| -> Vec<Removal> {
         parse(text).unwrap().controllers[0]
             .children
@@ -108,7 +108,7 @@ fn refused(text: &str, place: &str, expected: &str) {
 }
 
 #[test]
-fn every_refusal_says_line_and_column_and_what_is_expected() {
+fn every_refusal_names_line_and_column_and_what_is_expected() {
     refused(
         &GOOD.replace("plugin:", "plugins:"),
         "4:5",
@@ -268,10 +268,10 @@ fn former_names_are_the_controller_s_own() {
         )
     };
     for other in [other("old", ""), other("b", "    formerly: [old]\n")] {
-        let said = refused("[old]", &other);
+        let message = refused("[old]", &other);
         assert!(
-            said.contains("a name can belong to one controller only"),
-            "{said}"
+            message.contains("a name can belong to one controller only"),
+            "{message}"
         );
     }
 }
@@ -300,7 +300,7 @@ fn keys_in_the_folder_that_plugins_come_from_are_refused() {
 }
 
 #[test]
-fn a_cleanup_is_waited_for_until_it_is_done_unless_the_file_says_how_long() {
+fn a_cleanup_is_waited_for_until_it_is_done_unless_the_file_sets_a_limit() {
     assert_eq!(parse(GOOD).unwrap().controllers[0].release_after, None);
     let with =
         |text: &str| parse(&GOOD.replace("    limits:", &format!("    finalizer: {text}\n    limits:")));
@@ -319,7 +319,7 @@ fn a_cleanup_is_waited_for_until_it_is_done_unless_the_file_says_how_long() {
 }
 
 #[test]
-fn an_error_is_said_once() {
+fn an_error_is_printed_once() {
     let error = Config::load(Path::new("no/such/file.yaml")).unwrap_err();
     let text = format!("{:#}", anyhow::Error::from(error));
     assert_eq!(text.matches("No such file").count(), 1, "{text}");

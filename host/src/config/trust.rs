@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_says_where_and_what_is_expected() {
+    fn every_refusal_names_the_position_and_what_is_expected() {
         for (text, expected) in [
             ("keys: []", "keys.yaml:1:7: `keys` must name at least one key"),
             ("keys: [{name: a, key: AAAA}]", "is not a public ed25519 key"),

@@ -15,7 +15,7 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span};
 
 use crate::cluster::cache::{Change, Reflector, WatchState};
-use crate::cluster::namespaces::News;
+use crate::cluster::namespaces::NamespaceChange;
 use crate::config::ControllerConfig;
 use crate::desired::plan::{is_ours, is_reference_to, reaches};
 use crate::leader::term::Warmth;
@@ -356,9 +356,9 @@ fn subscribe(context: &Arc<Context>) {
     }
     subscriptions.extend(context.namespaces.on_change({
         let weak = weak.clone();
-        move |namespace, news| {
+        move |namespace, change| {
             if let Some(context) = weak.upgrade() {
-                namespace_changed(&context, namespace, news);
+                namespace_changed(&context, namespace, change);
             }
         }
     }));
@@ -425,17 +425,17 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
     }
 }
 
-fn namespace_changed(context: &Context, namespace: &str, news: News) {
-    match news {
+fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange) {
+    match change {
         // No parent in that namespace waits for it, but cluster-scoped ones may.
-        News::Usable => {
+        NamespaceChange::Usable => {
             if !context.resource.namespaced && context.config.other_namespaces.contains(namespace) {
                 enqueue_all(context, &ReconcileReason::Related);
             }
         }
         // Enqueue the parents that wait for their cleanup: their plugin does not know yet that the namespace is
         // deleted.
-        News::Going => {
+        NamespaceChange::Going => {
             let watch = context
                 .parents
                 .of(Some(namespace))

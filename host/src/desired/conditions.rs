@@ -75,17 +75,17 @@ pub fn desired(
     verdict: &Verdict,
     now: Timestamp,
 ) -> Map<String, Value> {
-    let said = Said {
+    let update = StatusUpdate {
         fields,
         conditions,
         verdict,
     };
-    compose(parent, current(parent), &said, now)
+    compose(parent, current(parent), &update, now)
 }
 
 /// What a reconcile reports about its parent.
 #[derive(Clone, Copy, Debug)]
-pub struct Said<'a> {
+pub struct StatusUpdate<'a> {
     /// The plugin's fields; `None` when it gave none or could not be asked.
     pub fields: Option<&'a Map<String, Value>>,
     /// The plugin's conditions; `None` when it gave none or could not be asked.
@@ -94,7 +94,7 @@ pub struct Said<'a> {
     pub verdict: &'a Verdict,
 }
 
-impl Said<'_> {
+impl StatusUpdate<'_> {
     /// Reports whether the status keeps parts that this reconcile did not set.
     pub(crate) fn repeats(&self, status: &Map<String, Value>) -> bool {
         let is_host = |name: &str| matches!(name, "conditions" | "observedGeneration");
@@ -109,14 +109,14 @@ impl Said<'_> {
 pub(crate) fn compose(
     parent: &DynamicObject,
     before: &Map<String, Value>,
-    said: &Said<'_>,
+    update: &StatusUpdate<'_>,
     now: Timestamp,
 ) -> Map<String, Value> {
-    let Said {
+    let StatusUpdate {
         fields,
         conditions,
         verdict,
-    } = *said;
+    } = *update;
     let current = current(parent);
     if *verdict == Verdict::Paused {
         return paused(parent, before, now);
@@ -190,8 +190,8 @@ fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -
         message,
     };
     let others = raw_conditions(before).filter(|condition| condition["type"] != PAUSED);
-    let said = render(&condition, current, parent.metadata.generation, now);
-    let conditions = others.cloned().chain([said]).collect();
+    let rendered = render(&condition, current, parent.metadata.generation, now);
+    let conditions = others.cloned().chain([rendered]).collect();
     let mut status = before.clone();
     status.insert("conditions".into(), Value::Array(conditions));
     status
@@ -257,7 +257,7 @@ fn render(
 }
 
 /// Sets or removes the condition about a version that is held back.
-pub(crate) fn say_held_back(
+pub(crate) fn set_held_back(
     parent: &DynamicObject,
     held_back: Option<&Reason>,
     status: &mut Map<String, Value>,
@@ -275,8 +275,8 @@ pub(crate) fn say_held_back(
             reason: reason.clone(),
             message: message.clone(),
         };
-        let said = render(&condition, current(parent), parent.metadata.generation, now);
-        conditions.push(said);
+        let rendered = render(&condition, current(parent), parent.metadata.generation, now);
+        conditions.push(rendered);
     }
 }
 
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_verdict_again_changes_nothing_whatever_the_clock_says() {
+    fn the_same_verdict_again_changes_nothing_at_any_time() {
         let fields = json!({"currentReplicas": 3}).as_object().cloned().unwrap();
         let first = desired(
             &parent(&json!({})),

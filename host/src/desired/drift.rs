@@ -12,8 +12,8 @@ use serde_json::Value;
 /// The API server normalizes its built-in kinds, and no others: it omits a field with its type's zero value unless
 /// its default differs, and it rewrites a quantity of `1000m` to `1`. Neither is drift.
 #[must_use]
-pub fn says(group: &str, live: &Value, desired: &Value) -> bool {
-    let says = Says {
+pub fn contains(group: &str, live: &Value, desired: &Value) -> bool {
+    let matcher = Matcher {
         built_in: is_built_in(group),
     };
     let content = desired
@@ -23,7 +23,7 @@ pub fn says(group: &str, live: &Value, desired: &Value) -> bool {
         .filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
     content
         .into_iter()
-        .all(|(name, desired)| says.field(FieldContext::default(), name, live.get(name), desired))
+        .all(|(name, desired)| matcher.field(FieldContext::default(), name, live.get(name), desired))
 }
 
 /// Reports whether a group is Kubernetes' own. A custom resource's group may end in `.k8s.io`, too; then a zero
@@ -77,11 +77,11 @@ impl<'a> FieldContext<'a> {
     }
 }
 
-struct Says {
+struct Matcher {
     built_in: bool,
 }
 
-impl Says {
+impl Matcher {
     fn field(&self, context: FieldContext<'_>, name: &str, live: Option<&Value>, desired: &Value) -> bool {
         match live {
             Some(live) => self.value(&context.field(name), live, desired),
@@ -236,21 +236,27 @@ mod tests {
         let desired = json!({"spec": {"containers": [{
             "name": "a", "securityContext": {"allowPrivilegeEscalation": false},
         }]}});
-        assert!(!says(
+        assert!(!contains(
             &json!({"spec": {"containers": [{"name": "a", "securityContext": {}}]}}),
             &desired
         ));
-        assert!(!says(&json!({"spec": {"containers": [{"name": "a"}]}}), &desired));
-        assert!(!says(&json!({}), &json!({"automountServiceAccountToken": false})));
+        assert!(!contains(
+            &json!({"spec": {"containers": [{"name": "a"}]}}),
+            &desired
+        ));
+        assert!(!contains(
+            &json!({}),
+            &json!({"automountServiceAccountToken": false})
+        ));
     }
 
     /// Compares in a built-in group; tests about other groups call the function itself.
-    fn says(live: &Value, desired: &Value) -> bool {
-        super::says("apps", &json!({ "a": live }), &json!({ "a": desired }))
+    fn contains(live: &Value, desired: &Value) -> bool {
+        super::contains("apps", &json!({ "a": live }), &json!({ "a": desired }))
     }
 
     fn in_custom(live: &Value, desired: &Value) -> bool {
-        super::says("example.com", &json!({ "a": live }), &json!({ "a": desired }))
+        super::contains("example.com", &json!({ "a": live }), &json!({ "a": desired }))
     }
 
     /// Regression: each caused a needless write after every start of the host.
@@ -263,23 +269,26 @@ mod tests {
             },
         });
         let live = json!({"spec": {"template": {"spec": {"securityContext": {"runAsUser": 0}}}}});
-        assert!(says(&live, &desired));
+        assert!(contains(&live, &desired));
         // A pointer to zero is written, and so is a value that the default would replace.
-        assert!(!says(
+        assert!(!contains(
             &json!({"spec": {"replicas": 1}}),
             &json!({"spec": {"replicas": 0}})
         ));
-        assert!(!says(
+        assert!(!contains(
             &json!({"spec": {"enabled": true}}),
             &json!({"spec": {"enabled": false}})
         ));
-        assert!(!says(
+        assert!(!contains(
             &json!({"spec": {"paused": true}}),
             &json!({"spec": {"paused": false}})
         ));
         // Missing nonzero values are drift.
-        assert!(!says(&json!({"spec": {}}), &json!({"spec": {"paused": true}})));
-        assert!(!says(
+        assert!(!contains(
+            &json!({"spec": {}}),
+            &json!({"spec": {"paused": true}})
+        ));
+        assert!(!contains(
             &json!({"spec": {}}),
             &json!({"spec": {"a": {"b": 0, "c": "x"}}})
         ));
@@ -300,11 +309,11 @@ mod tests {
     fn defaults_and_fields_of_others_are_no_drift() {
         let live =
             json!({"spec": {"replicas": 3, "paused": false, "template": {"a": 1, "b": 2}}, "status": {}});
-        assert!(says(
+        assert!(contains(
             &live,
             &json!({"spec": {"replicas": 3, "template": {"b": 2}}})
         ));
-        assert!(says(
+        assert!(contains(
             &live,
             &json!({"spec": {"replicas": 3, "selector": {}, "volumes": [], "x": null}})
         ));
@@ -313,17 +322,17 @@ mod tests {
     #[test]
     fn a_changed_or_missing_field_is_drift() {
         let live = json!({"spec": {"replicas": 3}});
-        assert!(!says(&live, &json!({"spec": {"replicas": 4}})));
-        assert!(!says(&live, &json!({"spec": {"minReadySeconds": 1}})));
-        assert!(!says(&live, &json!({"spec": {"replicas": "three"}})));
+        assert!(!contains(&live, &json!({"spec": {"replicas": 4}})));
+        assert!(!contains(&live, &json!({"spec": {"minReadySeconds": 1}})));
+        assert!(!contains(&live, &json!({"spec": {"replicas": "three"}})));
     }
 
     #[test]
     fn a_sidecar_from_a_webhook_is_no_drift_but_a_missing_container_is() {
         let live = json!([{"name": "proxy", "image": "p"}, {"name": "app", "image": "a", "env": []}]);
-        assert!(says(&live, &json!([{"name": "app", "image": "a"}])));
-        assert!(!says(&live, &json!([{"name": "app", "image": "b"}])));
-        assert!(!says(
+        assert!(contains(&live, &json!([{"name": "app", "image": "a"}])));
+        assert!(!contains(&live, &json!([{"name": "app", "image": "b"}])));
+        assert!(!contains(
             &live,
             &json!([{"name": "app", "image": "a"}, {"name": "app", "image": "a"}])
         ));
@@ -335,17 +344,20 @@ mod tests {
         let desired = json!([{"key": "a", "operator": "Exists"}, {"key": "b", "operator": "Exists"}]);
         let defaulted =
             json!([{"key": "a", "operator": "Exists", "x": 1}, {"key": "b", "operator": "Exists"}]);
-        assert!(says(&defaulted, &desired));
-        assert!(!says(&json!([desired[1], desired[0]]), &desired));
-        assert!(!says(&json!([desired[0], desired[1], {"key": "c"}]), &desired));
-        assert!(!says(&json!([desired[0]]), &desired));
+        assert!(contains(&defaulted, &desired));
+        assert!(!contains(&json!([desired[1], desired[0]]), &desired));
+        assert!(!contains(
+            &json!([desired[0], desired[1], {"key": "c"}]),
+            &desired
+        ));
+        assert!(!contains(&json!([desired[0]]), &desired));
     }
 
     #[test]
     fn plain_lists_must_stand_as_given() {
-        assert!(says(&json!(["a", "b"]), &json!(["a", "b"])));
-        assert!(!says(&json!(["b", "a"]), &json!(["a", "b"])));
-        assert!(!says(&json!(["a", "b", "c"]), &json!(["a", "b"])));
+        assert!(contains(&json!(["a", "b"]), &json!(["a", "b"])));
+        assert!(!contains(&json!(["b", "a"]), &json!(["a", "b"])));
+        assert!(!contains(&json!(["a", "b", "c"]), &json!(["a", "b"])));
     }
 
     #[test]
@@ -357,11 +369,11 @@ mod tests {
             ("1Gi", json!("1024Mi")),
             ("500m", json!("0.5")),
         ] {
-            assert!(says(&with(live.into()), &with(desired)));
+            assert!(contains(&with(live.into()), &with(desired)));
         }
-        assert!(!says(&with("1Gi".into()), &with("1G".into())));
-        assert!(!says(&with("inf".into()), &with("infinity".into())));
-        assert!(!says(&with("8.0".into()), &with("8.0.1".into())));
+        assert!(!contains(&with("1Gi".into()), &with("1G".into())));
+        assert!(!contains(&with("inf".into()), &with("infinity".into())));
+        assert!(!contains(&with("8.0".into()), &with("8.0.1".into())));
         for (place, field) in [
             ("emptyDir", "sizeLimit"),
             ("resourceFieldRef", "divisor"),
@@ -369,9 +381,9 @@ mod tests {
             ("hard", "pods"),
         ] {
             let with = |value: &str| json!({"a": [{place: {field: value}}]});
-            assert!(says(&with("1"), &with("1000m")), "{place}.{field}");
+            assert!(contains(&with("1"), &with("1000m")), "{place}.{field}");
         }
-        assert!(super::says(
+        assert!(super::contains(
             "storage.k8s.io",
             &json!({"capacity": "1Gi"}),
             &json!({"capacity": "1024Mi"})
@@ -396,7 +408,7 @@ mod tests {
             ),
             (json!({"spec": {"port": "1k"}}), json!({"spec": {"port": "1000"}})),
         ] {
-            assert!(!says(&live, &desired), "{desired}");
+            assert!(!contains(&live, &desired), "{desired}");
         }
         // The server stores a custom resource's strings unchanged.
         let with = |value: &str| json!({"resources": {"limits": {"cpu": value}}});

@@ -52,7 +52,7 @@ pub(super) struct Elector {
     instruments: Instruments,
     pulse: Pulse,
     /// The last problem that was logged, so that it is logged once.
-    said: Option<String>,
+    last_logged: Option<String>,
 }
 
 impl Elector {
@@ -76,7 +76,7 @@ impl Elector {
             replicas,
             events,
             instruments,
-            said: None,
+            last_logged: None,
         }
     }
 
@@ -129,7 +129,7 @@ impl Elector {
         };
         let (all, renewed) = join(all, self.leases.write_all(renewals)).await;
         for (name, sent, outcome) in renewed {
-            self.heard(&name, sent, outcome);
+            self.handle_outcome(&name, sent, outcome);
         }
         match all {
             None => {}
@@ -140,7 +140,7 @@ impl Elector {
             Some(Err(error)) => self.complain(error),
         }
         self.give_up().await;
-        self.tell();
+        self.report_changes();
         self.next()
     }
 
@@ -235,7 +235,7 @@ impl Elector {
         }
     }
 
-    fn heard(&mut self, name: &str, sent: Instant, outcome: LeaseOutcome) {
+    fn handle_outcome(&mut self, name: &str, sent: Instant, outcome: LeaseOutcome) {
         let (now, poll, retry) = (Instant::now(), self.poll(), self.config.timing.retry_period);
         let Some(seat) = self.seats.get_mut(name) else {
             return;
@@ -248,7 +248,7 @@ impl Elector {
                 if let Some((until, expiry)) = seat.candidate.term() {
                     seat.term.extend(until, expiry);
                 }
-                self.said = None;
+                self.last_logged = None;
             }
             LeaseOutcome::Lost(lease) => {
                 seat.candidate.observe(lease, now);
@@ -292,7 +292,7 @@ impl Elector {
             }
         }
         for (name, sent, outcome) in self.leases.write_all(records).await {
-            self.heard(&name, sent, outcome);
+            self.handle_outcome(&name, sent, outcome);
         }
     }
 
@@ -417,11 +417,11 @@ impl Elector {
             self.leases.delete(replicas.own_name(), None).await;
         }
         self.write_back(records).await;
-        self.tell();
+        self.report_changes();
     }
 
     /// Reports what has changed: in the log, as an Event, as a metric, and to `/readyz`.
-    fn tell(&mut self) {
+    fn report_changes(&mut self) {
         for seat in self.seats.values_mut() {
             let leads = seat.term.holds();
             if !leads {
@@ -456,11 +456,11 @@ impl Elector {
     }
 
     fn complain(&mut self, text: String) {
-        if self.said.as_ref() == Some(&text) {
+        if self.last_logged.as_ref() == Some(&text) {
             debug!("{text}");
         } else {
             warn!("{text}");
-            self.said = Some(text);
+            self.last_logged = Some(text);
         }
     }
 

@@ -207,7 +207,7 @@ impl Candidate {
     /// Returns the record that names us, whatever the lease contains now: for a lease for which no other
     /// replica competes.
     #[must_use]
-    pub fn anew(&self, clock: Timestamp) -> Lease {
+    pub fn own_record(&self, clock: Timestamp) -> Lease {
         self.record(self.lease(), clock)
     }
 
@@ -233,8 +233,8 @@ impl Candidate {
     /// may have another configuration, but never less than our own.
     fn validity(&self, spec: Option<&LeaseSpec>) -> Duration {
         let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
-        let said = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        said.min(MAX_DURATION).max(self.timing.duration)
+        let stated = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        stated.min(MAX_DURATION).max(self.timing.duration)
     }
 
     fn record(&self, lease: Option<&Lease>, clock: Timestamp) -> Lease {

@@ -21,7 +21,7 @@ pub(super) struct Replicas {
     timing: Timing,
     own: Candidate,
     /// When the own Lease was last written, and its contents.
-    said: Option<(Instant, BTreeSet<String>)>,
+    last_written: Option<(Instant, BTreeSet<String>)>,
     others: BTreeMap<String, Other>,
 }
 
@@ -41,7 +41,7 @@ impl Replicas {
             group: group.to_owned(),
             timing,
             own: Candidate::new(&name, group, identity, timing),
-            said: None,
+            last_written: None,
             others: BTreeMap::new(),
         }
     }
@@ -53,8 +53,8 @@ impl Replicas {
 
     /// Returns the own Lease to write, if a write is due. No other replica competes for it.
     pub(super) fn record(&mut self, able: &BTreeSet<String>, now: Instant) -> Option<Lease> {
-        if let Some((at, said)) = &self.said
-            && said == able
+        if let Some((at, listed)) = &self.last_written
+            && listed == able
             && now < *at + self.timing.retry_period
         {
             return None;
@@ -62,7 +62,7 @@ impl Replicas {
         if self.own.step(now, Timestamp::now()) == Step::Look {
             return None;
         }
-        let mut record = self.own.anew(Timestamp::now());
+        let mut record = self.own.own_record(Timestamp::now());
         self.own.writing(&record);
         let annotations = record.metadata.annotations.get_or_insert_default();
         let able: Vec<&str> = able.iter().map(String::as_str).collect();
@@ -73,18 +73,18 @@ impl Replicas {
     /// Records that the own Lease was written.
     pub(super) fn written(&mut self, answer: Lease, able: BTreeSet<String>, sent: Instant) {
         self.own.won(answer, sent, Instant::now());
-        self.said = Some((sent, able));
+        self.last_written = Some((sent, able));
     }
 
     /// Records that the own Lease could not be written because it differs from the expected version.
     pub(super) fn refused(&mut self, lease: Option<Lease>) {
         self.own.observe(lease, Instant::now());
-        self.said = None;
+        self.last_written = None;
     }
 
     /// Records that all Leases of the group were read.
     pub(super) fn observe(&mut self, all: &BTreeMap<String, Lease>, now: Instant) {
-        if self.said.is_none() {
+        if self.last_written.is_none() {
             self.own.observe(all.get(self.own.name()).cloned(), now);
         }
         self.others.retain(|name, _| all.contains_key(name));

@@ -143,9 +143,9 @@ impl Controllers {
         let all = namespaces.is_empty().then_some(&*self.shared.watches);
         self.shared.namespaces.watch(all);
         self.watched.send_if_modified(|current| {
-            let news = *current != namespaces;
+            let is_changed = *current != namespaces;
             *current = namespaces;
-            news
+            is_changed
         });
         for controller in &config.controllers {
             if !self.running.contains_key(&controller.name) {

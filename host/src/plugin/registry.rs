@@ -188,7 +188,7 @@ impl Slot {
         };
         match self.kept(&last).await {
             Ok((plugin, _)) => self.promote(plugin, None, &LiveReason::Restored, None).await,
-            Err(reason) => self.say_lost(&last, &reason),
+            Err(reason) => self.log_not_restored(&last, &reason),
         }
     }
 
@@ -302,7 +302,7 @@ impl Slot {
                         .await;
                     return true;
                 }
-                Err(reason) => self.say_lost(&kept, &reason),
+                Err(reason) => self.log_not_restored(&kept, &reason),
             },
             None => {
                 let Expected { controller, .. } = &self.expected;
@@ -393,7 +393,7 @@ impl Slot {
         }
     }
 
-    fn say_lost(&self, kept: &KeptVersion, reason: &str) {
+    fn log_not_restored(&self, kept: &KeptVersion, reason: &str) {
         warn!(
             controller = self.expected.controller,
             digest = kept.digest,

@@ -54,11 +54,11 @@ pub struct Filled {
 }
 
 /// Called with each look that found something, and with the time of its hint.
-type Told = Box<dyn FnMut(Look, Instant) + Send>;
+type OnLook = Box<dyn FnMut(Look, Instant) + Send>;
 
 enum Message {
     Hint,
-    Watch(u64, Box<(WatchedFile, Told)>),
+    Watch(u64, Box<(WatchedFile, OnLook)>),
     Leave(u64),
     Stop,
 }
@@ -122,13 +122,13 @@ impl Files {
     pub(crate) fn watch(
         &self,
         source: WatchedFile,
-        told: impl FnMut(Look, Instant) + Send + 'static,
+        on_look: impl FnMut(Look, Instant) + Send + 'static,
     ) -> Watched {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         // The send fails only after the thread has ended.
         let _ = self
             .messages
-            .send(Message::Watch(number, Box::new((source, Box::new(told)))));
+            .send(Message::Watch(number, Box::new((source, Box::new(on_look)))));
         Watched {
             messages: self.messages.clone(),
             number,
@@ -204,7 +204,7 @@ async fn reconsidered(orders: &mut Option<watch::Receiver<Option<Orders>>>) {
 struct Scanner {
     receiver: mpsc::Receiver<Message>,
     folders: Folders,
-    files: BTreeMap<u64, (WatchedFile, Told)>,
+    files: BTreeMap<u64, (WatchedFile, OnLook)>,
 }
 
 impl Scanner {
@@ -216,14 +216,14 @@ impl Scanner {
                 .follow(self.files.values().map(|(source, _)| source.folder()));
             let mut wait = POLL;
             let mut unsettled = false;
-            for (source, told) in self.files.values_mut() {
+            for (source, on_look) in self.files.values_mut() {
                 match source.look() {
                     Look::Same => {}
                     Look::Unsettled(rest) => {
                         wait = wait.min(rest);
                         unsettled = true;
                     }
-                    look => told(look, noticed),
+                    look => on_look(look, noticed),
                 }
             }
             let message = self.receiver.recv_timeout(wait);

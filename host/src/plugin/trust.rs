@@ -263,7 +263,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_trusted_key_signed_is_taken_and_says_which_key_it_was() {
+    fn what_a_trusted_key_signed_is_accepted_with_the_name_of_the_key() {
         let trust = trust(&[("other", OTHER), ("release", PUBLIC)]);
         let signature = signature(&description("1.4.0"), Digest::of(b"plugin"));
         let signed = check(&trust, b"plugin", Some(&signature)).unwrap().unwrap();
@@ -307,7 +307,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_plugin_that_says_another_name_version_or_contract_than_is_signed_is_refused() {
+    fn a_plugin_with_another_name_version_or_contract_than_is_signed_is_refused() {
         let own = trust(&[("release", PUBLIC)]);
         let signature = signature(&description("1.4.0"), Digest::of(b"plugin"));
         let signed = check(&own, b"plugin", Some(&signature)).unwrap().unwrap();

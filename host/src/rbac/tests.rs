@@ -153,7 +153,7 @@ fn secrets_need_delete_when_either_the_plain_or_the_generated_ones_are_deleted()
 }
 
 #[test]
-fn what_the_plugin_does_not_make_is_watched_and_never_written_and_a_remark_says_so() {
+fn what_the_plugin_does_not_make_is_watched_and_never_written_and_a_remark_reports_it() {
     let children = "  children: [{apiVersion: v1, kind: Pod}, {apiVersion: v1, kind: Node}]\n";
     let rights = rights_of(
         "test.dev/v1/Thing",
@@ -285,17 +285,17 @@ fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
         "v1/Secret",
     ];
     let warnings = rights_of("test.dev/v1/Thing", "[]", children, &makes, false).warnings;
-    let said = |kind: &str, words: &str| {
+    let assert_warning = |kind: &str, words: &str| {
         let found = warnings
             .iter()
             .any(|warning| warning.contains(kind) && warning.contains(words));
         assert!(found, "no warning about {kind} contains {words:?}: {warnings:#?}");
     };
-    said(
+    assert_warning(
         "c: the plugin makes v1/Pod",
         "with any ServiceAccount and any Secret of their namespace",
     );
-    said("v1/Secret", "`serviceAccountTokens`");
-    said("v1/Role", "every right that the host itself has");
+    assert_warning("v1/Secret", "`serviceAccountTokens`");
+    assert_warning("v1/Role", "every right that the host itself has");
     assert_eq!(warnings.len(), 3, "{warnings:#?}");
 }

@@ -79,7 +79,7 @@ pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admis
         return Err(NoAnswer::Watch(failure));
     }
     if context.is_beside_the_host(&object) {
-        return Err(NoAnswer::Namespace(context.says_beside_the_host()));
+        return Err(NoAnswer::Namespace(context.host_namespace_error()));
     }
     let known = context.know_generated(&object, None).await;
     known.map_err(|error| NoAnswer::Provenance(error.to_string()))?;

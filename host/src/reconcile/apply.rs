@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::context::Context;
 use super::freshness::may_create;
 use crate::cluster::resource_client::{ApiError, ResourceClient};
-use crate::desired::drift::says;
+use crate::desired::drift;
 use crate::desired::plan::{Desired, owns, retains};
 use crate::object::{
     APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, annotation,
@@ -111,7 +111,7 @@ async fn apply_one(
         .apply(&desired.key.name, &body, &manager, force)
         .await
         .inspect_err(|error| {
-            context.heard(error);
+            context.record_refused_namespace(error);
             if error.is_lost_race() {
                 context.doubt(parent);
             }
@@ -168,10 +168,10 @@ fn remember(context: &Context, parent: &NamespacedName, desired: &Desired, answe
 
 fn is_as_applied(desired: &Desired, live: &DynamicObject) -> bool {
     let group = desired.key.kind.group();
-    says(group, &live.data, &desired.body) && says_metadata(&desired.body["metadata"], live)
+    drift::contains(group, &live.data, &desired.body) && contains_metadata(&desired.body["metadata"], live)
 }
 
-fn says_metadata(desired: &Value, live: &DynamicObject) -> bool {
+fn contains_metadata(desired: &Value, live: &DynamicObject) -> bool {
     let metadata = &live.metadata;
     let strings = |field: &str, live: Option<&std::collections::BTreeMap<String, String>>| {
         desired[field]

@@ -109,7 +109,7 @@ pub struct ParentMemory {
     /// Number of consecutive failures.
     pub failures: u32,
     /// The last message logged about it, so that it is logged once.
-    pub said: Option<String>,
+    pub last_logged: Option<String>,
     /// The plugin version that was last asked about it.
     pub asked: Option<Digest>,
     /// What the plugin last asked to read.
@@ -140,7 +140,7 @@ pub struct ParentMemory {
     /// The span of the last reconcile, if it was sampled.
     pub last_span: Option<SpanContext>,
     /// Since when the API server has been overloaded or silent for it.
-    pub bad_weather: Option<Instant>,
+    pub transient_since: Option<Instant>,
 }
 
 /// How many writes of the parent are remembered. One reconcile writes its finalizers and its status.
@@ -348,7 +348,7 @@ impl Context {
 
     /// Returns the error for such a parent, with advice.
     #[must_use]
-    pub fn says_beside_the_host(&self) -> String {
+    pub fn host_namespace_error(&self) -> String {
         format!(
             "the namespace {:?} is the host's own: what a plugin makes there could use the host's ServiceAccount and read \
              its Secrets; put the {} into another namespace, or list `hostNamespace` under `allow` of the controller {:?}",
@@ -391,9 +391,9 @@ impl Context {
             .filter_map(|key| Some((self.existing(key)?.metadata.uid.clone()?, key.kind.clone())))
             .collect();
         self.memory_of(parent, |memory| {
-            let news = memory.versions != used;
+            let is_changed = memory.versions != used;
             memory.versions = used;
-            news
+            is_changed
         })
     }
 
@@ -571,7 +571,7 @@ impl Context {
     }
 
     /// Records a namespace that a refusal reports as terminating.
-    pub fn heard(&self, error: &ApiError) {
+    pub fn record_refused_namespace(&self, error: &ApiError) {
         if let (true, Some(namespace)) = (error.is_namespace_going(), &error.name.namespace) {
             self.namespaces.refused(namespace);
         }

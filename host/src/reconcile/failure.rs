@@ -14,7 +14,7 @@ use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::needs::NeedError;
 use super::status;
 use crate::cluster::resource_client::{ApiError, Fault};
-use crate::desired::conditions::{self, Reason, Said, Verdict};
+use crate::desired::conditions::{self, Reason, StatusUpdate, Verdict};
 use crate::object::{NamespacedName, is_terminating, shorten};
 use crate::plugin::contract::EventType;
 use crate::plugin::{CallError, Class};
@@ -32,7 +32,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
     };
     let (verdict, next) = judge(context, &parent, error);
     if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict {
-        say(context, name, &reason.message);
+        log_once(context, name, &reason.message);
     }
     if let ReconcileError::Call(CallError::Trap { backtrace, .. }) = error
         && !backtrace.is_empty()
@@ -43,7 +43,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
         );
     }
     let desired = conditions::desired(&parent, None, None, &verdict, now());
-    let news = match &verdict {
+    let reason = match &verdict {
         Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
         Verdict::Reconciled | Verdict::CleaningUp(_) | Verdict::Paused => None,
     };
@@ -51,19 +51,19 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
     let waits =
         matches!(error, ReconcileError::Call(CallError::Retry { .. })) || is_waiting_for_deletion(error);
     if let Some(reason) =
-        news.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
+        reason.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
     {
         context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
     }
     if !matches!(next, Action::OnChange) {
         count_failure(context, name);
     }
-    let said = Said {
+    let update = StatusUpdate {
         fields: None,
         conditions: None,
         verdict: &verdict,
     };
-    match status::write(context, &parent, &said).await {
+    match status::write(context, &parent, &update).await {
         Ok(_) => next,
         Err(error) => {
             if matches!(next, Action::OnChange) {
@@ -81,7 +81,7 @@ pub(super) fn status_not_written(context: &Context, parent: &DynamicObject, erro
     if is_passing(context, parent, &error) {
         debug!("{error}");
     } else {
-        say(context, &NamespacedName::of(parent), &error);
+        log_once(context, &NamespacedName::of(parent), &error);
     }
     error.backoff()
 }
@@ -95,15 +95,17 @@ pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &Reco
         ReconcileError::NamespaceGoing => return true,
         ReconcileError::Api(errors) => errors,
         _ => {
-            context.memory_of(name, |memory| memory.bad_weather = None);
+            context.memory_of(name, |memory| memory.transient_since = None);
             return false;
         }
     };
     // After losing a race, just reconcile the current state again.
-    let bad_weather = context.memory_of(name, |memory| {
-        let is_bad = errors.iter().any(ApiError::is_weather);
-        memory.bad_weather = is_bad.then(|| memory.bad_weather.unwrap_or_else(Instant::now));
-        memory.bad_weather.is_some_and(|since| since.elapsed() < GRACE)
+    let is_transient = context.memory_of(name, |memory| {
+        let has_transient = errors.iter().any(ApiError::is_transient);
+        memory.transient_since = has_transient.then(|| memory.transient_since.unwrap_or_else(Instant::now));
+        memory
+            .transient_since
+            .is_some_and(|since| since.elapsed() < GRACE)
     });
     errors.iter().all(ApiError::is_lost_race)
         // The parent is deleted with its namespace, unless its cleanup needs an object that cannot be created.
@@ -113,21 +115,21 @@ pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &Reco
         || errors
             .iter()
             .any(|error| matches!(error.fault, Fault::Unreachable | Fault::Deposed))
-        || bad_weather
+        || is_transient
 }
 
 /// Maximum size of an error in the log, in bytes: a plugin may choose its text.
 const MAX_LINE: usize = 4096;
 
 /// Logs a parent's error once, however often it is retried.
-pub(super) fn say(context: &Context, name: &NamespacedName, error: &dyn std::fmt::Display) {
+pub(super) fn log_once(context: &Context, name: &NamespacedName, error: &dyn std::fmt::Display) {
     let text = shorten(&error.to_string(), MAX_LINE);
-    let news = context.memory_of(name, |memory| {
-        let news = memory.said.as_ref() != Some(&text);
-        memory.said = Some(text.clone());
-        news
+    let is_new = context.memory_of(name, |memory| {
+        let is_new = memory.last_logged.as_ref() != Some(&text);
+        memory.last_logged = Some(text.clone());
+        is_new
     });
-    if news {
+    if is_new {
         warn!("{text}");
     } else {
         debug!("{text}");

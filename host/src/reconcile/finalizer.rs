@@ -11,7 +11,7 @@ use crate::cluster::resource_client::{ApiError, ResourceClient};
 use crate::object::NamespacedName;
 
 /// Removes the host's finalizer from the parent.
-pub(super) async fn let_go(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
+pub(super) async fn remove_finalizer(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
     let finalizer = context.config.finalizer();
     let rest = parent.finalizers().iter().filter(|other| **other != finalizer);
     set_finalizers(context, parent, rest.cloned().collect()).await?;

@@ -13,7 +13,7 @@ use super::answer::FinalAnswer;
 use super::context::Context;
 use super::error::ReconcileError;
 use super::failure::{fail, is_passing};
-use super::finalizer::let_go;
+use super::finalizer::remove_finalizer;
 use crate::desired::conditions::{Reason, Verdict};
 use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::contract::EventType;
@@ -78,7 +78,7 @@ pub(super) async fn abandon(
          leave behind what it should have cleaned up: {why}",
         context.config.release_after.unwrap_or_default()
     );
-    if let Err(error) = let_go(context, parent).await {
+    if let Err(error) = remove_finalizer(context, parent).await {
         return fail(context, parent, &error.into()).await;
     }
     warn!("{message}");

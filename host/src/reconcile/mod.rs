@@ -16,14 +16,14 @@ use self::ask::ask;
 use self::context::Context;
 use self::error::ReconcileError;
 use self::failure::{count_failure, fail, status_not_written};
-use self::finalizer::{let_go, set_finalizers};
+use self::finalizer::{remove_finalizer, set_finalizers};
 use self::iterations::Iterations;
 
 use self::freshness::up_to_date;
 use self::prune::prune;
 use self::release::release;
 use self::secrets::{Generated, generate};
-use crate::desired::conditions::{Said, Verdict};
+use crate::desired::conditions::{StatusUpdate, Verdict};
 use crate::desired::plan::{Plan, Policy, owns, plan};
 use crate::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating};
 use crate::plugin::Plugin;
@@ -153,7 +153,7 @@ async fn converge(
             FinalAnswer::done()
         };
         if answer.done {
-            let_go(context, parent).await?;
+            remove_finalizer(context, parent).await?;
             // No status is written any more, but the Events of the cleanup must be visible.
             answer.publish(context, parent);
             return Ok(None);
@@ -165,7 +165,7 @@ async fn converge(
         return Err(ReconcileError::NamespaceGoing);
     }
     if context.is_beside_the_host(parent) {
-        return Err(ReconcileError::Namespace(context.says_beside_the_host()));
+        return Err(ReconcileError::Namespace(context.host_namespace_error()));
     }
     let mut parent = Arc::clone(parent);
     if plugin.description().finalizer && !has_finalizer {
@@ -373,18 +373,18 @@ async fn finish(
     verdict: Verdict,
     next: Action,
 ) -> Action {
-    let said = Said {
+    let update = StatusUpdate {
         fields: answer.and_then(|answer| answer.status.as_ref()),
         conditions: answer.map(|answer| answer.conditions.as_slice()),
         verdict: &verdict,
     };
     let name = NamespacedName::of(parent);
-    match status::write(context, parent, &said).await {
+    match status::write(context, parent, &update).await {
         Ok(_) => {
             context.memory_of(&name, |memory| {
                 memory.failures = 0;
-                memory.said = None;
-                memory.bad_weather = None;
+                memory.last_logged = None;
+                memory.transient_since = None;
             });
             next
         }

@@ -108,7 +108,7 @@ pub async fn generate(
     } else {
         let body: DynamicObject = serde_json::from_value(body).map_err(|error| failed(error.to_string()))?;
         let created = objects.create(&key.name, body, &manager).await;
-        let answer = created.inspect_err(|error| context.heard(error))?;
+        let answer = created.inspect_err(|error| context.record_refused_namespace(error))?;
         (answer, Generated::Created)
     };
     context.record_child(&NamespacedName::of(parent), key, answer);
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_has_the_length_and_the_alphabet_asked_for_and_is_drawn_anew_each_time() {
+    fn a_value_has_the_requested_length_and_alphabet_and_differs_each_time() {
         let entry = |alphabet: Option<&str>| GeneratedValue {
             key: "password".into(),
             length: 40,

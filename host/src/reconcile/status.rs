@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::clock::now;
 use super::context::Context;
 use crate::cluster::resource_client::{ApiError, ResourceClient};
-use crate::desired::conditions::{Said, compose, current, say_held_back};
+use crate::desired::conditions::{StatusUpdate, compose, current, set_held_back};
 use crate::object::{NamespacedName, fingerprint};
 
 /// Writes the status if it differs from the current one, and returns whether it did.
@@ -20,12 +20,16 @@ use crate::object::{NamespacedName, fingerprint};
 ///
 /// # Errors
 /// When the API server refuses a request. A deleted parent is not an error.
-pub async fn write(context: &Context, parent: &DynamicObject, said: &Said<'_>) -> Result<bool, ApiError> {
+pub async fn write(
+    context: &Context,
+    parent: &DynamicObject,
+    update: &StatusUpdate<'_>,
+) -> Result<bool, ApiError> {
     let held_back = context.blocking_parents.reason(&NamespacedName::of(parent));
     let now = now();
     let status_of = |parent: &DynamicObject, before: &Map<String, Value>| {
-        let mut status = compose(parent, before, said, now);
-        say_held_back(parent, held_back.as_ref(), &mut status, now);
+        let mut status = compose(parent, before, update, now);
+        set_held_back(parent, held_back.as_ref(), &mut status, now);
         status
     };
     let mut status = status_of(parent, current(parent));
@@ -47,7 +51,7 @@ pub async fn write(context: &Context, parent: &DynamicObject, said: &Said<'_>) -
     if let Some(namespace) = parent.namespace() {
         metadata["namespace"] = namespace.into();
     }
-    if said.repeats(current(parent)) {
+    if update.repeats(current(parent)) {
         let fresh = objects.read(&name).await?;
         let Some(mut fresh) = fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid) else {
             return Ok(false);

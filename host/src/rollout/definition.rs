@@ -74,8 +74,8 @@ pub(super) fn contradictions(
             let problems = schema::validate_resource(&value, schema);
             problems.iter().map(ToString::to_string).collect()
         };
-        let news: Vec<String> = problems(after).difference(&problems(before)).cloned().collect();
-        if let Some(first) = news.first() {
+        let new_problems: Vec<String> = problems(after).difference(&problems(before)).cloned().collect();
+        if let Some(first) = new_problems.first() {
             found.objects.push(Blamed {
                 object: NamespacedName::of(object).to_string(),
                 message: format!("it does not fit the definition that this version carries: {first}"),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn another_type_of_a_field_that_is_used_is_told_with_the_object() {
+    fn another_type_of_a_field_in_use_is_reported_with_the_object() {
         let found = found(&crd("boolean"), &json!({"replicas": 1}));
         assert_eq!(found.objects[0].object, "a");
         assert!(found.objects[0].message.contains("replicas"), "{found:?}");

@@ -93,9 +93,9 @@ impl Proving {
         self.stage.send_replace(Stage::Starting);
         self.definition.send_if_modified(|known| {
             let definition = Some(Some(definition));
-            let news = *known != definition;
+            let is_changed = *known != definition;
             *known = definition;
-            news
+            is_changed
         });
     }
 
@@ -124,26 +124,26 @@ impl Proving {
         let mut state = definitions.state();
         let mut name = self.definition.subscribe();
         let mut config = self.config.subscribe();
-        let mut said = None;
+        let mut last_logged = None;
         loop {
             let configured = config.has_changed().unwrap_or(false);
             config.mark_unchanged();
             let known = match (&*name.borrow_and_update(), &*state.borrow_and_update()) {
                 (None, _) | (Some(Some(_)), WatchState::Starting) => None,
-                (Some(None), _) => Some(self.ordered(None, &mut said)),
+                (Some(None), _) => Some(self.ordered(None, &mut last_logged)),
                 // Without permission to read definitions, their annotations have no effect.
                 (Some(Some(name)), WatchState::Synced | WatchState::Failing(_)) => {
                     let definition = definitions.get(&NamespacedName::parse(name));
-                    Some(self.ordered(definition.as_deref(), &mut said))
+                    Some(self.ordered(definition.as_deref(), &mut last_logged))
                 }
             };
             self.orders.send_if_modified(|orders| {
                 // The known annotations stay valid while the watch restarts.
-                let news = known.is_some() && (configured || *orders != known);
-                if news {
+                let is_changed = known.is_some() && (configured || *orders != known);
+                if is_changed {
                     orders.clone_from(&known);
                 }
-                news
+                is_changed
             });
             tokio::select! {
                 () = changed.notified() => {}
@@ -155,7 +155,7 @@ impl Proving {
         }
     }
 
-    fn ordered(&self, definition: Option<&DynamicObject>, said: &mut Option<String>) -> Orders {
+    fn ordered(&self, definition: Option<&DynamicObject>, last_logged: &mut Option<String>) -> Orders {
         let mut wrong = None;
         let mut read = |name: &str| {
             let text = definition.and_then(|definition| annotation(definition, name))?;
@@ -165,11 +165,11 @@ impl Proving {
         };
         let (promote, pin) = (read(PROMOTE_ANNOTATION), read(PIN_ANNOTATION));
         if let Some(wrong) = &wrong
-            && said.as_ref() != Some(wrong)
+            && last_logged.as_ref() != Some(wrong)
         {
             warn!(controller = self.config().name, "{wrong}");
         }
-        *said = wrong;
+        *last_logged = wrong;
         Orders {
             promote: promote
                 .into_iter()

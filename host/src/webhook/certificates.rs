@@ -98,7 +98,7 @@ impl Certificates {
         let mut read: Option<Files> = None;
         let mut loaded: Option<Validity> = None;
         let mut refused = None;
-        let mut said: Option<Option<String>> = None;
+        let mut reported: Option<Option<String>> = None;
         let mut ending = false;
         loop {
             let now = read_all(&config);
@@ -132,7 +132,7 @@ impl Certificates {
                 }
             };
             instruments.metrics.set_webhook(problem.is_none());
-            if said.as_ref() != Some(&problem) {
+            if reported.as_ref() != Some(&problem) {
                 match &problem {
                     Some(problem) => warn!("webhook: {problem}"),
                     None => {
@@ -144,7 +144,7 @@ impl Certificates {
                     .clone()
                     .unwrap_or_else(|| "its certificate is in use".to_owned());
                 instruments.health.webhook(words);
-                said = Some(problem);
+                reported = Some(problem);
             }
             let ends = loaded.filter(|validity| validity.is_ending(clock()));
             if let Some(validity) = ends.filter(|_| !ending) {

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_review_is_read_whatever_stands_in_it() {
+    fn a_review_is_read_whatever_it_contains() {
         let odd = json!({"spec": {"text": "a \"}],: \\", "list": [1, [], {"": {}}], "n": -1.5e3, "no": null, "ja": true}});
         let body = body("CREATE", &Value::Null, &odd, "");
         let review = Review::parse(&body).unwrap();

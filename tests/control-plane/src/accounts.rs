@@ -135,7 +135,7 @@ async fn until_allowed(
         ..SelfSubjectRulesReview::default()
     };
     loop {
-        let said = match reviews.create(&PostParams::default(), &question).await {
+        let message = match reviews.create(&PostParams::default(), &question).await {
             Ok(answer) => {
                 let may = answer.status.unwrap_or_default();
                 match rules.iter().find(|rule| !holds(&may, rule)) {
@@ -147,7 +147,7 @@ async fn until_allowed(
             Err(error) => error.to_string(),
         };
         if started.elapsed() > LIMIT {
-            return Err(said);
+            return Err(message);
         }
         tokio::time::sleep(POLL).await;
     }

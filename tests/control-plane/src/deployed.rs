@@ -41,8 +41,8 @@ pub fn kustomize(folder: &Path, into: &Path) -> Result<Vec<DynamicObject>, Error
         .output()
         .context(what)?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(std::io::Error::other(said)).context(what);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(std::io::Error::other(message)).context(what);
     }
     std::fs::write(into, output.stdout).context(|| format!("write {}", into.display()))?;
     manifests::read(into)

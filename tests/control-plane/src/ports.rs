@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_reserved_once_until_it_is_let_go() {
+    fn a_port_is_reserved_once_until_it_is_released() {
         let ports: Vec<_> = (0..50).map(|_| reserve().unwrap()).collect();
         let mut numbers: Vec<_> = ports.iter().map(|port| port.number).collect();
         numbers.sort_unstable();

@@ -52,13 +52,13 @@ pub enum Mode {
 
 /// The mode, and the requests that it applies to.
 #[derive(Clone, Debug, Default)]
-struct Weather {
+struct Setting {
     mode: Mode,
     /// Only requests whose path and query contain this; the others pass.
     only: Option<String>,
 }
 
-impl Weather {
+impl Setting {
     fn over(&self, uri: &str) -> Mode {
         match &self.only {
             Some(part) if !uri.contains(part.as_str()) => Mode::Pass,
@@ -102,7 +102,7 @@ impl Seen {
 
 /// The proxy; see the module. It ends with its connections when it is dropped.
 pub struct Proxy {
-    weather: watch::Sender<Weather>,
+    setting: watch::Sender<Setting>,
     seen: watch::Sender<Vec<Seen>>,
     folder: TempDir,
     task: JoinHandle<()>,
@@ -110,7 +110,7 @@ pub struct Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.weather.send_replace(Weather {
+        self.setting.send_replace(Setting {
             mode: Mode::Cut,
             only: None,
         });
@@ -140,15 +140,15 @@ impl Proxy {
             &format!("http://{address}"),
             &folder.path().join("kubeconfig"),
         )?;
-        let (weather, seen) = (watch::Sender::default(), watch::Sender::default());
+        let (setting, seen) = (watch::Sender::default(), watch::Sender::default());
         let way = Way {
             client,
-            weather: weather.subscribe(),
+            setting: setting.subscribe(),
             seen: seen.clone(),
         };
         let task = tokio::spawn(accept(listener, way));
         Ok(Self {
-            weather,
+            setting,
             seen,
             folder,
             task,
@@ -163,12 +163,12 @@ impl Proxy {
 
     /// Sets the mode for all requests.
     pub fn set_mode(&self, mode: Mode) {
-        self.weather.send_replace(Weather { mode, only: None });
+        self.setting.send_replace(Setting { mode, only: None });
     }
 
     /// Sets the mode for the requests whose path and query contain `part`; the others pass.
     pub fn set_mode_of(&self, part: &str, mode: Mode) {
-        self.weather.send_replace(Weather {
+        self.setting.send_replace(Setting {
             mode,
             only: Some(part.to_owned()),
         });
@@ -212,7 +212,7 @@ fn write_kubeconfig(upstream: &Path, server: &str, to: &Path) -> Result<(), Erro
 #[derive(Clone)]
 struct Way {
     client: Client,
-    weather: watch::Receiver<Weather>,
+    setting: watch::Receiver<Setting>,
     seen: watch::Sender<Vec<Seen>>,
 }
 
@@ -237,11 +237,11 @@ async fn accept(listener: TcpListener, way: Way) {
 }
 
 async fn serve(stream: TcpStream, way: Way) {
-    let mut weather = way.weather.clone();
+    let mut setting = way.setting.clone();
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request| answer(request, way.clone()));
     let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-    let cut = weather.wait_for(|weather| weather.mode == Mode::Cut && weather.only.is_none());
+    let cut = setting.wait_for(|setting| setting.mode == Mode::Cut && setting.only.is_none());
     tokio::select! {
         _ = connection => {}
         _ = cut => {}
@@ -261,7 +261,7 @@ async fn answer(request: Request<Incoming>, mut way: Way) -> Result<Answer, BoxE
     let (parts, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     let mut drops = false;
-    let mode = way.weather.borrow_and_update().over(&uri);
+    let mode = way.setting.borrow_and_update().over(&uri);
     if let Mode::Refuse { status, .. } = mode {
         seen.refused = Some(status);
     }
@@ -272,8 +272,8 @@ async fn answer(request: Request<Incoming>, mut way: Way) -> Result<Answer, BoxE
         Mode::Refuse { status, retry_after } => return refusal(status, retry_after),
         Mode::Stall => {
             let until = uri.clone();
-            way.weather
-                .wait_for(|weather| weather.over(&until) != Mode::Stall)
+            way.setting
+                .wait_for(|setting| setting.over(&until) != Mode::Stall)
                 .await?;
         }
         Mode::Cut => return Err(Cut.into()),
@@ -285,7 +285,7 @@ async fn answer(request: Request<Incoming>, mut way: Way) -> Result<Answer, BoxE
     if drops {
         return Err(Cut.into());
     }
-    Ok(response.map(|body| StreamBody::new(flow(body, way.weather, uri)).boxed_unsync()))
+    Ok(response.map(|body| StreamBody::new(flow(body, way.setting, uri)).boxed_unsync()))
 }
 
 /// Returns the response of an overloaded API server, or, for 404, of one that does not serve the kind yet.
@@ -307,20 +307,20 @@ fn refusal(status: u16, retry_after: Option<u32>) -> Result<Answer, BoxError> {
 /// Returns the response's body, as far as the mode lets it through.
 fn flow(
     body: Body,
-    weather: watch::Receiver<Weather>,
+    setting: watch::Receiver<Setting>,
     uri: String,
 ) -> impl Stream<Item = Result<Frame<Bytes>, BoxError>> + Send {
     let watches = uri.contains("watch=true");
     futures::stream::unfold(
-        (body, weather, uri),
-        move |(mut body, mut weather, uri)| async move {
+        (body, setting, uri),
+        move |(mut body, mut setting, uri)| async move {
             loop {
-                let mode = weather.borrow_and_update().over(&uri);
+                let mode = setting.borrow_and_update().over(&uri);
                 match mode {
-                    Mode::Cut => return Some((Err(Cut.into()), (body, weather, uri))),
+                    Mode::Cut => return Some((Err(Cut.into()), (body, setting, uri))),
                     Mode::Refuse { .. } if watches => return None,
                     Mode::Stall => {
-                        weather.changed().await.ok()?;
+                        setting.changed().await.ok()?;
                         continue;
                     }
                     _ => {}
@@ -328,9 +328,9 @@ fn flow(
                 tokio::select! {
                     frame = body.frame() => {
                         let frame = frame?.map_err(Into::into);
-                        return Some((frame, (body, weather, uri)));
+                        return Some((frame, (body, setting, uri)));
                     }
-                    changed = weather.changed() => changed.ok()?,
+                    changed = setting.changed() => changed.ok()?,
                 }
             }
         },

@@ -311,7 +311,7 @@ async fn two_run_side_by_side_and_leave_nothing() {
 }
 
 #[tokio::test]
-async fn an_account_may_what_its_roles_say_as_soon_as_it_has_a_kubeconfig() {
+async fn an_account_may_do_what_its_roles_allow_as_soon_as_it_has_a_kubeconfig() {
     let plane = ControlPlane::start(Options::bare()).await.unwrap();
     let client = plane.client().await.unwrap();
     create(
@@ -374,7 +374,7 @@ fn a_control_plane_outlives_the_runtime_that_started_it() {
 
 /// Checks the effect of each mode on the proxy's clients and on the API server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_proxy_makes_bad_weather_on_demand() {
+async fn a_proxy_injects_faults_on_demand() {
     use control_plane::proxy::{Mode, Proxy};
     use futures::StreamExt;
     use kube::api::{WatchEvent, WatchParams};

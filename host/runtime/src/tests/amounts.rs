@@ -28,10 +28,10 @@ async fn alone(name: &str, test: impl AsyncFnOnce()) {
         .env(MARK, "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{said}{}",
+        output.status.success() && stdout.contains("1 passed"),
+        "{stdout}{}",
         String::from_utf8_lossy(&output.stderr)
     );
 }
@@ -80,9 +80,9 @@ async fn an_answer_with_more_children_than_the_limit_is_refused_by_number() {
 }
 
 #[tokio::test]
-async fn a_command_that_waits_for_more_than_a_component_may_is_told_so_and_takes_no_memory() {
+async fn a_command_that_waits_for_more_than_a_component_may_gets_an_error_and_takes_no_memory() {
     alone(
-        "a_command_that_waits_for_more_than_a_component_may_is_told_so_and_takes_no_memory",
+        "a_command_that_waits_for_more_than_a_component_may_gets_an_error_and_takes_no_memory",
         async || {
             let plugin = plugin(Form::Command, cases::POLL, Limits::default()).await;
             let before = peak();
@@ -112,14 +112,17 @@ async fn a_request_over_its_limit_is_refused_before_a_sandbox_is_made() {
         let call = plugin.reconcile(&request).await;
         let error = call.outcome.unwrap_err();
         assert_eq!(error.class(), Class::Request, "{form:?}: {error}");
-        let said = error.to_string();
+        let message = error.to_string();
         for words in [
             "larger than 16 MiB",
             "10 children",
             "7 objects",
             "`limits.request`",
         ] {
-            assert!(said.contains(words), "{form:?}: {words:?} is not in: {said}");
+            assert!(
+                message.contains(words),
+                "{form:?}: {words:?} is not in: {message}"
+            );
         }
         assert_eq!(call.stats.peak_memory, 0, "{form:?}: a sandbox was made");
         let one_less = Request {
@@ -181,13 +184,13 @@ async fn a_description_has_limits_of_its_own() {
                 .map(drop)
                 .unwrap_err();
             assert!(matches!(error, LoadError::DescriptionTooLarge), "{error}");
-            let said = error.to_string();
+            let message = error.to_string();
             for words in [
                 "more than 2 MiB",
                 "50000 JSON values",
                 "one CustomResourceDefinition",
             ] {
-                assert!(said.contains(words), "{words:?} is not in: {said}");
+                assert!(message.contains(words), "{words:?} is not in: {message}");
             }
         }
         let grown = peak() - before;

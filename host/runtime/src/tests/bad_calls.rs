@@ -20,7 +20,7 @@ fn short() -> Limits {
 }
 
 #[tokio::test]
-async fn a_trap_is_told_with_its_backtrace() {
+async fn a_trap_is_reported_with_its_backtrace() {
     for form in FORMS {
         match failure(form, cases::TRAP, Limits::default()).await {
             CallError::Trap { message, backtrace } => {
@@ -145,7 +145,7 @@ async fn a_memory_bomb_ends_at_the_limit() {
 }
 
 #[tokio::test]
-async fn the_memory_error_says_what_to_raise() {
+async fn the_memory_error_names_the_limit_to_raise() {
     let error = CallError::Memory {
         limit: 64 * MIB,
         wanted: 64 * MIB + 1,
@@ -175,7 +175,7 @@ async fn a_hundred_mebibytes_of_output_are_not_taken_into_the_host() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_a_json_object_is_told_with_its_place() {
+async fn an_answer_that_is_not_a_json_object_is_reported_with_its_position() {
     let table = [
         (cases::NOT_UTF8, ["UTF-8", "UTF-8 after"]),
         (cases::NOT_JSON, ["`children[0]` is not JSON", "line 1 column"]),
@@ -204,7 +204,7 @@ async fn an_answer_that_is_not_a_json_object_is_told_with_its_place() {
 }
 
 #[tokio::test]
-async fn a_command_that_answers_with_something_else_is_told_what() {
+async fn a_command_that_answers_with_something_else_gets_a_precise_error() {
     let case = |text: &str| {
         format!(
             r#"(data (i32.const 8192) "{}") (func $case (call $write (i32.const 1) (i32.const 8192) (i32.const {})))"#,

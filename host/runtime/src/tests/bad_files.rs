@@ -5,7 +5,7 @@ use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, library};
 use super::*;
 
 #[track_caller]
-fn says(message: &str, parts: &[&str]) {
+fn assert_contains(message: &str, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "{part:?} is not in: {message}");
     }
@@ -14,7 +14,7 @@ fn says(message: &str, parts: &[&str]) {
 #[tokio::test]
 async fn what_is_not_webassembly_is_refused() {
     for file in [&b""[..], b"\x7fELF", b"apiVersion: v1", b"(module)"] {
-        says(&refused(file.to_vec()).await, &["not WebAssembly"]);
+        assert_contains(&refused(file.to_vec()).await, &["not WebAssembly"]);
     }
 }
 
@@ -26,14 +26,14 @@ async fn a_file_cut_off_anywhere_is_refused() {
         for length in (0..file.len()).step_by(file.len() / 50) {
             refused(file[..length].to_vec()).await;
         }
-        says(
+        assert_contains(
             &refused(file[..file.len() / 2].to_vec()).await,
             &["not valid WebAssembly", "cut off"],
         );
     }
     let component =
         super::super::component::encode(&Fixture::new(cases::ANSWER).build(Form::Component)).unwrap();
-    says(
+    assert_contains(
         &refused(component[..component.len() / 2].to_vec()).await,
         &["not valid WebAssembly"],
     );
@@ -67,11 +67,11 @@ async fn a_compilation_that_takes_too_long_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_module_of_another_world_is_refused_by_its_exports() {
-    says(
+    assert_contains(
         &refused(another_world()).await,
         &["`operator-host:plugin/reconciler@0.2.0`", "`run`"],
     );
-    says(
+    assert_contains(
         &refused(library("add")).await,
         &["`_start`", "`add`", "operator-host:plugin/reconciler"],
     );
@@ -86,7 +86,7 @@ async fn a_plugin_for_another_contract_is_refused_with_both_versions() {
     };
     for version in ["0.1.1", "0.2.1", "0.3.0", "1.0.0"] {
         let message = refused(newer(version)).await;
-        says(
+        assert_contains(
             &message,
             &[
                 &format!("version {version} of the contract"),
@@ -95,7 +95,7 @@ async fn a_plugin_for_another_contract_is_refused_with_both_versions() {
         );
     }
     let command = Fixture::new(cases::ANSWER).version("0.3.0").build(Form::Command);
-    says(&refused(command).await, &["`0.3.0`", "`0.1.0` or `0.2.0`"]);
+    assert_contains(&refused(command).await, &["`0.3.0`", "`0.1.0` or `0.2.0`"]);
 }
 
 #[tokio::test]
@@ -105,11 +105,11 @@ async fn imports_outside_the_sandbox_are_refused_by_name() {
     let host = r#"(import "env" "connect" (func (param i32) (result i32)))"#;
     for form in FORMS {
         let with = |import| Fixture::new(cases::ANSWER).import(import).build(form);
-        says(
+        assert_contains(
             &refused(with(sockets)).await,
             &["wasi_snapshot_preview1.sock_accept"],
         );
-        says(&refused(with(host)).await, &["env.connect"]);
+        assert_contains(&refused(with(host)).await, &["env.connect"]);
     }
 }
 
@@ -124,12 +124,12 @@ async fn interfaces_outside_the_sandbox_are_refused_by_name() {
             .build(Form::Component)
     };
     let message = refused(with(SOCKETS, "wasi:sockets/raw@0.2.0", "get")).await;
-    says(
+    assert_contains(
         &message,
         &["wasi:sockets/raw@0.2.0", "this host does not provide"],
     );
     let message = refused(with(HTTP, "wasi:http/outgoing-handler@0.2.0", "handle")).await;
-    says(
+    assert_contains(
         &message,
         &["wasi:http/outgoing-handler@0.2.0", "this host does not provide"],
     );
@@ -144,7 +144,7 @@ async fn every_import_outside_the_sandbox_is_named_at_once() {
         .world_import(HTTP, "wasi:http/outgoing-handler@0.2.0")
         .import(r#"(import "wasi:http/outgoing-handler@0.2.0" "handle" (func))"#)
         .build(Form::Component);
-    says(
+    assert_contains(
         &refused(file).await,
         &["`env.connect`, `wasi:http/outgoing-handler@0.2.0`, `wasi_snapshot_preview1.sock_accept`, which"],
     );

@@ -66,7 +66,7 @@ async fn calls_of_two_plugins_wait_for_memory_and_all_are_answered() {
 }
 
 #[tokio::test]
-async fn a_call_that_gets_no_memory_in_time_says_so_and_a_small_one_is_not_held_up() {
+async fn a_call_that_gets_no_memory_in_time_fails_and_a_small_one_is_not_delayed() {
     for form in FORMS {
         let runtime = runtime();
         let endless = taking(cases::ENDLESS_LOOP);
@@ -85,9 +85,9 @@ async fn a_call_that_gets_no_memory_in_time_says_so_and_a_small_one_is_not_held_
         let error = busy.outcome.unwrap_err();
         assert_eq!(error.class(), Class::Busy, "{form:?}: {error}");
         assert!(busy.stats.waited >= Duration::from_millis(300), "{form:?}");
-        let said = error.to_string();
+        let message = error.to_string();
         for words in ["`--memory`", "`limits.memory`", "`concurrency`"] {
-            assert!(said.contains(words), "{words:?} is not in: {said}");
+            assert!(message.contains(words), "{words:?} is not in: {message}");
         }
         let (held, waited) = tokio::join!(held, patient.reconcile(&request));
         assert_eq!(held.outcome.unwrap_err().class(), Class::Timeout, "{form:?}");
@@ -118,9 +118,9 @@ async fn an_answer_that_would_take_more_than_the_call_may_is_refused() {
             .outcome
             .unwrap_err();
         assert_eq!(error.class(), Class::Output, "{form:?}: {error}");
-        let said = error.to_string();
+        let message = error.to_string();
         for words in ["more than 28 MiB in the host", "`limits.memory`"] {
-            assert!(said.contains(words), "{words:?} is not in: {said}");
+            assert!(message.contains(words), "{words:?} is not in: {message}");
         }
         let more = Limits {
             memory: 64 * MIB,

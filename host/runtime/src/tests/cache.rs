@@ -54,7 +54,7 @@ async fn a_warm_start_compiles_nothing() {
 }
 
 #[tokio::test]
-async fn an_entry_with_any_byte_changed_is_made_anew() {
+async fn an_entry_with_any_byte_changed_is_recreated() {
     let folder = tempfile::tempdir().unwrap();
     made(folder.path(), Form::Command).await;
     let entry = entries(folder.path()).remove(0);
@@ -85,7 +85,7 @@ async fn an_entry_with_any_byte_changed_is_made_anew() {
 }
 
 #[tokio::test]
-async fn an_entry_of_another_host_or_under_another_name_is_made_anew() {
+async fn an_entry_of_another_host_or_under_another_name_is_recreated() {
     let (ours, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     made(others.path(), Form::Command).await;
     made(ours.path(), Form::Command).await;
@@ -103,7 +103,7 @@ async fn an_entry_of_another_host_or_under_another_name_is_made_anew() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_damaged_is_made_anew_and_the_entries_with_it() {
+async fn a_damaged_key_is_recreated_with_all_entries() {
     let folder = tempfile::tempdir().unwrap();
     made(folder.path(), Form::Command).await;
     fs::write(folder.path().join("compiled-v1/key"), "short").unwrap();
@@ -137,7 +137,7 @@ fn a_folder_that_others_can_write_to_is_not_used() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_of_ours_is_neither_read_nor_waited_for_and_made_anew() {
+async fn what_is_no_regular_file_is_neither_read_nor_waited_for_and_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     made(folder.path(), Form::Command).await;
     let entry = entries(folder.path()).remove(0);
@@ -227,7 +227,7 @@ async fn entries_take_no_more_bytes_than_they_may() {
 
 /// The encoder of components determines what is compiled.
 #[test]
-fn the_name_of_an_entry_says_which_encoder_is_in_the_program() {
+fn the_name_of_an_entry_contains_the_version_of_the_encoder() {
     let lock = include_str!("../../../../Cargo.lock");
     let (name, version) = crate::cache::ENCODER.split_once(' ').unwrap();
     assert!(

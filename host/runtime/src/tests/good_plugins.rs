@@ -59,7 +59,7 @@ async fn reconcile_gives_children_and_what_the_call_used() {
 }
 
 #[tokio::test]
-async fn cleanup_says_done() {
+async fn cleanup_reports_done() {
     for form in FORMS {
         let plugin = plugin(form, cases::ANSWER, Limits::default()).await;
         let response = plugin

@@ -87,21 +87,21 @@ impl Trouble {
     }
 
     pub(super) fn of_status(status: &Status) -> Self {
-        let said = status.message.trim_end_matches('.');
+        let message = status.message.trim_end_matches('.');
         let passing = |resumable| Self::Passing {
-            message: format!("the API server answers {}: {said}", status.code),
+            message: format!("the API server answers {}: {message}", status.code),
             retry_after: asked_delay(status),
             resumable,
         };
         match status.code {
-            401 => Self::Refused(unknown_to_the_server(said)),
+            401 => Self::Refused(unknown_to_the_server(message)),
             403 => Self::Refused(format!(
-                "{said}; give the host's role the verbs list and watch on it"
+                "{message}; give the host's role the verbs list and watch on it"
             )),
             404 => Self::NotServed,
             410 => Self::Outdated,
             // The store is older than the last seen version: it was restored from a backup.
-            504 if said.contains("Too large resource version") => Self::Outdated,
+            504 if message.contains("Too large resource version") => Self::Outdated,
             408 | 429 | 500..=599 => passing(true),
             _ => passing(false),
         }

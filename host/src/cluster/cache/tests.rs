@@ -33,23 +33,23 @@ fn object(version: u32, value: &str) -> DynamicObject {
 }
 
 /// The changes that a subscriber received: the value before and the value after.
-type Heard = Arc<Mutex<Vec<(Option<String>, Option<String>)>>>;
+type Received = Arc<Mutex<Vec<(Option<String>, Option<String>)>>>;
 
-fn listen(watch: &Reflector) -> (Heard, Subscription) {
-    let heard = Heard::default();
+fn listen(watch: &Reflector) -> (Received, Subscription) {
+    let received = Received::default();
     let value = |object: Option<&Arc<DynamicObject>>| {
         object.map(|object| object.data["data"]["key"].as_str().unwrap_or_default().to_owned())
     };
-    let subscriber = Arc::clone(&heard);
+    let subscriber = Arc::clone(&received);
     let subscription = watch.subscribe(Arc::new(move |_, change| {
         let change = (value(change.old), value(change.new));
         subscriber.lock().unwrap().push(change);
     }));
-    (heard, subscription)
+    (received, subscription)
 }
 
-fn heard(heard: &Heard) -> Vec<(Option<String>, Option<String>)> {
-    std::mem::take(&mut *heard.lock().unwrap())
+fn received(received: &Received) -> Vec<(Option<String>, Option<String>)> {
+    std::mem::take(&mut *received.lock().unwrap())
 }
 
 fn some(text: &str) -> Option<String> {
@@ -59,15 +59,15 @@ fn some(text: &str) -> Option<String> {
 /// Regression: the response to a write was stored without notifying the subscribers, and the watch event for it
 /// then looked like no change. A controller never learned of the resources that another one creates for it.
 #[tokio::test]
-async fn what_one_controller_writes_is_heard_by_the_others_and_heard_once() {
+async fn what_one_controller_writes_reaches_the_others_once() {
     let watch = watch();
     let (log, _subscription) = listen(&watch);
     watch.inner.put(&watch.inner.prepare(object(1, "one")));
-    assert_eq!(heard(&log), [(None, some("one"))]);
+    assert_eq!(received(&log), [(None, some("one"))]);
     watch.record(object(2, "two"));
-    assert_eq!(heard(&log), [(some("one"), some("two"))]);
+    assert_eq!(received(&log), [(some("one"), some("two"))]);
     watch.inner.put(&watch.inner.prepare(object(2, "two")));
-    assert_eq!(heard(&log), [], "the echo is nothing new");
+    assert_eq!(received(&log), [], "the echo is nothing new");
 }
 
 #[tokio::test]
@@ -75,11 +75,11 @@ async fn an_older_state_never_replaces_a_newer_one() {
     let watch = watch();
     let (log, _subscription) = listen(&watch);
     watch.record(object(5, "five"));
-    heard(&log);
+    received(&log);
     watch.inner.put(&watch.inner.prepare(object(4, "four")));
     watch.record(object(3, "three"));
     watch.inner.deleted(object(4, "four"));
-    assert_eq!(heard(&log), []);
+    assert_eq!(received(&log), []);
     let name = NamespacedName::of(&object(5, ""));
     assert_eq!(watch.get(&name).unwrap().data["data"]["key"], "five");
 }
@@ -125,10 +125,10 @@ async fn what_a_list_after_a_gap_does_not_name_is_gone() {
     watch.record(object(5, "five"));
     let (log, _subscription) = listen(&watch);
     watch.inner.listed(&HashSet::new());
-    assert_eq!(heard(&log), [(some("five"), None)]);
+    assert_eq!(received(&log), [(some("five"), None)]);
     // It was created during the list, and the watch delivers it afterwards.
     watch.inner.put(&watch.inner.prepare(object(5, "five")));
-    assert_eq!(heard(&log), [(None, some("five"))]);
+    assert_eq!(received(&log), [(None, some("five"))]);
 }
 
 /// Regression: items of a list have no type, and a `ConfigMap` with that label was taken for a generated Secret.

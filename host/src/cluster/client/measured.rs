@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_told_by_its_path() {
+    fn a_request_is_recognized_by_its_path() {
         let of = |path| Path::parse(path);
         assert_eq!(
             of("/api/v1/namespaces/a/pods/b"),

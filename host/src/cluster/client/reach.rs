@@ -35,14 +35,14 @@ impl Reach {
             let failure = outcome.as_ref().err();
             // A write that this process held back proves nothing about the server.
             if !failure.is_some_and(|error| fence::is_deposed(error)) {
-                heard(&reach, failure);
+                observe(&reach, failure);
             }
             outcome
         }
     }
 }
 
-fn heard<E: Error>(reach: &Reach, failure: Option<&E>) {
+fn observe<E: Error>(reach: &Reach, failure: Option<&E>) {
     let mut away = reach.0.lock().unwrap_or_else(PoisonError::into_inner);
     let now = Instant::now();
     match (failure, away.as_mut()) {
@@ -65,12 +65,12 @@ fn heard<E: Error>(reach: &Reach, failure: Option<&E>) {
                 "the API server cannot be reached: {}; retrying until it answers",
                 chain(error)
             );
-            tokio::spawn(say_when_back(reach.clone()));
+            tokio::spawn(log_recovery(reach.clone()));
         }
     }
 }
 
-async fn say_when_back(reach: Reach) {
+async fn log_recovery(reach: Reach) {
     loop {
         tokio::time::sleep(SETTLED / 4).await;
         let mut state = reach.0.lock().unwrap_or_else(PoisonError::into_inner);

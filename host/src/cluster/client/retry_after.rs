@@ -33,10 +33,10 @@ where
     };
     let (parts, body) = response.into_parts();
     let text = Limited::new(body, MAX_REFUSAL).collect().await?.to_bytes();
-    let said = Full::from(with_delay(parts.status, &text, seconds));
+    let body = Full::from(with_delay(parts.status, &text, seconds));
     Ok(Response::from_parts(
         parts,
-        said.map_err(|never| match never {}).boxed_unsync(),
+        body.map_err(|never| match never {}).boxed_unsync(),
     ))
 }
 
@@ -68,7 +68,7 @@ fn with_delay(code: StatusCode, text: &[u8], seconds: u32) -> String {
 mod tests {
     use super::*;
 
-    async fn said(code: u16, retry_after: Option<&str>, text: &'static str) -> String {
+    async fn body_of(code: u16, retry_after: Option<&str>, text: &'static str) -> String {
         let mut response = Response::builder().status(code);
         if let Some(value) = retry_after {
             response = response.header(RETRY_AFTER, value);
@@ -87,7 +87,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_header_becomes_part_of_the_status_and_the_words_stay() {
-        let text = said(429, Some("7"), "Too many requests, please try again later.\n").await;
+        let text = body_of(429, Some("7"), "Too many requests, please try again later.\n").await;
         assert_eq!(delay(&text), 7);
         assert!(
             text.contains("Too many requests") && text.contains("429"),
@@ -95,16 +95,19 @@ mod tests {
         );
         let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"m","reason":"r","code":503,
             "details":{"name":"n","retryAfterSeconds":3}}"#;
-        let text = said(503, Some("7"), status).await;
-        assert_eq!(delay(&text), 3, "what the body says comes first");
+        let text = body_of(503, Some("7"), status).await;
+        assert_eq!(delay(&text), 3, "the value in the body comes first");
         assert!(text.contains("\"n\""), "{text}");
     }
 
     #[tokio::test]
-    async fn what_is_no_refusal_or_says_no_seconds_stays_as_it_is() {
-        assert_eq!(said(200, Some("7"), "fine").await, "fine");
-        assert_eq!(said(429, None, "no").await, "no");
-        assert_eq!(said(429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), "no").await, "no");
-        assert_eq!(said(429, Some("-1"), "no").await, "no");
+    async fn a_response_that_is_no_refusal_or_has_no_seconds_stays_as_it_is() {
+        assert_eq!(body_of(200, Some("7"), "fine").await, "fine");
+        assert_eq!(body_of(429, None, "no").await, "no");
+        assert_eq!(
+            body_of(429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), "no").await,
+            "no"
+        );
+        assert_eq!(body_of(429, Some("-1"), "no").await, "no");
     }
 }

@@ -201,7 +201,7 @@ fn a_child_without_kind_or_name_is_refused_by_its_place() {
 }
 
 #[test]
-fn all_refusals_are_said_at_once() {
+fn all_refusals_are_reported_at_once() {
     let twice = [pod("p"), pod("p"), json!({ "apiVersion": "v1", "kind": "Pod" })];
     let refusals = plan_with(&config(), &parent(Some("default")), None, &twice, &[]).unwrap_err();
     assert_eq!(refusals.len(), 2, "{refusals:?}");
@@ -492,7 +492,7 @@ fn a_child_is_named_whatever_version_it_is_seen_in() {
 }
 
 #[test]
-fn a_child_says_of_which_generation_of_which_parent_it_is() {
+fn a_child_names_its_parent_and_the_generation_of_it() {
     let mut shop = parent(Some("default"));
     shop.metadata.generation = Some(7);
     let plan = plan_with(&config(), &shop, None, &[pod("p")], &[]).unwrap();
@@ -508,7 +508,7 @@ fn a_child_says_of_which_generation_of_which_parent_it_is() {
 }
 
 #[test]
-fn a_secret_that_only_says_that_it_was_generated_is_refused_unless_the_parent_accepts_that_very_one() {
+fn a_secret_that_only_claims_to_be_generated_is_refused_unless_the_parent_accepts_that_very_one() {
     let secret = GeneratedSecret {
         name: "x".into(),
         entries: vec![crate::plugin::contract::GeneratedValue {

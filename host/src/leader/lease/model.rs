@@ -160,7 +160,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn two_never_hold_it_and_in_calm_weather_one_does(ops in prop::collection::vec(op(), 1..120)) {
+    fn two_never_hold_it_and_without_faults_one_does(ops in prop::collection::vec(op(), 1..120)) {
         let mut world = World::new();
         for op in &ops {
             world.act(op);

@@ -283,12 +283,12 @@ fn a_holder_keeps_a_lease_that_was_edited_but_still_names_it() {
 #[test]
 fn a_longer_duration_of_another_host_is_respected_and_an_absurd_one_is_not() {
     let start = start();
-    for (said, counts) in [(60, 60 * S), (i32::MAX, MAX_DURATION), (-5, 15 * S)] {
+    for (stated, counts) in [(60, 60 * S), (i32::MAX, MAX_DURATION), (-5, 15 * S)] {
         let (mut server, _, mut b) = led_by_a(start);
-        server.edit(|spec| spec.lease_duration_seconds = Some(said));
+        server.edit(|spec| spec.lease_duration_seconds = Some(stated));
         assert!(!turn(&mut b, &mut server, start));
-        assert!(!turn(&mut b, &mut server, start + counts - S), "{said}");
-        assert!(turn(&mut b, &mut server, start + counts), "{said}");
+        assert!(!turn(&mut b, &mut server, start + counts - S), "{stated}");
+        assert!(turn(&mut b, &mut server, start + counts), "{stated}");
     }
 }
 

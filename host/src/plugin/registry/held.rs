@@ -18,7 +18,7 @@ pub(super) struct Waiting {
     /// How often it was held back.
     pub(super) tries: u32,
     /// What was reported last, so that it is reported once.
-    pub(super) said: Option<HeldBack>,
+    pub(super) reported: Option<HeldBack>,
 }
 
 /// The first wait before a candidate that was held back is tried again, because the objects may have changed.
@@ -44,7 +44,7 @@ impl Slot {
             self.metrics.reloaded("held_back");
             self.metrics.plugin_held_back(Some(plugin));
         }
-        let news = waiting.said.as_ref() != Some(&held);
+        let is_new = waiting.reported.as_ref() != Some(&held);
         let since = match &self.report.borrow().candidate {
             Some(before) if before.state == CandidateState::HeldBack => before.since,
             _ => Timestamp::now(),
@@ -57,7 +57,7 @@ impl Slot {
         };
         self.report
             .send_modify(|report| report.candidate = Some(candidate));
-        if news {
+        if is_new {
             let digest = plugin.digest();
             warn!(controller, file = %file.display(), %digest, live = self.digest().map(tracing::field::display),
                 reason = held.reason, "plugin held back: {}", held.message);
@@ -68,7 +68,7 @@ impl Slot {
             self.trouble.send_replace(Some(
                 format!("the plugin's file is held back: {}", held.message).into(),
             ));
-            waiting.said = Some(held);
+            waiting.reported = Some(held);
         }
         delay
     }
@@ -90,11 +90,11 @@ impl Slot {
 
     pub(super) fn put_aside(&self, plugin: &Plugin, message: &str) {
         let was_held_back = self.waiting().as_mut().is_some_and(|waiting| {
-            waiting.said = None;
+            waiting.reported = None;
             std::mem::take(&mut waiting.tries) > 0
         });
         if was_held_back {
-            self.let_go();
+            self.report_released();
         }
         self.trouble.send_replace(None);
         let candidate = CandidateVersion::of(plugin, CandidateState::PutAside, message);
@@ -120,12 +120,12 @@ impl Slot {
     pub(super) fn forget_waiting(&self) {
         let waited = self.waiting().take();
         if waited.is_some_and(|waited| waited.tries > 0) {
-            self.let_go();
+            self.report_released();
         }
     }
 
     /// Reports that no candidate is held back any more.
-    pub(super) fn let_go(&self) {
+    pub(super) fn report_released(&self) {
         self.metrics.plugin_held_back(None);
         if let Some(proof) = &self.proof {
             proof.announce(None);

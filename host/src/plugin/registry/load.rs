@@ -66,7 +66,7 @@ impl Slot {
                 *self.waiting() = Some(Waiting {
                     plugin: plugin.clone(),
                     tries: 0,
-                    said: None,
+                    reported: None,
                 });
                 Ok(plugin)
             }

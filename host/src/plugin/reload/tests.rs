@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 struct Folder {
     root: TempDir,
     path: PathBuf,
-    news: mpsc::Receiver<(usize, Look)>,
+    looks: mpsc::Receiver<(usize, Look)>,
     marks: u32,
     _files: Files,
     _watched: Vec<Watched>,
@@ -32,7 +32,7 @@ impl Folder {
             WatchedFile::new(path.join("p.wasm"), 1 << 20),
             WatchedFile::new(marks.join("m"), 100),
         ];
-        let (sender, news) = mpsc::channel();
+        let (sender, looks) = mpsc::channel();
         let files = Files::with(hints).unwrap();
         let watch = |(index, source)| {
             let sender = sender.clone();
@@ -44,12 +44,12 @@ impl Folder {
         let mut folder = Self {
             root,
             path,
-            news,
+            looks,
             marks: 0,
             _files: files,
             _watched: watched,
         };
-        folder.news_until_mark();
+        folder.looks_until_mark();
         folder
     }
 
@@ -64,7 +64,7 @@ impl Folder {
     /// Returns the next event of the file.
     fn next(&self) -> Look {
         loop {
-            let (index, look) = self.news.recv_timeout(LIMIT).expect("news of the file");
+            let (index, look) = self.looks.recv_timeout(LIMIT).expect("a look at the file");
             if index == 0 {
                 return look;
             }
@@ -79,23 +79,23 @@ impl Folder {
     }
 
     /// Returns all events of the file up to the event of a change made now.
-    fn news_until_mark(&mut self) -> Vec<Look> {
+    fn looks_until_mark(&mut self) -> Vec<Look> {
         let file = self.root.path().join("marks/m");
         if self.marks > 0 {
             fs::write(file, self.marks.to_string()).unwrap();
         }
         self.marks += 1;
-        let mut news = Vec::new();
+        let mut looks = Vec::new();
         loop {
-            match self.news.recv_timeout(LIMIT).expect("news of the mark") {
-                (0, look) => news.push(look),
-                _ => return news,
+            match self.looks.recv_timeout(LIMIT).expect("a look at the mark") {
+                (0, look) => looks.push(look),
+                _ => return looks,
             }
         }
     }
 
     fn quiet(&mut self) {
-        assert_eq!(self.news_until_mark(), []);
+        assert_eq!(self.looks_until_mark(), []);
     }
 }
 
@@ -135,14 +135,14 @@ fn a_file_that_grows_is_read_once_when_it_is_whole() {
     let mut folder = Folder::with("one");
     for attempt in 0.. {
         let (whole, pause) = grow(&folder.file(), attempt);
-        let mut news = vec![folder.next()];
-        while !matches!(news.last(), Some(Look::New(new)) if new.bytes == whole) {
-            news.push(folder.next());
+        let mut looks = vec![folder.next()];
+        while !matches!(looks.last(), Some(Look::New(new)) if new.bytes == whole) {
+            looks.push(folder.next());
         }
         folder.quiet();
         // Otherwise the machine delayed the writer until the file had settled.
         if pause < SETTLE - Duration::from_millis(10) {
-            assert_eq!(news.len(), 1, "{news:?}");
+            assert_eq!(looks.len(), 1, "{looks:?}");
             return;
         }
     }
@@ -236,16 +236,16 @@ fn a_file_that_nobody_wants_any_more_is_left_alone_and_a_new_one_is_looked_at() 
     let other = folder.root.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("q.wasm"), "q").unwrap();
-    let (sender, news) = mpsc::channel();
+    let (sender, looks) = mpsc::channel();
     let source = WatchedFile::new(other.join("q.wasm"), 100);
-    let told = move |look, _| {
+    let on_look = move |look, _| {
         let _ = sender.send(look);
     };
-    let watched = folder._files.watch(source, told);
-    assert!(matches!(news.recv_timeout(LIMIT), Ok(Look::New(..))));
+    let watched = folder._files.watch(source, on_look);
+    assert!(matches!(looks.recv_timeout(LIMIT), Ok(Look::New(..))));
     drop(watched);
     // The thread has dropped the callback.
-    assert_eq!(news.recv_timeout(LIMIT), Err(RecvTimeoutError::Disconnected));
+    assert_eq!(looks.recv_timeout(LIMIT), Err(RecvTimeoutError::Disconnected));
     fs::write(folder.file(), "two").unwrap();
     folder.next_is(b"two");
     folder.quiet();

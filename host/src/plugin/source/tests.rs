@@ -66,7 +66,7 @@ fn a_file_that_was_just_written_to_is_not_read_yet() {
 }
 
 #[test]
-fn a_file_that_is_empty_is_about_to_be_written_and_said_to_be_empty_when_it_stays_so() {
+fn an_empty_file_is_about_to_be_written_and_is_reported_when_it_stays_empty() {
     let (_folder, file, mut source) = source();
     fs::write(&file, "").unwrap();
     let old = SystemTime::now() - Duration::from_secs(3600);
@@ -101,7 +101,7 @@ fn a_file_whose_time_is_in_the_future_is_read_when_it_has_rested() {
 }
 
 #[test]
-fn a_missing_file_is_told_once_and_when_it_is_back_that_too() {
+fn a_missing_file_and_its_return_are_reported_once() {
     let (folder, file, mut source) = source();
     fs::write(&file, "one").unwrap();
     assert_eq!(settled(&mut source), new(b"one"));

@@ -130,7 +130,7 @@ async fn a_version_that_is_held_back_is_tried_again_after_longer_and_longer() {
         (CandidateState::HeldBack, "-a\n+b")
     );
     assert!(slot.trouble().borrow().as_ref().unwrap().contains("it fails"));
-    assert_eq!(proof.announced(), [Some("Fails".into())], "said once");
+    assert_eq!(proof.announced(), [Some("Fails".into())], "reported once");
     // The objects have changed.
     proof.hold(&[]);
     assert_eq!(settle(&slot, 2).await, None);
@@ -165,7 +165,7 @@ async fn nothing_is_held_back_any_more_when_the_file_holds_another_version() {
 }
 
 #[tokio::test]
-async fn a_version_takes_over_by_force_whatever_the_proof_says() {
+async fn a_version_takes_over_by_force_although_the_proof_holds_it_back() {
     let proof = Fake::new();
     proof.hold(&[2, 3]);
     let (slot, receiver) = slot(&proof, None);
@@ -225,7 +225,7 @@ async fn a_version_that_a_pin_put_aside_is_held_back_again_without_the_pin() {
 }
 
 #[tokio::test]
-async fn a_pin_that_nothing_answers_to_leaves_the_live_version_or_says_why_there_is_none() {
+async fn a_pin_that_matches_nothing_leaves_the_live_version_or_reports_why_there_is_none() {
     let proof = Fake::new();
     let (slot, receiver) = slot(&proof, None);
     proof.order(None, Some("0123456789abcdef"));

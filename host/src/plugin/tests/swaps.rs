@@ -65,7 +65,7 @@ async fn a_bad_version_changes_nothing_and_a_good_one_helps_after_a_bad_start() 
 }
 
 #[tokio::test]
-async fn a_version_that_is_not_pinned_is_refused_and_said_until_it_is_over() {
+async fn a_version_that_is_not_pinned_is_refused_and_reported_until_it_is_gone() {
     let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
     slot.offer(plugin_file(&version(1))).await;
     let first = *live(&receiver).unwrap().digest();
@@ -78,12 +78,12 @@ async fn a_version_that_is_not_pinned_is_refused_and_said_until_it_is_over() {
     };
     let slot = slot.expecting(pinned);
     let trouble = slot.trouble();
-    let said = || trouble.borrow().as_deref().unwrap_or_default().to_owned();
+    let reported = || trouble.borrow().as_deref().unwrap_or_default().to_owned();
     slot.offer(plugin_file(&version(2))).await;
     assert_eq!(*live(&receiver).unwrap().digest(), first, "what is live stays");
-    assert!(said().contains("pins"), "{}", said());
+    assert!(reported().contains("pins"), "{}", reported());
     slot.offer(plugin_file(&version(1))).await;
-    assert_eq!(said(), "");
+    assert_eq!(reported(), "");
     // The live version itself can become untrusted: it stays, and this is reported.
     let other = Expected {
         trust: Trust {
@@ -95,7 +95,7 @@ async fn a_version_that_is_not_pinned_is_refused_and_said_until_it_is_over() {
     let slot = slot.expecting(other);
     slot.offer(plugin_file(&version(1))).await;
     assert_eq!(*live(&receiver).unwrap().digest(), first);
-    assert!(said().contains("pins"), "{}", said());
+    assert!(reported().contains("pins"), "{}", reported());
 }
 
 #[tokio::test]

@@ -216,7 +216,7 @@ impl World {
         parent(self.parent_version, self.spec, self.label, self.status)
     }
 
-    fn calm_down(&mut self) {
+    fn settle(&mut self) {
         while self.running || !self.events.is_empty() || !self.marks.is_empty() {
             for op in [Op::Answer, Op::Deliver, Op::StartPass, Op::EndPass] {
                 self.act(op);
@@ -254,7 +254,7 @@ proptest! {
         for op in ops {
             world.act(op);
         }
-        world.calm_down();
+        world.settle();
         prop_assert_eq!(&world.seen.data["spec"], &json!(world.spec));
         prop_assert_eq!(&world.seen.metadata.labels, &world.served().metadata.labels);
         prop_assert!(world.seen_child >= world.foreign, "{} < {}", world.seen_child, world.foreign);
@@ -268,7 +268,7 @@ proptest! {
                 world.act(op);
             }
         }
-        world.calm_down();
+        world.settle();
         prop_assert_eq!(world.passes, 1);
     }
 }

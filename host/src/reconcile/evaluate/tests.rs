@@ -56,10 +56,10 @@ fn need(name: &str) -> Need {
 }
 
 /// The result, the related objects of each call, and the remembered needs, by ids.
-type Told = (Result<Response, String>, Vec<Vec<String>>, Vec<Vec<String>>);
+type Evaluated = (Result<Response, String>, Vec<Vec<String>>, Vec<Vec<String>>);
 
 /// Evaluates with a plugin that answers each call, by its number, with these needs.
-async fn told(known: &[&str], plugin: impl Fn(usize) -> Result<Vec<Need>, CallError>) -> Told {
+async fn evaluate_with(known: &[&str], plugin: impl Fn(usize) -> Result<Vec<Need>, CallError>) -> Evaluated {
     let (calls, remembered) = (Mutex::new(Vec::new()), RefCell::new(Vec::new()));
     let parent = object("parent");
     let subject = Subject {
@@ -101,13 +101,14 @@ fn needs(names: &[&str]) -> Result<Vec<Need>, CallError> {
 
 #[tokio::test]
 async fn the_answer_counts_whose_request_held_all_that_it_needs() {
-    let (outcome, calls, remembered) = told(&[], |call| needs([&["a"][..], &["a", "b"], &["b"]][call])).await;
+    let (outcome, calls, remembered) =
+        evaluate_with(&[], |call| needs([&["a"][..], &["a", "b"], &["b"]][call])).await;
     assert_eq!(outcome.unwrap().needs, [need("b")]);
     assert_eq!(calls, [&[][..], &["a"], &["a", "b"]]);
     assert_eq!(remembered, [&["a"][..], &["a", "b"], &["b"]]);
 
     // Known needs save a call.
-    let (outcome, calls, _) = told(&["a", "b"], |_| needs(&["b"])).await;
+    let (outcome, calls, _) = evaluate_with(&["a", "b"], |_| needs(&["b"])).await;
     assert_eq!(
         (outcome.is_ok(), calls),
         (true, vec![vec!["a".into(), "b".into()]])
@@ -116,18 +117,18 @@ async fn the_answer_counts_whose_request_held_all_that_it_needs() {
 
 #[tokio::test]
 async fn known_needs_that_cannot_be_read_are_forgotten_and_new_ones_are_an_error() {
-    let (outcome, calls, remembered) = told(&["a", "locked"], |_| needs(&["a"])).await;
+    let (outcome, calls, remembered) = evaluate_with(&["a", "locked"], |_| needs(&["a"])).await;
     assert_eq!(outcome.unwrap().needs, [need("a")]);
     assert_eq!(calls, [&[][..], &["a"]]);
     assert_eq!(remembered, [&[][..], &["a"], &["a"]]);
 
-    let (outcome, calls, remembered) = told(&[], |_| needs(&["locked"])).await;
+    let (outcome, calls, remembered) = evaluate_with(&[], |_| needs(&["locked"])).await;
     assert_eq!(outcome.unwrap_err(), "need \"locked\": it is locked");
     assert_eq!(calls.len(), 1);
     assert_eq!(
         remembered,
         [&["locked"][..], &[]],
-        "the next evaluation asks anew"
+        "the next evaluation asks again"
     );
 }
 
@@ -141,7 +142,7 @@ async fn needs_that_are_too_much_for_a_request_are_forgotten() {
             related: 1,
         }),
     };
-    let (outcome, _, remembered) = told(&[], full).await;
+    let (outcome, _, remembered) = evaluate_with(&[], full).await;
     assert!(outcome.unwrap_err().contains("larger than 1 MiB"));
     assert_eq!(remembered, [&["a"][..], &[]]);
 }
@@ -149,7 +150,7 @@ async fn needs_that_are_too_much_for_a_request_are_forgotten() {
 #[tokio::test]
 async fn needs_that_never_settle_are_an_error_after_the_last_iteration() {
     let endless = |call: usize| needs(&[["a", "b"][call % 2]]);
-    let (outcome, calls, _) = told(&[], endless).await;
+    let (outcome, calls, _) = evaluate_with(&[], endless).await;
     assert!(
         outcome
             .unwrap_err()
@@ -158,12 +159,12 @@ async fn needs_that_never_settle_are_an_error_after_the_last_iteration() {
     assert_eq!(calls.len(), MAX_ITERATIONS + 1);
     // The last call in which it may settle.
     let late = |call: usize| needs(&[["a", "b", "c", "d", "d"][call]]);
-    assert!(told(&[], late).await.0.is_ok());
+    assert!(evaluate_with(&[], late).await.0.is_ok());
 }
 
 #[tokio::test]
 async fn needs_are_checked_also_in_an_answer_that_would_count() {
-    let (outcome, ..) = told(&["a"], |_| needs(&["a", "a"])).await;
+    let (outcome, ..) = evaluate_with(&["a"], |_| needs(&["a", "a"])).await;
     assert_eq!(
         outcome.unwrap_err(),
         "two needs have the id \"a\"; each must have its own"

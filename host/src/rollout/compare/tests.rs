@@ -22,7 +22,7 @@ fn effect(answer: Value, deleted: &[&str], left: &[&str]) -> Effect {
     }
 }
 
-fn says(text: &str) -> Result<Effect, String> {
+fn answers(text: &str) -> Result<Effect, String> {
     Ok(effect(json!({"status": {"text": text}}), &[], &[]))
 }
 
@@ -55,8 +55,11 @@ fn deletes(names: &[&str]) -> Finding {
 
 #[test]
 fn the_same_answer_is_unchanged_and_another_one_is_changed() {
-    assert_eq!(find(says("a"), says("a"), Some(says("a"))), Finding::Unchanged);
-    let changed = find(says("a"), says("b"), Some(says("b")));
+    assert_eq!(
+        find(answers("a"), answers("a"), Some(answers("a"))),
+        Finding::Unchanged
+    );
+    let changed = find(answers("a"), answers("b"), Some(answers("b")));
     assert!(matches!(changed, Finding::Changed { .. }));
     let ProofResult::Proved { on, diff } = result([Finding::Unchanged, changed]) else {
         panic!("a change of the status deletes nothing");
@@ -69,13 +72,13 @@ fn the_same_answer_is_unchanged_and_another_one_is_changed() {
 fn what_failed_before_may_fail_again_or_work() {
     let fails = || Err("no".to_owned());
     assert_eq!(find(fails(), fails(), None), Finding::Unchanged);
-    let works = find(fails(), says("a"), Some(says("a")));
+    let works = find(fails(), answers("a"), Some(answers("a")));
     assert!(matches!(result([works]), ProofResult::Proved { .. }));
 }
 
 #[test]
 fn a_version_that_fails_where_the_live_one_works_is_held_back_with_the_object() {
-    let finding = find(says("a"), Err("it trapped".into()), None);
+    let finding = find(answers("a"), Err("it trapped".into()), None);
     let held = held(result([Finding::Unchanged, finding]));
     assert_eq!(held.reason, "Fails");
     assert_eq!(
@@ -97,11 +100,11 @@ fn after_enough_failures_no_more_objects_are_asked_about() {
 
 #[test]
 fn two_answers_to_one_request_are_held_back_with_the_first_difference() {
-    let finding = find(says("a"), says("b"), Some(says("c")));
+    let finding = find(answers("a"), answers("b"), Some(answers("c")));
     let held = held(result([finding]));
     assert_eq!(held.reason, "NotDeterministic");
     assert_eq!(held.diff, "-  text: b\n+  text: c");
-    let sometimes = find(says("a"), says("a"), Some(Err("it trapped".into())));
+    let sometimes = find(answers("a"), answers("a"), Some(Err("it trapped".into())));
     assert_eq!(self::held(result([sometimes])).reason, "NotDeterministic");
 }
 

@@ -57,11 +57,7 @@ pub(crate) async fn deploy(
 }
 
 /// Reports the requests of the host that the API server refused, from the audit log.
-pub(crate) fn say_what_was_forbidden(
-    user: &str,
-    plane: &ControlPlane,
-    screen: &Screen,
-) -> anyhow::Result<()> {
+pub(crate) fn report_forbidden(user: &str, plane: &ControlPlane, screen: &Screen) -> anyhow::Result<()> {
     let events = plane.audit_events()?;
     let own: Vec<_> = events
         .iter()

@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use control_plane::{Component, Output};
 
-use crate::{Arguments, DRAIN, news, screen::Screen};
+use crate::{Arguments, DRAIN, plugin_changes, screen::Screen};
 
 /// Where the host keeps the last versions of each plugin, next to its log.
 pub(crate) const VERSIONS: &str = "versions";
@@ -142,7 +142,7 @@ fn copy(reader: PipeReader, mut file: File, shown: HostLog, screen: &Screen) {
     for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
         let _ = writeln!(file, "{line}");
-        if shown != HostLog::None && news::show(&line, screen) {
+        if shown != HostLog::None && plugin_changes::show(&line, screen) {
             continue;
         }
         let show = match shown {

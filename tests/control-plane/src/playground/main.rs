@@ -7,7 +7,7 @@
 mod deploy;
 mod hints;
 mod host;
-mod news;
+mod plugin_changes;
 mod screen;
 mod view;
 
@@ -165,7 +165,7 @@ async fn run(
     };
     view.abort();
     if let (Some(user), Some(plane)) = (&identity.user, &plane) {
-        deploy::say_what_was_forbidden(user, plane, screen)?;
+        deploy::report_forbidden(user, plane, screen)?;
     }
     if let Some(plane) = plane {
         plane.shutdown().await;

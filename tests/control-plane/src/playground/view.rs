@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_parent_says_what_to_change() {
+    fn a_stalled_parent_shows_what_to_change() {
         let stalled =
             json!([{ "type": "Stalled", "status": "True", "reason": "InvalidSpec", "message": "too small" }]);
         assert_eq!(

@@ -292,16 +292,16 @@ async fn a_trouble_that_lasts_is_a_failure_until_the_watch_goes_on_where_it_was(
 }
 
 #[tokio::test]
-async fn a_refusal_for_good_is_said_at_once() {
+async fn a_permanent_refusal_is_reported_at_once() {
     let followed = follow_these(vec![|| Reply::List(&[], None), || Reply::Refuse(403)], LONG);
-    let said = followed.task.await.unwrap();
+    let message = followed.task.await.unwrap();
     assert_eq!(
-        said,
+        message,
         "not now; give the host's role the verbs list and watch on it"
     );
     let followed = follow_these(vec![|| Reply::Refuse(404)], LONG);
-    let said = followed.task.await.unwrap();
-    assert!(said.contains("does not serve the kind v1/Pod"), "{said}");
+    let message = followed.task.await.unwrap();
+    assert!(message.contains("does not serve the kind v1/Pod"), "{message}");
 }
 
 #[tokio::test]
@@ -320,7 +320,7 @@ async fn a_position_that_the_server_has_forgotten_costs_a_list() {
         ],
         LONG,
     );
-    followed.until("listed anew", |it| it.names() == ["b"]).await;
+    followed.until("listed again", |it| it.names() == ["b"]).await;
     assert_eq!(followed.lists(), 2);
 }
 
@@ -374,7 +374,7 @@ async fn what_hangs_is_asked_again() {
 
 /// Regression: a watch on a dead connection was trusted until its time was over.
 #[tokio::test]
-async fn a_watch_that_brings_nothing_is_asked_for_anew_long_before_its_end() {
+async fn a_silent_watch_is_restarted_long_before_its_end() {
     let limits = Limits {
         watch: Duration::from_secs(300),
         silent: Duration::from_millis(100),

@@ -87,7 +87,7 @@ fn a_pack_is_put_together_and_a_new_one_is_read_when_all_of_it_is_there() {
     assert_eq!(source.look(), Look::Unsettled(GLANCE), "not all there yet");
     let reason = trouble(at_rest(&mut source));
     assert!(reason.contains("is not the one in the index"), "{reason}");
-    assert_eq!(at_rest(&mut source), Look::Same, "said once");
+    assert_eq!(at_rest(&mut source), Look::Same, "reported once");
     fs::write(files.last().unwrap(), last).unwrap();
     assert_eq!(settled(&mut source), new(&content(2)));
 }
@@ -161,7 +161,7 @@ fn a_part_may_not_be_a_link_to_outside() {
 }
 
 #[test]
-fn a_signature_comes_with_the_contents_and_a_new_one_is_news() {
+fn a_signature_comes_with_the_contents_and_a_new_one_is_a_change() {
     let (folder, file, mut source) = source();
     fs::write(&file, "one").unwrap();
     assert_eq!(settled(&mut source), new(b"one"));

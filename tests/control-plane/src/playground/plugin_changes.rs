@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_that_takes_over_and_one_that_does_not_are_told() {
+    fn a_version_that_takes_over_and_one_that_does_not_are_reported() {
         let line = r#"{"level":"INFO","message":"plugin loaded","controller":"echo","version":"0.1.0",
             "digest":"sha256:0123456789abcdef","before":"sha256:00","reload_ms":180,"because":"proved: 1 object"}"#;
         let (mood, name, text, _) = read(line).unwrap();

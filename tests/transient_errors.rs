@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::echo::CONTROLLER;
 use crate::echoes::{ECHO, POD, apply, apply_many, until_exact, until_pods};
-use crate::puppet::{PUPPET, assert_says, config_map, controller};
+use crate::puppet::{PUPPET, assert_contains, config_map, controller};
 use crate::support::{LIMIT, Scenario, cluster, condition, own_cluster};
 
 /// Creates a scenario whose hosts reach the shared cluster through a proxy.
@@ -46,7 +46,7 @@ async fn ten_seconds_of_refusals_cost_no_list_no_status_and_no_event() {
     };
     let cluster = own_cluster(options).await;
     let proxy = Proxy::start(&cluster.kubeconfig()).await.expect("a proxy");
-    let scenario = Scenario::within(&cluster, "weather")
+    let scenario = Scenario::within(&cluster, "transient-errors")
         .await
         .with_kubeconfig(proxy.kubeconfig());
     let host = scenario.start(CONTROLLER);
@@ -175,7 +175,7 @@ async fn a_kind_that_cannot_be_watched_stops_who_has_or_wants_it_and_nobody_else
     }
     proxy.set_mode_of("/podtemplates", REFUSED_FOR_GOOD);
     let failed = |name| scenario.until_condition(PUPPET, name, "Reconciling", "True", "WatchFailed");
-    assert_says(&failed("has").await, &["list and watch"]);
+    assert_contains(&failed("has").await, &["list and watch"]);
     scenario
         .puppet("without", wants(&[config_map("without", "2")]))
         .await;
@@ -194,7 +194,7 @@ async fn a_kind_that_cannot_be_watched_stops_who_has_or_wants_it_and_nobody_else
 
 /// Regression: a failing watch of the parents themselves was not reported on them.
 #[tokio::test]
-async fn parents_whose_own_watch_fails_say_so() {
+async fn parents_whose_own_watch_fails_show_it() {
     let (scenario, proxy) = behind_a_proxy("own-watch").await;
     let _host = scenario.start(CONTROLLER);
     apply(&scenario, "e", 1).await;
@@ -204,7 +204,7 @@ async fn parents_whose_own_watch_fails_say_so() {
     let message = scenario
         .until_condition(ECHO, "e", "Reconciling", "True", "WatchFailed")
         .await;
-    assert_says(&message, &["list and watch"]);
+    assert_contains(&message, &["list and watch"]);
     proxy.set_mode(Mode::Pass);
     scenario
         .until(ECHO, "e", "no complaint", |e| {
