@@ -18,7 +18,7 @@ use crate::cluster::refusal::is_missing_object;
 use crate::config::leadership::LeadershipMode;
 use crate::config::{Config, ControllerConfig, Removal};
 use crate::controller::parent_of;
-use crate::desired::plan::removal;
+use crate::desired::ownership::removal;
 use crate::leader::lease::GROUP_LABEL;
 use crate::object::{CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label};
 use crate::plugin::contract::Kind;

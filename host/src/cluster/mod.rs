@@ -5,8 +5,10 @@ pub mod client;
 pub mod discovery;
 
 pub mod cache;
+pub mod kind_reflectors;
 pub mod namespaces;
 
+pub mod api_error;
 pub mod event_recorder;
 pub(crate) mod refusal;
 pub mod resource_client;

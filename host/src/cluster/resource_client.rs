@@ -7,13 +7,13 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
 use serde_json::Value;
-use thiserror::Error;
 use tracing::field::Empty;
 use tracing::{debug, info_span};
 
+use super::api_error::{ApiError, Fault, fault_of};
 use super::client::{Deposed, Writer, chain, is_deposed};
 use super::discovery::ResolvedKind;
-use super::refusal::{asked_delay, is_field_conflict, is_missing_object, is_of_a_webhook, refusal};
+use super::refusal::{asked_delay, refusal};
 use crate::object::NamespacedName;
 use crate::trace;
 
@@ -22,142 +22,6 @@ use crate::trace;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Waits for the controller's own rate limit that take longer are logged, since they explain a delay.
 const SLOW: Duration = Duration::from_millis(100);
-
-/// A request that failed.
-#[derive(Clone, Debug, Error)]
-#[error("cannot {verb} {kind} {name}: {message}")]
-pub struct ApiError {
-    /// `apply`, `create`, `delete` and the like.
-    pub verb: &'static str,
-    /// The kind of the object.
-    pub kind: Box<str>,
-    /// The name of the object.
-    pub name: NamespacedName,
-    /// The part that failed.
-    pub fault: Fault,
-    /// The API server's message, with the rejected fields and advice on what to do.
-    pub message: Box<str>,
-    /// The delay before the next request that the API server asks for.
-    pub retry_after: Option<Duration>,
-}
-
-/// The part that failed: the API server, the connection to it, or the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The API server responded with this HTTP status.
-    Refused(u16),
-    /// The object does not exist.
-    Missing,
-    /// The API server does not serve the kind, or does not serve it yet.
-    NotServed,
-    /// The object's namespace is being deleted, so nothing can be created in it.
-    NamespaceGoing,
-    /// The request did not reach the API server. The client has logged the failure.
-    Unreachable,
-    /// The response is not one of an API server.
-    Unreadable,
-    /// The API server did not respond in time.
-    Silent,
-    /// The host failed before it sent the request.
-    Host,
-    /// The host did not send the request because it no longer leads.
-    Deposed,
-}
-
-impl ApiError {
-    /// Reports whether the object does not exist.
-    #[must_use]
-    pub fn is_not_found(&self) -> bool {
-        self.fault == Fault::Missing
-    }
-
-    /// Reports whether the API server is overloaded or unreachable, or its storage is unavailable.
-    #[must_use]
-    pub fn is_overload(&self) -> bool {
-        match self.fault {
-            // A response of a proxy that is JSON and no Status has no code.
-            Fault::Silent | Fault::Unreachable | Fault::Refused(0 | 429 | 502..=504) => true,
-            Fault::Refused(500) => self.message.contains("etcdserver"),
-            Fault::Refused(_)
-            | Fault::Missing
-            | Fault::NotServed
-            | Fault::NamespaceGoing
-            | Fault::Unreadable
-            | Fault::Host
-            | Fault::Deposed => false,
-        }
-    }
-
-    /// Reports whether other requests of the same reconcile would fail, too.
-    #[must_use]
-    pub fn stops_others(&self) -> bool {
-        self.is_overload() || self.fault == Fault::Deposed
-    }
-
-    /// Reports whether the error is transient: the API server failed, not the object.
-    ///
-    /// The API server responds with an internal error when a webhook is unavailable. That error is not transient: a
-    /// person must repair the webhook.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        let server = matches!(self.fault, Fault::Refused(500..=599)) && !self.message.contains("webhook");
-        // After a start, an API server serves its built-in kinds before those of CustomResourceDefinitions.
-        self.is_overload() || self.fault == Fault::NotServed || (server && !self.is_invalid())
-    }
-
-    /// Reports whether the request violates the kind's schema, independent of the client.
-    ///
-    /// Older API servers respond with an internal error to a server-side apply of a value of the wrong type.
-    #[must_use]
-    pub fn is_invalid(&self) -> bool {
-        match self.fault {
-            Fault::Refused(400 | 422) => !self.is_lost_race(),
-            Fault::Refused(500) => self.message.contains("failed to create typed patch object"),
-            _ => false,
-        }
-    }
-
-    /// Reports whether the object's namespace is being deleted, so that nothing can be created in it.
-    #[must_use]
-    pub fn is_namespace_going(&self) -> bool {
-        self.fault == Fault::NamespaceGoing
-    }
-
-    /// Returns the error for an object that the host does not try to create because its namespace is being deleted.
-    #[must_use]
-    pub(crate) fn namespace_going(kind: &str, name: &NamespacedName) -> Self {
-        Self {
-            verb: "create",
-            kind: kind.into(),
-            name: name.clone(),
-            fault: Fault::NamespaceGoing,
-            message: format!(
-                "the namespace {:?} is being deleted, so nothing can be created in it",
-                name.namespace.as_deref().unwrap_or_default()
-            )
-            .into(),
-            retry_after: None,
-        }
-    }
-
-    /// Reports whether another client changed the object first, or owns fields that the host does not take over.
-    #[must_use]
-    pub fn is_conflict(&self) -> bool {
-        self.fault == Fault::Refused(409)
-    }
-
-    /// Reports whether the object was deleted or changed before the write. The next reconcile handles its new state.
-    ///
-    /// API servers before 1.24 respond that a UID cannot be changed; later ones report a conflict.
-    #[must_use]
-    pub fn is_lost_race(&self) -> bool {
-        match self.fault {
-            Fault::Refused(409) => self.verb != "delete" && !is_field_conflict(&self.message),
-            Fault::Refused(422) => self.message.contains("metadata.uid: Invalid value"),
-            _ => false,
-        }
-    }
-}
 
 /// Sends requests for the objects of one resource.
 pub struct ResourceClient<'a> {
@@ -493,15 +357,6 @@ impl<'a> ResourceClient<'a> {
     }
 }
 
-fn fault_of(status: &kube::core::Status, name: &str) -> Fault {
-    match status.code {
-        403 if status.message.contains("because it is being terminated") => Fault::NamespaceGoing,
-        404 if is_missing_object(status, name) => Fault::Missing,
-        404 if !is_of_a_webhook(status) => Fault::NotServed,
-        code => Fault::Refused(code),
-    }
-}
-
 const fn is_write(verb: &'static str) -> bool {
     !matches!(verb.as_bytes(), b"get" | b"list" | b"read")
 }
@@ -511,89 +366,5 @@ const fn span_name(verb: &'static str) -> &'static str {
     match verb.as_bytes() {
         b"apply the status of" => "status",
         _ => verb,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refused(code: u16, message: &str) -> ApiError {
-        let status = kube::core::Status {
-            code,
-            message: message.to_owned(),
-            ..kube::core::Status::default()
-        };
-        ApiError {
-            verb: "apply",
-            kind: "Pod".into(),
-            name: NamespacedName {
-                namespace: Some("shop".to_owned()),
-                name: "web".to_owned(),
-            },
-            fault: fault_of(&status, "web"),
-            message: refusal(&status, None).into(),
-            retry_after: None,
-        }
-    }
-
-    #[test]
-    fn fields_of_another_manager_are_a_conflict_and_no_lost_race_however_many_they_are() {
-        for message in [
-            "Apply failed with 1 conflict: conflict with \"other\": .spec.replicas",
-            "Apply failed with 2 conflicts: conflicts with \"other\":\n- .spec.replicas\n- .spec.paused",
-        ] {
-            let error = refused(409, message);
-            assert!(error.is_conflict() && !error.is_lost_race(), "{message}");
-            assert!(
-                error.message.contains("another manager has set these fields"),
-                "{}",
-                error.message
-            );
-        }
-        assert!(refused(409, "Operation cannot be fulfilled: uid mismatch").is_lost_race());
-    }
-
-    #[test]
-    fn an_object_is_missing_only_if_the_response_names_it() {
-        let page =
-            kube::core::Status::failure("404 page not found", "Failed to parse error data").with_code(404);
-        assert_eq!(fault_of(&page, "web"), Fault::NotServed);
-        let resource: kube::core::Status = serde_json::from_value(serde_json::json!({
-            "status": "Failure", "reason": "NotFound", "code": 404, "details": {},
-            "message": "the server could not find the requested resource",
-        }))
-        .unwrap();
-        assert_eq!(fault_of(&resource, "web"), Fault::NotServed);
-        let object: kube::core::Status = serde_json::from_value(serde_json::json!({
-            "status": "Failure", "reason": "NotFound", "code": 404, "details": { "name": "web", "kind": "pods" },
-            "message": "pods \"web\" not found",
-        }))
-        .unwrap();
-        assert_eq!(fault_of(&object, "web"), Fault::Missing);
-        assert_eq!(fault_of(&object, "other"), Fault::NotServed);
-        // Validators pass on the error of their own request.
-        let webhook = kube::core::Status {
-            message: "admission webhook \"v.example.com\" denied the request: pods \"web\" not found"
-                .to_owned(),
-            ..object
-        };
-        assert_eq!(fault_of(&webhook, "web"), Fault::Refused(404));
-    }
-
-    #[test]
-    fn only_a_permission_that_is_missing_is_asked_for() {
-        let advice = "give the host's role that permission";
-        let missing =
-            "pods is forbidden: User \"host\" cannot create resource \"pods\" in the namespace \"shop\"";
-        assert!(refused(403, missing).message.contains(advice));
-        let quota = "pods \"web\" is forbidden: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2";
-        let message = refused(403, quota).message;
-        assert!(
-            message.contains("raise that ResourceQuota") && !message.contains(advice),
-            "{message}"
-        );
-        let policy = "pods \"web\" is forbidden: violates PodSecurity \"restricted:latest\"";
-        assert_eq!(&*refused(403, policy).message, policy);
     }
 }

@@ -15,16 +15,17 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span};
 
 use crate::cluster::cache::{Change, Reflector, WatchState};
+use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::NamespaceChange;
 use crate::config::ControllerConfig;
-use crate::desired::plan::{is_ours, is_reference_to, reaches};
+use crate::desired::ownership::{is_ours, is_reference_to, reaches};
 use crate::leader::term::Warmth;
 use crate::object::{
     ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, is_terminating, version,
 };
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
-use crate::reconcile::context::{Context, KindReflectors};
+use crate::reconcile::context::Context;
 use crate::reconcile::observer::Observer;
 use crate::reconcile::{Action, reconcile};
 use crate::trace;
@@ -398,7 +399,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
         version: change.new.and_then(|object| version(object)),
     };
     if !echo_of_nothing {
-        for parent in context.waiting_for(&child) {
+        for parent in context.state.blocked.waiting_for(&child) {
             context.queue.enqueue(&parent, ReconcileReason::Related);
         }
     }

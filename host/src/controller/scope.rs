@@ -8,9 +8,10 @@ use futures::future::join_all;
 use tracing::info;
 
 use crate::cluster::cache::{Reflector, SharedCache, WatchState};
+use crate::cluster::kind_reflectors::{ByNamespace, KindReflectors};
 use crate::config::ControllerConfig;
 use crate::plugin::contract::Kind;
-use crate::reconcile::context::{ByNamespace, Context, KindReflectors};
+use crate::reconcile::context::Context;
 use crate::work_queue::ReconcileReason;
 
 /// Returns the namespaces in which a controller's children and reads are watched when its parents are in

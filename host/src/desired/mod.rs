@@ -1,6 +1,7 @@
 //! Computes the desired state and how the live state differs from it. Pure functions of objects: nothing here does I/O
 //! or uses a client, which a test below checks.
 
+pub mod ownership;
 pub mod plan;
 pub mod proof;
 

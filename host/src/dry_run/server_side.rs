@@ -16,11 +16,13 @@ use tracing::debug;
 
 pub use sides::Difference;
 
+use crate::cluster::api_error::ApiError;
 use crate::cluster::client::Writer;
 use crate::cluster::discovery::{Discovery, KindError, Resolved, ResolvedKind};
-use crate::cluster::resource_client::{ApiError, ResourceClient};
+use crate::cluster::resource_client::ResourceClient;
 use crate::config::ControllerConfig;
-use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, owns, plan, retains};
+use crate::desired::ownership::{owns, retains};
+use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan};
 use crate::desired::proof::Proof;
 use crate::desired::versions;
 use crate::dry_run::offline;

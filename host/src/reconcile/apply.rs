@@ -7,9 +7,11 @@ use serde_json::Value;
 
 use super::context::Context;
 use super::freshness::may_create;
-use crate::cluster::resource_client::{ApiError, ResourceClient};
+use crate::cluster::api_error::ApiError;
+use crate::cluster::resource_client::ResourceClient;
 use crate::desired::drift;
-use crate::desired::plan::{Desired, owns, retains};
+use crate::desired::ownership::{owns, retains};
+use crate::desired::plan::Desired;
 use crate::object::{
     APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, annotation,
     fingerprint, is_terminating, made_at,

@@ -1,208 +1,36 @@
 //! The state that all reconciles of one controller share: handles, caches, and the memory of each parent.
 
+mod blocked;
+mod memory;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
 use kube::core::{DynamicObject, Selector};
-use opentelemetry::trace::SpanContext;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
+use self::blocked::BlockedNames;
+pub use self::memory::ParentMemory;
 use super::blocking_parents::BlockingParents;
 use super::observer::Observer;
 use super::provenance::{Provenance, ProvenanceError};
+use crate::cluster::api_error::ApiError;
 use crate::cluster::cache::{Reflector, Subscription, WatchState};
 use crate::cluster::client::Writer;
 use crate::cluster::discovery::ResolvedKind;
 use crate::cluster::event_recorder::Events;
+use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::Namespaces;
-use crate::cluster::resource_client::ApiError;
 use crate::config::{Allow, ControllerConfig};
-use crate::desired::plan::{Plan, owns, retains};
+use crate::desired::ownership::{owns, retains};
+use crate::desired::plan::Plan;
 use crate::desired::versions::{self, Used};
-use crate::object::{ChildRef, GENERATED_LABEL, Identity, NamespacedName, label, version};
-use crate::plugin::contract::{EventType, Kind, Need};
+use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, label, version};
+use crate::plugin::Plugin;
+use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::registry::Live;
-use crate::plugin::{Digest, Plugin};
 use crate::work_queue::{Queue, ReconcileReason};
-
-/// The watches of one kind: one for all namespaces, or one per configured namespace.
-#[derive(Default)]
-pub struct KindReflectors {
-    everywhere: Option<Arc<Reflector>>,
-    by_namespace: RwLock<ByNamespace>,
-}
-
-/// Watches by their namespace.
-pub type ByNamespace = BTreeMap<String, Arc<Reflector>>;
-
-impl KindReflectors {
-    /// Creates one watch over all namespaces, or of a cluster-scoped kind.
-    #[must_use]
-    pub fn everywhere(watch: Arc<Reflector>) -> Self {
-        Self {
-            everywhere: Some(watch),
-            by_namespace: RwLock::default(),
-        }
-    }
-
-    /// Creates one watch per namespace.
-    #[must_use]
-    pub fn by_namespace(watches: ByNamespace) -> Self {
-        Self {
-            everywhere: None,
-            by_namespace: RwLock::new(watches),
-        }
-    }
-
-    /// Returns all watches.
-    #[must_use]
-    pub fn all(&self) -> Vec<Arc<Reflector>> {
-        let by_namespace = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
-        self.everywhere
-            .iter()
-            .chain(by_namespace.values())
-            .cloned()
-            .collect()
-    }
-
-    /// Returns the watch that covers a namespace; `None` when that namespace is not watched.
-    #[must_use]
-    pub fn of(&self, namespace: Option<&str>) -> Option<Arc<Reflector>> {
-        if self.everywhere.is_some() {
-            return self.everywhere.clone();
-        }
-        let by_namespace = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
-        by_namespace.get(namespace?).cloned()
-    }
-
-    /// Returns the watches per namespace; `None` when one watch covers all.
-    #[must_use]
-    pub fn namespaces(&self) -> Option<ByNamespace> {
-        let by_namespace = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
-        self.everywhere.is_none().then(|| by_namespace.clone())
-    }
-
-    /// Replaces the watches for later reconciles.
-    pub fn replace(&self, watches: ByNamespace) {
-        *self.by_namespace.write().unwrap_or_else(PoisonError::into_inner) = watches;
-    }
-
-    fn get(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
-        self.of(name.namespace.as_deref())?.get(name)
-    }
-}
-
-/// Returns the error of a watch, if it fails.
-fn failure(watch: &Reflector) -> Option<String> {
-    match watch.state_now() {
-        WatchState::Failing(message) => Some(message),
-        WatchState::Starting | WatchState::Synced => None,
-    }
-}
-
-/// What the host remembers of one parent between reconciles. Losing it costs a few
-/// needless requests, except for `parent_in_doubt`, which [`Context::forget_all`] keeps.
-#[derive(Debug, Default)]
-pub struct ParentMemory {
-    /// Number of consecutive failures.
-    pub failures: u32,
-    /// The last message logged about it, so that it is logged once.
-    pub last_logged: Option<String>,
-    /// The plugin version that was last asked about it.
-    pub asked: Option<Digest>,
-    /// What the plugin last asked to read.
-    pub needs: Vec<Need>,
-    /// The version in which that plugin named each child, if a child can be seen in several.
-    pub versions: Used,
-    /// The resource version of the last own write to each child, in any version of its kind.
-    pub written: HashMap<Identity, u128>,
-    /// The resource versions that the last own writes gave to the parent, oldest first.
-    pub parent_written: Vec<u128>,
-    /// Children whose live object differs from the applied body although the API server accepted it: the
-    /// fingerprints of the applied body and of the result.
-    pub normalized: HashMap<ChildRef, (String, String)>,
-    /// The same for the status.
-    pub status_normalized: Option<(String, String)>,
-    /// Whether the parent was checked for traces of the controller's former names.
-    pub handed_over: bool,
-    /// Whether it was reported that the parent waits for its cleanup.
-    pub leaving: bool,
-    /// Whether there is a sign that the parent was deleted or replaced, such as a child that somebody else deleted.
-    /// The parent is read before the next child is created.
-    pub parent_in_doubt: bool,
-    /// Since when children of an earlier parent of this name have been left over.
-    pub left_since: Option<Instant>,
-    /// The newest generation that a child claims to be made from and that the API server does not have, with the
-    /// parent's UID.
-    pub refuted_generation: Option<(String, i64)>,
-    /// The span of the last reconcile, if it was sampled.
-    pub last_span: Option<SpanContext>,
-    /// Since when the API server has been overloaded or silent for it.
-    pub transient_since: Option<Instant>,
-}
-
-/// How many writes of the parent are remembered. One reconcile writes its finalizers and its status.
-const PARENT_WRITES: usize = 4;
-
-impl ParentMemory {
-    /// Remembers the resource version that an own write gave to the parent, unless the response contains changes that
-    /// others made just before and that the reconcile, which has seen `seen`, does not know.
-    fn wrote_parent(&mut self, seen: &DynamicObject, answer: &DynamicObject) {
-        if !is_same_but_for_own_writes(seen, answer) {
-            self.parent_written.clear();
-            return;
-        }
-        if seen.metadata.resource_version == answer.metadata.resource_version {
-            // The write changed nothing. Somebody else's write has this version.
-            return;
-        }
-        // The watch may repeat an earlier write after the response to a later one.
-        self.parent_written.extend(version(answer));
-        if self.parent_written.len() > PARENT_WRITES {
-            self.parent_written.remove(0);
-        }
-    }
-
-    /// Reports whether a reason is only the watch event for this controller's own write.
-    ///
-    /// A child's event with an older version than our last write is one, too: the write's response was newer, and
-    /// the plugin has seen it. For the parent only the exact version counts, because the plugin has not seen a
-    /// change of the spec that was made just before our status write.
-    #[must_use]
-    pub fn is_echo(&self, reason: &ReconcileReason) -> bool {
-        match reason {
-            ReconcileReason::Child {
-                child,
-                version: Some(version),
-            } => self
-                .written
-                .get(&child.identity())
-                .is_some_and(|written| version <= written),
-            ReconcileReason::Parent {
-                version: Some(version),
-            } => self.parent_written.contains(version),
-            _ => false,
-        }
-    }
-}
-
-/// Reports whether two states of a parent differ only in what a controller writes to it: status and finalizers.
-fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> bool {
-    let essence = |object: &DynamicObject| {
-        let mut metadata = object.metadata.clone();
-        metadata.resource_version = None;
-        metadata.managed_fields = None;
-        metadata.finalizers = None;
-        let mut data = object.data.clone();
-        if let Some(data) = data.as_object_mut() {
-            data.remove("status");
-        }
-        (metadata, data)
-    };
-    essence(known) == essence(answer)
-}
 
 /// The shared state of one controller; see the module.
 pub struct Context {
@@ -250,8 +78,8 @@ pub struct ControllerState {
     /// The subscriptions to changes. They are replaced when the namespaces change.
     pub(crate) subscriptions: watch::Sender<Vec<Subscription>>,
     memory: Mutex<HashMap<NamespacedName, ParentMemory>>,
-    /// Objects of others that exist where a plugin wants a child, with the parents that wait for their deletion.
-    in_the_way: Mutex<HashMap<ChildRef, BTreeSet<NamespacedName>>>,
+    /// The parents that wait for the deletion of an object of others.
+    pub(crate) blocked: BlockedNames,
 }
 
 impl Context {
@@ -577,36 +405,6 @@ impl Context {
         }
     }
 
-    /// Replaces the objects that are recorded as blocking a parent.
-    pub fn set_in_the_way(&self, parent: &NamespacedName, keys: Vec<ChildRef>) {
-        let mut in_the_way = self
-            .state
-            .in_the_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if keys.is_empty() && in_the_way.is_empty() {
-            return;
-        }
-        in_the_way.retain(|_, parents| {
-            parents.remove(parent);
-            !parents.is_empty()
-        });
-        for key in keys {
-            in_the_way.entry(key).or_default().insert(parent.clone());
-        }
-    }
-
-    /// Returns the parents that an object blocks.
-    #[must_use]
-    pub fn waiting_for(&self, key: &ChildRef) -> Vec<NamespacedName> {
-        let in_the_way = self
-            .state
-            .in_the_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        in_the_way.get(key).into_iter().flatten().cloned().collect()
-    }
-
     /// Reads or changes the memory of a parent.
     pub fn memory_of<T>(&self, parent: &NamespacedName, look: impl FnOnce(&mut ParentMemory) -> T) -> T {
         let mut memory = self.memory();
@@ -619,7 +417,7 @@ impl Context {
     /// Forgets a deleted parent.
     pub fn forget(&self, parent: &NamespacedName) {
         self.memory().remove(parent);
-        self.set_in_the_way(parent, Vec::new());
+        self.state.blocked.set(parent, Vec::new());
     }
 
     /// Forgets all parents outside of these namespaces.
@@ -674,35 +472,10 @@ impl Context {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn parent(generation: i64, replicas: u32, status: &str, deleted: Option<&str>) -> DynamicObject {
-        serde_json::from_value(json!({
-            "apiVersion": "a/v1", "kind": "K",
-            "metadata": {
-                "name": "a", "generation": generation, "resourceVersion": format!("{generation}0"),
-                "deletionTimestamp": deleted, "finalizers": [status],
-            },
-            "spec": { "replicas": replicas }, "status": { "phase": status },
-        }))
-        .unwrap()
-    }
-
-    /// Regression: the response to a status write that also contained a change of the spec was treated as an own
-    /// write, and the change was not noticed until the next resync.
-    #[test]
-    fn an_answer_with_a_change_of_somebody_else_is_no_echo() {
-        let known = parent(1, 1, "old", None);
-        assert!(is_same_but_for_own_writes(&known, &parent(1, 1, "new", None)));
-        assert!(!is_same_but_for_own_writes(&known, &parent(2, 2, "new", None)));
-        let deleted = parent(1, 1, "new", Some("2026-01-01T00:00:00Z"));
-        assert!(!is_same_but_for_own_writes(&known, &deleted));
+/// Returns the error of a watch, if it fails.
+fn failure(watch: &Reflector) -> Option<String> {
+    match watch.state_now() {
+        WatchState::Failing(message) => Some(message),
+        WatchState::Starting | WatchState::Synced => None,
     }
 }
-
-#[cfg(test)]
-mod model;

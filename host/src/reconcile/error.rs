@@ -10,7 +10,7 @@ use super::evaluate::EvaluateError;
 use super::iterations::MAX_REPEATS;
 use super::needs::NeedError;
 use super::provenance::ProvenanceError;
-use crate::cluster::resource_client::ApiError;
+use crate::cluster::api_error::ApiError;
 use crate::desired::plan::Refusal;
 use crate::plugin::CallError;
 use crate::work_queue::backoff::jittered;

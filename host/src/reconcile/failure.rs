@@ -13,7 +13,7 @@ use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::needs::NeedError;
 use super::status;
-use crate::cluster::resource_client::{ApiError, Fault};
+use crate::cluster::api_error::{ApiError, Fault};
 use crate::desired::conditions::{self, Reason, StatusUpdate, Verdict};
 use crate::object::{NamespacedName, is_terminating, shorten};
 use crate::plugin::contract::EventType;

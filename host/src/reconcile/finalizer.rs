@@ -7,7 +7,8 @@ use kube::core::DynamicObject;
 use serde_json::json;
 
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, ResourceClient};
+use crate::cluster::api_error::ApiError;
+use crate::cluster::resource_client::ResourceClient;
 use crate::object::NamespacedName;
 
 /// Removes the host's finalizer from the parent.

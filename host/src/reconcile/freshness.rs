@@ -8,7 +8,8 @@ use kube::core::DynamicObject;
 use tracing::info;
 
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, ResourceClient};
+use crate::cluster::api_error::ApiError;
+use crate::cluster::resource_client::ResourceClient;
 use crate::object::{ChildRef, NamespacedName, is_terminating, made_at};
 
 /// Returns the parent as known, or as read from the API server when a child was made from a newer generation or

@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use tracing::info;
 
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, ResourceClient};
+use crate::cluster::api_error::ApiError;
+use crate::cluster::resource_client::ResourceClient;
 use crate::config::ControllerConfig;
 use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, label};
 

@@ -24,7 +24,8 @@ use self::prune::prune;
 use self::release::release;
 use self::secrets::{Generated, generate};
 use crate::desired::conditions::{StatusUpdate, Verdict};
-use crate::desired::plan::{Plan, Policy, owns, plan};
+use crate::desired::ownership::owns;
+use crate::desired::plan::{Plan, Policy, plan};
 use crate::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating};
 use crate::plugin::Plugin;
 use crate::plugin::contract::{CleanupResponse, Kind, Response};
@@ -331,11 +332,11 @@ fn make_plan(
     response: &Response,
 ) -> Result<Plan, ReconcileError> {
     // Existing objects that have the name of a desired child, but another owner.
-    let in_the_way = RefCell::new(Vec::new());
+    let blocked = RefCell::new(Vec::new());
     let existing = |key: &ChildRef| {
         let existing = context.existing(key)?;
         if !owns(&context.config, parent, &existing) {
-            in_the_way.borrow_mut().push(key.clone());
+            blocked.borrow_mut().push(key.clone());
         }
         Some(existing)
     };
@@ -349,11 +350,11 @@ fn make_plan(
     };
     let plan = plan(&policy, &response.children, &response.keep, &response.generate);
     // When such an object is deleted or gets another owner, the parent is reconciled again.
-    let in_the_way = match &plan {
+    let blocked = match &plan {
         Ok(_) => Vec::new(),
-        Err(_) => in_the_way.take(),
+        Err(_) => blocked.take(),
     };
-    context.set_in_the_way(&NamespacedName::of(parent), in_the_way);
+    context.state.blocked.set(&NamespacedName::of(parent), blocked);
     let plan = plan.map_err(ReconcileError::Refused)?;
     let desired = plan.desired.iter().map(|desired| &desired.key);
     let keys = desired

@@ -17,9 +17,11 @@ use tracing::{debug, info};
 use super::answer::Changes;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
-use crate::cluster::resource_client::{ApiError, ResourceClient};
+use crate::cluster::api_error::ApiError;
+use crate::cluster::resource_client::ResourceClient;
 use crate::config::Removal;
-use crate::desired::plan::{Refusal, is_ours, is_reference_to, reaches, removal};
+use crate::desired::ownership::{is_ours, is_reference_to, reaches, removal};
+use crate::desired::plan::Refusal;
 use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, controller_of, is_terminating, label};
 
 /// How long the garbage collector has to delete leftovers that block nobody.

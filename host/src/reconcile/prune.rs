@@ -8,9 +8,11 @@ use futures::{StreamExt, stream};
 use kube::core::DynamicObject;
 
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, ResourceClient};
+use crate::cluster::api_error::ApiError;
+use crate::cluster::resource_client::ResourceClient;
 use crate::config::{ControllerConfig, Removal};
-use crate::desired::plan::{Named, Plan, owns, removal};
+use crate::desired::ownership::{owns, removal};
+use crate::desired::plan::{Named, Plan};
 use crate::desired::proof::Proof;
 use crate::object::{ChildRef, NamespacedName, is_terminating};
 

@@ -7,9 +7,10 @@ use kube::core::DynamicObject;
 use serde_json::json;
 
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, ResourceClient};
+use crate::cluster::api_error::ApiError;
+use crate::cluster::resource_client::ResourceClient;
 use crate::config::Removal;
-use crate::desired::plan::{owns, removal};
+use crate::desired::ownership::{owns, removal};
 use crate::object::{ChildRef, NamespacedName, is_terminating};
 
 /// Removes the owner reference of every child that is retained now and has one, whether the plugin names it or not,

@@ -11,9 +11,11 @@ use serde_json::{Map, Value, json};
 
 use super::context::Context;
 use super::freshness::may_create;
-use crate::cluster::resource_client::{ApiError, Fault, ResourceClient};
+use crate::cluster::api_error::{ApiError, Fault};
+use crate::cluster::resource_client::ResourceClient;
 use crate::config::Removal;
-use crate::desired::plan::{DesiredSecret, owns};
+use crate::desired::ownership::owns;
+use crate::desired::plan::DesiredSecret;
 use crate::desired::proof::PROVENANCE_ANNOTATION;
 use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::contract::GeneratedValue;

@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::clock::now;
 use super::context::Context;
-use crate::cluster::resource_client::{ApiError, ResourceClient};
+use crate::cluster::api_error::ApiError;
+use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::{StatusUpdate, compose, current, set_held_back};
 use crate::object::{NamespacedName, fingerprint};
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, LazyLock};
 
 use kube::core::DynamicObject;
 use operator_host::config::{Config, ControllerConfig, Removal};
-use operator_host::desired::plan::{Plan, Policy, owns, plan, retains};
+use operator_host::desired::ownership::{owns, retains};
+use operator_host::desired::plan::{Plan, Policy, plan};
 use operator_host::desired::proof::Proof;
 use operator_host::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, PARENT_ANNOTATION, name_problem,

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::{DEFAULT_BACKOFF, DEFAULT_PROVING, DEFAULT_WRITES};
+use crate::desired::ownership::owns;
 use crate::object::made_at;
 use crate::plugin::Limits;
 

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::object::version;
+use crate::object::{NamespacedName, version};
+use crate::plugin::contract::Kind;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {

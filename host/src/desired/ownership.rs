@@ -1,0 +1,80 @@
+//! Decides which objects belong to a parent.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::core::DynamicObject;
+
+use super::proof::Proof;
+use crate::config::{ControllerConfig, Removal};
+use crate::object::{
+    CONTROLLER_LABEL, ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, label,
+};
+use crate::plugin::contract::Kind;
+
+/// Reports whether a parent in `parent` may have children in `child`; `None` means no namespace. Anyone with write
+/// access to another namespace can copy this host's labels and annotations to an object there, so objects out of
+/// reach are ignored.
+#[must_use]
+pub fn reaches(config: &ControllerConfig, parent: Option<&str>, child: Option<&str>) -> bool {
+    match (parent, child) {
+        (Some(parent), child) => child == Some(parent),
+        (None, Some(child)) => config.other_namespaces.contains(child),
+        (None, None) => true,
+    }
+}
+
+/// Reports whether a parent owns an object: its controller owner reference has the parent's UID, its label names
+/// the controller, and the parent may have children there. A label or an annotation alone proves nothing: people
+/// and templates copy them.
+#[must_use]
+pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
+    parent.metadata.uid.is_some()
+        && controller_of(object).map(|owner| &owner.uid) == parent.metadata.uid.as_ref()
+        && is_ours(config, object)
+        && is_within_reach(config, parent, object)
+}
+
+/// Reports whether an object's label names the controller, by its current name or a former one.
+#[must_use]
+pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
+    label(object, CONTROLLER_LABEL).is_some_and(|name| config.is_or_was(name))
+}
+
+/// Reports whether an object is a retained child: its kind is retained, it has no controller, its label and
+/// annotation name this parent, and the parent may have children there. This suffices to take it over again, but
+/// never to delete it.
+#[must_use]
+pub fn retains(
+    config: &ControllerConfig,
+    proof: Proof<'_>,
+    parent: &DynamicObject,
+    object: &DynamicObject,
+) -> bool {
+    let generated = proof.holds(&config.parent, parent, object);
+    removal(config, generated, object) == Some(Removal::Retain)
+        && controller_of(object).is_none()
+        && is_ours(config, object)
+        && annotation(object, PARENT_ANNOTATION) == Some(&NamespacedName::of(parent).to_string())
+        && is_within_reach(config, parent, object)
+}
+
+/// Returns how the configuration treats an object that is no longer wanted; `None` if the controller does not
+/// create its kind. `generated` is whether it is proved that the host generated it.
+#[must_use]
+pub fn removal(config: &ControllerConfig, generated: bool, object: &DynamicObject) -> Option<Removal> {
+    let removal = *config.children.get(&ChildRef::of(object).kind)?;
+    Some(if generated { config.generated } else { removal })
+}
+
+fn is_within_reach(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
+    reaches(
+        config,
+        parent.metadata.namespace.as_deref(),
+        object.metadata.namespace.as_deref(),
+    )
+}
+
+/// Reports whether an owner reference refers to a kind, in any of its versions.
+pub(crate) fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    owner.kind == kind.kind && group == kind.group()
+}

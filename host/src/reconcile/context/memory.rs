@@ -1,0 +1,148 @@
+//! What the host remembers of one parent between reconciles, and how it recognizes its own writes.
+
+use std::collections::HashMap;
+
+use kube::core::DynamicObject;
+use opentelemetry::trace::SpanContext;
+use tokio::time::Instant;
+
+use crate::desired::versions::Used;
+use crate::object::{ChildRef, Identity, version};
+use crate::plugin::Digest;
+use crate::plugin::contract::Need;
+use crate::work_queue::ReconcileReason;
+
+/// What the host remembers of one parent between reconciles. Losing it costs a few
+/// needless requests, except for `parent_in_doubt`, which [`super::Context::forget_all`] keeps.
+#[derive(Debug, Default)]
+pub struct ParentMemory {
+    /// Number of consecutive failures.
+    pub failures: u32,
+    /// The last message logged about it, so that it is logged once.
+    pub last_logged: Option<String>,
+    /// The plugin version that was last asked about it.
+    pub asked: Option<Digest>,
+    /// What the plugin last asked to read.
+    pub needs: Vec<Need>,
+    /// The version in which that plugin named each child, if a child can be seen in several.
+    pub versions: Used,
+    /// The resource version of the last own write to each child, in any version of its kind.
+    pub written: HashMap<Identity, u128>,
+    /// The resource versions that the last own writes gave to the parent, oldest first.
+    pub parent_written: Vec<u128>,
+    /// Children whose live object differs from the applied body although the API server accepted it: the
+    /// fingerprints of the applied body and of the result.
+    pub normalized: HashMap<ChildRef, (String, String)>,
+    /// The same for the status.
+    pub status_normalized: Option<(String, String)>,
+    /// Whether the parent was checked for traces of the controller's former names.
+    pub handed_over: bool,
+    /// Whether it was reported that the parent waits for its cleanup.
+    pub leaving: bool,
+    /// Whether there is a sign that the parent was deleted or replaced, such as a child that somebody else deleted.
+    /// The parent is read before the next child is created.
+    pub parent_in_doubt: bool,
+    /// Since when children of an earlier parent of this name have been left over.
+    pub left_since: Option<Instant>,
+    /// The newest generation that a child claims to be made from and that the API server does not have, with the
+    /// parent's UID.
+    pub refuted_generation: Option<(String, i64)>,
+    /// The span of the last reconcile, if it was sampled.
+    pub last_span: Option<SpanContext>,
+    /// Since when the API server has been overloaded or silent for it.
+    pub transient_since: Option<Instant>,
+}
+
+/// How many writes of the parent are remembered. One reconcile writes its finalizers and its status.
+const PARENT_WRITES: usize = 4;
+
+impl ParentMemory {
+    /// Remembers the resource version that an own write gave to the parent, unless the response contains changes that
+    /// others made just before and that the reconcile, which has seen `seen`, does not know.
+    pub(super) fn wrote_parent(&mut self, seen: &DynamicObject, answer: &DynamicObject) {
+        if !is_same_but_for_own_writes(seen, answer) {
+            self.parent_written.clear();
+            return;
+        }
+        if seen.metadata.resource_version == answer.metadata.resource_version {
+            // The write changed nothing. Somebody else's write has this version.
+            return;
+        }
+        // The watch may repeat an earlier write after the response to a later one.
+        self.parent_written.extend(version(answer));
+        if self.parent_written.len() > PARENT_WRITES {
+            self.parent_written.remove(0);
+        }
+    }
+
+    /// Reports whether a reason is only the watch event for this controller's own write.
+    ///
+    /// A child's event with an older version than our last write is one, too: the write's response was newer, and
+    /// the plugin has seen it. For the parent only the exact version counts, because the plugin has not seen a
+    /// change of the spec that was made just before our status write.
+    #[must_use]
+    pub fn is_echo(&self, reason: &ReconcileReason) -> bool {
+        match reason {
+            ReconcileReason::Child {
+                child,
+                version: Some(version),
+            } => self
+                .written
+                .get(&child.identity())
+                .is_some_and(|written| version <= written),
+            ReconcileReason::Parent {
+                version: Some(version),
+            } => self.parent_written.contains(version),
+            _ => false,
+        }
+    }
+}
+
+/// Reports whether two states of a parent differ only in what a controller writes to it: status and finalizers.
+fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> bool {
+    let essence = |object: &DynamicObject| {
+        let mut metadata = object.metadata.clone();
+        metadata.resource_version = None;
+        metadata.managed_fields = None;
+        metadata.finalizers = None;
+        let mut data = object.data.clone();
+        if let Some(data) = data.as_object_mut() {
+            data.remove("status");
+        }
+        (metadata, data)
+    };
+    essence(known) == essence(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parent(generation: i64, replicas: u32, status: &str, deleted: Option<&str>) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "a/v1", "kind": "K",
+            "metadata": {
+                "name": "a", "generation": generation, "resourceVersion": format!("{generation}0"),
+                "deletionTimestamp": deleted, "finalizers": [status],
+            },
+            "spec": { "replicas": replicas }, "status": { "phase": status },
+        }))
+        .unwrap()
+    }
+
+    /// Regression: the response to a status write that also contained a change of the spec was treated as an own
+    /// write, and the change was not noticed until the next resync.
+    #[test]
+    fn an_answer_with_a_change_of_somebody_else_is_no_echo() {
+        let known = parent(1, 1, "old", None);
+        assert!(is_same_but_for_own_writes(&known, &parent(1, 1, "new", None)));
+        assert!(!is_same_but_for_own_writes(&known, &parent(2, 2, "new", None)));
+        let deleted = parent(1, 1, "new", Some("2026-01-01T00:00:00Z"));
+        assert!(!is_same_but_for_own_writes(&known, &deleted));
+    }
+}
+
+#[cfg(test)]
+mod model;
