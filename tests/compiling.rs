@@ -202,7 +202,12 @@ async fn a_compiler_that_fails_is_distinguished_from_a_bad_plugin() {
         .unwrap();
     let runtime = runtime(Compiler::Outside(Outside::program(&broken, MEMORY)), None);
     let error = refused(runtime.load(answer(Form::Command), Limits::default()).await).to_string();
-    for words in ["the compiler failed", "signal: 11", "oh no", "report it"] {
+    for words in [
+        "internal error: the compiler failed",
+        "signal: 11",
+        "oh no",
+        "report it",
+    ] {
         assert!(error.contains(words), "{error}");
     }
 }

@@ -236,7 +236,7 @@ impl Stage {
 
     async fn end(self) {
         assert!(
-            !self.host.log().contains("bug of the host"),
+            !self.host.log().contains("internal error: "),
             "{}",
             self.scenario.log_tail()
         );

@@ -181,7 +181,7 @@ impl Leadership {
         if let Some(task) = elections.0
             && let Err(panic) = task.await
         {
-            warn!(%panic, "the elections panicked: this is a bug of the host");
+            warn!(%panic, "internal error: the elections panicked; please report it");
         }
     }
 }

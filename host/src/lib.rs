@@ -24,6 +24,8 @@ pub mod telemetry;
 pub mod trace;
 
 pub mod cluster;
+
+pub mod backoff;
 pub mod object;
 
 pub mod leader;
@@ -48,3 +50,6 @@ pub mod uninstall;
 pub mod plugin;
 
 mod files;
+
+#[cfg(test)]
+mod layers;

@@ -140,7 +140,7 @@ pub async fn supervise(
                 }
                 stop_one.cancel();
                 if let Err(panic) = running.await {
-                    warn!(controller = config.name, %panic, "the controller panicked: this is a bug of the host");
+                    warn!(controller = config.name, %panic, "internal error: the controller panicked; please report it");
                 }
                 continue;
             }

@@ -4,8 +4,6 @@
 //! processed again afterwards; reasons for the same parent are merged; no enqueued parent is lost; parents that
 //! somebody waits for take precedence over a resync or reload of all parents, but do not starve it.
 
-pub mod backoff;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

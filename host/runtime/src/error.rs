@@ -113,7 +113,7 @@ pub enum LoadError {
         limit: usize,
     },
     /// The compiler failed.
-    #[error("the compiler failed ({message}); this may be a bug of the host: report it, with the plugin")]
+    #[error("internal error: the compiler failed ({message}); please report it, with the plugin")]
     Compiler {
         /// How the compiler ended, and its output.
         message: String,

@@ -196,7 +196,7 @@ async fn run_for_ever(inner: Arc<Inner>, client: Client, kinds: Arc<Discovery>) 
             .map(String::as_str)
             .or_else(|| panic.downcast_ref().copied())
             .unwrap_or_default();
-        error!(kind = %inner.scope.kind, panic = text, "a watch panicked: this is a bug of the host; watching again");
+        error!(kind = %inner.scope.kind, panic = text, "internal error: a watch panicked; watching again, please report it");
         tokio::time::sleep(PAUSE_AFTER_PANIC).await;
     }
 }

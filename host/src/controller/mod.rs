@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span};
 
+use crate::backoff;
 use crate::cluster::cache::{Change, Reflector, WatchState};
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::NamespaceChange;
@@ -29,7 +30,7 @@ use crate::reconcile::context::Context;
 use crate::reconcile::observer::Observer;
 use crate::reconcile::{Action, reconcile};
 use crate::trace;
-use crate::work_queue::{ReconcileReason, Work, backoff};
+use crate::work_queue::{ReconcileReason, Work};
 
 /// Runs one controller until `stop`, then waits for the running reconciles. While another replica leads, the controller
 /// only keeps its caches up to date.
@@ -258,7 +259,7 @@ async fn work(context: Arc<Context>) {
         let next = match running.await {
             Ok(next) => next,
             Err(panic) => {
-                error!(controller = context.config.name, %parent, %panic, "a reconcile panicked: this is a bug of the host");
+                error!(controller = context.config.name, %parent, %panic, "internal error: a reconcile panicked; please report it");
                 observer.metrics.failed("panic");
                 trace::fail(&root, "panic", &panic.to_string(), "");
                 context.memory_of(&parent, |memory| {

@@ -389,7 +389,9 @@ impl Slot {
                 }
                 self.report.send_modify(|report| report.kept = list);
             }
-            Err(error) => warn!(%error, "keeping a version of a plugin panicked: this is a bug of the host"),
+            Err(error) => {
+                warn!(%error, "internal error: keeping a version of a plugin panicked; please report it")
+            }
         }
     }
 

@@ -10,10 +10,10 @@ use super::evaluate::EvaluateError;
 use super::iterations::MAX_REPEATS;
 use super::needs::NeedError;
 use super::provenance::ProvenanceError;
+use crate::backoff::jittered;
 use crate::cluster::api_error::ApiError;
 use crate::desired::plan::Refusal;
 use crate::plugin::CallError;
-use crate::work_queue::backoff::jittered;
 
 /// Longest `Retry-After` that is honored.
 const LAST_RETRY_AFTER: Duration = Duration::from_secs(60);

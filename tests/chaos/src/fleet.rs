@@ -16,7 +16,7 @@ const SIGTERM: i32 = 15;
 const GRACE: Duration = Duration::from_secs(20);
 /// Size of the disk for compiled plugins and their versions.
 const DISK: &str = "size=128m";
-/// Exit codes that README documents: a failure, and an invalid configuration.
+/// Exit codes of `run` in `host/docs/reference/command-line.md`: success, a failure, and wrong usage or configuration.
 const DOCUMENTED: [i32; 3] = [0, 1, 2];
 /// Set when this process has its own mount namespace.
 const UNSHARED: &str = "CHAOS_UNSHARED";

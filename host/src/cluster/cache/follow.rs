@@ -18,9 +18,9 @@ use tracing::debug;
 
 use super::source::{Limits, Trouble, WatchSource};
 use super::{CachePolicy, Inner, WatchState};
+use crate::backoff::jittered;
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
 use crate::object::NamespacedName;
-use crate::work_queue::backoff::jittered;
 
 /// First delay between attempts of a failing watch; doubled after each one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);

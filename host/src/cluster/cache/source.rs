@@ -11,9 +11,9 @@ use kube::core::metadata::PartialObjectMeta;
 use kube::core::{DynamicObject, ObjectList, Status, WatchEvent};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::backoff::jittered;
 use crate::cluster::client::chain;
 use crate::cluster::refusal::{asked_delay, unknown_to_the_server};
-use crate::work_queue::backoff::jittered;
 
 /// Page size of a list.
 const PAGE: u32 = 500;
