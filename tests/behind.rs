@@ -173,7 +173,7 @@ async fn children_that_go_with_a_parent_are_not_recreated_by_a_host_that_has_not
 
 /// Regression: the same, when they were deleted during a call of the plugin.
 #[tokio::test]
-async fn children_that_go_during_a_call_are_not_made_again_for_a_parent_that_went_too() {
+async fn children_that_go_during_a_call_are_not_recreated_for_a_parent_that_is_deleted_too() {
     deleted_during_a_call("late-call", false).await;
 }
 

@@ -50,7 +50,7 @@ async fn a_plugin_that_wants_something_else_each_time_is_stopped_and_the_reason_
 
 /// Regression: after four iterations the plugin was reported to change its answer each time.
 #[tokio::test]
-async fn children_that_need_each_other_are_made_in_one_pass() {
+async fn children_that_need_each_other_are_created_in_one_reconcile() {
     let scenario = Scenario::new("chain").await;
     let host = scenario.start(&controller("puppet.wasm", ""));
     let chain: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"]

@@ -176,7 +176,7 @@ async fn a_status_that_cannot_be_written_is_retried_with_growing_delays_and_logg
 }
 
 #[tokio::test]
-async fn a_pass_is_one_event_and_the_plugin_adds_its_own_events_and_conditions() {
+async fn a_reconcile_is_one_event_and_the_plugin_adds_its_own_events_and_conditions() {
     let scenario = Scenario::new("events").await;
     let _host = scenario.start(&controller("puppet.wasm", ""));
     let spec = |children: &[serde_json::Value]| {

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timer_fires_once_at_its_earliest_time_and_a_pass_in_between_takes_it_away() {
+    async fn a_timer_fires_once_at_its_earliest_time_and_a_reconcile_in_between_removes_it() {
         let queue = Queue::default();
         let (start, ms) = (Instant::now(), Duration::from_millis);
         queue.enqueue_at(&name("a"), start + ms(900));

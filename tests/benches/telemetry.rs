@@ -34,7 +34,7 @@ const CONTROLLER: &str = "\
 /// Milliseconds of a no-op reconcile and of a plugin call, and processor time per reconcile, in one window.
 #[derive(Clone, Copy)]
 struct Cost {
-    pass: f64,
+    reconcile: f64,
     call: f64,
     processor: f64,
 }
@@ -102,7 +102,7 @@ async fn measure(table: &mut Table, cluster: &ControlPlane) {
     assert!(!collector.spans().is_empty(), "nothing was traced");
     let of = |i: usize, pick: fn(&Cost) -> f64| median(costs[i].iter().map(pick).collect());
     for (what, pick) in [
-        ("a no-op reconcile", (|cost| cost.pass) as fn(&Cost) -> f64),
+        ("a no-op reconcile", (|cost| cost.reconcile) as fn(&Cost) -> f64),
         ("a plugin call", |cost| cost.call),
         ("processor for a no-op reconcile, export included,", |cost| {
             cost.processor
@@ -178,7 +178,7 @@ fn cost(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> Cost {
     let more = |name: &str| after[name] - before[name];
     let mean = |name: &str| more(&format!("{name}_sum")) / more(&format!("{name}_count"));
     Cost {
-        pass: mean("operator_reconcile_duration_milliseconds"),
+        reconcile: mean("operator_reconcile_duration_milliseconds"),
         call: mean("operator_plugin_call_duration_milliseconds"),
         processor: more("process_cpu_time_seconds_total") * 1e3
             / more("operator_reconcile_duration_milliseconds_count"),

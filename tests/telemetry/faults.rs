@@ -150,7 +150,7 @@ async fn only_sampled_reconciles_are_exported() {
 }
 
 #[tokio::test]
-async fn a_pass_after_a_reload_links_to_it() {
+async fn a_reconcile_after_a_reload_links_to_it() {
     let scenario = Scenario::new("trace-reload").await;
     let collector = Collector::http().await;
     let build = |case| {
@@ -175,10 +175,10 @@ async fn a_pass_after_a_reload_links_to_it() {
         .until_spans("a reconcile that links to the second reload", |spans| {
             let reload = spans.iter().filter(|span| span.name == "reload").nth(1)?;
             let linked = |span: &&Span| span.links.iter().any(|link| link.span_id == reload.span_id);
-            let pass = spans.iter().find(linked)?;
-            assert_eq!(attribute(pass, "operator.trigger"), "reload");
+            let reconcile = spans.iter().find(linked)?;
+            assert_eq!(attribute(reconcile, "operator.trigger"), "reload");
             assert_eq!(attribute(reload, "operator.controller"), "echo");
-            let calls = children(spans, pass, "plugin");
+            let calls = children(spans, reconcile, "plugin");
             assert_eq!(
                 attribute(calls.first()?, "plugin.digest"),
                 attribute(reload, "plugin.digest")

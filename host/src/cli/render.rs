@@ -116,7 +116,7 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
             related: related.clone(),
             now: args.now,
         };
-        let rendering = offline::pass(&plugin, &scene).await.map_err(|error| {
+        let rendering = offline::reconcile(&plugin, &scene).await.map_err(|error| {
             let name = scene.parent.metadata.name.clone().unwrap_or_default();
             let what = match &error {
                 RenderError::Evaluate(EvaluateError::Call(CallError::Invalid { reason, .. })) => {

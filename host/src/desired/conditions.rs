@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_pass_takes_stalled_away_and_the_plugins_ready_counts() {
+    fn a_good_reconcile_removes_stalled_and_the_plugins_ready_counts() {
         let stalled = desired(&parent(&json!({})), None, None, &stalled(), at(1));
         let rolling = Condition {
             type_: READY.into(),

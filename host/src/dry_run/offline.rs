@@ -143,7 +143,7 @@ pub fn own(
 ///
 /// # Errors
 /// When the call fails, a need is invalid, or the answer is refused.
-pub async fn pass(plugin: &Plugin, scene: &Scene) -> Result<Rendering, RenderError> {
+pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, RenderError> {
     let description = plugin.description();
     let subject = Subject {
         parent: &scene.parent,

@@ -315,7 +315,7 @@ mod tests {
     }
 
     /// Logs a line within a reconcile at this level while spans are exported. Returns the log and the reconcile's span.
-    async fn pass(level: &str) -> (String, Span) {
+    async fn reconcile(level: &str) -> (String, Span) {
         let sink = Sink::default();
         let (level, _handle) = reload::Layer::new(filter(level).unwrap());
         let provider = SdkTracerProvider::builder().build();
@@ -339,7 +339,7 @@ mod tests {
     #[tokio::test]
     async fn a_line_names_the_parent_and_the_trace() {
         for level in ["info", "trace", "operator_host=debug,info"] {
-            let (log, root) = pass(level).await;
+            let (log, root) = reconcile(level).await;
             let line: serde_json::Value = serde_json::from_str(&log).unwrap();
             assert_eq!(line["span"]["parent"], "ns/one", "{level}");
             let trace = identity(&root).unwrap().trace_id().to_string();
@@ -350,7 +350,7 @@ mod tests {
     #[tokio::test]
     async fn spans_are_made_whatever_the_level_of_the_log() {
         for level in ["off", "error", "operator_host=off"] {
-            let (log, root) = pass(level).await;
+            let (log, root) = reconcile(level).await;
             assert_eq!(log, "", "{level}");
             assert!(identity(&root).is_some(), "{level}");
         }

@@ -214,7 +214,7 @@ fn a_released_lease_is_taken_at_once_but_an_empty_holder_alone_is_no_release() {
 }
 
 #[test]
-fn a_deleted_lease_is_made_again_by_its_holder_and_by_others_only_when_that_must_have_stopped() {
+fn a_deleted_lease_is_recreated_by_its_holder_and_by_others_only_when_that_must_have_stopped() {
     let start = start();
     let (mut server, mut a, mut b) = led_by_a(start);
     // `b` has not read the lease for long, so what it saw is outdated.

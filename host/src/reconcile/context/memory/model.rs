@@ -23,7 +23,7 @@ enum Op {
     Deliver,
     /// The host lists the parent instead.
     List,
-    StartPass,
+    StartReconcile,
     WriteChild,
     /// The API server executes a write of the parent.
     WriteParent,
@@ -31,7 +31,7 @@ enum Op {
     WriteNothing,
     /// Its response arrives.
     Answer,
-    EndPass,
+    EndReconcile,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -40,13 +40,13 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::LabelParent),
         1 => Just(Op::EditChild),
         4 => Just(Op::Deliver),
-        2 => Just(Op::StartPass),
+        2 => Just(Op::StartReconcile),
         2 => Just(Op::WriteChild),
         1 => Just(Op::List),
         2 => Just(Op::WriteParent),
         1 => Just(Op::WriteNothing),
         2 => Just(Op::Answer),
-        2 => Just(Op::EndPass),
+        2 => Just(Op::EndReconcile),
     ]
 }
 
@@ -124,7 +124,7 @@ impl World {
                 self.events.push_back(Event::Child(self.version));
             }
             Op::Deliver => self.deliver(),
-            Op::StartPass if !self.running && !self.marks.is_empty() => {
+            Op::StartReconcile if !self.running && !self.marks.is_empty() => {
                 (self.running, self.parent_writes) = (true, 0);
                 self.marks.clear();
                 self.passes += 1;
@@ -156,7 +156,7 @@ impl World {
                 }
             }
             Op::List => self.list(),
-            Op::EndPass if self.running && self.answer.is_none() => {
+            Op::EndReconcile if self.running && self.answer.is_none() => {
                 self.running = false;
                 let memory = &self.memory;
                 self.marks.retain(|reason| !memory.is_echo(reason));
@@ -219,7 +219,7 @@ impl World {
 
     fn settle(&mut self) {
         while self.running || !self.events.is_empty() || !self.marks.is_empty() {
-            for op in [Op::Answer, Op::Deliver, Op::StartPass, Op::EndPass] {
+            for op in [Op::Answer, Op::Deliver, Op::StartReconcile, Op::EndReconcile] {
                 self.act(op);
             }
         }
@@ -250,7 +250,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn what_no_pass_has_seen_makes_one(ops in prop::collection::vec(op(), 1..80)) {
+    fn an_unseen_change_causes_a_reconcile(ops in prop::collection::vec(op(), 1..80)) {
         let mut world = World::new();
         for op in ops {
             world.act(op);
@@ -262,7 +262,7 @@ proptest! {
     }
 
     #[test]
-    fn the_echo_of_own_writes_makes_no_pass(ops in prop::collection::vec(op(), 1..80)) {
+    fn the_echo_of_own_writes_causes_no_reconcile(ops in prop::collection::vec(op(), 1..80)) {
         let mut world = World::new();
         for op in ops {
             if !matches!(op, Op::EditParent | Op::LabelParent | Op::EditChild) {
