@@ -133,11 +133,12 @@ fn reconcile(request: &Request<MyAppSpec, MyAppStatus>) -> Result<Response<MyApp
         Phase::Running => "ReplicasReady",
         Phase::Failed => "DeploymentFailed",
     };
-    Ok(Response::unchanged()
+    let condition = Condition::ready(ready, reason, status.message.as_str());
+    let status = request.stamp(status, |status| &mut status.last_update_time);
+    Ok(Response::new(status)
         .child(children::deployment(name, spec))
         .child(children::service(name, spec))
-        .condition(Condition::ready(ready, reason, status.message.as_str()))
-        .status(request.stamp(status, |status| &mut status.last_update_time)))
+        .condition(condition))
 }
 
 /// The Deployment and the Service go with their owner; what is left to do is to say so.

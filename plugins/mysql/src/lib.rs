@@ -37,7 +37,7 @@ fn reconcile(
         .map(|ordinal| children::claim(name, ordinal, spec, &request.children))
         .collect::<Result<Vec<_>, _>>()?;
 
-    let mut response = Response::unchanged();
+    let mut response = Response::empty();
     let generated = SecretKey {
         name: format!("{name}-root"),
         key: "password".to_owned(),

@@ -72,7 +72,7 @@ impl<Spec, Status> Request<Spec, Status> {
     ///     return Ok(Response::needs_first([need]));
     /// };
     /// # let _ = found;
-    /// Ok(Response::unchanged().need(need))
+    /// Ok(Response::empty().need(need))
     /// # }
     /// ```
     #[must_use]

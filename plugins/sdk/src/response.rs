@@ -13,8 +13,10 @@ pub use crate::bindings::operator_host::plugin::types::{
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::kinds::Kind;
 use crate::object::Object;
+use crate::request::Request;
 
-/// The desired state.
+/// The desired state. The host deletes every child of the parent that the response does not name (with
+/// [`child`](Self::child), [`keep`](Self::keep) or [`generate`](Self::generate)), except for the kinds that it retains.
 #[derive(Debug)]
 #[must_use = "the host sees what the function returns"]
 pub struct Response<Status> {
@@ -29,16 +31,16 @@ pub struct Response<Status> {
 }
 
 impl<Status> Response<Status> {
-    /// Creates a response with this status and no children.
+    /// Names no children yet: without further calls, the host deletes all of them. Sets this status.
     pub fn new(status: Status) -> Self {
         Self {
             status: Some(status),
-            ..Self::unchanged()
+            ..Self::empty()
         }
     }
 
-    /// Creates a response with no children that leaves the status fields unchanged.
-    pub fn unchanged() -> Self {
+    /// Names no children yet: without further calls, the host deletes all of them. The status stays as it is.
+    pub fn empty() -> Self {
         Self {
             children: Vec::new(),
             keep: Vec::new(),
@@ -51,11 +53,17 @@ impl<Status> Response<Status> {
         }
     }
 
-    /// Creates a response that asks for objects to read first: the host reads them and calls again.
+    /// Keeps every child in the request: none is applied or deleted. The status stays as it is. The conditions are
+    /// those that the response adds.
+    pub fn keep_children<Spec>(request: &Request<Spec, Status>) -> Self {
+        Self::empty().keep_all(request.children.iter().map(ObjectRef::from))
+    }
+
+    /// Changes no children and no status: the host first reads these objects, and calls again with them.
     pub fn needs_first(needs: impl IntoIterator<Item = Need>) -> Self {
         Self {
             needs: needs.into_iter().collect(),
-            ..Self::unchanged()
+            ..Self::empty()
         }
     }
 
@@ -468,8 +476,36 @@ mod tests {
             immutable: None,
         };
         let expected = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
-        let response = Response::<()>::unchanged().object(&child);
+        let response = Response::<()>::empty().object(&child);
         assert_eq!(response.children, std::slice::from_ref(&expected));
         assert_eq!(CleanupResponse::<()>::done().object(&child).children, [expected]);
+    }
+
+    #[test]
+    fn every_constructor_says_what_happens_to_the_children() {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p", "namespace": "n" }, "status": {},
+        });
+        let request = Request::<Value, ()>::from_wit(wit::Request {
+            parent: json!({ "metadata": { "name": "a", "namespace": "n" }, "spec": {} }).to_string(),
+            children: vec![pod.to_string()],
+            related: Vec::new(),
+            now: "2026-01-01T00:00:00Z".into(),
+            traceparent: None,
+            namespace_terminating: false,
+        });
+        let request = request.unwrap_or_else(|failure| panic!("{failure:?}"));
+        let named = |response: Response<()>| {
+            let response = response.into_wit(&request.children);
+            assert_eq!(response.children, Vec::<String>::new());
+            let kept = response.keep.iter().map(|kept| {
+                let namespace = kept.namespace.as_deref().unwrap_or_default();
+                format!("{} {namespace}/{}", kept.kind, kept.name)
+            });
+            (kept.collect::<Vec<_>>().join(", "), response.status)
+        };
+        assert_eq!(named(Response::empty()), (String::new(), None));
+        assert_eq!(named(Response::new(())), (String::new(), Some("null".into())));
+        assert_eq!(named(Response::keep_children(&request)), ("Pod n/p".into(), None));
     }
 }

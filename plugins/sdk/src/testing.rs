@@ -3,7 +3,7 @@
 //! ```
 //! # use operator_plugin::prelude::*;
 //! # fn reconcile(_: &Request<Value, ()>) -> Result<Response<()>, Failure> {
-//! #     Ok(Response::unchanged().child(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a" } })))
+//! #     Ok(Response::empty().child(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a" } })))
 //! # }
 //! use operator_plugin::testing::Case;
 //! # const PLUGIN: Plugin<Value, ()> = Plugin::new("example.com/v1", "Greeting", reconcile).makes(&[POD]);
