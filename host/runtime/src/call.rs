@@ -157,10 +157,11 @@ pub(crate) fn explain<W: Wasi>(
             backtrace: String::new(),
         };
     }
-    if let Some(trap) = error.downcast_ref::<Trap>() {
+    if let Some(&trap) = error.downcast_ref::<Trap>() {
+        let functions = functions(&error);
         return CallError::Trap {
-            message: with_stderr(sandbox, &trap.to_string()),
-            backtrace: backtrace(&error),
+            message: with_stderr(sandbox, &end(trap, &functions)),
+            backtrace: functions.join("\n"),
         };
     }
     if error.is::<std::str::Utf8Error>() {
@@ -191,17 +192,34 @@ fn with_stderr<W: Wasi>(sandbox: &Sandbox<W>, end: &str) -> String {
     }
 }
 
-fn backtrace(error: &wasmtime::Error) -> String {
+/// Returns the guest's functions at a trap, innermost first. The engine lists at most [`FRAMES`].
+fn functions(error: &wasmtime::Error) -> Vec<String> {
     let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else {
-        return String::new();
+        return Vec::new();
     };
-    let names: Vec<String> = backtrace
-        .frames()
-        .iter()
-        .map(|frame| match frame.func_name() {
-            Some(name) => name.to_owned(),
-            None => format!("function {}", frame.func_index()),
-        })
-        .collect();
-    names.join("\n")
+    let names = backtrace.frames().iter().map(|frame| match frame.func_name() {
+        Some(name) => name.to_owned(),
+        None => format!("function {}", frame.func_index()),
+    });
+    names.collect()
+}
+
+/// The number of frames in a backtrace, by the engine's default.
+const FRAMES: usize = 20;
+
+/// Describes a trap. A stack overflow has two forms: of the engine's stack, and of the compiler's own stack for large
+/// variables, which grows down to the address 0 of the memory.
+fn end(trap: Trap, functions: &[String]) -> String {
+    let mut names = functions.iter();
+    let repeated = names.find(|name| functions.iter().filter(|other| other == name).count() > 1);
+    match (trap, repeated) {
+        (Trap::StackOverflow, None) => format!("stack overflow ({trap})"),
+        (Trap::StackOverflow, Some(name)) => {
+            format!("stack overflow: does `{name}` call itself without end? ({trap})")
+        }
+        (Trap::MemoryOutOfBounds, Some(name)) if functions.len() >= FRAMES => {
+            format!("probably a stack overflow: does `{name}` call itself without end? ({trap})")
+        }
+        _ => trap.to_string(),
+    }
 }

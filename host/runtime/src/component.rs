@@ -117,8 +117,11 @@ type Read<R, T> = fn(R, &Limits, &Room) -> Result<(T, usize), CallError>;
 
 impl ComponentForm {
     pub(crate) fn new(engine: &Engine, linker: &Linker, component: &Component) -> Result<Self, LoadError> {
-        let contract = check_exports(engine, component)?;
-        check_imports(engine, component)?;
+        // Checked again: an earlier host may have compiled it.
+        let types = component.component_type();
+        let exports = types.exports(engine).map(|(name, _)| name.to_owned());
+        let contract = check_exports(exports.collect())?;
+        check_imports(types.imports(engine).map(|(name, _)| name.to_owned()))?;
         let pre = linker.instantiate_pre(component).map_err(LoadError::bindings)?;
         let reconciler = component.get_export_index(None, format!("{RECONCILER}@{contract}").as_str());
         let export = |name: Export| {
@@ -253,12 +256,7 @@ impl<T> Call<T> {
 }
 
 /// Returns the version of the contract that a component is built for.
-fn check_exports(engine: &Engine, component: &Component) -> Result<ContractVersion, LoadError> {
-    let exports: Vec<String> = component
-        .component_type()
-        .exports(engine)
-        .map(|(name, _)| name.to_owned())
-        .collect();
+pub(crate) fn check_exports(exports: Vec<String>) -> Result<ContractVersion, LoadError> {
     let version = exports.iter().find_map(|name| {
         let (interface, version) = name.split_once('@')?;
         (interface == RECONCILER).then_some(version)
@@ -274,10 +272,9 @@ fn check_exports(engine: &Engine, component: &Component) -> Result<ContractVersi
     }
 }
 
-fn check_imports(engine: &Engine, component: &Component) -> Result<(), LoadError> {
-    let types = component.component_type();
-    let names = types.imports(engine).map(|(name, _)| name.to_owned());
-    LoadError::forbidden(names.filter(|name| !gives(name)))
+/// Returns an error that names the imports which this host does not provide.
+pub(crate) fn check_imports(imports: impl Iterator<Item = String>) -> Result<(), LoadError> {
+    LoadError::forbidden(imports.filter(|name| !gives(name)))
 }
 
 /// Whether this host provides an interface, such as `wasi:io/poll@0.2.6`, to plugins.

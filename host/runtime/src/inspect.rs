@@ -28,9 +28,7 @@ pub(crate) enum Shape {
 pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
     let mut counts = Counts::default();
     if Parser::is_component(bytes) {
-        for payload in Parser::new(0).parse_all(bytes) {
-            counts.add(&payload?)?;
-        }
+        inspect_component(bytes, &mut counts)?;
         return Ok(Shape::Component);
     }
     if !Parser::is_core_wasm(bytes) {
@@ -82,6 +80,34 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
     });
     LoadError::forbidden(forbidden)?;
     Ok(shape)
+}
+
+/// Checks a component before it is compiled, which can take long.
+fn inspect_component(bytes: &[u8], counts: &mut Counts) -> Result<(), LoadError> {
+    let (mut imports, mut exports) = (Vec::new(), Vec::new());
+    // The nested modules and components have imports and exports of their own.
+    let mut depth = 0;
+    for payload in Parser::new(0).parse_all(bytes) {
+        let payload = payload?;
+        counts.add(&payload)?;
+        match payload {
+            Payload::Version { .. } => depth += 1,
+            Payload::End(_) => depth -= 1,
+            Payload::ComponentImportSection(section) if depth == 1 => {
+                for import in section {
+                    imports.push(import?.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(section) if depth == 1 => {
+                for export in section {
+                    exports.push(export?.name.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    component::check_exports(exports)?;
+    component::check_imports(imports.into_iter())
 }
 
 /// Whether a core module may import this function. File functions of preview 1 are allowed, because the

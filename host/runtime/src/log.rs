@@ -164,12 +164,13 @@ impl State {
         let text = String::from_utf8_lossy(&bytes);
         let text = cut(text.trim_end(), self.line_cap);
         // Rust's advice about an environment variable that a plugin does not have.
-        if !text.starts_with("note: run with `RUST_BACKTRACE") {
-            if self.tail.len() == TAIL_LINES {
-                self.tail.pop_front();
-            }
-            self.tail.push_back(text.to_owned());
+        if text.starts_with("note: run with `RUST_BACKTRACE") {
+            return;
         }
+        if self.tail.len() == TAIL_LINES {
+            self.tail.pop_front();
+        }
+        self.tail.push_back(text.to_owned());
         self.line(Level::Info, text);
     }
 

@@ -59,6 +59,29 @@ async fn an_exit_with_an_error_is_a_failure() {
     }
 }
 
+/// Languages exit with such codes on an assertion (134) or `exit(-1)`. WASI allows only codes below 126.
+#[tokio::test]
+async fn an_exit_with_any_code_is_a_failure_that_says_why() {
+    for code in [126, 134, 255, -1] {
+        let case = format!(
+            r#"(data (i32.const 8192) "out of paper\n")
+               (func $case
+                 (call $write (i32.const 2) (i32.const 8192) (i32.const 13))
+                 (call $proc_exit (i32.const {code})))"#
+        );
+        for form in FORMS {
+            let error = failure(form, &case, Limits::default()).await;
+            assert_eq!(error.class(), Class::Trap, "{form:?}: {error}");
+            let code = if form == Form::Component { 1 } else { code };
+            assert_eq!(
+                error.to_string(),
+                format!("the plugin stopped: out of paper (it exited with code {code})"),
+                "{form:?}"
+            );
+        }
+    }
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn an_endless_loop_ends_at_its_deadline_and_others_go_on_meanwhile() {
     // Uses its own runtime: in the shared one, the slow calls of other tests take turns with it.
@@ -162,7 +185,32 @@ async fn deep_recursion_is_a_trap() {
     for form in FORMS {
         let error = failure(form, cases::DEEP_RECURSION, Limits::default()).await;
         assert_eq!(error.class(), Class::Trap, "{form:?}: {error}");
-        assert!(error.to_string().contains("stack"), "{form:?}: {error}");
+        assert!(error.to_string().contains("stack overflow"), "{form:?}: {error}");
+    }
+}
+
+/// A compiler puts large variables on a stack of its own in linear memory, which grows down to address 0.
+#[tokio::test]
+async fn a_stack_overflow_in_linear_memory_is_called_one() {
+    const RECURSION: &str = "
+        (global $stack (mut i32) (i32.const 65536))
+        (func $down
+          (global.set $stack (i32.sub (global.get $stack) (i32.const 1024)))
+          (i32.store (global.get $stack) (i32.const 1))
+          (call $down))
+        (func $case (call $down))";
+    const WILD_POINTER: &str = "(func $case (i32.store (i32.const -4) (i32.const 1)))";
+    for form in FORMS {
+        let error = failure(form, RECURSION, Limits::default()).await.to_string();
+        assert!(
+            error.contains("stack overflow") && error.contains("`down`"),
+            "{form:?}: {error}"
+        );
+        let error = failure(form, WILD_POINTER, Limits::default()).await.to_string();
+        assert!(
+            error.contains("out of bounds memory access") && !error.contains("stack"),
+            "{form:?}: {error}"
+        );
     }
 }
 

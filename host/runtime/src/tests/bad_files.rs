@@ -3,6 +3,7 @@
 use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, library};
 
 use super::*;
+use crate::{component, inspect};
 
 #[track_caller]
 fn assert_contains(message: &str, parts: &[&str]) {
@@ -31,8 +32,7 @@ async fn a_file_cut_off_anywhere_is_refused() {
             &["not valid WebAssembly", "cut off"],
         );
     }
-    let component =
-        super::super::component::encode(&Fixture::new(cases::ANSWER).build(Form::Component)).unwrap();
+    let component = component::encode(&Fixture::new(cases::ANSWER).build(Form::Component)).unwrap();
     assert_contains(
         &refused(component[..component.len() / 2].to_vec()).await,
         &["not valid WebAssembly"],
@@ -148,6 +148,32 @@ async fn every_import_outside_the_sandbox_is_named_at_once() {
         &refused(file).await,
         &["`env.connect`, `wasi:http/outgoing-handler@0.2.0`, `wasi_snapshot_preview1.sock_accept`, which"],
     );
+}
+
+#[test]
+fn a_component_that_cannot_be_a_plugin_is_refused_before_it_is_compiled() {
+    const HTTP: &str = "package wasi:http@0.2.0; interface outgoing-handler { handle: func(); }";
+    let inspected = |fixture: &Fixture| {
+        let component = component::encode(&fixture.build(Form::Component)).unwrap();
+        inspect::inspect(&component).map_err(|error| error.to_string())
+    };
+    let answer = Fixture::new(cases::ANSWER);
+    inspected(&answer).unwrap();
+    let asks = answer
+        .clone()
+        .world_import(HTTP, "wasi:http/outgoing-handler@0.2.0")
+        .import(r#"(import "wasi:http/outgoing-handler@0.2.0" "handle" (func))"#);
+    assert_contains(
+        &inspected(&asks).unwrap_err(),
+        &["`wasi:http/outgoing-handler@0.2.0`", "this host does not provide"],
+    );
+    assert_contains(
+        &inspected(&answer.version("0.3.0")).unwrap_err(),
+        &["version 0.3.0 of the contract"],
+    );
+    let other = component::encode(&another_world()).unwrap();
+    let error = inspect::inspect(&other).unwrap_err().to_string();
+    assert_contains(&error, &["`operator-host:plugin/reconciler@0.2.0`", "`run`"]);
 }
 
 #[tokio::test]

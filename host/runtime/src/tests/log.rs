@@ -88,3 +88,12 @@ async fn a_line_over_the_cap_is_cut_at_the_cap() {
         assert_eq!(message, Limits::default().log_line, "{form:?}");
     }
 }
+
+#[tokio::test]
+async fn advice_about_a_variable_that_a_plugin_does_not_have_is_not_logged() {
+    for form in FORMS {
+        let log = log_of(form, cases::PANIC).await;
+        assert!(log.contains("no image"), "{form:?}: {log}");
+        assert!(!log.contains("RUST_BACKTRACE"), "{form:?}: {log}");
+    }
+}
