@@ -21,7 +21,7 @@ use thiserror::Error;
 use self::leadership::LeadershipConfig;
 use self::webhook::WebhookConfig;
 use crate::plugin::Limits;
-use crate::plugin::contract::Kind;
+use crate::plugin::contract::{Description, Kind};
 use crate::plugin::trust::Trust;
 
 pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode};
@@ -150,6 +150,22 @@ impl ControllerConfig {
     #[must_use]
     pub fn is_or_was(&self, name: &str) -> bool {
         self.name == name || self.formerly.iter().any(|former| former == name)
+    }
+
+    /// Returns what a plugin makes or reads and the controller does not allow, each with its consequence.
+    #[must_use]
+    pub fn disallows(&self, description: &Description) -> Vec<String> {
+        let makes = description.makes.iter();
+        let makes = makes
+            .filter(|kind| !self.children.contains_key(kind))
+            .map(|kind| {
+                format!("the plugin makes {kind}, which is not in `children`: such a child is refused")
+            });
+        let reads = description.reads.iter();
+        let reads = reads
+            .filter(|kind| !self.reads.contains(kind))
+            .map(|kind| format!("the plugin reads {kind}, which is not in `reads`: such a need is refused"));
+        makes.chain(reads).collect()
     }
 
     /// Returns the name under which replicas elect the controller's leader: the oldest. A replica that does not know

@@ -74,6 +74,8 @@ struct Expected {
     readiness: Readiness,
     plugin: watch::Receiver<Live>,
     trouble: watch::Receiver<Option<Arc<str>>>,
+    /// What the live version cannot do here.
+    disagreements: Vec<String>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -93,6 +95,7 @@ impl Health {
             readiness: Readiness::Starting,
             plugin,
             trouble,
+            disagreements: Vec::new(),
         };
         lock(&self.controllers).insert(controller.to_owned(), expected);
     }
@@ -107,6 +110,14 @@ impl Health {
     pub fn set(&self, controller: &str, readiness: Readiness) {
         if let Some(expected) = lock(&self.controllers).get_mut(controller) {
             expected.readiness = readiness;
+        }
+    }
+
+    /// Sets what the live version of a controller's plugin cannot do under its configuration and definition. It does
+    /// the rest, so this does not make the host unready.
+    pub fn disagrees(&self, controller: &str, disagreements: Vec<String>) {
+        if let Some(expected) = lock(&self.controllers).get_mut(controller) {
+            expected.disagreements = disagreements;
         }
     }
 
@@ -199,10 +210,18 @@ impl Health {
             let live = &*expected.plugin.borrow();
             let result = match live {
                 Live::Loading => Err("it is loading".to_owned()),
-                Live::Plugin(plugin) => Ok(match &*expected.trouble.borrow() {
-                    None => plugin.digest().to_string(),
-                    Some(trouble) => format!("{} stays live: {trouble}", plugin.digest()),
-                }),
+                Live::Plugin(plugin) => {
+                    let digest = plugin.digest();
+                    let state = match &*expected.trouble.borrow() {
+                        None => digest.to_string(),
+                        Some(trouble) => format!("{digest} stays live: {trouble}"),
+                    };
+                    let all: Vec<&str> = std::iter::once(&state)
+                        .chain(&expected.disagreements)
+                        .map(String::as_str)
+                        .collect();
+                    Ok(all.join("; "))
+                }
                 Live::Failed(why) => Err(why.to_string()),
             };
             checks.push(Check {
@@ -350,6 +369,11 @@ mod tests {
         let ready = health.ready();
         let check = ready.iter().find(|check| check.name == "plugin/a").unwrap();
         assert!(check.result.is_err(), "it is reported all the same");
+        health.disagrees("b", vec!["the plugin makes v1/Pod".into()]);
+        let ready = health.ready();
+        let check = ready.iter().find(|check| check.name == "plugin/b").unwrap();
+        let remark = check.result.as_ref().unwrap();
+        assert!(remark.ends_with("; the plugin makes v1/Pod"), "{remark}");
         channels[0].send_replace(Live::Loading);
         assert_eq!(failing(&health.ready()), ["plugin/a"], "it may come in a moment");
     }

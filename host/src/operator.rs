@@ -1,5 +1,6 @@
 //! Composes the process from client, plugins and controllers, and shuts it down.
 
+mod agreement;
 mod controllers;
 
 use std::path::{Path, PathBuf};

@@ -310,12 +310,8 @@ impl Controller<'_> {
             let why = format!("{name}: what its plugin may read");
             rights.grant(&self.watched(resource), resource.name(), &READ, &why);
         }
-        for kind in &self.description.makes {
-            if !self.controller.children.contains_key(kind) {
-                rights.remarks.push(format!(
-                    "{name}: the plugin makes {kind}, which is not in `children`: such a child is refused"
-                ));
-            }
+        for disagreement in self.controller.disallows(self.description) {
+            rights.remarks.push(format!("{name}: {disagreement}"));
         }
         Ok(())
     }

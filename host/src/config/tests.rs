@@ -324,3 +324,30 @@ fn an_error_is_printed_once() {
     let text = format!("{:#}", anyhow::Error::from(error));
     assert_eq!(text.matches("No such file").count(), 1, "{text}");
 }
+
+#[test]
+fn what_a_plugin_makes_or_reads_without_permission_is_named() {
+    let kind = |kind: &str| Kind {
+        api_version: "v1".into(),
+        kind: kind.into(),
+    };
+    let echo = &parse(GOOD).unwrap().controllers[0];
+    let description = |makes: &[&str], reads: &[&str]| Description {
+        contract: crate::plugin::contract::ContractVersion::PRESENT,
+        name: "echo".into(),
+        version: "1".into(),
+        parent: echo.parent.clone(),
+        makes: makes.iter().map(|name| kind(name)).collect(),
+        reads: reads.iter().map(|name| kind(name)).collect(),
+        finalizer: false,
+        crd: None,
+    };
+    assert_eq!(echo.disallows(&description(&["Pod"], &[])), Vec::<String>::new());
+    assert_eq!(
+        echo.disallows(&description(&["Pod", "Service"], &["Secret"])),
+        [
+            "the plugin makes v1/Service, which is not in `children`: such a child is refused",
+            "the plugin reads v1/Secret, which is not in `reads`: such a need is refused",
+        ]
+    );
+}

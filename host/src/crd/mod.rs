@@ -2,6 +2,7 @@
 //! and validates resources by its schema.
 
 pub mod definition;
+pub mod pruned;
 pub mod schema;
 pub mod structural;
 

@@ -11,6 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
+use super::agreement;
 use crate::cluster::cache::{CachePolicy, KeepPolicy, Reflector};
 use crate::cluster::client::{ClientError, Pace};
 use crate::config::{Config, ControllerConfig};
@@ -190,6 +191,14 @@ impl Controllers {
             own: factory.writer(None)?.paced(&pace),
             children: factory.writer(config.service_account.as_ref())?.paced(&pace),
         };
+        self.tasks.spawn(agreement::follow(
+            Arc::clone(&config),
+            live.clone(),
+            self.shared.client.clone(),
+            Arc::clone(&self.places.definitions),
+            Arc::clone(&self.shared.instruments.health),
+            stop.clone(),
+        ));
         let supervised = supervise(
             self.shared.clone(),
             Arc::clone(&config),

@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use kube::Api;
 use kube::api::ListParams;
 use kube::core::DynamicObject;
+use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -338,7 +338,8 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         && live.description().crd.as_ref() != Some(carried)
     {
         let objects: Vec<_> = parents.iter().filter_map(|name| context.parent(name)).collect();
-        match installed(context).await {
+        let name = definition_name(&context.resource);
+        match installed(&context.client, &name, &config.name).await {
             Ok(None) => {}
             Ok(Some(installed)) => {
                 let found = definition::contradictions(&installed, carried, &config.parent, &objects);
@@ -412,11 +413,14 @@ fn beyond(config: &ControllerConfig, live: &Plugin, candidate: &Plugin) -> Vec<S
     makes.chain(reads.map(|kind| format!("to read {kind}"))).collect()
 }
 
-/// Reads the kind's definition from the cluster; `None` when the host is not allowed to.
-async fn installed(context: &Context) -> Result<Option<Value>, String> {
+/// Reads a definition from the cluster; `None` when it is not there, or the host is not allowed to.
+pub(crate) async fn installed(
+    client: &Client,
+    name: &str,
+    controller: &str,
+) -> Result<Option<Value>, String> {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-    let api: Api<CustomResourceDefinition> = Api::all(context.client.clone());
-    let name = definition_name(&context.resource);
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     // List with a field selector: the host may list definitions, since it watches them.
     let one = ListParams::default().fields(&format!("metadata.name={name}"));
     match tokio::time::timeout(DEFINITION_TIMEOUT, api.list(&one)).await {
@@ -429,7 +433,7 @@ async fn installed(context: &Context) -> Result<Option<Value>, String> {
             .map_err(|error| error.to_string()),
         Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
             warn!(
-                controller = context.config.name,
+                controller,
                 "the definition {name} may not be read, so the new version's is not compared with it: give the host's \
                  role the verb list on customresourcedefinitions"
             );

@@ -1,0 +1,166 @@
+//! Reports where a live plugin disagrees with what is around it: kinds that it makes or reads and the configuration does
+//! not allow, and fields of its definition that the cluster's definition lacks. Otherwise such a disagreement shows only
+//! when the plugin needs the kind or the field, which can be months later, in a cleanup.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::cluster::cache::Reflector;
+use crate::config::ControllerConfig;
+use crate::crd::{definition, pruned};
+use crate::health::Health;
+use crate::object::NamespacedName;
+use crate::plugin::contract::Description;
+use crate::plugin::registry::Live;
+use crate::rollout::installed;
+
+/// When to read the definition again after that failed.
+const RETRY: Duration = Duration::from_secs(10);
+/// The number of fields that a message lists.
+const SHOWN: usize = 5;
+
+/// Compares each live version with the configuration, and with the definition whenever that changes, until `stop`.
+pub(super) async fn follow(
+    config: Arc<ControllerConfig>,
+    mut live: watch::Receiver<Live>,
+    client: Client,
+    definitions: Arc<Reflector>,
+    health: Arc<Health>,
+    stop: CancellationToken,
+) {
+    let changed = Arc::new(Notify::new());
+    let hint = Arc::clone(&changed);
+    let suffix = format!(".{}", config.parent.group());
+    let _subscription = definitions.subscribe(Arc::new(move |_, change| {
+        let definition = change.new.or(change.old).map(|object| NamespacedName::of(object));
+        if definition.is_some_and(|definition| definition.name.ends_with(&suffix)) {
+            hint.notify_one();
+        }
+    }));
+    let compare = async {
+        let mut said = Vec::new();
+        loop {
+            let description = match &*live.borrow_and_update() {
+                Live::Plugin(plugin) => Some(plugin.description().clone()),
+                Live::Loading | Live::Failed(_) => None,
+            };
+            let (found, retry) = match &description {
+                Some(description) => disagreements(&config, description, &client).await,
+                None => (Vec::new(), None),
+            };
+            for news in found.iter().filter(|message| !said.contains(*message)) {
+                warn!(controller = config.name, "{news}");
+            }
+            health.disagrees(&config.name, found.clone());
+            said = found;
+            let pause = async {
+                match retry {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = changed.notified() => {}
+                () = pause => {}
+                changed = live.changed() => if changed.is_err() { return },
+            }
+        }
+    };
+    stop.run_until_cancelled(compare).await;
+}
+
+/// Returns the disagreements, and when to look again because the definition could not be read.
+async fn disagreements(
+    config: &ControllerConfig,
+    description: &Description,
+    client: &Client,
+) -> (Vec<String>, Option<Duration>) {
+    let mut found = config.disallows(description);
+    let Some(carried) = &description.crd else {
+        return (found, None);
+    };
+    let name = carried["metadata"]["name"].as_str().unwrap_or_default();
+    match installed(client, name, &config.name).await {
+        Ok(installed) => {
+            found.extend(installed.and_then(|installed| outdated(&installed, carried, name, description)));
+            (found, None)
+        }
+        Err(error) => {
+            debug!(
+                controller = config.name,
+                "cannot read the definition {name}: {error}"
+            );
+            (found, Some(RETRY))
+        }
+    }
+}
+
+/// Returns what the installed definition lacks.
+fn outdated(installed: &Value, carried: &Value, name: &str, description: &Description) -> Option<String> {
+    let schema = |crd| definition::schema(crd, &description.parent);
+    let mut fields = pruned::fields(schema(installed)?, schema(carried)?);
+    let more = fields.len().saturating_sub(SHOWN);
+    fields.truncate(SHOWN);
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    let fields = fields.join(", ");
+    (!fields.is_empty()).then(|| {
+        format!(
+            "the cluster's definition {name} is older than the plugin's and lacks {fields}{more}: the API server drops \
+             these fields; apply the plugin's definition, which `operator-host crd` prints"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugin::contract::{ContractVersion, Kind};
+
+    #[test]
+    fn a_definition_without_the_plugins_new_fields_is_outdated() {
+        let crd = |fields: &[&str]| {
+            let properties: Value = fields
+                .iter()
+                .map(|field| ((*field).to_owned(), json!({ "type": "string" })))
+                .collect::<serde_json::Map<_, _>>()
+                .into();
+            json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": {
+                "type": "object", "properties": { "spec": { "type": "object", "properties": properties } },
+            } } }] } })
+        };
+        let description = Description {
+            contract: ContractVersion::PRESENT,
+            name: "shop".into(),
+            version: "1".into(),
+            parent: Kind {
+                api_version: "example.com/v1".into(),
+                kind: "Shop".into(),
+            },
+            makes: Vec::new(),
+            reads: Vec::new(),
+            finalizer: false,
+            crd: None,
+        };
+        let said = |installed, carried| outdated(&installed, &carried, "shops.example.com", &description);
+        assert_eq!(said(crd(&["a", "b"]), crd(&["a"])), None);
+        let one = said(crd(&["a"]), crd(&["a", "b"])).unwrap();
+        assert!(
+            one.contains("shops.example.com is older") && one.contains("lacks spec.b:"),
+            "{one}"
+        );
+        let many = said(crd(&[]), crd(&["a", "b", "c", "d", "e", "f", "g"])).unwrap();
+        assert!(many.contains("spec.e and 2 more:"), "{many}");
+    }
+}
