@@ -7,13 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::{Failure, plugin_file, render};
+use crate::config::Config;
 use crate::crd::definition;
-use crate::plugin::contract::Request;
-use crate::plugin::{Call, CallError, LoadError, Plugin};
+use crate::dry_run::offline::{self, RenderError, Scene};
+use crate::plugin::contract::{Request, Response};
+use crate::plugin::{Call, CallError, LoadError, Plugin, RandomSource};
 use crate::rbac::power;
+use crate::reconcile::evaluate::EvaluateError;
 
 /// The options of `check`.
 #[derive(Debug, clap::Args)]
@@ -26,6 +30,9 @@ pub struct Args {
     /// Resources to reconcile with the plugin; repeatable
     #[arg(long, short, value_name = "FILE")]
     sample: Vec<PathBuf>,
+    /// A configuration whose controller of the plugin's kind must allow what the plugin makes and reads
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 /// Bytes that a ConfigMap holds: 1 MiB, with binary data in base64.
@@ -78,11 +85,16 @@ impl Report {
 /// When a file cannot be read.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     plugin_file::show_log("off")?;
+    let config = args.config.as_deref().map(Config::load_without_plugins);
+    let config = config.transpose().map_err(|error| Failure::Usage(error.into()))?;
     let mut report = Report::default();
     match plugin_file::load(&args.plugin).await? {
         Ok(plugin) => {
             about(&plugin, &mut report);
             crd(&plugin, &mut report);
+            if let Some(config) = &config {
+                configuration(&plugin, config, &mut report);
+            }
             samples(&plugin, &args, &mut report).await?;
         }
         Err(error) => {
@@ -200,6 +212,31 @@ fn crd(plugin: &Plugin, report: &mut Report) {
     }
 }
 
+/// Checks that the configuration allows what the plugin makes and reads.
+fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
+    let description = plugin.description();
+    let of_kind = |controller: &&crate::config::ControllerConfig| controller.parent == description.parent;
+    let mut controllers = config.controllers.iter().filter(of_kind).peekable();
+    if controllers.peek().is_none() {
+        let message = format!("no controller reconciles {}", description.parent);
+        report.add(Level::Fail, "config", message);
+    }
+    for controller in controllers {
+        let disagreements = controller.disallows(description);
+        for disagreement in &disagreements {
+            report.add(
+                Level::Fail,
+                "config",
+                format!("{}: {disagreement}", controller.name),
+            );
+        }
+        if disagreements.is_empty() {
+            let message = format!("{}: allows what the plugin makes and reads", controller.name);
+            report.add(Level::Ok, "config", message);
+        }
+    }
+}
+
 async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<(), Failure> {
     if args.sample.is_empty() {
         let message = "not tested: give --sample resource.yaml";
@@ -217,41 +254,72 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
     };
     for parent in parents {
         let name = parent.metadata.name.clone().unwrap_or_default();
+        let parent = Arc::new(parent);
         let request = Request {
-            parent: Arc::new(parent),
+            parent: Arc::clone(&parent),
             children: Vec::new(),
             related: Vec::new(),
             now,
             traceparent: None,
             namespace_terminating: false,
         };
-        let (first, second) = (plugin.reconcile(&request).await, plugin.reconcile(&request).await);
+        // Random numbers change from one reconcile to the next, and no answer may depend on them.
+        let first = plugin.try_reconcile(&request, RandomSource::First).await;
         cost(plugin, &name, &first, report);
-        match (answer(&first), answer(&second)) {
+        let first = answer(first);
+        let second = answer(plugin.try_reconcile(&request, RandomSource::Second).await);
+        match (first, second) {
             (Err(error), _) | (_, Err(error)) => {
                 report.add(Level::Fail, "samples", format!("{name}: {error}"));
             }
-            (Ok(first), Ok(second)) => match difference(&first, &second, "") {
-                None => report.add(
-                    Level::Ok,
-                    "determinism",
-                    format!("{name}: two calls gave the same answer"),
-                ),
-                Some(difference) => {
-                    let message = format!(
-                        "{name}: two answers to the same request differ: {difference}; does the plugin depend on memory addresses or on the order of a hash map?"
-                    );
-                    report.add(Level::Fail, "determinism", message);
+            (Ok(first), Ok(second)) => {
+                match difference(&first, &second, "") {
+                    None => report.add(
+                        Level::Ok,
+                        "determinism",
+                        format!("{name}: two calls with different random numbers gave the same answer"),
+                    ),
+                    Some(difference) => {
+                        let message = format!(
+                            "{name}: two answers to the same request differ: {difference}; does the plugin depend on random numbers, such as the order of a hash map, or on memory addresses?"
+                        );
+                        report.add(Level::Fail, "determinism", message);
+                    }
                 }
-            },
+                children(plugin, &name, parent, report).await;
+            }
         }
     }
     Ok(())
 }
 
-/// Converts the outcome to a document. *Invalid* and *retry* are answers too.
-fn answer(call: &Call<crate::plugin::contract::Response>) -> Result<Value, String> {
-    match &call.outcome {
+/// Checks the children and needs of an answer, as a reconcile does.
+async fn children(plugin: &Plugin, name: &str, parent: Arc<DynamicObject>, report: &mut Report) {
+    let scene = Scene {
+        parent,
+        children: Vec::new(),
+        related: Vec::new(),
+        now: Timestamp::UNIX_EPOCH,
+    };
+    match offline::pass(plugin, &scene).await {
+        Ok(rendering) => {
+            let count = rendering.children.len() + rendering.generate.len();
+            report.add(
+                Level::Ok,
+                "children",
+                format!("{name}: {count}, all of them allowed"),
+            );
+        }
+        Err(RenderError::Evaluate(EvaluateError::Call(
+            CallError::Invalid { .. } | CallError::Retry { .. },
+        ))) => {}
+        Err(error) => report.add(Level::Fail, "children", format!("{name}: {error}")),
+    }
+}
+
+/// Converts the outcome to a document, and releases the memory of the call. *Invalid* and *retry* are answers too.
+fn answer(call: Call<Response>) -> Result<Value, String> {
+    match call.outcome {
         Ok(response) => serde_json::to_value(response).map_err(|error| error.to_string()),
         Err(CallError::Invalid { reason, message }) => {
             Ok(serde_json::json!({ "invalid": [reason, message] }))
@@ -298,9 +366,112 @@ fn difference(a: &Value, b: &Value, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use plugin_fixtures::{Fixture, Form, cases};
     use serde_json::json;
 
     use super::*;
+    use crate::plugin::{EngineOptions, Limits, Runtime};
+
+    async fn fixture(case: &str) -> Plugin {
+        let runtime = Runtime::new(EngineOptions::default()).unwrap();
+        let file = Fixture::new(case).build(Form::Command);
+        runtime.load(file, Limits::default()).await.unwrap()
+    }
+
+    /// Returns the lines of one check for a sample of this name.
+    async fn lines(case: &str, name: &str, what: &str) -> Vec<(bool, String)> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sample.yaml");
+        let sample = format!("apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {{name: {name}}}\n");
+        std::fs::write(&file, sample).unwrap();
+        let args = Args {
+            plugin: PathBuf::new(),
+            sample: vec![file],
+            config: None,
+        };
+        let mut report = Report::default();
+        samples(&fixture(case).await, &args, &mut report).await.unwrap();
+        let lines = report.lines.into_iter().filter(|(_, part, _)| *part == what);
+        lines
+            .map(|(level, _, message)| (level == Level::Ok, message))
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_depends_on_random_numbers_fails() {
+        let good = lines(cases::ANSWER, "f", "determinism").await;
+        assert!(good[0].0, "{good:?}");
+        let random = lines(cases::CLOCK_AND_RANDOM, "f", "determinism").await;
+        assert!(
+            !random[0].0 && random[0].1.contains("children[0].seen"),
+            "{random:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_a_host_would_refuse_fails() {
+        let good = lines(cases::ANSWER, "f", "children").await;
+        assert_eq!(good, [(true, "f: 1, all of them allowed".to_owned())]);
+        let bad = lines(
+            &cases::ANSWER.replace("answer\\22", "Answer\\22"),
+            "f",
+            "children",
+        )
+        .await;
+        assert!(
+            !bad[0].0 && bad[0].1.contains("\"Answer\" cannot be its `metadata.name`"),
+            "{bad:?}"
+        );
+        let bad = lines(&cases::ANSWER.replace("ConfigMap", "Configmap"), "f", "children").await;
+        assert!(
+            !bad[0].0 && bad[0].1.contains("does not list the kind"),
+            "{bad:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_sample_whose_name_the_api_server_refuses_fails() {
+        let bad = lines(cases::ANSWER, "My_Fixture", "samples").await;
+        assert!(
+            !bad[0].0 && bad[0].1.contains("metadata.name: the API server"),
+            "{bad:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_configuration_must_allow_what_the_plugin_makes() {
+        let plugin = fixture(cases::ANSWER).await;
+        let lines = |kind: &str, children: &str| {
+            let text = format!(
+                "controllers: [{{name: c, plugin: f.wasm, parent: {{apiVersion: fixtures.dev/v1, kind: {kind}}}, \
+                 children: [{children}]}}]"
+            );
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("config.yaml");
+            std::fs::write(&file, text).unwrap();
+            let config = Config::load_without_plugins(&file).unwrap();
+            let mut report = Report::default();
+            configuration(&plugin, &config, &mut report);
+            let failed = report.failed();
+            (
+                failed,
+                report
+                    .lines
+                    .into_iter()
+                    .map(|(.., text)| text)
+                    .collect::<String>(),
+            )
+        };
+        let good = lines("Fixture", "{apiVersion: v1, kind: ConfigMap}");
+        assert!(!good.0, "{good:?}");
+        let bad = lines("Fixture", "{apiVersion: v1, kind: Pod}");
+        assert!(
+            bad.0 && bad.1.contains("c: the plugin makes v1/ConfigMap"),
+            "{bad:?}"
+        );
+        let none = lines("Other", "");
+        assert!(none.0 && none.1.contains("no controller reconciles"), "{none:?}");
+    }
 
     #[test]
     fn the_first_difference_of_two_answers_is_named_by_its_path() {

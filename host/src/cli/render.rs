@@ -12,6 +12,7 @@ use kube::core::DynamicObject;
 use super::rendering::{self, Output};
 use super::{Failure, plugin_file, watch};
 use crate::crd::{definition, schema};
+use crate::desired::names;
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::offline::{self, RenderError, Scene};
 use crate::plugin::{CallError, Plugin};
@@ -171,6 +172,10 @@ pub(super) fn parents(
                     description.parent
                 ));
                 continue;
+            }
+            let name = document.object["metadata"]["name"].as_str().unwrap_or_default();
+            if let Some(problem) = names::problem(&kind, name) {
+                wrong.push(format!("{}: metadata.name: {problem}", place(file, &document)));
             }
             if let Some(schema) = schema {
                 schema::fill_defaults(&mut document.object, schema);

@@ -41,7 +41,7 @@ pub fn fill_defaults(value: &mut Value, schema: &Value) {
 }
 
 /// Returns every mismatch between a whole resource and the schema. The API server validates `apiVersion`, `kind` and
-/// `metadata` separately.
+/// `metadata` separately; of the metadata, a schema can restrict the name.
 #[must_use]
 pub fn validate_resource(resource: &Value, schema: &Value) -> Vec<Problem> {
     let mut rest = resource.clone();
@@ -50,7 +50,12 @@ pub fn validate_resource(resource: &Value, schema: &Value) -> Vec<Problem> {
             map.remove(name);
         }
     }
-    validate(&rest, schema)
+    let mut problems = validate(&rest, schema);
+    let rules = schema.pointer("/properties/metadata/properties/name");
+    if let (Some(rules), Some(name)) = (rules, resource.pointer("/metadata/name")) {
+        check(name, rules, "metadata.name", true, &mut problems);
+    }
+    problems
 }
 
 /// Returns every mismatch between a value and the schema.
@@ -323,4 +328,27 @@ fn shown(value: &Value) -> String {
         text.push('…');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_rule_of_the_definition_for_the_name_applies() {
+        let schema = json!({ "type": "object", "properties": {
+            "metadata": { "type": "object", "properties": { "name": { "type": "string", "maxLength": 3 } } },
+        } });
+        let problems = |name: &str| {
+            let problems = validate_resource(&json!({ "metadata": { "name": name } }), &schema);
+            problems.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(problems("abc"), Vec::<String>::new());
+        assert_eq!(
+            problems("abcd"),
+            ["metadata.name: the text is longer than 3 (maxLength): it has 4 characters"]
+        );
+    }
 }

@@ -7,5 +7,6 @@ pub mod proof;
 
 pub mod conditions;
 pub mod drift;
+pub mod names;
 pub mod selectors;
 pub mod versions;

@@ -13,6 +13,7 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
+use super::names;
 use super::ownership::{is_reference_to, retains};
 use super::proof::{ACCEPT_ANNOTATION, Proof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
@@ -320,7 +321,10 @@ impl Policy<'_> {
     }
 
     fn secret(&self, secret: &GeneratedSecret) -> Result<DesiredSecret, Refusal> {
-        self.check_name("generate", "name", &secret.name)?;
+        Self::check_name("generate", "name", &secret.name, name_problem)?;
+        Self::check_name("generate", "name", &secret.name, |name| {
+            names::problem(&secret_kind(), name)
+        })?;
         let name = NamespacedName {
             namespace: self.parent.namespace(),
             name: secret.name.clone(),
@@ -390,8 +394,13 @@ impl Policy<'_> {
         }
     }
 
-    fn check_name(&self, which: &str, field: &'static str, name: &str) -> Result<(), Refusal> {
-        name_problem(name).map_or(Ok(()), |problem| {
+    fn check_name(
+        which: &str,
+        field: &'static str,
+        name: &str,
+        problem: impl Fn(&str) -> Option<String>,
+    ) -> Result<(), Refusal> {
+        problem(name).map_or(Ok(()), |problem| {
             Err(Refusal::BadName {
                 which: which.to_owned(),
                 name: shorten(name, SHOWN),
@@ -419,15 +428,18 @@ impl Policy<'_> {
         let kind = text("/kind").ok_or_else(|| missing("`kind`"))?;
         let name = text("/metadata/name").ok_or_else(|| missing("`metadata.name`"))?;
         let place = format!("children[{index}]");
-        self.check_name(&place, "`metadata.name`", name)?;
+        Self::check_name(&place, "`metadata.name`", name, name_problem)?;
         if let Some(namespace) = text("/metadata/namespace") {
-            self.check_name(&place, "`metadata.namespace`", namespace)?;
+            Self::check_name(&place, "`metadata.namespace`", namespace, name_problem)?;
         }
         let kind = Kind {
             api_version: api_version.to_owned(),
             kind: kind.to_owned(),
         };
         let namespace = self.namespace(&kind, name, text("/metadata/namespace"))?;
+        Self::check_name(&place, "`metadata.name`", name, |name| {
+            names::problem(&kind, name)
+        })?;
         Ok(ChildRef {
             kind,
             name: NamespacedName {

@@ -621,3 +621,20 @@ fn a_name_that_would_lead_to_another_object_is_refused_by_its_place() {
         "{refusals:?}"
     );
 }
+
+#[test]
+fn a_name_that_the_api_server_refuses_is_refused_before_any_request() {
+    refused(
+        &[pod("p"), pod("Web_0")],
+        "children[1]: \"Web_0\" cannot be its `metadata.name`: the API server accepts only at most 253",
+    );
+    let secret = GeneratedSecret {
+        name: "Root".into(),
+        entries: Vec::new(),
+    };
+    let refusals = plan_with(&config(), &parent(Some("default")), None, &[], &[secret]).unwrap_err();
+    assert!(
+        refusals[0].contains("generate: \"Root\" cannot be its name: the API server accepts only"),
+        "{refusals:?}"
+    );
+}
