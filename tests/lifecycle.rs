@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
 use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller};
@@ -115,6 +115,51 @@ async fn a_resource_that_waits_for_its_cleanup_shows_it_and_is_released_when_its
     assert_contains(&note, &["not done within 1s", "did not say that it is done"]);
     host.until_log(&["\"WARN\"", "is released without it"]).await;
     scenario.until_gone(CONFIG_MAP, "a").await;
+}
+
+/// Regression: only the Events of the last iteration were published, and the cleanup's conditions replaced all others.
+#[tokio::test]
+async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {
+    let scenario = Scenario::new("cleanup-events").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = json!({
+        "response": {
+            "children": [config_map("a", "1")],
+            "conditions": [{"type": "Backed", "status": "True", "reason": "Nightly", "message": "m"}],
+        },
+        "cleanup": {
+            "done": false,
+            "children": [config_map("backup", "1")],
+            "conditions": [{"type": "Drained", "status": "False", "reason": "Draining", "message": "m"}],
+            // Another one in each iteration: the second sees the new child.
+            "events": [{"type": "Normal", "reason": "BackingUp", "message": "$versions"}],
+        },
+    });
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    let before = format!("\"\\\"{}\\\"\"", scenario.version(CONFIG_MAP, "a").await);
+    scenario.delete(PUPPET, "p").await;
+    for (type_, status, reason) in [
+        ("Reconciling", "True", "CleaningUp"),
+        ("Drained", "False", "Draining"),
+        ("Backed", "True", "Nightly"),
+    ] {
+        scenario.until_condition(PUPPET, "p", type_, status, reason).await;
+    }
+    // Its note contains two versions.
+    scenario.until_event_saying("p", "Normal", "BackingUp", " ").await;
+    let events = scenario.api("events.k8s.io/v1/Event");
+    let first = async {
+        loop {
+            let all = events.list(&ListParams::default()).await.expect("a list");
+            if all.iter().any(|event| event.data["note"].to_string() == before) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(crate::support::LIMIT, first).await;
+    assert!(in_time.is_ok(), "no Event of the first iteration, {before}");
 }
 
 /// Regression: 403 forever, logged only at debug level.

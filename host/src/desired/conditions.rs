@@ -99,9 +99,21 @@ impl StatusUpdate<'_> {
     pub(crate) fn repeats(&self, status: &Map<String, Value>) -> bool {
         let is_host = |name: &str| matches!(name, "conditions" | "observedGeneration");
         let fields = self.fields.is_none() && status.keys().any(|name| !is_host(name));
-        let conditions = self.conditions.is_none()
-            && existing(status).any(|c| !is_host_type(&c.type_) && c.type_ != READY);
+        let conditions = existing(status).any(|c| self.keeps(&c.type_));
         fields || conditions || *self.verdict == Verdict::Paused
+    }
+
+    /// Reports whether an existing condition of this type stays.
+    fn keeps(&self, type_: &str) -> bool {
+        let is_kept = match self.conditions {
+            None => true,
+            // A cleanup adds to the conditions of the last reconcile, which say what there is to clean up.
+            Some(conditions) => {
+                matches!(self.verdict, Verdict::CleaningUp(_))
+                    && conditions.iter().all(|condition| condition.type_ != type_)
+            }
+        };
+        is_kept && !is_host_type(type_) && type_ != READY
     }
 }
 
@@ -122,16 +134,10 @@ pub(crate) fn compose(
         return paused(parent, before, now);
     }
     let mut status = fields.unwrap_or(before).clone();
-    let mut wanted: Vec<Condition> = match conditions {
-        Some(conditions) => conditions
-            .iter()
-            .filter(|c| !is_host_type(&c.type_))
-            .cloned()
-            .collect(),
-        None => existing(before)
-            .filter(|c| !is_host_type(&c.type_) && c.type_ != READY)
-            .collect(),
-    };
+    let given = conditions.unwrap_or_default().iter();
+    let given = given.filter(|c| !is_host_type(&c.type_)).cloned();
+    let kept = existing(before).filter(|c| said.keeps(&c.type_));
+    let mut wanted: Vec<Condition> = given.chain(kept).collect();
     let host = |type_: &str, status, reason: &Reason| Condition {
         type_: type_.to_owned(),
         status,
@@ -366,6 +372,47 @@ mod tests {
         );
         assert_eq!(status["conditions"].as_array().unwrap().len(), 1);
         assert_eq!(status["conditions"][0]["reason"], "RollingOut");
+    }
+
+    #[test]
+    fn a_cleanup_adds_its_conditions_to_those_of_the_last_reconcile() {
+        let before = json!({ "conditions": [
+            {"type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "t0"},
+            {"type": "Backed", "status": "True", "reason": "B", "message": "m", "lastTransitionTime": "t1"},
+            {"type": "Drained", "status": "False", "reason": "D", "message": "", "lastTransitionTime": "t1"},
+        ] });
+        let verdict = Verdict::CleaningUp(Reason::new("CleaningUp", "it is being deleted"));
+        let drained = Condition {
+            type_: "Drained".into(),
+            status: ConditionStatus::True,
+            reason: "Empty".into(),
+            message: String::new(),
+        };
+        let said = Said {
+            fields: None,
+            conditions: Some(&[drained]),
+            verdict: &verdict,
+        };
+        let (parent, before) = (parent(&before), before.as_object().cloned().unwrap());
+        let status = compose(&parent, &before, &said, at(5));
+        let all: Vec<_> = raw_conditions(&status)
+            .map(|c| {
+                format!(
+                    "{}={}",
+                    c["type"].as_str().unwrap(),
+                    c["status"].as_str().unwrap()
+                )
+            })
+            .collect();
+        assert_eq!(
+            all,
+            ["Ready=False", "Drained=True", "Backed=True", "Reconciling=True"]
+        );
+        assert!(
+            said.repeats(&before),
+            "`Backed` is repeated from the current status"
+        );
+        assert_eq!(compose(&parent, &status, &said, at(5)), status);
     }
 
     #[test]

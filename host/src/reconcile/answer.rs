@@ -45,6 +45,18 @@ impl FinalAnswer {
     }
 }
 
+/// The number of plugin Events that a reconcile publishes. Further ones are dropped.
+const MAX_EVENTS: usize = 32;
+
+/// Adds the Events of an iteration to those of the earlier ones, without duplicates and up to a limit.
+pub(super) fn collect_events(events: &mut Vec<Event>, new: Vec<Event>) {
+    for event in new {
+        if events.len() < MAX_EVENTS && !events.contains(&event) {
+            events.push(event);
+        }
+    }
+}
+
 /// The changes that a reconcile made to the children, for one Event.
 #[derive(Default)]
 pub(super) struct Changes {

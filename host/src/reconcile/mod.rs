@@ -10,7 +10,7 @@ use tracing::{Span, debug, record_all, warn};
 pub use self::action::Action;
 use self::action::after;
 pub use self::admit::{Admission, admit};
-use self::answer::{Changes, FinalAnswer};
+use self::answer::{Changes, FinalAnswer, collect_events};
 use self::apply::apply;
 use self::ask::ask;
 use self::context::Context;
@@ -65,8 +65,6 @@ pub mod status;
 
 mod admit;
 
-/// The number of plugin Events that a reconcile publishes. Further ones are dropped.
-const MAX_EVENTS: usize = 32;
 /// Reconciles one parent and returns when to reconcile it next. Never fails: it reports errors in the parent's
 /// conditions, in an Event and in the log.
 ///
@@ -258,12 +256,7 @@ async fn iterate(
             requeue_after_ms,
             ..
         } = response;
-        // Collect the Events of every iteration, without duplicates and up to a limit.
-        for event in new {
-            if events.len() < MAX_EVENTS && !events.contains(&event) {
-                events.push(event);
-            }
-        }
+        collect_events(&mut events, new);
         if !changed {
             return Ok(FinalAnswer {
                 status,
@@ -285,6 +278,7 @@ async fn cleanup(
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<FinalAnswer, ReconcileError> {
+    let mut events = Vec::new();
     let mut iterations = Iterations::default();
     while iterations.may_go_on(changes) {
         let observed = context.observed(parent, plugin);
@@ -294,7 +288,7 @@ async fn cleanup(
             children,
             status,
             conditions,
-            mut events,
+            events: new,
             requeue_after_ms,
             ..
         } = response;
@@ -310,8 +304,8 @@ async fn cleanup(
         if !applied.failed.is_empty() {
             return Err(ReconcileError::Api(applied.failed));
         }
+        collect_events(&mut events, new);
         if done || !changed {
-            events.truncate(MAX_EVENTS);
             return Ok(FinalAnswer {
                 status,
                 conditions,
