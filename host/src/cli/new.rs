@@ -1,6 +1,7 @@
 //! `operator-host new`: creates a plugin project from a template.
 
 mod files;
+mod lock;
 mod sdk;
 
 use std::path::{Path, PathBuf};
@@ -33,8 +34,8 @@ pub struct Args {
     /// The kind's plural in API paths [default: the kind in lower case with an `s`]
     #[arg(long)]
     plural: Option<String>,
-    /// For Rust plugins: the folder of the Rust SDK, or the URL of a git repository that contains it [default: the SDK
-    /// in the operator-host checkout that contains the new folder]
+    /// The folder of the Rust SDK in a checkout of operator-host, or for Rust plugins the URL of a git repository that
+    /// contains it [default: the checkout that contains the new folder]
     #[arg(long, env = "OPERATOR_HOST_SDK", value_name = "FOLDER|URL")]
     sdk: Option<String>,
 }
@@ -60,6 +61,7 @@ struct Blanks {
     version: String,
     sdk: String,
     build: String,
+    compiler: String,
     tools: String,
 }
 
@@ -74,6 +76,9 @@ impl Blanks {
             ("@VERSION@", &self.version),
             ("@SDK@", &self.sdk),
             ("@BUILD@", &self.build),
+            ("@COMPILER@", &self.compiler),
+            // In the Makefile of the sample in C.
+            ("$(shell CC= ../c.sh)", &self.compiler),
             ("@TOOLS@", &self.tools),
         ]
         .iter()
@@ -166,10 +171,12 @@ fn blanks(args: &Args) -> anyhow::Result<Blanks> {
     let sdk::Sdk {
         dependency,
         build,
+        compiler,
         tools,
     } = match args.lang {
         Language::Rust => sdk::find(args.sdk.as_deref(), &args.folder, name)?,
-        Language::Go | Language::C => sdk::Sdk::default(),
+        Language::Go => sdk::GO.find(args.sdk.as_deref(), &args.folder)?,
+        Language::C => sdk::C.find(args.sdk.as_deref(), &args.folder)?,
     };
     Ok(Blanks {
         name: name.to_owned(),
@@ -180,6 +187,7 @@ fn blanks(args: &Args) -> anyhow::Result<Blanks> {
         version: args.version.clone(),
         sdk: dependency,
         build,
+        compiler,
         tools,
     })
 }

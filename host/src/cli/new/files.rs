@@ -1,7 +1,7 @@
 //! The files that `new` writes, by language. Files that this repository's samples contain too are taken from them: the
 //! loop around Hello, the bindings and the JSON of Echo in C, the versions of the Rust plugins' dependencies.
 
-use super::{Blanks, Language};
+use super::{Blanks, Language, lock};
 
 /// The content of a file.
 pub(super) enum Content {
@@ -9,15 +9,18 @@ pub(super) enum Content {
     Template(&'static str),
     /// A text to write unchanged.
     Verbatim(&'static [u8]),
+    /// The lock file of a Rust plugin.
+    Lock,
 }
 
-use Content::{Template, Verbatim};
+use Content::{Lock, Template, Verbatim};
 
 impl Content {
     pub(super) fn fill(&self, blanks: &Blanks) -> Vec<u8> {
         match self {
             Template(text) => blanks.fill(text).into_bytes(),
             Verbatim(bytes) => bytes.to_vec(),
+            Lock => lock::of(&blanks.name).into_bytes(),
         }
     }
 }
@@ -50,8 +53,7 @@ pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
             ("README.md", template!("rust/README.md")),
             ("Makefile", template!("rust/Makefile")),
             ("Cargo.toml", template!("rust/Cargo.toml")),
-            // Cargo removes the packages that the new plugin does not need.
-            ("Cargo.lock", sample!("Cargo.lock")),
+            ("Cargo.lock", Lock),
             ("src/lib.rs", template!("rust/src/lib.rs")),
             ("src/tests.rs", template!("rust/src/tests.rs")),
         ],
@@ -65,7 +67,10 @@ pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
         ],
         Language::C => vec![
             ("README.md", template!("c/README.md")),
-            ("Makefile", sample!("echo-c/Makefile")),
+            (
+                "Makefile",
+                Template(include_str!("../../../../plugins/echo-c/Makefile")),
+            ),
             ("plugin.c", template!("c/plugin.c")),
             ("json.h", sample!("echo-c/json.h")),
             ("json.c", sample!("echo-c/json.c")),

@@ -1,4 +1,5 @@
-//! Locates the SDK for a new Rust plugin: in a checkout of operator-host, by a relative path, or in a git repository.
+//! Locates what a new plugin needs from operator-host: the SDK of a Rust plugin, in a checkout, by a relative path, or in
+//! a git repository; the script of a checkout that finds or installs the compiler of a plugin in Go or C.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -11,8 +12,80 @@ pub(super) struct Sdk {
     pub(super) dependency: String,
     /// The build lines of the `Makefile`.
     pub(super) build: String,
+    /// The compiler of a plugin in Go or C, as the `Makefile` names it.
+    pub(super) compiler: String,
     /// The README's text about the toolchain.
     pub(super) tools: String,
+}
+
+/// The compiler of a language other than Rust.
+pub(super) struct Compiler {
+    /// The program that the `Makefile` runs.
+    pub(super) program: &'static str,
+    /// The script in a checkout that prints the program's path.
+    pub(super) script: &'static str,
+    /// What the README says about it.
+    pub(super) needs: &'static str,
+    /// How to name another program.
+    pub(super) variable: &'static str,
+}
+
+pub(super) const GO: Compiler = Compiler {
+    program: "go",
+    script: "go.sh",
+    needs: "It needs Go 1.21 or later (<https://go.dev/dl>; Debian 12 has 1.19).",
+    variable: "GO",
+};
+
+pub(super) const C: Compiler = Compiler {
+    program: "clang",
+    script: "c.sh",
+    needs: "It needs clang and lld with the WebAssembly target, and wasi-libc: Debian's packages `clang`, `lld`, \
+            `wasi-libc` and\n`libclang-rt-14-dev-wasm32` (the number is clang's), or the WASI SDK.",
+    variable: "CC",
+};
+
+impl Compiler {
+    /// Uses the script of the checkout that the user gave, or of the one that contains the new folder. Without a checkout,
+    /// the compiler must be on the `PATH`.
+    pub(super) fn find(&self, given: Option<&str>, folder: &Path) -> anyhow::Result<Sdk> {
+        let Self {
+            program,
+            script,
+            needs,
+            variable,
+        } = self;
+        let sdk = match given {
+            Some(given) => Some(PathBuf::from(given)).filter(|sdk| is_sdk(sdk)),
+            None => around(folder)?,
+        };
+        let script = sdk
+            .map(|sdk| sdk.join("..").join(script))
+            .filter(|script| script.is_file());
+        let Some(script) = script else {
+            return Ok(Sdk {
+                compiler: (*program).to_owned(),
+                tools: format!(
+                    "{needs}\n`make {variable}=PATH` takes another one than `{program}` on the `PATH`."
+                ),
+                ..Sdk::default()
+            });
+        };
+        let script = script
+            .canonicalize()
+            .with_context(|| script.display().to_string())?;
+        let script = relative(&script, &absolute(folder)?);
+        let script = script.display();
+        Ok(Sdk {
+            // The variable may be in the environment, for programs that are not plugins.
+            compiler: format!("$(shell {variable}= \"{script}\")"),
+            tools: format!(
+                "{needs}\n`make` asks `{script}` for one, which downloads or installs it if it is missing. `make \
+                 {variable}=PATH` takes another one."
+            ),
+            ..Sdk::default()
+        })
+    }
 }
 
 /// Uses the location that the user gave, or otherwise the checkout that contains the new folder.
@@ -21,13 +94,7 @@ pub(super) fn find(given: Option<&str>, folder: &Path, name: &str) -> anyhow::Re
         Some(url) if url.contains("://") => Ok(git(url, name)),
         Some(path) => checkout(Path::new(path), folder, name),
         None => {
-            let here = absolute(folder)?;
-            let sdk = here
-                .ancestors()
-                .skip(1)
-                .map(|it| it.join("plugins/sdk"))
-                .find(|sdk| is_sdk(sdk));
-            let sdk = sdk.ok_or_else(|| {
+            let sdk = around(folder)?.ok_or_else(|| {
                 anyhow!(
                     "{} is not in a checkout of operator-host, which contains the Rust SDK in plugins/sdk: \
                      give --sdk with the SDK's folder, or with the URL of its git repository",
@@ -39,6 +106,13 @@ pub(super) fn find(given: Option<&str>, folder: &Path, name: &str) -> anyhow::Re
     }
 }
 
+/// Returns the SDK in the checkout that contains a folder.
+fn around(folder: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let here = absolute(folder)?;
+    let mut all = here.ancestors().skip(1).map(|it| it.join("plugins/sdk"));
+    Ok(all.find(|sdk| is_sdk(sdk)))
+}
+
 fn git(url: &str, name: &str) -> Sdk {
     let file = name.replace('-', "_");
     Sdk {
@@ -47,6 +121,7 @@ fn git(url: &str, name: &str) -> Sdk {
             "\tcargo build --release --target wasm32-wasip1\n\tcp target/wasm32-wasip1/release/{file}.wasm $@"
         ),
         tools: "It needs Rust with the target `wasm32-wasip1`: `rustup target add wasm32-wasip1`.".into(),
+        ..Sdk::default()
     }
 }
 
@@ -75,6 +150,7 @@ fn checkout(sdk: &Path, folder: &Path, name: &str) -> anyhow::Result<Sdk> {
              Debian's\npackages where rustup cannot. With the target, `cargo build --release --target wasm32-wasip1` does the \
              same."
         ),
+        ..Sdk::default()
     })
 }
 
