@@ -4,6 +4,7 @@
 //! samples; then lines as things change, until Ctrl-C, SIGTERM or the end of the host. Everything that was started
 //! is stopped, the host first.
 
+mod definitions;
 mod deploy;
 mod hints;
 mod host;
@@ -152,6 +153,7 @@ async fn run(
     screen.step(&format!("operator-host runs as process {}", host.id()));
 
     let code = tokio::select! {
+        never = definitions::follow(&arguments.crds, definitions.clone(), &client, screen) => match never {},
         code = play(&mut host, &client, &samples, &definitions, kubeconfig.as_deref(), arguments.deploy.is_some(), screen) => code,
         () = &mut interrupted => {
             screen.step("Stopping; a second Ctrl-C does not hurry it");

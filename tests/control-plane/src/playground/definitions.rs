@@ -1,0 +1,95 @@
+//! Applies definitions again when their files change, as when an author adds a field to a plugin's type. Without that the
+//! API server would drop the field.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use control_plane::manifests;
+use kube::api::DynamicObject;
+use kube::{Client, ResourceExt};
+
+use crate::screen::Screen;
+
+/// How often the files are read.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Applies what changes in the files, as long as it is polled.
+pub(crate) async fn follow(
+    path: &Path,
+    applied: Vec<DynamicObject>,
+    client: &Client,
+    screen: &Screen,
+) -> Infallible {
+    let mut files = Files {
+        path: path.to_owned(),
+        applied,
+    };
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        let changed = files.changed();
+        if changed.is_empty() {
+            continue;
+        }
+        let names: Vec<String> = changed.iter().map(ResourceExt::name_any).collect();
+        match manifests::apply(client, &changed).await {
+            Ok(()) => screen.step(&format!(
+                "{} applied again, because its file changed",
+                names.join(", ")
+            )),
+            Err(error) => screen.error(&format!("a changed definition is refused: {error}")),
+        }
+    }
+}
+
+/// The definitions in the files, as they were last applied.
+struct Files {
+    path: PathBuf,
+    applied: Vec<DynamicObject>,
+}
+
+impl Files {
+    /// Returns the objects that are new or changed since the last call.
+    fn changed(&mut self) -> Vec<DynamicObject> {
+        // Not readable while it is being written.
+        let Ok(now) = manifests::read(&self.path) else {
+            return Vec::new();
+        };
+        let changed = now.iter().filter(|object| !self.applied.contains(object));
+        let changed = changed.cloned().collect();
+        self.applied = now;
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_is_applied_again_when_its_file_changes_and_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("crd.json");
+        let write = |text: &str| std::fs::write(&path, text).unwrap();
+        let definition = |field: &str| {
+            format!(
+                r#"{{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                    "metadata": {{"name": "shops.example.com"}}, "spec": {{"{field}": 1}}}}"#
+            )
+        };
+        write(&definition("a"));
+        let applied = manifests::read(&path).unwrap();
+        let mut files = Files {
+            path: path.clone(),
+            applied,
+        };
+        assert!(files.changed().is_empty(), "it is applied already");
+        write(&definition("b")[..40]);
+        assert!(files.changed().is_empty(), "it is being written");
+        write(&definition("b"));
+        let changed = files.changed();
+        assert_eq!(changed.len(), 1);
+        assert_eq!(changed[0].data["spec"]["b"], 1);
+        assert!(files.changed().is_empty(), "it is applied now");
+    }
+}
