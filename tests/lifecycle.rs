@@ -147,7 +147,7 @@ async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {
         scenario.until_condition(PUPPET, "p", type_, status, reason).await;
     }
     // Its note contains two versions.
-    scenario.until_event_saying("p", "Normal", "BackingUp", " ").await;
+    scenario.until_event_with("p", "Normal", "BackingUp", " ").await;
     let events = scenario.api("events.k8s.io/v1/Event");
     let first = async {
         loop {
