@@ -4,12 +4,14 @@ use std::time::Instant;
 
 use control_plane::{ControlPlane, Options};
 use kube::Api;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, PostParams};
 use kube::core::DynamicObject;
 
 use crate::echo::CONTROLLER;
 use crate::echoes::{ECHO, POD, apply, complaints, until_pods};
+use crate::puppet::controller;
 use crate::support::{Host, Scenario, condition, install, resource, root};
+use crate::telemetry::{get, until_ready_is_without};
 
 const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
 
@@ -151,4 +153,53 @@ async fn a_child_kind_without_definition(scenario: &Scenario) {
     scenario.apply(&widgets("true")).await;
     apply(scenario, "w", 2).await;
     scenario.until(ECHO, "w", "reconciled", reconciled(2)).await;
+}
+
+/// Regression: nobody reported it until a reconcile or a cleanup needed the kind.
+#[tokio::test]
+async fn a_plugin_that_wants_more_than_its_configuration_allows_is_reported_when_it_is_loaded() {
+    let scenario = Scenario::new("disagreements").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    for words in [
+        "the plugin makes v1/Secret, which is not in `children`",
+        "the plugin reads v1/ConfigMap, which is not in `reads`",
+    ] {
+        host.until_log(&["\"WARN\"", words]).await;
+        let (status, ready) = get(&host, "/readyz?verbose").await;
+        assert_eq!(status, 200, "{ready}");
+        let plugin = ready.lines().find(|line| line.starts_with("[+]plugin/puppet ok"));
+        assert!(plugin.is_some_and(|line| line.contains(words)), "{ready}");
+    }
+}
+
+/// Regression: the API server dropped the new fields, and nobody reported it.
+#[tokio::test]
+async fn a_definition_that_is_older_than_the_plugin_is_reported_until_it_is_applied_again() {
+    let cluster = ControlPlane::start(Options {
+        controller_manager: false,
+        ..Options::default()
+    })
+    .await
+    .expect("a control plane");
+    let scenario = Scenario::within(&cluster, "older-definition").await;
+    echoes(&scenario).await;
+    let name = "echoes.my-operator.dev";
+    let mut definition = definitions(&scenario).get(name).await.expect("a definition");
+    let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";
+    let fields = definition
+        .data
+        .pointer_mut(status)
+        .and_then(|fields| fields.as_object_mut());
+    fields.expect("its fields").remove("isReady").expect("a field");
+    definitions(&scenario)
+        .replace(name, &PostParams::default(), &definition)
+        .await
+        .expect("replaced");
+    let host = scenario.start(CONTROLLER);
+    let words = "is older than the plugin's and lacks status.isReady";
+    host.until_log(&["\"WARN\"", name, words]).await;
+    let (_, ready) = get(&host, "/readyz?verbose").await;
+    assert!(ready.contains(words), "{ready}");
+    echoes(&scenario).await;
+    until_ready_is_without(&host, words).await;
 }

@@ -38,15 +38,6 @@ fn write(desk: &TempDir, name: &str, language: &str) {
 
 /// Runs a target of its Makefile and returns its output.
 fn make(desk: &TempDir, name: &str, target: &str) -> String {
-    let script = |script: &str| {
-        let output = Command::new(root().join(script)).output().expect("it runs");
-        assert!(
-            output.status.success(),
-            "{script}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    };
     let mut command = Command::new("make");
     command
         .arg(target)
@@ -59,12 +50,6 @@ fn make(desk: &TempDir, name: &str, target: &str) -> String {
         )
         .env_remove("OPERATOR_HOST_LOG")
         .env_remove("MAKEFLAGS");
-    if name.ends_with("-go") {
-        command.arg(format!("GO={}", script("plugins/go.sh")));
-    }
-    if name.ends_with("-c") {
-        command.arg(format!("CC={}", script("plugins/c.sh")));
-    }
     let output = command
         .output()
         .expect("make, of Debian's package make: run tests/prerequisites.sh");
@@ -111,6 +96,20 @@ async fn a_plugin_in_rust_passes_its_tests_and_runs_in_a_cluster() {
     scenario
         .until_condition(resource, "my-greeter", "Ready", "True", "ReplicasReady")
         .await;
+}
+
+/// Regression: the lock file was that of the samples, which cargo had to change first.
+#[test]
+fn a_plugin_in_rust_comes_with_the_lock_file_that_cargo_would_write() {
+    let desk = desk();
+    write(&desk, "locked", "rust");
+    let output = Command::new("cargo")
+        .args(["tree", "--locked", "--target", "wasm32-wasip1"])
+        .current_dir(desk.path().join("locked"))
+        .output()
+        .expect("cargo runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
 }
 
 #[test]

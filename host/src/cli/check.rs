@@ -301,7 +301,7 @@ async fn children(plugin: &Plugin, name: &str, parent: Arc<DynamicObject>, repor
         related: Vec::new(),
         now: Timestamp::UNIX_EPOCH,
     };
-    match offline::pass(plugin, &scene).await {
+    match offline::reconcile(plugin, &scene).await {
         Ok(rendering) => {
             let count = rendering.children.len() + rendering.generate.len();
             report.add(

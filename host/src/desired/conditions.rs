@@ -136,7 +136,7 @@ pub(crate) fn compose(
     let mut status = fields.unwrap_or(before).clone();
     let given = conditions.unwrap_or_default().iter();
     let given = given.filter(|c| !is_host_type(&c.type_)).cloned();
-    let kept = existing(before).filter(|c| said.keeps(&c.type_));
+    let kept = existing(before).filter(|c| update.keeps(&c.type_));
     let mut wanted: Vec<Condition> = given.chain(kept).collect();
     let host = |type_: &str, status, reason: &Reason| Condition {
         type_: type_.to_owned(),
@@ -388,13 +388,13 @@ mod tests {
             reason: "Empty".into(),
             message: String::new(),
         };
-        let said = Said {
+        let update = StatusUpdate {
             fields: None,
             conditions: Some(&[drained]),
             verdict: &verdict,
         };
         let (parent, before) = (parent(&before), before.as_object().cloned().unwrap());
-        let status = compose(&parent, &before, &said, at(5));
+        let status = compose(&parent, &before, &update, at(5));
         let all: Vec<_> = raw_conditions(&status)
             .map(|c| {
                 format!(
@@ -409,10 +409,10 @@ mod tests {
             ["Ready=False", "Drained=True", "Backed=True", "Reconciling=True"]
         );
         assert!(
-            said.repeats(&before),
+            update.repeats(&before),
             "`Backed` is repeated from the current status"
         );
-        assert_eq!(compose(&parent, &status, &said, at(5)), status);
+        assert_eq!(compose(&parent, &status, &update, at(5)), status);
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(super) async fn follow(
         }
     }));
     let compare = async {
-        let mut said = Vec::new();
+        let mut logged = Vec::new();
         loop {
             let description = match &*live.borrow_and_update() {
                 Live::Plugin(plugin) => Some(plugin.description().clone()),
@@ -54,11 +54,11 @@ pub(super) async fn follow(
                 Some(description) => disagreements(&config, description, &client).await,
                 None => (Vec::new(), None),
             };
-            for news in found.iter().filter(|message| !said.contains(*message)) {
+            health.disagrees(&config.name, found.clone());
+            for news in found.iter().filter(|message| !logged.contains(*message)) {
                 warn!(controller = config.name, "{news}");
             }
-            health.disagrees(&config.name, found.clone());
-            said = found;
+            logged = found;
             let pause = async {
                 match retry {
                     Some(pause) => tokio::time::sleep(pause).await,
