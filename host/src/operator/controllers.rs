@@ -195,7 +195,7 @@ impl Controllers {
             Arc::clone(&config),
             live.clone(),
             self.shared.client.clone(),
-            Arc::clone(&self.places.definitions),
+            Arc::clone(&self.slot_parts.definitions),
             Arc::clone(&self.shared.instruments.health),
             stop.clone(),
         ));
