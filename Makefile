@@ -3,13 +3,18 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run run-deploy check test chaos fuzz image-test manifests bench crds schemas fmt lint doc docs clean \
-    prerequisites
+.PHONY: help run run-deploy check test chaos fuzz image-test manifests bench bench-scale soak crds schemas fmt lint doc \
+    docs clean prerequisites
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
 chaos = --host $(target)/debug/operator-host --plugins plugins/target/plugins --keep $(target)/chaos \
     --crds manifests/crds --crds tests/fixtures/puppet/crds.yaml
+
+scale = --host $(target)/release/operator-host --plugin plugins/target/plugins/echo.wasm \
+    --crd manifests/crds/echoes.my-operator.dev.yaml --output host/docs/reference
+build-scale = KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
+	cargo build --release --package operator-host; cargo build --profile scale --package bench-scale
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +107,14 @@ manifests: ## Regenerate the roles and webhooks of manifests/deploy from its con
 bench: prerequisites ## Measure, and print the table that README shows
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	cargo bench --workspace --bench figures
+
+bench-scale: prerequisites ## Measure how cost grows and write host/docs/reference/scale.md: ARGS="--only parents" (slow)
+	@$(build-scale); \
+	exec $(target)/scale/bench-scale measure $(scale) $(ARGS)
+
+soak: prerequisites ## Let users change objects for MINUTES=60, write that page, and fail if the host grows
+	@$(build-scale); \
+	exec $(target)/scale/bench-scale soak $(scale) --minutes $(or $(MINUTES),60)
 
 clean: ## Remove what was built here; the control plane stays in the user's cache
 	cargo clean

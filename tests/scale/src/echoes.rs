@@ -1,0 +1,134 @@
+//! Parents, and an observer that sees when they are done.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::stage::{GROUP, LIMIT, Running};
+
+/// How many requests of the harness are under way at a time.
+const REQUESTS: usize = 50;
+
+pub(crate) fn api(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", "Echo"), "echoes");
+    Api::namespaced_with(client.clone(), namespace, &resource)
+}
+
+pub(crate) fn pods(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
+    Api::namespaced_with(client.clone(), namespace, &resource)
+}
+
+pub(crate) fn echo(name: &str, replicas: usize) -> serde_json::Value {
+    json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": "Echo", "metadata": {"name": name},
+        "spec": {"replicas": replicas, "image": "echo:1"},
+    })
+}
+
+/// Creates `count` Echos of `replicas` pods.
+pub(crate) async fn create(
+    client: &Client,
+    namespace: &str,
+    count: usize,
+    replicas: usize,
+) -> anyhow::Result<()> {
+    let objects = (0..count).map(|number| echo(&format!("e{number}"), replicas));
+    create_all(&api(client, namespace), objects).await
+}
+
+/// Creates objects, many at a time.
+pub(crate) async fn create_all(
+    api: &Api<DynamicObject>,
+    objects: impl Iterator<Item = serde_json::Value>,
+) -> anyhow::Result<()> {
+    let requests = objects.map(|object| async move {
+        let object: DynamicObject = serde_json::from_value(object)?;
+        api.create(&PostParams::default(), &object).await?;
+        anyhow::Ok(())
+    });
+    let requests = stream::iter(requests).buffer_unordered(REQUESTS);
+    requests.try_collect::<()>().await.context("create an object")
+}
+
+/// Returns the number of objects.
+pub(crate) async fn count(api: &Api<DynamicObject>) -> anyhow::Result<usize> {
+    let list = api
+        .list_metadata(&ListParams::default())
+        .await
+        .context("count objects")?;
+    Ok(list.items.len())
+}
+
+/// Later states of the objects of an API, with the time at which each was received.
+pub(crate) struct Observer(mpsc::UnboundedReceiver<(Instant, DynamicObject)>);
+
+impl Observer {
+    /// Returns when the objects that exist now are known. They are not observed.
+    pub(crate) async fn start(api: Api<DynamicObject>) -> anyhow::Result<Self> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let mut ready = Some(ready);
+            let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(watcher::Event::InitDone) => drop(ready.take().map(|ready| ready.send(()))),
+                    // `InitApply` after the first list: a list again, after a lost watch.
+                    Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object))
+                        if ready.is_none() =>
+                    {
+                        if sender.send((Instant::now(), object)).is_err() {
+                            return;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        });
+        is_ready.await.context("the observer's first list")?;
+        Ok(Self(receiver))
+    }
+
+    pub(crate) async fn next(&mut self) -> anyhow::Result<(Instant, DynamicObject)> {
+        let next = tokio::time::timeout(LIMIT, self.0.recv()).await;
+        next.with_context(|| format!("nothing was observed for {LIMIT:?}"))?
+            .context("the observer has ended")
+    }
+
+    /// Waits until `count` Echos have a status that names `replicas` pods. Returns when the last was seen.
+    pub(crate) async fn until_done(
+        &mut self,
+        count: usize,
+        replicas: usize,
+        running: &mut Running,
+    ) -> anyhow::Result<Instant> {
+        let mut done = HashSet::new();
+        let mut alive = tokio::time::interval(std::time::Duration::from_secs(1));
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            tokio::select! {
+                observed = self.next() => {
+                    let (seen, echo) = observed?;
+                    if echo.data["status"]["currentReplicas"] == json!(replicas) {
+                        done.extend(echo.metadata.name);
+                    }
+                    if done.len() == count {
+                        return Ok(seen);
+                    }
+                }
+                _ = alive.tick() => running.check()?,
+                () = tokio::time::sleep_until(deadline) => {
+                    bail!("only {} of {count} Echos are done after {LIMIT:?}; the log ends:\n{}", done.len(), running.tail());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! How long an edit takes to reach its child while many other parents are resynced.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use kube::Client;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::echoes::{self, Observer};
+use crate::report::{Plot, Section, Table};
+use crate::stage::{Running, Stage};
+use crate::stats::{figure, percentile};
+use crate::{Measure, Part, plugins, progress};
+
+const CROWD: &str = "crowd";
+const EDITED: &str = "edited";
+const PODS: usize = 3;
+/// Number of parents that are edited in turn. Each has one pod.
+const EDITS_OF: usize = 10;
+/// Number of samples that a phase needs.
+const SAMPLES: usize = 300;
+/// The most reloads for these samples: the resync of few parents is over soon.
+const RELOADS: u8 = 30;
+
+/// When an edit was sent, and how long it took until its pod had the new image.
+type Samples = Arc<Mutex<Vec<(Instant, f64)>>>;
+
+pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
+    progress::part("edit: latency of an edit during a resync");
+    let stage = Stage::start(&measure.common).await?;
+    let count = measure.resynced;
+    for (namespace, parents, replicas) in [(CROWD, count, PODS), (EDITED, EDITS_OF, 1)] {
+        stage.namespace(namespace).await?;
+        echoes::create(&stage.client, namespace, parents, replicas).await?;
+    }
+    let mut observer = Observer::start(echoes::api(&stage.client, CROWD)).await?;
+    let mut edited = Observer::start(echoes::api(&stage.client, EDITED)).await?;
+    let mut host = stage.start_host(&stage.cache("compiled"))?;
+    observer.until_done(count, PODS, &mut host).await?;
+    drop(observer);
+    edited.until_done(EDITS_OF, 1, &mut host).await?;
+    drop(edited);
+    host.until_idle().await?;
+    stage.until_quiet().await?;
+    progress::step(&format!("{count} parents are settled"));
+
+    let samples = Samples::default();
+    // In a task of its own, so that nothing else delays what it sees.
+    let mut editor = tokio::spawn(edit(stage.client.clone(), samples.clone()));
+    let phases = tokio::select! {
+        phases = phases(measure, &stage, &mut host, &samples) => phases?,
+        ended = &mut editor => bail!("the editor has ended: {ended:?}"),
+    };
+    editor.abort();
+
+    let mut table = Table::new(&[
+        "while",
+        "edits",
+        "median, ms",
+        "99th percentile, ms",
+        "most, ms",
+        "99th against quiet",
+    ]);
+    let mut plot = Plot::new("edit", "Latency of an edit", "percentile", "ms");
+    let quiet = percentile(&phases[0].1, 0.99);
+    for (name, latencies) in &phases {
+        let at = |share| percentile(latencies, share);
+        table.row(vec![
+            name.clone(),
+            latencies.len().to_string(),
+            figure(at(0.5)),
+            figure(at(0.99)),
+            figure(at(1.0)),
+            figure(at(0.99) / quiet),
+        ]);
+        let points = (0..100).map(|percent| (f64::from(percent), at(f64::from(percent) / 100.0)));
+        plot.line(name, points);
+    }
+    let mut section = Section::new(Part::Edit, measure, &format!("--resynced {count}"), &stage).await?;
+    section.text = format!(
+        "A user changes the image of {EDITS_OF} Echos of one pod in turn, one edit at a time. The latency runs from \
+         sending the edit until a watch shows the pod with the new image. Meanwhile a new version of the plugin makes \
+         the host reconcile {count} other Echos of {PODS} pods: first versions that answer as before, then one that \
+         changes a label of every pod."
+    );
+    section.tables.push(table);
+    section.plots.push(plot);
+    host.stop().await;
+    stage.shutdown().await;
+    Ok(section)
+}
+
+/// Returns the latencies of each phase, in milliseconds.
+async fn phases(
+    measure: &Measure,
+    stage: &Stage,
+    host: &mut Running,
+    samples: &Samples,
+) -> anyhow::Result<Vec<(String, Vec<f64>)>> {
+    let echo = std::fs::read(&measure.common.plugin).context("read the plugin")?;
+    let start = Instant::now();
+    host.until("enough edits", async |_| {
+        (between(samples, start, Instant::now()).len() >= SAMPLES).then_some(())
+    })
+    .await?;
+    let quiet = between(samples, start, Instant::now());
+    progress::step(&format!(
+        "quiet: 99th percentile {:.1} ms",
+        percentile(&quiet, 0.99)
+    ));
+    let mut unchanged = Vec::new();
+    for number in 0..RELOADS {
+        let (start, end) = resync(stage, host, measure.resynced, &plugins::version(&echo, number)).await?;
+        unchanged.extend(between(samples, start, end));
+        if unchanged.len() >= SAMPLES {
+            break;
+        }
+    }
+    progress::step(&format!(
+        "a resync without changes: {:.1} ms",
+        percentile(&unchanged, 0.99)
+    ));
+    let (start, end) = resync(stage, host, measure.resynced, &plugins::relabelled(&echo)?).await?;
+    let changed = between(samples, start, end);
+    progress::step(&format!(
+        "a resync that changes every pod: {:.1} ms",
+        percentile(&changed, 0.99)
+    ));
+    Ok(vec![
+        ("nothing else happens".to_owned(), quiet),
+        ("a resync changes nothing".to_owned(), unchanged),
+        ("a resync changes every pod".to_owned(), changed),
+    ])
+}
+
+/// Replaces the plugin. Returns when the new version took over, and when all parents had been reconciled with it.
+async fn resync(
+    stage: &Stage,
+    host: &mut Running,
+    parents: usize,
+    plugin: &[u8],
+) -> anyhow::Result<(Instant, Instant)> {
+    const LOADED: &str = "\"plugin loaded\"";
+    const RECONCILES: &str = "operator_reconcile_count_total";
+    const RELOAD: &str = "trigger=\"reload\"";
+    let loaded = host.logged(LOADED);
+    let before = host.metrics().await?.sum(RECONCILES, RELOAD);
+    stage.put_plugin("echo.wasm", plugin)?;
+    host.until_logged(LOADED, loaded + 1).await?;
+    let start = Instant::now();
+    let reconciled = host
+        .until("done with the resync", async |host| {
+            let metrics = host.metrics().await.ok()?;
+            let reconciled = metrics.sum(RECONCILES, RELOAD) - before;
+            if reconciled > 0.0 && metrics.sum("operator_queue_depth", "") == 0.0 {
+                return Some(reconciled);
+            }
+            // Reading metrics is work for the host as well.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            None
+        })
+        .await?;
+    let end = Instant::now();
+    // A parent that changes meanwhile counts for another reason.
+    ensure!(
+        reconciled > 0.5 * parents as f64,
+        "the reload made the host reconcile {reconciled} of {parents} parents"
+    );
+    Ok((start, end))
+}
+
+fn between(samples: &Samples, start: Instant, end: Instant) -> Vec<f64> {
+    let samples = samples.lock().unwrap_or_else(PoisonError::into_inner);
+    let within = samples.iter().filter(|(sent, _)| (start..end).contains(sent));
+    within.map(|(_, latency)| *latency).collect()
+}
+
+/// Edits one Echo after the other until it is aborted.
+async fn edit(client: Client, samples: Samples) -> anyhow::Result<()> {
+    let echoes = echoes::api(&client, EDITED);
+    let mut pods = Observer::start(echoes::pods(&client, EDITED)).await?;
+    for number in 2_usize.. {
+        let (name, image) = (format!("e{}", number % EDITS_OF), format!("echo:{number}"));
+        let sent = Instant::now();
+        let patch = json!({"spec": {"image": image}});
+        echoes
+            .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
+        let pod = format!("{name}-pod-0");
+        let seen = loop {
+            let (seen, object) = pods.next().await?;
+            let is_it = object.metadata.name.as_ref() == Some(&pod);
+            if is_it && object.data["spec"]["containers"][0]["image"] == image.as_str() {
+                break seen;
+            }
+        };
+        let sample = (sent, (seen - sent).as_secs_f64() * 1e3);
+        samples
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(sample);
+    }
+    Ok(())
+}

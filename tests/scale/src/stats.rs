@@ -1,0 +1,106 @@
+//! Medians, percentiles and quarters.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A median with the smallest and the largest sample.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+impl Spread {
+    pub(crate) fn of(samples: impl IntoIterator<Item = f64>) -> Self {
+        let samples: Vec<f64> = samples.into_iter().collect();
+        let at = |share| percentile(&samples, share);
+        Self {
+            median: at(0.5),
+            low: at(0.0),
+            high: at(1.0),
+        }
+    }
+}
+
+/// `4.20 (4.00 to 5.10)`, and only the figure when all samples are printed alike.
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = digits(self.median);
+        let [median, low, high] = [self.median, self.low, self.high].map(|value| format!("{value:.digits$}"));
+        if low == high {
+            return write!(f, "{median}");
+        }
+        write!(f, "{median} ({low} to {high})")
+    }
+}
+
+/// Formats a figure with about three significant digits.
+pub(crate) fn figure(value: f64) -> String {
+    let digits = digits(value);
+    format!("{value:.digits$}")
+}
+
+fn digits(value: f64) -> usize {
+    match value.abs() {
+        0.0 => 0,
+        small if small < 10.0 => 2,
+        middle if middle < 100.0 => 1,
+        _ => 0,
+    }
+}
+
+/// Returns the sample at this share of the sorted samples, by the nearest rank; NaN when there is none.
+pub(crate) fn percentile(samples: &[f64], share: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = sorted.len().saturating_sub(1) as f64 * share;
+    sorted.get(rank.round() as usize).copied().unwrap_or(f64::NAN)
+}
+
+/// Returns the medians of the four quarters of a series.
+pub(crate) fn quarters(series: &[f64]) -> [f64; 4] {
+    let at = |quarter: usize| series.len() * quarter / 4;
+    [0, 1, 2, 3].map(|quarter| percentile(&series[at(quarter)..at(quarter + 1)], 0.5))
+}
+
+/// Reports whether the last quarter's median exceeds the second quarter's by more than 10 %, and by more than `slack`,
+/// which allows for the granularity of small numbers. The first quarter is the time to warm up.
+pub(crate) fn grew(series: &[f64], slack: f64) -> bool {
+    let [_, second, _, last] = quarters(series);
+    last > second * 1.1 && last > second + slack
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_the_median_with_the_extremes() {
+        let spread = Spread::of([3.0, 1.0, 2.0]);
+        assert_eq!(spread.to_string(), "2.00 (1.00 to 3.00)");
+        assert_eq!(Spread::of([12.34]).to_string(), "12.3");
+        assert_eq!(Spread::of([1234.5, 1234.4]).to_string(), "1234");
+        assert_eq!(Spread::of([0.0, 0.0]).to_string(), "0");
+    }
+
+    #[test]
+    fn a_percentile_is_the_sample_of_the_nearest_rank() {
+        let samples: Vec<f64> = (0..=200).rev().map(f64::from).collect();
+        assert_eq!(percentile(&samples, 0.99), 198.0);
+        assert_eq!(percentile(&samples, 0.5), 100.0);
+        assert!(percentile(&[], 0.5).is_nan());
+    }
+
+    #[test]
+    fn only_growth_after_the_first_quarter_counts() {
+        let series =
+            |levels: [f64; 4]| -> Vec<f64> { levels.iter().flat_map(|level| [*level; 10]).collect() };
+        assert_eq!(quarters(&series([1.0, 2.0, 3.0, 4.0])), [1.0, 2.0, 3.0, 4.0]);
+        assert!(!grew(&series([10.0, 40.0, 40.0, 44.0]), 0.0));
+        assert!(grew(&series([40.0, 40.0, 40.0, 45.0]), 0.0));
+        assert!(!grew(&series([0.0, 1.0, 1.0, 2.0]), 2.0), "within the slack");
+        assert!(!grew(&[], 0.0));
+    }
+}
