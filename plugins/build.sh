@@ -178,7 +178,7 @@ cargo_options=(--quiet)
 work=${CARGO_TARGET_DIR:-$plugins/target}
 prepared=''
 
-# A tool-chain for Rust plugins, found or installed before the first of them.
+# A toolchain for Rust plugins, found or installed before the first of them.
 prepare_rust() {
     case ${WASM_TOOLCHAIN:-} in
         '') use_rustup || use_debian ;;

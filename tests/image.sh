@@ -3,7 +3,7 @@
 # tests/image.sh [PROFILE], `release` when none is given.
 #
 # The image that the Dockerfile begins with is made here under its own name: Debian's minimal system with this machine's
-# Rust tool-chain, and with the crates that this machine has. Needs root, or a user that buildah can work for.
+# Rust toolchain, and with the crates that this machine has. Needs root, or a user that buildah can work for.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

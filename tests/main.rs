@@ -1,7 +1,7 @@
-//! The scenarios: the real host, as a process, against a real API server.
+//! The scenarios: tests of the real program.
 //!
-//! One file per scenario. They share a control plane and run in parallel, each with its own namespace and host;
-//! those that break the control plane start their own.
+//! One file per subject. Most start the real host and share a control plane; they run in parallel, each with its own
+//! namespace and host. Those that break the control plane start their own. A few need no cluster.
 
 // A test binary exports nothing, and the names of its items describe them.
 #![allow(missing_docs, unreachable_pub)]

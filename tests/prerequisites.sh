@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes sure that this machine has what the builds and the tests call by name: Debian packages are installed, a
-# Rust tool-chain is asked for. Takes no time when everything is there.
+# Rust toolchain is asked for. Takes no time when everything is there.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -7,7 +7,7 @@ use operator_host::cli::{self, Cli, Command};
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    // Run it while the process has one thread: limits set later would not apply to existing threads.
+    // The child lowers its priority, which only threads started afterwards inherit.
     if let Command::CompilePlugin(args) = &command {
         return cli::compile_plugin::run(args);
     }
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
             Command::Rbac(args) => cli::rbac::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Uninstall(args) => cli::uninstall::run(args).await,
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
+            // Handled above.
             Command::CompilePlugin(args) => Ok(cli::compile_plugin::run(&args)),
         }
     });

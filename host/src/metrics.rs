@@ -26,7 +26,7 @@ use crate::plugin::{CallStats, Plugin};
 use crate::telemetry::losses::Losses;
 
 /// Upper bounds in milliseconds, for durations that include requests to the API server.
-const PASS_TIMES: &[f64] = &[
+const REQUEST_TIMES: &[f64] = &[
     0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4, 3e4, 6e4,
 ];
 /// Upper bounds in milliseconds, for durations within this process.
@@ -108,7 +108,7 @@ impl Metrics {
         observe(meter, &observed, losses);
         Self {
             reconcile_count: counter(define::RECONCILE_COUNT),
-            reconcile_duration: histogram(define::RECONCILE_DURATION, PASS_TIMES),
+            reconcile_duration: histogram(define::RECONCILE_DURATION, REQUEST_TIMES),
             reconcile_errors: counter(define::RECONCILE_ERRORS),
             resource_created: counter(define::RESOURCE_CREATED),
             resource_updated: counter(define::RESOURCE_UPDATED),
@@ -126,11 +126,11 @@ impl Metrics {
             plugin_reloads: counter(define::PLUGIN_RELOADS),
             records_dropped: counter(define::RECORDS_DROPPED),
             config_reloads: counter(define::CONFIG_RELOADS),
-            queue_duration: histogram(define::QUEUE_DURATION, PASS_TIMES),
+            queue_duration: histogram(define::QUEUE_DURATION, REQUEST_TIMES),
             watch_restarts: counter(define::WATCH_RESTARTS),
             api_requests: counter(define::API_REQUESTS),
             admissions: counter(define::WEBHOOK_REVIEWS),
-            api_request_duration: histogram(define::API_REQUEST_DURATION, PASS_TIMES),
+            api_request_duration: histogram(define::API_REQUEST_DURATION, REQUEST_TIMES),
             observed,
         }
     }

@@ -32,7 +32,8 @@ pub enum ReconcileReason {
     Related,
     /// The plugin asked for it, or a failed reconcile is retried.
     Timer,
-    /// The periodic resync of every object.
+    /// Something may have changed for many parents alike: the periodic resync, a namespace, a watch that works again, or a
+    /// version that is held back.
     Resync,
     /// The plugin has a new version.
     Reload,

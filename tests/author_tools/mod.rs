@@ -1,4 +1,4 @@
-//! The tools for plugin authors without a cluster: `render`, `check`, `schema`, and the contract's page.
+//! The tools for plugin authors, and the contract's page. Only `diff` needs a cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

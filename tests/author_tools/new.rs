@@ -155,7 +155,13 @@ fn names_that_cannot_be_are_refused_and_nothing_is_overwritten() {
         ("g", &["--group", "example"][..], "a domain name"),
         ("g", &["--group", "Example.com"][..], "a domain name"),
         ("g", &["--version", "1"][..], "a version such as"),
-        ("g", &["--plural", "greeter"][..], "lower-case letters and digits"),
+        ("g", &["--version", "v1-x"][..], "a version such as"),
+        ("g", &["--version", "v1gamma1"][..], "a version such as"),
+        (
+            "g",
+            &["--plural", "greeter"][..],
+            "a DNS label that differs from the kind",
+        ),
         (
             "g",
             &["--lang", "rust", "--sdk", "/nowhere"][..],

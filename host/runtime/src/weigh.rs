@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight {
     /// The JSON values in it: objects, lists, texts, numbers and so on, without field names. For invalid JSON
-    /// this is some number that is at most the number of its bytes.
+    /// this is some number, at most one more than the number of its bytes.
     pub values: usize,
     /// An upper bound for the memory of its tree, in bytes.
     pub bytes: usize,

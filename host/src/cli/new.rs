@@ -91,7 +91,7 @@ impl Blanks {
 /// Writes the folder and prints the next steps.
 ///
 /// # Errors
-/// When a name is invalid, the folder exists, or it cannot be written.
+/// When a name is invalid, the SDK is not found, the folder exists, or it cannot be written.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let blanks = blanks(args).map_err(Failure::Usage)?;
     let folder = &args.folder;
@@ -158,14 +158,14 @@ fn blanks(args: &Args) -> anyhow::Result<Blanks> {
         "--version",
         &args.version,
         "a version such as `v1` or `v1beta2`",
-        |text| text.starts_with('v') && text[1..].starts_with(|c: char| c.is_ascii_digit()) && is_label(text),
+        is_version,
     )?;
     let singular = args.kind.to_lowercase();
     let plural = args.plural.clone().unwrap_or_else(|| format!("{singular}s"));
     check(
         "--plural",
         &plural,
-        "lower-case letters and digits, such as `greeters`",
+        "a DNS label that differs from the kind in lower case, such as `greeters`",
         |text| is_label(text) && text != singular,
     )?;
     let sdk::Sdk {
@@ -197,6 +197,20 @@ fn check(what: &str, text: &str, expected: &str, holds: impl Fn(&str) -> bool) -
         return Ok(());
     }
     Err(anyhow!("{what} is {text:?}; it must be {expected}"))
+}
+
+/// Whether the text is a version of a kind: `v`, a number, and perhaps `alpha` or `beta` with another number.
+fn is_version(text: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    let Some(rest) = text.strip_prefix('v') else {
+        return false;
+    };
+    let stages = rest.split_once("alpha").or_else(|| rest.split_once("beta"));
+    text.len() <= 63
+        && match stages {
+            Some((major, stage)) => is_number(major) && (stage.is_empty() || is_number(stage)),
+            None => is_number(rest),
+        }
 }
 
 fn is_label(text: &str) -> bool {

@@ -7,7 +7,6 @@ use thiserror::Error;
 
 use super::action::Action;
 use super::evaluate::EvaluateError;
-use super::iterations::MAX_REPEATS;
 use super::needs::NeedError;
 use super::provenance::ProvenanceError;
 use crate::backoff::jittered;
@@ -42,10 +41,10 @@ pub(super) enum ReconcileError {
     #[error("the API server rejected the status from the plugin: {0}")]
     Status(ApiError),
     #[error(
-        "the plugin changed its answer {MAX_REPEATS} times in a row after it was applied; what it asks for must \
-         not change by being done, such as one child that copies the resource version of another"
+        "the plugin's answers did not settle within {calls} calls: what it asks for must not change by being done, such \
+         as one child that copies the resource version of another"
     )]
-    Unsettled,
+    Unsettled { calls: usize },
 }
 
 /// Joins the first few in full and counts the others, since a condition's message is limited.
@@ -72,7 +71,7 @@ impl ReconcileError {
             Self::Refused(_) => "refused",
             Self::Api(_) => "api",
             Self::Status(_) => "status",
-            Self::Unsettled => "unsettled",
+            Self::Unsettled { .. } => "unsettled",
         }
     }
 

@@ -88,6 +88,7 @@ pub(super) fn status_not_written(context: &Context, parent: &DynamicObject, erro
 
 /// How long an overload of the API server is tolerated before the status reports it.
 const GRACE: Duration = Duration::from_secs(60);
+
 /// Reports whether a failure is not the parent's, so that its status must not mention it.
 pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> bool {
     let name = &NamespacedName::of(parent);
@@ -190,10 +191,12 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
         ReconcileError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
         ReconcileError::NoPlugin(_) => (stalled("PluginNotLoaded"), Action::OnChange),
         ReconcileError::Watch(_) => (reconciling("WatchFailed"), Action::Backoff),
-        ReconcileError::NamespaceGoing => (reconciling("NamespaceGoing"), Action::Backoff),
-        ReconcileError::Api(_) => (reconciling("ApplyFailed"), error.backoff()),
+        // `is_passing` lets the first of the two pass without a condition.
+        ReconcileError::NamespaceGoing | ReconcileError::Api(_) => {
+            (reconciling("ApplyFailed"), error.backoff())
+        }
         ReconcileError::Status(_) => (stalled("StatusRefused"), Action::Backoff),
-        ReconcileError::Unsettled => (stalled("PluginUnsettled"), Action::Backoff),
+        ReconcileError::Unsettled { .. } => (stalled("PluginUnsettled"), Action::Backoff),
     }
 }
 

@@ -3,13 +3,14 @@
 use super::answer::Changes;
 
 /// How often a plugin may, in one reconcile, change again what it has already changed in it.
-pub(super) const MAX_REPEATS: usize = 4;
+const MAX_REPEATS: usize = 4;
 /// Maximum number of calls in one reconcile, even if each of them changes another child.
 const MAX_STEPS: usize = 64;
+
 /// Distinguishes a plugin that makes progress, one child after the other, from one that changes its mind each time.
 #[derive(Default)]
 pub(super) struct Iterations {
-    all: usize,
+    calls: usize,
     repeats: usize,
     touched: usize,
 }
@@ -18,12 +19,18 @@ impl Iterations {
     /// Reports whether another iteration is allowed; `changes` contains the changes of the reconcile so far.
     pub(super) fn may_go_on(&mut self, changes: &Changes) -> bool {
         let touched = changes.touched();
-        if self.all > 0 && touched == self.touched {
+        if self.calls > 0 && touched == self.touched {
             self.repeats += 1;
         }
         self.touched = touched;
-        self.all += 1;
-        self.all <= MAX_STEPS && self.repeats < MAX_REPEATS
+        let may_go_on = self.calls < MAX_STEPS && self.repeats < MAX_REPEATS;
+        self.calls += usize::from(may_go_on);
+        may_go_on
+    }
+
+    /// Returns how many iterations were allowed.
+    pub(super) const fn calls(&self) -> usize {
+        self.calls
     }
 }
 
@@ -39,6 +46,7 @@ mod tests {
             change(count, &mut changes);
             count += 1;
         }
+        assert_eq!(rounds.calls(), count);
         count
     }
 

@@ -268,7 +268,9 @@ async fn iterate(
             });
         }
     }
-    Err(ReconcileError::Unsettled)
+    Err(ReconcileError::Unsettled {
+        calls: iterations.calls(),
+    })
 }
 
 /// Runs the plugin's cleanup for a parent that is being deleted. Keeps the children that the response does not name.
@@ -316,7 +318,9 @@ async fn cleanup(
             });
         }
     }
-    Err(ReconcileError::Unsettled)
+    Err(ReconcileError::Unsettled {
+        calls: iterations.calls(),
+    })
 }
 
 fn make_plan(

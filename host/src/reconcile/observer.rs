@@ -121,7 +121,7 @@ impl Observer {
     }
 }
 
-/// Creates the span of one plugin call. [`Observer::call`] sets its attributes.
+/// Creates the span of one plugin call. [`Observer::call`] fills in its empty attributes.
 #[must_use]
 pub fn span_of_call(plugin: &Plugin, export: &'static str) -> Span {
     trace::child(|| {

@@ -28,6 +28,7 @@ pub const KEY_SECRET: &str = "operator-host-provenance";
 const ENTRY: &str = "key";
 const KEY_BYTES: usize = 32;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Why it cannot be verified whether a Secret was generated.
 #[derive(Clone, Debug, Error)]
 pub enum ProvenanceError {

@@ -19,10 +19,8 @@ use crate::object::{ChildRef, NamespacedName, is_terminating};
 /// Maximum number of concurrent deletions per parent.
 const CONCURRENCY: usize = 4;
 
-/// Deletes unwanted children and returns them. Stops when the API server is overloaded or silent.
-///
-/// # Errors
-/// Every deletion that failed; the others were made.
+/// Deletes unwanted children. Returns the deleted ones and the errors of the deletions that failed. When the API server
+/// is overloaded or silent, it stops early and leaves the others to the next reconcile.
 pub async fn prune(
     context: &Context,
     parent: &DynamicObject,

@@ -2,8 +2,8 @@
 //! and compares its answers with those of the live version. Nothing is written.
 //!
 //! Each controller has one [`Proving`] for as long as it is configured. The supervisor reports to it whether the
-//! controller runs, the plugin's slot asks it for a proof, and reconciles ask it whether their parent holds a
-//! version back.
+//! controller runs, the plugin's slot asks it for a proof, and reconciles read from its [`BlockingParents`]
+//! whether their parent holds a version back.
 
 mod compare;
 mod definition;
