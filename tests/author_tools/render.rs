@@ -141,6 +141,30 @@ fn the_message_and_the_line_of_a_panic_reach_the_terminal() {
     }
 }
 
+/// Regression: a resource that waits for its cleanup was rendered as one that is Ready.
+#[test]
+fn a_cleanup_that_is_not_done_is_rendered_as_a_host_would_report_it() {
+    let desk = Desk::new();
+    let puppet = "apiVersion: test.operator-host.dev/v1\nkind: Puppet\n\
+        metadata: {name: p, deletionTimestamp: '2026-01-01T00:00:00Z', finalizers: [operator-host.dev/puppet]}\n\
+        spec: {cleanup: {done: false}}\n\
+        status: {conditions: [{type: Backed, status: 'True', reason: B, message: m, lastTransitionTime: '2026-01-01T00:00:00Z'}]}\n";
+    let answer = desk.render(&sample("puppet"), puppet, &["-o", "json"]).expect(0);
+    let list: Value = serde_json::from_str(&answer.out).unwrap();
+    assert_eq!(list["parents"][0]["cleanedUp"], false);
+    let conditions = list["parents"][0]["status"]["conditions"].as_array().unwrap();
+    let all: Vec<_> = conditions.iter().map(|c| (&c["type"], &c["status"])).collect();
+    let expected = [("Ready", "False"), ("Backed", "True"), ("Reconciling", "True")];
+    assert_eq!(
+        all,
+        expected
+            .map(|(a, b)| (json!(a), json!(b)))
+            .iter()
+            .map(|(a, b)| (a, b))
+            .collect::<Vec<_>>()
+    );
+}
+
 #[test]
 fn children_that_the_plugin_may_not_make_are_refused() {
     let desk = Desk::new();

@@ -61,6 +61,15 @@ impl Reason {
             message: shorten(&message.into(), MAX_MESSAGE),
         }
     }
+
+    /// Creates the reason why a deleted parent stays: its cleanup succeeded but is not done.
+    #[must_use]
+    pub fn cleaning_up(finalizer: &str) -> Self {
+        let message = format!(
+            "it is being deleted and keeps the finalizer {finalizer} until the plugin's cleanup says that it is done"
+        );
+        Reason::new("CleaningUp", message)
+    }
 }
 
 /// Computes the desired status.

@@ -15,7 +15,7 @@ use crate::config::{
     DEFAULT_WRITES, Removal,
 };
 use crate::crd::definition;
-use crate::desired::conditions::{self, Verdict};
+use crate::desired::conditions::{self, Reason, Verdict};
 use crate::desired::plan::{Policy, Refusal, plan};
 use crate::desired::proof::Proof;
 use crate::desired::selectors::selects;
@@ -174,6 +174,10 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
     let mut keep: Vec<ChildRef> = plan.keep.into_iter().collect();
     keep.sort();
     let (fields, conditions) = (response.status.as_ref(), Some(response.conditions.as_slice()));
+    let verdict = match cleaned_up {
+        Some(false) => Verdict::CleaningUp(Reason::cleaning_up(&config.finalizer())),
+        _ => Verdict::Reconciled,
+    };
     Ok(Rendering {
         children: plan
             .desired
@@ -182,7 +186,7 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
             .collect(),
         keep,
         generate: plan.secrets.into_iter().map(|secret| secret.secret).collect(),
-        status: conditions::desired(parent, fields, conditions, &Verdict::Reconciled, scene.now),
+        status: conditions::desired(parent, fields, conditions, &verdict, scene.now),
         events: response.events,
         requeue_after_ms: response.requeue_after_ms,
         cleaned_up,

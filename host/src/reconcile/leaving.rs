@@ -20,16 +20,13 @@ use crate::plugin::contract::EventType;
 
 /// Returns the verdict on a parent whose cleanup succeeded but is not done. Reports it the first time.
 pub(super) fn waits_for_the_plugin(context: &Context, parent: &DynamicObject) -> Verdict {
-    let message = format!(
-        "it is being deleted and keeps the finalizer {} until the plugin's cleanup says that it is done",
-        context.config.finalizer()
-    );
+    let reason = Reason::cleaning_up(&context.config.finalizer());
     let name = NamespacedName::of(parent);
     if !context.memory_of(&name, |memory| std::mem::replace(&mut memory.leaving, true)) {
-        info!("{message}");
-        context.publish(parent, EventType::Normal, "CleaningUp", &message);
+        info!("{}", reason.message);
+        context.publish(parent, EventType::Normal, "CleaningUp", &reason.message);
     }
-    Verdict::CleaningUp(Reason::new("CleaningUp", message))
+    Verdict::CleaningUp(reason)
 }
 
 /// Reports whether the time limit of a parent's cleanup is over. The cleanup is tried at least once, however late.

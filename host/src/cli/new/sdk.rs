@@ -189,4 +189,28 @@ mod tests {
         assert_eq!(way("/a/plugins/sdk", "/a/plugins/greeter"), "../sdk");
         assert_eq!(way("/a/sdk", "/b/c/d"), "../../../a/sdk");
     }
+
+    /// Regression: the README told to run a script of the checkout, by a path that existed in no folder.
+    #[test]
+    fn a_compiler_comes_from_the_script_of_the_checkout_if_there_is_one() {
+        let desk = tempfile::tempdir().unwrap();
+        let folder = desk.path().join("greeter");
+        let alone = C.find(None, &folder).unwrap();
+        assert_eq!(alone.compiler, "clang");
+        assert!(!alone.tools.contains("c.sh"), "{}", alone.tools);
+
+        let sdk = desk.path().join("checkout/plugins/sdk");
+        std::fs::create_dir_all(&sdk).unwrap();
+        std::fs::write(sdk.join("Cargo.toml"), "name = \"operator-plugin\"").unwrap();
+        std::fs::write(sdk.join("../go.sh"), "").unwrap();
+        let given = GO.find(sdk.to_str(), &folder).unwrap();
+        assert_eq!(given.compiler, "$(shell GO= \"../checkout/plugins/go.sh\")");
+        let within = GO.find(None, &desk.path().join("checkout/greeter")).unwrap();
+        assert_eq!(within.compiler, "$(shell GO= \"../plugins/go.sh\")");
+        assert!(
+            within.tools.contains("`make` asks `../plugins/go.sh`"),
+            "{}",
+            within.tools
+        );
+    }
 }
