@@ -101,7 +101,7 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
     let mut native = Vec::new();
     for _ in 0..measure.repeat {
         let mut running = stage.start_contender("native", "idle")?;
-        running.until_logged("ready", 1).await?;
+        running.until_logged("ready").await?;
         tokio::time::sleep(IDLE).await;
         native.push(megabytes(process::memory(running.id())?.resident));
         running.stop().await;

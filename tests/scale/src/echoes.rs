@@ -85,7 +85,8 @@ impl Observer {
                     Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object))
                         if ready.is_none() =>
                     {
-                        if sender.send((Instant::now(), object)).is_err() {
+                        let seen = (Instant::now(), object);
+                        if sender.send(seen).is_err() {
                             return;
                         }
                     }

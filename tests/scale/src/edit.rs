@@ -22,7 +22,7 @@ const EDITS_OF: usize = 10;
 /// Number of samples that a phase needs.
 const SAMPLES: usize = 300;
 /// The most reloads for these samples: the resync of few parents is over soon.
-const RELOADS: u8 = 30;
+const RELOADS: u8 = 10;
 
 /// When an edit was sent, and how long it took until its pod had the new image.
 type Samples = Arc<Mutex<Vec<(Instant, f64)>>>;
@@ -142,13 +142,19 @@ async fn resync(
     parents: usize,
     plugin: &[u8],
 ) -> anyhow::Result<(Instant, Instant)> {
-    const LOADED: &str = "\"plugin loaded\"";
+    const LOADS: &str = "operator_plugin_reloads_total";
+    const LOADED: &str = "result=\"loaded\"";
     const RECONCILES: &str = "operator_reconcile_count_total";
     const RELOAD: &str = "trigger=\"reload\"";
-    let loaded = host.logged(LOADED);
-    let before = host.metrics().await?.sum(RECONCILES, RELOAD);
+    let metrics = host.metrics().await?;
+    let (loaded, before) = (metrics.sum(LOADS, LOADED), metrics.sum(RECONCILES, RELOAD));
     stage.put_plugin("echo.wasm", plugin)?;
-    host.until_logged(LOADED, loaded + 1).await?;
+    let took_over = async |host: &Running| {
+        let metrics = host.metrics().await.ok()?;
+        (metrics.sum(LOADS, LOADED) > loaded).then_some(())
+    };
+    host.until("using the new version of the plugin", took_over)
+        .await?;
     let start = Instant::now();
     let reconciled = host
         .until("done with the resync", async |host| {

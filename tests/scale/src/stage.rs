@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -138,6 +139,7 @@ impl Stage {
         Ok(Running {
             process,
             log,
+            port: OnceLock::new(),
             started,
             started_at,
         })
@@ -240,6 +242,7 @@ pub(crate) fn controllers(count: usize) -> Vec<String> {
 pub(crate) struct Running {
     process: Component,
     log: PathBuf,
+    port: OnceLock<u16>,
     pub(crate) started: Instant,
     started_at: jiff::Timestamp,
 }
@@ -259,6 +262,15 @@ impl Running {
             );
         }
         Ok(())
+    }
+
+    /// Returns the port of health and metrics. Reads the log once, which grows with every write.
+    fn port(&self) -> Option<u16> {
+        if let Some(known) = self.port.get() {
+            return Some(*known);
+        }
+        let port = port(&self.log())?;
+        Some(*self.port.get_or_init(|| port))
     }
 
     fn name(&self) -> String {
@@ -301,23 +313,17 @@ impl Running {
         }
     }
 
-    /// Waits until the log has `count` lines with `text`.
-    pub(crate) async fn until_logged(&mut self, text: &str, count: usize) -> anyhow::Result<()> {
-        let logged = async |this: &Self| (this.log().matches(text).count() >= count).then_some(());
-        self.until(&format!("logged {count} times: {text:?}"), logged)
-            .await
-    }
-
-    /// Returns how many times `text` is in the log.
-    pub(crate) fn logged(&self, text: &str) -> usize {
-        self.log().matches(text).count()
+    /// Waits until the log contains `text`.
+    pub(crate) async fn until_logged(&mut self, text: &str) -> anyhow::Result<()> {
+        let logged = async |this: &Self| this.log().contains(text).then_some(());
+        self.until(&format!("logged: {text:?}"), logged).await
     }
 
     /// Waits until the host is ready with `count` controllers. Returns the most that it and its compilers took together
     /// meanwhile, in bytes, as sampled.
     pub(crate) async fn until_ready(&mut self, count: usize) -> anyhow::Result<u64> {
         let port = self
-            .until("listening for health", async |this| port(&this.log()))
+            .until("listening for health", async |this| this.port())
             .await?;
         let most = std::cell::Cell::new(0);
         self.until("ready", async |this| {
@@ -339,12 +345,12 @@ impl Running {
         let line: serde_json::Value =
             serde_json::from_str(log.lines().find(|line| line.contains(text))?).ok()?;
         let time: jiff::Timestamp = line["timestamp"].as_str()?.parse().ok()?;
-        Some((time - self.started_at).total(jiff::Unit::Second).ok()?)
+        (time - self.started_at).total(jiff::Unit::Second).ok()
     }
 
     /// Returns the host's metrics.
     pub(crate) async fn metrics(&self) -> anyhow::Result<Metrics> {
-        let port = port(&self.log()).context("the host does not listen for health")?;
+        let port = self.port().context("the host does not listen for health")?;
         Ok(Metrics(get(port, "/metrics").await?))
     }
 
