@@ -3,7 +3,6 @@
 //! Parsing has two steps: serde checks the shape, and `raw` validates the meaning. The errors of both contain the line
 //! and the column.
 
-pub mod follow;
 pub mod leadership;
 mod proving;
 mod raw;

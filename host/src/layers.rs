@@ -72,6 +72,32 @@ fn the_access_to_the_cluster_does_not_know_who_uses_it() {
 }
 
 #[test]
+fn the_configuration_does_not_know_what_runs_by_it() {
+    let upwards = [
+        "crate::cluster",
+        "crate::health",
+        "crate::leader",
+        "crate::memory",
+        "crate::metrics",
+        "crate::operator",
+        "crate::plugin::reload",
+        "tokio::",
+    ];
+    assert_free_of("src/config", &upwards);
+    assert_eq!(uses(&source("src/config.rs"), &upwards), Vec::<String>::new());
+}
+
+#[test]
+fn the_metrics_do_not_know_how_they_are_exported() {
+    let upwards = ["crate::telemetry"];
+    let files = [source("src/metrics.rs")]
+        .into_iter()
+        .chain(files(&source("src/metrics")));
+    let found: Vec<_> = files.flat_map(|file| uses(&file, &upwards)).collect();
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
 fn the_contract_knows_no_client() {
     assert_eq!(
         uses(&source("contract/src/lib.rs"), &CLIENTS),

@@ -1,16 +1,22 @@
 //! operator-host: one process that is every Kubernetes operator a team needs.
 //!
-//! A change takes nine steps:
+//! A change takes these steps:
 //!
 //! 1. `cluster::cache` receives it; [`controller`] maps it to a parent and adds that to the `work_queue`;
-//! 2. [`reconcile`] takes the parent, checks the pause annotation and the finalizer;
-//! 3. `plugin::registry` has the live version of the plugin, kept for the whole reconcile;
-//! 4. the runtime, a crate of its own ([`operator_host_runtime`]), calls it in a fresh sandbox;
-//! 5. `desired::plan` checks and completes what it asked for, without I/O;
-//! 6. `reconcile::apply` applies the children that differ from what is known to be there;
-//! 7. `reconcile::prune` deletes what is owned and no longer wanted, after every apply has succeeded;
-//! 8. `reconcile::status` writes the status when something in it changed;
-//! 9. back to the queue, with the next time or the back-off.
+//! 2. [`reconcile`] takes the parent; `reconcile::freshness` reads it from the API server if the cache may be behind;
+//! 3. a paused parent ends here; `reconcile::handover` takes one over from a former name of its controller;
+//! 4. `plugin::registry` has the live version of the plugin, kept for the whole reconcile;
+//! 5. `reconcile::release` removes the owner references of children whose kind became retained, and
+//!    `reconcile::finalizer` sets the finalizer;
+//! 6. `reconcile::evaluate` calls the plugin until it has all that it needs; the runtime, a crate of its own
+//!    ([`operator_host_runtime`]), makes each call in a fresh sandbox;
+//! 7. `desired::plan` checks and completes what it asked for, without I/O;
+//! 8. `reconcile::secrets` generates the Secrets that are missing;
+//! 9. `reconcile::apply` applies the children that differ from what is known to be there;
+//! 10. `reconcile::prune` deletes what is owned and no longer wanted, after every apply has succeeded; if steps 8 to 10
+//!     changed anything, step 6 is next;
+//! 11. `reconcile::status` writes the status when something in it changed;
+//! 12. back to the queue, with the next time or the back-off.
 //!
 //! `reconcile` alone knows that order. The runtime never sees a Kubernetes client. `desired` does no I/O.
 
@@ -49,6 +55,7 @@ pub mod uninstall;
 
 pub mod plugin;
 
+mod clock;
 mod files;
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! object or the text of an error.
 
 pub mod definitions;
+pub mod losses;
 mod observed;
 mod process;
 #[cfg(test)]
@@ -20,10 +21,10 @@ use opentelemetry::metrics::{Counter, Histogram, Meter};
 
 use self::definitions as define;
 use self::definitions::Definition;
+use self::losses::Losses;
 use self::observed::{Observed, lock, observe};
 use crate::plugin::contract::{Description, Kind};
 use crate::plugin::{CallStats, Plugin};
-use crate::telemetry::losses::Losses;
 
 /// Upper bounds in milliseconds, for durations that include requests to the API server.
 const REQUEST_TIMES: &[f64] = &[

@@ -2,6 +2,7 @@
 
 mod agreement;
 mod controllers;
+mod follow;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::controllers::{Controllers, SlotParts};
+use self::follow::{Configurations, Follower};
 use crate::cluster::cache::SharedCache;
 use crate::cluster::client::{ClientError, Connection};
 use crate::cluster::discovery::Discovery;
 use crate::cluster::event_recorder::Events;
 use crate::config::Config;
-use crate::config::follow::{Configurations, Follower};
 use crate::config::leadership::LeadershipMode;
 use crate::config::webhook::WebhookConfig;
 use crate::leader::Leadership;

@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::leadership::{LeadershipConfig, LeadershipMode};
 use crate::config::{Config, ControllerConfig, Removal, ServiceAccount};
+use crate::desired::proof::KEY_SECRET;
 use crate::plugin::contract::{Description, Kind};
-use crate::reconcile::provenance::KEY_SECRET;
 
 use self::resources::{Resource, Resources, UnknownKind};
 

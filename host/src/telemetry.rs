@@ -4,7 +4,6 @@ pub mod settings;
 
 pub mod export;
 mod http;
-pub mod losses;
 mod outlet;
 
 pub mod log;
@@ -23,11 +22,11 @@ use tracing_subscriber::Layer as _;
 
 use self::export::ExportError;
 use self::log::BoxedLayer;
-use self::losses::Losses;
 use self::outlet::{Reported, Spans};
-use self::settings::{Export, Signal};
+use self::settings::Export;
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::metrics::losses::{Losses, Signal};
 use crate::record::Recorder;
 use crate::trace::{self, Tracer};
 

@@ -21,7 +21,7 @@ use thiserror::Error;
 use tower::BoxError;
 
 use crate::config::ServiceAccount;
-use crate::leader::lease::Timing;
+use crate::config::leadership::Timing;
 use crate::leader::term::Term;
 use crate::metrics::Metrics;
 

@@ -8,7 +8,6 @@ use serde_saphyr::Spanned;
 
 use super::ConfigError;
 use super::values::{dns_label, duration, invalid};
-use crate::leader::lease::{MAX_DURATION, Timing};
 use crate::plugin::contract::is_dns_label;
 
 /// How several replicas share the work.
@@ -47,6 +46,20 @@ impl LeadershipMode {
             Self::PerController => "per-controller",
         }
     }
+}
+
+/// The longest duration that is accepted; no host writes a longer one.
+pub const MAX_DURATION: Duration = Duration::from_secs(600);
+
+/// The times of an election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// A lease that was not renewed for this time is taken by another replica. Whole seconds.
+    pub duration: Duration,
+    /// A leader that could not renew for this time stops writing. Shorter than `duration`.
+    pub renew_deadline: Duration,
+    /// How often a leader renews. Shorter than `renew_deadline`.
+    pub retry_period: Duration,
 }
 
 /// The defaults of client-go.

@@ -18,12 +18,9 @@ use crate::backoff;
 use crate::cluster::cache::{Change, Reflector, WatchState};
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::NamespaceChange;
-use crate::config::ControllerConfig;
-use crate::desired::ownership::{is_ours, is_reference_to, reaches};
+use crate::desired::ownership::parent_of;
 use crate::leader::term::Warmth;
-use crate::object::{
-    ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, is_terminating, version,
-};
+use crate::object::{ChildRef, NamespacedName, controller_of, is_terminating, version};
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::reconcile::context::Context;
@@ -485,33 +482,3 @@ fn is_same(change: Change<'_>) -> bool {
     };
     Arc::ptr_eq(old, new) || (old.data == new.data && essence(old) == essence(new))
 }
-
-/// Returns the parent of a child if it belongs to this controller and may have children in the child's namespace.
-/// `namespaced` is true if the parents are namespaced.
-#[must_use]
-pub fn parent_of(
-    config: &ControllerConfig,
-    namespaced: bool,
-    child: &DynamicObject,
-) -> Option<NamespacedName> {
-    let namespace = child.metadata.namespace.as_deref();
-    let parent = if let Some(owner) = controller_of(child) {
-        if !is_reference_to(&config.parent, owner) {
-            return None;
-        }
-        NamespacedName {
-            // A cluster-scoped parent has no namespace, whatever namespace its child is in.
-            namespace: namespace.filter(|_| namespaced).map(str::to_owned),
-            name: owner.name.clone(),
-        }
-    } else if is_ours(config, child) {
-        NamespacedName::parse(annotation(child, PARENT_ANNOTATION)?)
-    } else {
-        return None;
-    };
-    let in_its_place = parent.namespace.is_some() == namespaced;
-    (in_its_place && reaches(config, parent.namespace.as_deref(), namespace)).then_some(parent)
-}
-
-#[cfg(test)]
-mod tests;

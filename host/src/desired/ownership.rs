@@ -78,3 +78,33 @@ pub(crate) fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
     owner.kind == kind.kind && group == kind.group()
 }
+
+/// Returns the parent of a child if it belongs to this controller and may have children in the child's namespace.
+/// `namespaced` is true if the parents are namespaced.
+#[must_use]
+pub fn parent_of(
+    config: &ControllerConfig,
+    namespaced: bool,
+    child: &DynamicObject,
+) -> Option<NamespacedName> {
+    let namespace = child.metadata.namespace.as_deref();
+    let parent = if let Some(owner) = controller_of(child) {
+        if !is_reference_to(&config.parent, owner) {
+            return None;
+        }
+        NamespacedName {
+            // A cluster-scoped parent has no namespace, whatever namespace its child is in.
+            namespace: namespace.filter(|_| namespaced).map(str::to_owned),
+            name: owner.name.clone(),
+        }
+    } else if is_ours(config, child) {
+        NamespacedName::parse(annotation(child, PARENT_ANNOTATION)?)
+    } else {
+        return None;
+    };
+    let in_its_place = parent.namespace.is_some() == namespaced;
+    (in_its_place && reaches(config, parent.namespace.as_deref(), namespace)).then_some(parent)
+}
+
+#[cfg(test)]
+mod tests;

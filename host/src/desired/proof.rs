@@ -19,6 +19,8 @@ pub const PROVENANCE_ANNOTATION: &str = "operator-host.dev/provenance";
 /// Annotation of a parent: comma-separated UIDs of Secrets that carry the label of a generated Secret without a
 /// proof, and whose values are to be used anyway.
 pub const ACCEPT_ANNOTATION: &str = "operator-host.dev/accept-secrets";
+/// The name of the Secret that contains the key.
+pub const KEY_SECRET: &str = "operator-host-provenance";
 /// The version of the proof's format.
 const VERSION: &str = "v1";
 

@@ -16,6 +16,7 @@ use tracing::debug;
 
 pub use sides::Difference;
 
+use crate::clock;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::client::Writer;
 use crate::cluster::discovery::{Discovery, KindError, Resolved, ResolvedKind};
@@ -29,7 +30,6 @@ use crate::dry_run::offline;
 use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, is_terminating, label, slim};
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
-use crate::reconcile::clock;
 use crate::reconcile::evaluate::{EvaluateError, Subject};
 use crate::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use crate::reconcile::provenance::Provenance;

@@ -17,25 +17,13 @@ use jiff::{Timestamp, Unit};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
+use crate::config::leadership::{MAX_DURATION, Timing};
+
 /// Annotation of a Lease that its holder released: the previous holder. Only with this annotation does an empty
 /// holder mean that another replica may begin at once.
 pub const RELEASED_ANNOTATION: &str = "operator-host.dev/released-by";
 /// Label of every Lease that the host creates: the name under which its replicas discover each other.
 pub const GROUP_LABEL: &str = "operator-host.dev/leadership";
-
-/// The longest duration that is accepted; no host writes a longer one.
-pub const MAX_DURATION: Duration = Duration::from_secs(600);
-
-/// The times of an election.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// A lease that was not renewed for this time is taken by another replica. Whole seconds.
-    pub duration: Duration,
-    /// A leader that could not renew for this time stops writing. Shorter than `duration`.
-    pub renew_deadline: Duration,
-    /// How often a leader renews. Shorter than `renew_deadline`.
-    pub retry_period: Duration,
-}
 
 /// The next action of a replica on a lease.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,8 +7,9 @@ use std::time::Instant;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
-use super::lease::{Candidate, Step, Timing};
+use super::lease::{Candidate, Step};
 use super::share::{Member, Members};
+use crate::config::leadership::Timing;
 use crate::object::fingerprint;
 
 /// Annotation of a replica's own Lease: the Leases that it could hold.

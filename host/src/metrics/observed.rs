@@ -9,8 +9,8 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
 use super::definitions as define;
+use super::losses::Losses;
 use super::process;
-use crate::telemetry::losses::Losses;
 
 /// The state that is read at that time, instead of being recorded on each change.
 #[derive(Default)]

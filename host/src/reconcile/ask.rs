@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use kube::core::DynamicObject;
 
-use super::clock::now;
 use super::context::Context;
 use super::error::ReconcileError;
 use super::evaluate::{Question, Subject, evaluate};
 use super::observer::span_of_call;
+use crate::clock::now;
 use crate::object::NamespacedName;
 use crate::plugin::contract::{Need, Request, Response};
 use crate::plugin::{Plugin, Share};

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::action::{Action, MIN_DELAY};
-use super::clock::now;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::needs::NeedError;
 use super::status;
+use crate::clock::now;
 use crate::cluster::api_error::{ApiError, Fault};
 use crate::desired::conditions::{self, Reason, StatusUpdate, Verdict};
 use crate::object::{NamespacedName, is_terminating, shorten};

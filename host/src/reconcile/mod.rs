@@ -47,7 +47,6 @@ pub mod release;
 mod action;
 mod answer;
 mod ask;
-pub(crate) mod clock;
 mod iterations;
 mod related;
 

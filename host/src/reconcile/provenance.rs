@@ -18,11 +18,8 @@ use tracing::info;
 
 use crate::cluster::client::{Writer, chain};
 use crate::cluster::refusal::refusal;
-use crate::desired::proof::{Key, Proof};
+use crate::desired::proof::{KEY_SECRET, Key, Proof};
 use crate::object::NamespacedName;
-
-/// The name of the Secret that contains the key.
-pub const KEY_SECRET: &str = "operator-host-provenance";
 
 /// Its only entry.
 const ENTRY: &str = "key";

@@ -6,8 +6,8 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
-use super::clock::now;
 use super::context::Context;
+use crate::clock::now;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::{StatusUpdate, compose, current, set_held_back};

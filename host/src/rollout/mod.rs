@@ -23,6 +23,7 @@ use tracing::{debug, warn};
 
 use self::compare::{Findings, MAX_BLAMED, find};
 use self::shadow::Scene;
+use crate::clock;
 use crate::cluster::cache::{Reflector, WatchState};
 use crate::cluster::discovery::ResolvedKind;
 use crate::config::{ControllerConfig, ProvingMode};
@@ -32,7 +33,6 @@ use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::proof::{Blamed, HeldBack, Orders, Prefix, Proof, ProofResult};
 use crate::plugin::{Plugin, RandomSource};
 use crate::reconcile::blocking_parents::BlockingParents;
-use crate::reconcile::clock;
 use crate::reconcile::context::Context;
 use crate::work_queue::ReconcileReason;
 

@@ -15,8 +15,8 @@ use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
 use opentelemetry_sdk::trace::{self, BatchSpanProcessor, Span, SpanData, SpanProcessor};
 use tracing::{info, warn};
 
-use super::losses::{Losses, Reason};
-use super::settings::{Export, Signal};
+use super::settings::Export;
+use crate::metrics::losses::{Losses, Reason, Signal};
 
 /// Logs once when a collector rejects telemetry and once when it accepts it again. Counts the lost telemetry.
 #[derive(Debug)]

@@ -6,6 +6,8 @@
 
 use std::path::PathBuf;
 
+use crate::metrics::losses::Signal;
+
 /// How to speak to the collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -13,40 +15,6 @@ pub enum Protocol {
     Grpc,
     /// OTLP over HTTP with protobuf bodies.
     Http,
-}
-
-/// One of the two things that are exported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
-    /// Spans.
-    Traces,
-    /// Metrics.
-    Metrics,
-}
-
-impl Signal {
-    /// In lower case.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Traces => "traces",
-            Self::Metrics => "metrics",
-        }
-    }
-
-    const fn prefix(self) -> &'static str {
-        match self {
-            Self::Traces => "OTEL_EXPORTER_OTLP_TRACES_",
-            Self::Metrics => "OTEL_EXPORTER_OTLP_METRICS_",
-        }
-    }
-
-    const fn exporter(self) -> &'static str {
-        match self {
-            Self::Traces => "OTEL_TRACES_EXPORTER",
-            Self::Metrics => "OTEL_METRICS_EXPORTER",
-        }
-    }
 }
 
 /// Where one signal goes.
@@ -62,6 +30,20 @@ pub struct Export {
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
+const fn prefix(signal: Signal) -> &'static str {
+    match signal {
+        Signal::Traces => "OTEL_EXPORTER_OTLP_TRACES_",
+        Signal::Metrics => "OTEL_EXPORTER_OTLP_METRICS_",
+    }
+}
+
+const fn exporter(signal: Signal) -> &'static str {
+    match signal {
+        Signal::Traces => "OTEL_TRACES_EXPORTER",
+        Signal::Metrics => "OTEL_METRICS_EXPORTER",
+    }
+}
+
 /// Reads where a signal goes; `None`: nowhere, since no endpoint is named or export is switched off.
 ///
 /// `variable` is the environment, as [`std::env::var`] gives it.
@@ -73,12 +55,12 @@ pub fn read(signal: Signal, variable: impl Fn(&str) -> Option<String>) -> Option
             .filter(|value| !value.is_empty())
     };
     let either = |name: &str| {
-        get(&format!("{}{name}", signal.prefix())).or_else(|| get(&format!("OTEL_EXPORTER_OTLP_{name}")))
+        get(&format!("{}{name}", prefix(signal))).or_else(|| get(&format!("OTEL_EXPORTER_OTLP_{name}")))
     };
     if get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return None;
     }
-    if get(signal.exporter()).is_some_and(|value| value.eq_ignore_ascii_case("none")) {
+    if get(exporter(signal)).is_some_and(|value| value.eq_ignore_ascii_case("none")) {
         return None;
     }
     let endpoint = either("ENDPOINT")?;

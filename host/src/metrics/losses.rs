@@ -2,7 +2,25 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::settings::Signal;
+/// One of the two things that are exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Spans.
+    Traces,
+    /// Metrics.
+    Metrics,
+}
+
+impl Signal {
+    /// In lower case.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Traces => "traces",
+            Self::Metrics => "metrics",
+        }
+    }
+}
 
 /// Why telemetry was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +47,8 @@ impl Reason {
 pub struct Losses([[AtomicU64; 2]; 2]);
 
 impl Losses {
-    pub(super) fn add(&self, signal: Signal, reason: Reason, items: usize) {
+    /// Counts what was dropped.
+    pub fn add(&self, signal: Signal, reason: Reason, items: usize) {
         self.0[signal as usize][reason as usize].fetch_add(items as u64, Ordering::Relaxed);
     }
 

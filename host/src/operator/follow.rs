@@ -9,8 +9,8 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tracing::{error, info};
 
-use super::trust::{KEYS_LIMIT, Keys};
-use super::{Config, ConfigError};
+use crate::config::trust::{KEYS_LIMIT, Keys};
+use crate::config::{Config, ConfigError};
 use crate::health::Health;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
@@ -24,7 +24,7 @@ const LIMIT: usize = 4 << 20;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The files to follow, and where to report problems.
-pub struct Follower {
+pub(super) struct Follower {
     /// The configuration's file.
     pub file: PathBuf,
     /// The file of the signature keys, when signatures are required.
@@ -38,7 +38,7 @@ pub struct Follower {
 }
 
 /// The configurations read from one file: the one in use, and each valid one after it.
-pub struct Configurations {
+pub(super) struct Configurations {
     receiver: watch::Receiver<Arc<Config>>,
     _watched: Vec<Watched>,
 }
@@ -55,12 +55,12 @@ struct Looks {
 
 impl Configurations {
     /// Returns the configuration to use.
-    pub fn current(&mut self) -> Arc<Config> {
+    pub(super) fn current(&mut self) -> Arc<Config> {
         Arc::clone(&self.receiver.borrow_and_update())
     }
 
     /// Waits for the next configuration.
-    pub async fn changed(&mut self) {
+    pub(super) async fn changed(&mut self) {
         if self.receiver.changed().await.is_err() {
             // The task that reads the files has ended because the process is stopping: no configuration follows.
             std::future::pending::<()>().await;
@@ -71,7 +71,7 @@ impl Configurations {
 impl Follower {
     /// Starts to follow the files. `first` is the configuration that was read at the start.
     #[must_use]
-    pub fn start(self, files: &Files, first: Config) -> Configurations {
+    pub(super) fn start(self, files: &Files, first: Config) -> Configurations {
         self.metrics.config_reloaded("taken");
         let (looks, changes) = watch::channel(Looks::default());
         let looks = Arc::new(looks);

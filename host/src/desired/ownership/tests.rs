@@ -2,7 +2,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::desired::plan::tests::config;
-use crate::object::CONTROLLER_LABEL;
 
 fn child(namespace: Option<&str>, more: &Value) -> DynamicObject {
     let mut child = json!({"apiVersion": "v1", "kind": "Pod", "metadata": more});
