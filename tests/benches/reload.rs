@@ -57,7 +57,7 @@ pub async fn run(table: &mut Table) {
         samples.push(start.elapsed());
     }
     let what = format!(
-        "from a ConfigMap's swap to the first call, Echo ({} KB)",
+        "from an updated ConfigMap to the first call, Echo ({} KB)",
         echo.len() / 1000
     );
     table.row(&what, "ms", Spread::of(samples, millis), "at most 250");
