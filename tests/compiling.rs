@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use operator_host::plugin::{
-    Cache, CodeOrigin, Compiler, EngineOptions, Limits, LoadError, Outside, Plugin, Runtime,
+    Cache, CodeOrigin, Compiler, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess,
 };
 use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, hard, library};
 
@@ -23,7 +23,7 @@ const MIB: usize = 1 << 20;
 const MEMORY: usize = 512 * MIB;
 
 fn outside(memory: usize) -> Compiler {
-    Compiler::Outside(Outside::program(PROGRAM, memory))
+    Compiler::Subprocess(Subprocess::program(PROGRAM, memory))
 }
 
 fn runtime(compiler: Compiler, cache: Option<&Path>) -> Runtime {
@@ -96,7 +96,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 async fn what_a_process_of_its_own_compiles_runs() {
     let folder = tempfile::tempdir().unwrap();
     for form in FORMS {
-        for made in [CodeOrigin::Compiled, CodeOrigin::Restored] {
+        for made in [CodeOrigin::Compiled, CodeOrigin::Cached] {
             let runtime = runtime(outside(MEMORY), Some(folder.path()));
             let plugin = runtime.load(answer(form), Limits::default()).await.unwrap();
             assert_eq!(plugin.made(), made, "{form:?}");
@@ -124,7 +124,7 @@ async fn a_file_is_refused_with_the_same_words_inside_and_outside() {
             .build(Form::Component),
         hard::command("i32.const 1", ""),
     ];
-    let (inside, outside) = (runtime(Compiler::Inside, None), runtime(outside(MEMORY), None));
+    let (inside, outside) = (runtime(Compiler::InProcess, None), runtime(outside(MEMORY), None));
     for file in files {
         let inside = refused(inside.load(file.clone(), Limits::default()).await);
         let outside = refused(outside.load(file, Limits::default()).await);
@@ -178,7 +178,7 @@ async fn one_that_waits_for_the_processor_is_ended_by_the_clock() {
         .args(["+x".as_ref(), sleeper.as_os_str()])
         .status()
         .unwrap();
-    let runtime = runtime(Compiler::Outside(Outside::program(&sleeper, MEMORY)), None);
+    let runtime = runtime(Compiler::Subprocess(Subprocess::program(&sleeper, MEMORY)), None);
     let limits = within(Duration::from_millis(100));
     let error = refused(runtime.load(answer(Form::Command), limits).await);
     assert!(
@@ -200,7 +200,7 @@ async fn a_compiler_that_fails_is_distinguished_from_a_bad_plugin() {
         .args(["+x".as_ref(), broken.as_os_str()])
         .status()
         .unwrap();
-    let runtime = runtime(Compiler::Outside(Outside::program(&broken, MEMORY)), None);
+    let runtime = runtime(Compiler::Subprocess(Subprocess::program(&broken, MEMORY)), None);
     let error = refused(runtime.load(answer(Form::Command), Limits::default()).await).to_string();
     for words in [
         "internal error: the compiler failed",
@@ -214,7 +214,7 @@ async fn a_compiler_that_fails_is_distinguished_from_a_bad_plugin() {
 
 #[tokio::test]
 async fn without_a_process_this_one_compiles() {
-    let none = Compiler::Outside(Outside::program("/nowhere/operator-host", MEMORY));
+    let none = Compiler::Subprocess(Subprocess::program("/nowhere/operator-host", MEMORY));
     let runtime = runtime(none, None);
     let plugin = runtime
         .load(answer(Form::Component), Limits::default())

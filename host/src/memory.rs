@@ -3,7 +3,7 @@
 use tracing::info;
 
 use crate::config::Config;
-use crate::plugin::{container, most, room_for_one};
+use crate::plugin::{container, max_memory_of_call, max_memory_of_one_call};
 
 /// The divisor of the process's memory that gives the memory for plugin calls. The rest is for caches, which hold the
 /// objects of all kinds that controllers need, for compiled plugins and for the program itself.
@@ -37,7 +37,7 @@ impl Memory {
         info!(
             process_mib = self.process / MIB,
             calls_mib = self.calls() / MIB,
-            one_call_mib = room_for_one(self.calls()) / MIB,
+            one_call_mib = max_memory_of_one_call(self.calls()) / MIB,
             "memory limits: for the process, for all plugin calls together, and for one call"
         );
     }
@@ -47,10 +47,10 @@ impl Memory {
     /// # Errors
     /// The first controller whose call does not fit, and what to do.
     pub fn check(&self, config: &Config) -> Result<(), String> {
-        let room = room_for_one(self.calls()) / MIB;
+        let room = max_memory_of_one_call(self.calls()) / MIB;
         for controller in &config.controllers {
             let limits = &controller.limits;
-            let needed = most(limits).div_ceil(MIB);
+            let needed = max_memory_of_call(limits).div_ceil(MIB);
             if needed <= room {
                 continue;
             }

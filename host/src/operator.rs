@@ -26,7 +26,7 @@ use crate::leader::term::Term;
 use crate::memory::Memory;
 use crate::plugin::reload::Files;
 use crate::plugin::versions::Room;
-use crate::plugin::{Cache, Compiler, EngineError, EngineOptions, Outside, Runtime, compile_memory};
+use crate::plugin::{Cache, Compiler, EngineError, EngineOptions, Runtime, Subprocess, compile_memory};
 use crate::reconcile::provenance::Provenance;
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::Instruments;
@@ -114,7 +114,7 @@ pub async fn run(
         .cache_dir
         .as_deref()
         .and_then(|folder| open_cache(folder, cache_size));
-    let compiler = Compiler::Outside(Outside::this_program(compile_memory(setup.memory.process)));
+    let compiler = Compiler::Subprocess(Subprocess::this_program(compile_memory(setup.memory.process)));
     let runtime = Runtime::with(options, compiler, cache)?;
     let files = Files::start().map_err(OperatorError::Files)?;
     let client = connection.client()?;

@@ -24,7 +24,7 @@ use tracing::{debug, warn};
 use self::bounds::{Bounds, OBJECT};
 use self::review::Review;
 use crate::object::shorten;
-use crate::plugin::weigh;
+use crate::plugin::estimate::estimate;
 use crate::reconcile::context::Context;
 use crate::reconcile::{Admission, admit};
 
@@ -143,10 +143,10 @@ async fn ask(
     object: &str,
     bounds: &Bounds,
 ) -> Result<Decision, NoDecision> {
-    let weight = weigh(object)?;
+    let memory = memory_of(object)?;
     let stopping = |_| NoDecision::new("the host is stopping");
     let _turn = turns.acquire().await.map_err(stopping)?;
-    let _room = bounds.object(weight).await;
+    let _room = bounds.object(memory).await;
     let object = review::object(object)
         .map_err(|error| NoDecision::new(format!("cannot read the object: {error}")))?;
     match admit(context, object).await {
@@ -160,16 +160,16 @@ async fn ask(
 }
 
 /// Returns the number of bytes that an object may take in memory.
-fn weigh(object: &str) -> Result<usize, NoDecision> {
-    let weight = weigh::weigh(object).bytes;
-    if weight > OBJECT {
+fn memory_of(object: &str) -> Result<usize, NoDecision> {
+    let memory = estimate(object).bytes;
+    if memory > OBJECT {
         return Err(NoDecision::new(format!(
             "the object would take {} MiB of memory; the limit is {} MiB",
-            weight >> 20,
+            memory >> 20,
             OBJECT >> 20
         )));
     }
-    Ok(weight)
+    Ok(memory)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,4 +1,4 @@
-//! The compiling process: reads a file, writes machine code and exits. `outside` starts it.
+//! The compiling process: reads a file, writes machine code and exits. `subprocess` starts it.
 
 use std::fmt::Display;
 use std::io::{self, Read as _, Write as _};
@@ -72,7 +72,7 @@ impl Limited {
     }
 }
 
-/// Compiles the file on standard input, on behalf of [`crate::Outside`].
+/// Compiles the file on standard input, on behalf of [`crate::Subprocess`].
 #[must_use]
 pub fn compile_plugin(limits: &Limited) -> ExitCode {
     // When a container runs out of memory, the kernel should kill this process first. This is written before

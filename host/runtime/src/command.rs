@@ -16,11 +16,11 @@ use crate::contract::{
 };
 use crate::convert::{Lists, Text, not_an_object};
 use crate::error::{CallError, LoadError};
+use crate::estimate::estimate;
 use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::sandbox::{self, MAX_RESOURCES, Output, Sandbox};
 use crate::share::Room;
-use crate::weigh::weigh;
 
 type State = Sandbox<WasiP1Ctx>;
 pub(crate) type Linker = wasmtime::Linker<State>;
@@ -207,7 +207,7 @@ fn unexpected(export: Export, output: CommandOutput) -> CallError {
         CommandOutput::Cleanup(_) => "cleanup",
     };
     CallError::protocol(format!(
-        "it answered `{export}` with a document whose field is `{found}`"
+        "its answer to `{export}` has the field `{found}`, which belongs to another call"
     ))
 }
 
@@ -223,15 +223,15 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits, room: &Room) -> Result<Comman
             "standard output is empty; it must be one JSON document, such as {\"response\": {}}",
         ));
     }
-    let weight = weigh(text);
-    if weight.values > limits.values {
+    let estimate = estimate(text);
+    if estimate.values > limits.values {
         return Err(CallError::Values { limit: limits.values });
     }
-    if !room.keep(weight.bytes) {
+    if !room.keep(estimate.bytes) {
         return Err(CallError::heavy(limits));
     }
     let output: CommandOutput = serde_json::from_str(text)
-        .map_err(|error| CallError::protocol(format!("standard output cannot be read: {error}")))?;
+        .map_err(|error| CallError::protocol(format!("standard output is not a valid answer: {error}")))?;
     let children = match &output {
         CommandOutput::Response(response) => response.children.as_slice(),
         CommandOutput::Cleanup(response) => response.children.as_slice(),

@@ -12,9 +12,9 @@ use crate::contract::{
     GeneratedValue, Kind, Need, ObjectRef, Request, Response,
 };
 use crate::error::CallError;
+use crate::estimate::estimate;
 use crate::limits::{self, Limits};
 use crate::share::Room;
-use crate::weigh::weigh;
 
 /// Converts the request to a record; also returns the bytes of JSON in it.
 pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, usize), CallError> {
@@ -268,14 +268,14 @@ impl<'a> Reader<'a> {
 
     fn value(&mut self, field: impl std::fmt::Display, text: &str) -> Result<Value, CallError> {
         self.size += text.len();
-        let weight = weigh(text);
-        self.values += weight.values;
+        let estimate = estimate(text);
+        self.values += estimate.values;
         if self.values > self.limits.values {
             return Err(CallError::Values {
                 limit: self.limits.values,
             });
         }
-        if !self.room.keep(weight.bytes) {
+        if !self.room.keep(estimate.bytes) {
             return Err(CallError::heavy(self.limits));
         }
         serde_json::from_str(text)

@@ -178,7 +178,7 @@ impl LoadError {
     }
 
     /// Whether compiling the same file again would fail again.
-    pub(crate) fn is_of_compiling(&self) -> bool {
+    pub(crate) fn is_repeatable(&self) -> bool {
         !matches!(
             self,
             Self::Host { .. }
@@ -540,7 +540,7 @@ impl CallError {
     /// Returned only when the call had all the memory it may have.
     pub(crate) const fn heavy(limits: &Limits) -> Self {
         Self::Heavy {
-            limit: share::most(limits),
+            limit: share::max_memory_of_call(limits),
         }
     }
 

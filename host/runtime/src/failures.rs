@@ -17,12 +17,12 @@ pub(crate) struct Failure {
     reason: String,
     /// Seconds since 1970.
     at: u64,
-    within: Within,
+    within: CompileLimits,
 }
 
 /// The limits for compiling one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Within {
+pub(crate) struct CompileLimits {
     /// Processor time.
     pub(crate) time: Duration,
     /// Bytes of memory.
@@ -30,7 +30,7 @@ pub(crate) struct Within {
 }
 
 impl Failure {
-    pub(crate) fn now(error: &LoadError, within: Within) -> Self {
+    pub(crate) fn now(error: &LoadError, within: CompileLimits) -> Self {
         let mut reason = error.to_string();
         reason.truncate(reason.floor_char_boundary(REASON));
         Self {
@@ -51,7 +51,7 @@ impl Failure {
 
     /// Returns the remembered error; `None` when it has expired, or when there is more time or memory than
     /// before.
-    pub(crate) fn still(self, within: Within) -> Option<LoadError> {
+    pub(crate) fn still(self, within: CompileLimits) -> Option<LoadError> {
         let more = within.time > self.within.time || within.memory > self.within.memory;
         let age = now().checked_sub(self.at).map(Duration::from_secs)?;
         let rest = REMEMBERED.checked_sub(age).filter(|rest| !rest.is_zero())?;
@@ -73,7 +73,7 @@ fn now() -> u64 {
 mod tests {
     use super::*;
 
-    const WITHIN: Within = Within {
+    const WITHIN: CompileLimits = CompileLimits {
         time: Duration::from_secs(60),
         memory: 100,
     };
@@ -88,10 +88,10 @@ mod tests {
         let error = failure().still(WITHIN).unwrap().to_string();
         assert!(error.contains("not compiled within 60s"), "{error}");
         let (time, memory) = (WITHIN.time * 2, WITHIN.memory / 2);
-        assert!(failure().still(Within { memory, ..WITHIN }).is_some());
-        assert!(failure().still(Within { time, ..WITHIN }).is_none());
+        assert!(failure().still(CompileLimits { memory, ..WITHIN }).is_some());
+        assert!(failure().still(CompileLimits { time, ..WITHIN }).is_none());
         let memory = WITHIN.memory + 1;
-        assert!(failure().still(Within { memory, ..WITHIN }).is_none());
+        assert!(failure().still(CompileLimits { memory, ..WITHIN }).is_none());
         let ago = |seconds| Failure {
             at: now() - seconds,
             ..failure()

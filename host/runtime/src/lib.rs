@@ -6,37 +6,43 @@
 //!
 //! It is a separate crate because it is compiled for speed, and the rest of the program for size.
 
+// What callers set and create.
 pub mod limits;
-
 mod runtime;
 
+// The WebAssembly engine, and how calls share threads and memory.
 mod engine;
 mod fair;
 mod lane;
 mod share;
 mod ticker;
 
+// From a file to machine code, and its cache.
 mod cache;
 mod code;
 mod error;
 mod failures;
-mod maker;
+mod loader;
 
+// The compiler, in this process or in a separate one.
 mod child;
 mod compile;
 mod counts;
 mod inspect;
-mod outside;
+mod subprocess;
 
+// The limits of the container that this process runs in.
 pub mod container;
 
+// One call, in either form of a plugin, and its answer.
 mod call;
 mod command;
 mod component;
 mod convert;
+pub mod estimate;
 mod versions;
-pub mod weigh;
 
+// What a plugin sees during a call, and what is measured.
 mod deterministic;
 mod log;
 mod sandbox;
@@ -57,13 +63,13 @@ pub use digest::Digest;
 pub use engine::EngineError;
 pub use error::{CallError, Class, Count, LoadError};
 pub use limits::{EngineOptions, Limits};
+pub use loader::CodeOrigin;
 pub use log::TARGET as LOG_TARGET;
-pub use maker::CodeOrigin;
 pub use operator_host_contract as contract;
-pub use outside::{Compiler, Outside, compile_memory};
 pub use runtime::{Form, Plugin, RandomSource, Runtime};
-pub use share::{Share, most, room_for_one};
+pub use share::{Share, max_memory_of_call, max_memory_of_one_call};
 pub use stats::CallStats;
+pub use subprocess::{Compiler, Subprocess, compile_memory};
 
 #[cfg(test)]
 mod tests;

@@ -14,10 +14,10 @@ use crate::engine::{Engine, EngineError, Seat};
 use crate::error::{self, CallError, LoadError};
 use crate::lane::Owned;
 use crate::limits::{EngineOptions, Limits};
+use crate::loader::{CodeOrigin, LoadedPlugin, Loader, Prepared};
 use crate::log::{LogSource, Rate};
-use crate::maker::{CodeOrigin, Maker, Prepared, Product};
-use crate::outside::Compiler;
 use crate::share::Share;
+use crate::subprocess::Compiler;
 
 /// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct Runtime(Arc<Shared>);
 
 struct Shared {
     engine: Engine,
-    maker: Arc<Maker>,
+    loader: Arc<Loader>,
 }
 
 impl Runtime {
@@ -35,7 +35,7 @@ impl Runtime {
     /// # Errors
     /// Returns an error when the machine does not support the engine.
     pub fn new(options: EngineOptions) -> Result<Self, EngineError> {
-        Self::with(options, Compiler::Inside, None)
+        Self::with(options, Compiler::InProcess, None)
     }
 
     /// Does the same as [`Runtime::new`], with the given `compiler`, and loads code from `cache` and stores
@@ -49,10 +49,10 @@ impl Runtime {
         cache: Option<Cache>,
     ) -> Result<Self, EngineError> {
         let engine = Engine::new(options)?;
-        let maker = Maker::new(engine.wasm(), compiler, cache).map_err(EngineError::Engine)?;
+        let loader = Loader::new(engine.wasm(), compiler, cache).map_err(EngineError::Engine)?;
         Ok(Self(Arc::new(Shared {
             engine,
-            maker: Arc::new(maker),
+            loader: Arc::new(loader),
         })))
     }
 
@@ -70,12 +70,12 @@ impl Runtime {
                 limit: limits.module,
             });
         }
-        let Product {
+        let LoadedPlugin {
             prepared,
             digest,
             made,
             took,
-        } = self.0.maker.make(file, &limits).await?;
+        } = self.0.loader.load(file, &limits).await?;
 
         // The plugin's name is unknown until `describe` returns.
         let nameless = Arc::new(LogSource {

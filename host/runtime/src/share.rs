@@ -25,7 +25,7 @@ const FREE: usize = 512 << 10;
 /// Returns the most that one call may hold, in bytes. The host's representation of its answer, after the
 /// guest has ended, must fit into the same.
 #[must_use]
-pub const fn most(limits: &Limits) -> usize {
+pub const fn max_memory_of_call(limits: &Limits) -> usize {
     limits
         .memory
         .saturating_add(limits.request)
@@ -34,7 +34,7 @@ pub const fn most(limits: &Limits) -> usize {
 
 /// Returns the most that one call can have when all calls together may hold `budget` bytes.
 #[must_use]
-pub const fn room_for_one(budget: usize) -> usize {
+pub const fn max_memory_of_one_call(budget: usize) -> usize {
     budget - budget / SMALL_PART
 }
 
@@ -50,7 +50,7 @@ impl Budget {
     pub(crate) fn new(bytes: usize, concurrency: u32) -> Self {
         let turns = u32::try_from(bytes / SMALL_PART / SMALL).unwrap_or(u32::MAX);
         Self {
-            large: Fair::new(room_for_one(bytes) / MIB, KEPT),
+            large: Fair::new(max_memory_of_one_call(bytes) / MIB, KEPT),
             turns: turns.min(concurrency).max(1),
         }
     }
@@ -84,7 +84,7 @@ impl Owner {
 
     /// Waits for the most that a call with these limits may hold.
     pub(crate) async fn most(&self, limits: &Limits) -> Share {
-        self.share(most(limits).div_ceil(MIB)).await
+        self.share(max_memory_of_call(limits).div_ceil(MIB)).await
     }
 
     async fn share(&self, mebibytes: usize) -> Share {
@@ -143,7 +143,7 @@ struct Counts {
 impl Room {
     /// Creates room for the most that a call with these limits may hold.
     pub(crate) fn of(limits: &Limits) -> Self {
-        Self::new(most(limits).div_ceil(MIB))
+        Self::new(max_memory_of_call(limits).div_ceil(MIB))
     }
 
     /// Creates room for `mebibytes` in addition to [`SMALL`].

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 
 use crate::plugin::{Limited, compile_plugin};
 
-/// The arguments of `compile-plugin`, as `operator_host_runtime::Outside` passes them.
+/// The arguments of `compile-plugin`, as `operator_host_runtime::Subprocess` passes them.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Memory limit in bytes
     memory: u64,
     /// CPU time limit in seconds
     seconds: u64,
-    /// Parent process: this process exits when the parent does
+    /// Process ID of the parent; this process exits when the parent does
     parent: u32,
 }
 

@@ -52,7 +52,7 @@ pub enum Language {
 }
 
 /// The values that fill the templates' placeholders.
-struct Blanks {
+struct Placeholders {
     name: String,
     kind: String,
     singular: String,
@@ -65,7 +65,7 @@ struct Blanks {
     tools: String,
 }
 
-impl Blanks {
+impl Placeholders {
     fn fill(&self, template: &str) -> String {
         [
             ("@NAME@", &self.name),
@@ -82,8 +82,8 @@ impl Blanks {
             ("@TOOLS@", &self.tools),
         ]
         .iter()
-        .fold(template.to_owned(), |text, (blank, value)| {
-            text.replace(blank, value)
+        .fold(template.to_owned(), |text, (placeholder, value)| {
+            text.replace(placeholder, value)
         })
     }
 }
@@ -93,7 +93,7 @@ impl Blanks {
 /// # Errors
 /// When a name is invalid, the SDK is not found, the folder exists, or it cannot be written.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let blanks = blanks(args).map_err(Failure::Usage)?;
+    let placeholders = placeholders(args).map_err(Failure::Usage)?;
     let folder = &args.folder;
     if folder.exists() {
         return Err(Failure::Usage(anyhow!(
@@ -102,17 +102,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         )));
     }
     for (name, content) in files::of(args.lang) {
-        write(&folder.join(name), &content.fill(&blanks))?;
+        write(&folder.join(name), &content.fill(&placeholders))?;
     }
     println!(
         "{} is a plugin for {}/{} {}. Next:",
         folder.display(),
-        blanks.group,
-        blanks.version,
-        blanks.kind
+        placeholders.group,
+        placeholders.version,
+        placeholders.kind
     );
     println!("  cd {}", folder.display());
-    println!("  make          # builds build/{}.wasm", blanks.name);
+    println!("  make          # builds build/{}.wasm", placeholders.name);
     println!("  make render   # prints its children and its status, without a cluster");
     println!("  make test");
     Ok(())
@@ -126,19 +126,19 @@ fn write(file: &Path, content: &[u8]) -> anyhow::Result<()> {
     written.with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn blanks(args: &Args) -> anyhow::Result<Blanks> {
+fn placeholders(args: &Args) -> anyhow::Result<Placeholders> {
     let name = args
         .folder
         .file_name()
         .and_then(|name| name.to_str())
         .unwrap_or_default();
-    check(
+    require(
         "the plugin's name",
         name,
         "a DNS label that begins with a letter, such as `greeter`",
         |text| is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase()),
     )?;
-    check(
+    require(
         "--kind",
         &args.kind,
         "letters and digits in CamelCase, such as `Greeter`",
@@ -148,13 +148,13 @@ fn blanks(args: &Args) -> anyhow::Result<Blanks> {
                 && text.chars().all(|c| c.is_ascii_alphanumeric())
         },
     )?;
-    check(
+    require(
         "--group",
         &args.group,
         "a domain name, such as `example.com`",
         |text| text.contains('.') && text.len() <= 200 && text.split('.').all(is_label),
     )?;
-    check(
+    require(
         "--version",
         &args.version,
         "a version such as `v1` or `v1beta2`",
@@ -162,7 +162,7 @@ fn blanks(args: &Args) -> anyhow::Result<Blanks> {
     )?;
     let singular = args.kind.to_lowercase();
     let plural = args.plural.clone().unwrap_or_else(|| format!("{singular}s"));
-    check(
+    require(
         "--plural",
         &plural,
         "a DNS label that differs from the kind in lower case, such as `greeters`",
@@ -178,7 +178,7 @@ fn blanks(args: &Args) -> anyhow::Result<Blanks> {
         Language::Go => sdk::GO.find(args.sdk.as_deref(), &args.folder)?,
         Language::C => sdk::C.find(args.sdk.as_deref(), &args.folder)?,
     };
-    Ok(Blanks {
+    Ok(Placeholders {
         name: name.to_owned(),
         kind: args.kind.clone(),
         singular,
@@ -192,7 +192,7 @@ fn blanks(args: &Args) -> anyhow::Result<Blanks> {
     })
 }
 
-fn check(what: &str, text: &str, expected: &str, holds: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+fn require(what: &str, text: &str, expected: &str, holds: impl Fn(&str) -> bool) -> anyhow::Result<()> {
     if holds(text) {
         return Ok(());
     }

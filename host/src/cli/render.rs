@@ -196,7 +196,7 @@ pub(super) fn parents(
         return Err(Failure::Usage(anyhow!(wrong.join("\n"))));
     }
     if schema.is_some_and(schema::has_rules) {
-        eprintln!("note: rules in CEL (x-kubernetes-validations) are not checked here");
+        eprintln!("note: CEL rules (`x-kubernetes-validations`) are not evaluated without a cluster");
     }
     Ok(parents)
 }

@@ -15,8 +15,9 @@ pub(crate) mod source;
 
 pub use operator_host_runtime::{
     Cache, CacheError, Call, CallError, CallStats, Class, CodeOrigin, Compiler, Digest, EngineError,
-    EngineOptions, Form, LOG_TARGET, Limited, Limits, LoadError, Outside, Plugin, RandomSource, Runtime,
-    Share, compile_memory, compile_plugin, container, contract, limits, most, room_for_one, weigh,
+    EngineOptions, Form, LOG_TARGET, Limited, Limits, LoadError, Plugin, RandomSource, Runtime, Share,
+    Subprocess, compile_memory, compile_plugin, container, contract, estimate, limits, max_memory_of_call,
+    max_memory_of_one_call,
 };
 pub use proof::Prefix;
 

@@ -4,7 +4,7 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::review::{self, Review};
-use super::{Decision, server, weigh};
+use super::{Decision, memory_of, server};
 
 /// A parsed review.
 #[derive(Debug, PartialEq)]
@@ -39,7 +39,7 @@ pub struct Asked {
 pub fn review(body: &[u8]) -> Result<Reviewed, String> {
     let review = Review::parse(body).map_err(|error| error.to_string())?;
     let asked = review.asked_about().map(|text| {
-        let room = weigh(text).map_err(|error| error.public)?;
+        let room = memory_of(text).map_err(|error| error.public)?;
         let object = review::object(text).map_err(|error| error.to_string());
         let text = text.to_owned();
         Ok::<_, String>(Asked { text, room, object })

@@ -130,7 +130,7 @@ fn wants(object: &str) -> Vec<(String, &str)> {
     wants
 }
 
-/// Parses an object into the form in which plugins get it. It takes no more memory than `weigh` computes for its
+/// Parses an object into the form in which plugins get it. It takes no more memory than `memory_of` computes for its
 /// text.
 pub(super) fn object(text: &str) -> Result<DynamicObject, serde_json::Error> {
     let (mut types, mut metadata, mut data) = (TypeMeta::default(), ObjectMeta::default(), Map::new());

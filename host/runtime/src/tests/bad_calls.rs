@@ -265,7 +265,7 @@ async fn a_command_that_answers_with_something_else_gets_a_precise_error() {
         ("{}", "expected value"),
         (
             r#"{"cleanup":{"done":true}}"#,
-            "answered `reconcile` with a document whose field is `cleanup`",
+            "its answer to `reconcile` has the field `cleanup`",
         ),
         (
             r#"{"response":{"kids":[]}}"#,

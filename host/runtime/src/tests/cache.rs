@@ -20,7 +20,7 @@ fn runtime(folder: &Path) -> Runtime {
     };
     Runtime::with(
         options,
-        Compiler::Inside,
+        Compiler::InProcess,
         Some(Cache::open(folder, SIZE).unwrap()),
     )
     .unwrap()
@@ -48,7 +48,7 @@ async fn a_warm_start_compiles_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for form in FORMS {
         assert_eq!(made(folder.path(), form).await, CodeOrigin::Compiled);
-        assert_eq!(made(folder.path(), form).await, CodeOrigin::Restored);
+        assert_eq!(made(folder.path(), form).await, CodeOrigin::Cached);
     }
     assert_eq!(entries(folder.path()).len(), 2);
 }
@@ -70,7 +70,7 @@ async fn an_entry_with_any_byte_changed_is_recreated() {
         );
         assert_eq!(
             made(folder.path(), Form::Command).await,
-            CodeOrigin::Restored,
+            CodeOrigin::Cached,
             "{place}"
         );
     }
@@ -108,7 +108,7 @@ async fn a_damaged_key_is_recreated_with_all_entries() {
     made(folder.path(), Form::Command).await;
     fs::write(folder.path().join("compiled-v1/key"), "short").unwrap();
     assert_eq!(made(folder.path(), Form::Command).await, CodeOrigin::Compiled);
-    assert_eq!(made(folder.path(), Form::Command).await, CodeOrigin::Restored);
+    assert_eq!(made(folder.path(), Form::Command).await, CodeOrigin::Cached);
 }
 
 #[test]
@@ -165,7 +165,7 @@ async fn what_is_no_regular_file_is_neither_read_nor_waited_for_and_is_replaced(
         assert!(fs::symlink_metadata(&entry).unwrap().is_file(), "{what}");
         assert_eq!(
             made(folder.path(), Form::Command).await,
-            CodeOrigin::Restored,
+            CodeOrigin::Cached,
             "{what}"
         );
     }
@@ -182,7 +182,7 @@ async fn a_folder_that_takes_nothing_more_costs_only_the_cache() {
         pooling: false,
         ..EngineOptions::default()
     };
-    let runtime = Runtime::with(options, Compiler::Inside, Some(cache)).unwrap();
+    let runtime = Runtime::with(options, Compiler::InProcess, Some(cache)).unwrap();
     let file = Fixture::new(cases::ANSWER).build(Form::Command);
     let plugin = runtime.load(file, Limits::default()).await.unwrap();
     assert_eq!(plugin.made(), CodeOrigin::Compiled);
@@ -200,7 +200,7 @@ async fn entries_take_no_more_bytes_than_they_may() {
             pooling: false,
             ..EngineOptions::default()
         };
-        let runtime = Runtime::with(options, Compiler::Inside, Some(cache)).unwrap();
+        let runtime = Runtime::with(options, Compiler::InProcess, Some(cache)).unwrap();
         runtime.load(file, Limits::default()).await.unwrap().made()
     };
     load(SIZE, 0).await;
@@ -212,12 +212,12 @@ async fn entries_take_no_more_bytes_than_they_may() {
     }
     assert_eq!(entries(folder.path()).len(), usize::from(all));
     for number in 0..all {
-        assert_eq!(load(bytes * 150, number).await, CodeOrigin::Restored, "{number}");
+        assert_eq!(load(bytes * 150, number).await, CodeOrigin::Cached, "{number}");
     }
     // Room for ten and a half: the most recently used entries stay.
     load(bytes * 21 / 2, all).await;
     assert_eq!(entries(folder.path()).len(), 10);
-    assert_eq!(load(bytes * 21 / 2, all - 1).await, CodeOrigin::Restored);
+    assert_eq!(load(bytes * 21 / 2, all - 1).await, CodeOrigin::Cached);
     assert_eq!(load(bytes * 21 / 2, 0).await, CodeOrigin::Compiled);
     // Not enough room for one.
     fs::remove_dir_all(folder.path()).unwrap();

@@ -1,7 +1,7 @@
 //! The files that `new` writes, by language. Files that this repository's samples contain too are taken from them: the
 //! loop around Hello, the bindings and the JSON of Echo in C, the versions of the Rust plugins' dependencies.
 
-use super::{Blanks, Language, lock};
+use super::{Language, Placeholders, lock};
 
 /// The content of a file.
 pub(super) enum Content {
@@ -16,11 +16,11 @@ pub(super) enum Content {
 use Content::{Lock, Template, Verbatim};
 
 impl Content {
-    pub(super) fn fill(&self, blanks: &Blanks) -> Vec<u8> {
+    pub(super) fn fill(&self, placeholders: &Placeholders) -> Vec<u8> {
         match self {
-            Template(text) => blanks.fill(text).into_bytes(),
+            Template(text) => placeholders.fill(text).into_bytes(),
             Verbatim(bytes) => bytes.to_vec(),
-            Lock => lock::of(&blanks.name).into_bytes(),
+            Lock => lock::of(&placeholders.name).into_bytes(),
         }
     }
 }

@@ -135,7 +135,7 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
     const SWAPS: usize = 1000;
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::open(folder.path(), 1 << 30).unwrap();
-    let runtime = Runtime::with(EngineOptions::default(), Compiler::Inside, Some(cache)).unwrap();
+    let runtime = Runtime::with(EngineOptions::default(), Compiler::InProcess, Some(cache)).unwrap();
     let (slot, receiver) = Slot::new(runtime, expected("Fixture"), metrics());
     let versions = [version(1), version(2)];
     slot.offer(plugin_file(&versions[1])).await;

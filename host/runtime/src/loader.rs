@@ -1,4 +1,4 @@
-//! Prepares a plugin's file for calls: loads its code from the cache, or compiles it.
+//! Loads a plugin's file: takes its machine code from the cache or compiles it, and links it for calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +16,12 @@ use crate::compile;
 use crate::component::ComponentForm;
 use crate::digest::Digest;
 use crate::error::LoadError;
-use crate::failures::{Failure, Within};
+use crate::failures::{CompileLimits, Failure};
 use crate::limits::Limits;
-use crate::outside::{Compiler, Failed, Outside};
+use crate::subprocess::{Compiler, Failed, Subprocess};
 
 /// Maximum number of concurrent compilations: a long one does not block the next, and two fit into memory.
-const AT_A_TIME: usize = 2;
+const MAX_COMPILATIONS: usize = 2;
 
 /// A plugin of either form, compiled and linked: created once, instantiated for each call.
 pub(crate) enum Prepared {
@@ -35,11 +35,11 @@ pub enum CodeOrigin {
     /// Compiled for this load.
     Compiled,
     /// Loaded from the cache.
-    Restored,
+    Cached,
 }
 
-/// A plugin, and how it was prepared.
-pub(crate) struct Product {
+/// A plugin that is ready for calls, and where its code came from.
+pub(crate) struct LoadedPlugin {
     pub(crate) prepared: Prepared,
     pub(crate) digest: Digest,
     pub(crate) made: CodeOrigin,
@@ -47,8 +47,8 @@ pub(crate) struct Product {
     pub(crate) took: Duration,
 }
 
-/// Prepares plugins for one engine.
-pub(crate) struct Maker {
+/// Loads plugins for one engine.
+pub(crate) struct Loader {
     engine: Engine,
     /// The linkers for plugins.
     component: crate::component::Linker,
@@ -61,7 +61,7 @@ pub(crate) struct Maker {
     start_failure_logged: AtomicBool,
 }
 
-impl Maker {
+impl Loader {
     pub(crate) fn new(engine: &Engine, compiler: Compiler, cache: Option<Cache>) -> wasmtime::Result<Self> {
         Ok(Self {
             engine: engine.clone(),
@@ -70,84 +70,91 @@ impl Maker {
             compiler,
             cache,
             compatibility: cache::compatibility(engine),
-            turns: Arc::new(Semaphore::new(AT_A_TIME)),
+            turns: Arc::new(Semaphore::new(MAX_COMPILATIONS)),
             start_failure_logged: AtomicBool::new(false),
         })
     }
 
-    /// Prepares a plugin from a file.
-    pub(crate) async fn make(self: &Arc<Self>, file: Bytes, limits: &Limits) -> Result<Product, LoadError> {
+    /// Loads a plugin from a file.
+    pub(crate) async fn load(
+        self: &Arc<Self>,
+        file: Bytes,
+        limits: &Limits,
+    ) -> Result<LoadedPlugin, LoadError> {
         let start = Instant::now();
         let bytes = file.clone();
-        let (digest, kept) = self
-            .blocking(move |maker| {
+        let (digest, cached) = self
+            .blocking(move |loader| {
                 let digest = Digest::of(&bytes);
-                (digest, maker.kept(&maker.name(&digest)))
+                (digest, loader.cached(&loader.name(&digest)))
             })
             .await?;
-        let product = |prepared, made, start: Instant| Product {
+        let loaded = |prepared, made, start: Instant| LoadedPlugin {
             prepared,
             digest,
             made,
             took: start.elapsed(),
         };
-        if let Some(kept) = kept {
-            return Ok(product(self.link(kept).await?, CodeOrigin::Restored, start));
+        if let Some(cached) = cached {
+            return Ok(loaded(self.link(cached).await?, CodeOrigin::Cached, start));
         }
         // The semaphore is never closed.
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
         let start = Instant::now();
-        let within = self.within(limits);
+        let compile_limits = self.compile_limits(limits);
         // While this load waited, the same file may have been compiled, or failed to compile, for another
         // controller.
-        let kept = self
-            .blocking(move |maker| {
-                let name = maker.name(&digest);
-                let failure = maker.cache.as_ref().and_then(|cache| cache.failure(&name));
+        let cached = self
+            .blocking(move |loader| {
+                let name = loader.name(&digest);
+                let failure = loader.cache.as_ref().and_then(|cache| cache.failure(&name));
                 match (
-                    maker.kept(&name),
-                    failure.and_then(|failure| failure.still(within)),
+                    loader.cached(&name),
+                    failure.and_then(|failure| failure.still(compile_limits)),
                 ) {
-                    (Some(kept), _) => Ok(Some(kept)),
+                    (Some(cached), _) => Ok(Some(cached)),
                     (None, Some(error)) => Err(error),
                     (None, None) => Ok(None),
                 }
             })
             .await??;
-        if let Some(kept) = kept {
-            return Ok(product(self.link(kept).await?, CodeOrigin::Restored, start));
+        if let Some(cached) = cached {
+            return Ok(loaded(self.link(cached).await?, CodeOrigin::Cached, start));
         }
         let compiled = match &self.compiler {
-            Compiler::Inside => self.inside(file, digest, limits, turn).await,
-            Compiler::Outside(outside) => self.outside(outside, file, digest, limits, turn).await,
+            Compiler::InProcess => self.compile_in_process(file, digest, limits, turn).await,
+            Compiler::Subprocess(subprocess) => {
+                self.compile_in_subprocess(subprocess, file, digest, limits, turn)
+                    .await
+            }
         };
         if let Err(error) = &compiled
-            && error.is_of_compiling()
+            && error.is_repeatable()
         {
-            let failure = Failure::now(error, within);
-            self.blocking(move |maker| {
-                if let Some(cache) = &maker.cache {
-                    cache.put_failure(&maker.name(&digest), &failure);
+            let failure = Failure::now(error, compile_limits);
+            self.blocking(move |loader| {
+                if let Some(cache) = &loader.cache {
+                    cache.put_failure(&loader.name(&digest), &failure);
                 }
             })
             .await?;
         }
-        Ok(product(self.link(compiled?).await?, CodeOrigin::Compiled, start))
+        Ok(loaded(self.link(compiled?).await?, CodeOrigin::Compiled, start))
     }
 
     /// Compiles in a separate process; in this process when that cannot be started.
-    async fn outside(
+    async fn compile_in_subprocess(
         self: &Arc<Self>,
-        outside: &Outside,
+        subprocess: &Subprocess,
         file: Bytes,
         digest: Digest,
         limits: &Limits,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Result<Machine, LoadError> {
-        match outside.compile(&file, limits.compile).await {
+        match subprocess.compile(&file, limits.compile).await {
             Ok(code) => {
                 drop(turn);
-                self.blocking(move |maker| maker.loaded(&digest, Code::compiled(code)))
+                self.blocking(move |loader| loader.store_and_load(&digest, Code::compiled(code)))
                     .await?
             }
             Err(Failed::Plugin(error)) => Err(error),
@@ -160,24 +167,24 @@ impl Maker {
                          to start processes"
                     );
                 }
-                self.inside(file, digest, limits, turn).await
+                self.compile_in_process(file, digest, limits, turn).await
             }
         }
     }
 
     /// Compiles in this process. The compiler cannot be interrupted: after the time limit it continues until
     /// it is done, and only then does its turn end.
-    async fn inside(
+    async fn compile_in_process(
         self: &Arc<Self>,
         file: Bytes,
         digest: Digest,
         limits: &Limits,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Result<Machine, LoadError> {
-        let work = self.blocking(move |maker| {
+        let work = self.blocking(move |loader| {
             let _turn = turn;
-            let code = compile::machine_code(&maker.engine, &file)?;
-            maker.loaded(&digest, Code::compiled(code))
+            let code = compile::machine_code(&loader.engine, &file)?;
+            loader.store_and_load(&digest, Code::compiled(code))
         });
         tokio::time::timeout(limits.compile, work)
             .await
@@ -185,7 +192,7 @@ impl Maker {
     }
 
     /// Stores new code in the cache, and loads it.
-    fn loaded(&self, digest: &Digest, code: Code) -> Result<Machine, LoadError> {
+    fn store_and_load(&self, digest: &Digest, code: Code) -> Result<Machine, LoadError> {
         if let Some(cache) = &self.cache {
             cache.put(&self.name(digest), &code);
         }
@@ -194,17 +201,17 @@ impl Maker {
         })
     }
 
-    fn kept(&self, name: &str) -> Option<Machine> {
+    fn cached(&self, name: &str) -> Option<Machine> {
         let load = |code: Code| code.load(&self.engine);
         self.cache.as_ref()?.get(name, load)
     }
 
     async fn link(self: &Arc<Self>, machine: Machine) -> Result<Prepared, LoadError> {
-        let link = move |maker: &Self| match machine {
+        let link = move |loader: &Self| match machine {
             Machine::Component(component) => {
-                ComponentForm::new(&maker.engine, &maker.component, &component).map(Prepared::Component)
+                ComponentForm::new(&loader.engine, &loader.component, &component).map(Prepared::Component)
             }
-            Machine::Module(module) => CommandForm::new(&maker.command, &module).map(Prepared::Command),
+            Machine::Module(module) => CommandForm::new(&loader.command, &module).map(Prepared::Command),
         };
         self.blocking(link).await?
     }
@@ -213,12 +220,12 @@ impl Maker {
         cache::name(self.compatibility, digest)
     }
 
-    fn within(&self, limits: &Limits) -> Within {
-        Within {
+    fn compile_limits(&self, limits: &Limits) -> CompileLimits {
+        CompileLimits {
             time: limits.compile,
             memory: match &self.compiler {
-                Compiler::Inside => usize::MAX,
-                Compiler::Outside(outside) => outside.memory(),
+                Compiler::InProcess => usize::MAX,
+                Compiler::Subprocess(subprocess) => subprocess.memory(),
             },
         }
     }
@@ -228,8 +235,8 @@ impl Maker {
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, LoadError> {
-        let maker = Arc::clone(self);
-        let work = tokio::task::spawn_blocking(move || work(&maker));
+        let loader = Arc::clone(self);
+        let work = tokio::task::spawn_blocking(move || work(&loader));
         // The work panicked, or the process is shutting down.
         work.await.map_err(|error| LoadError::Host {
             message: error.to_string(),

@@ -3,9 +3,9 @@
 //! Eight bytes of text, `{"a":1},`, become 700 bytes in memory. So the number of values is limited as well as
 //! the text, and they are counted before the first is created.
 
-/// The weight of a JSON text.
+/// The size of a JSON text in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weight {
+pub struct Estimate {
     /// The JSON values in it: objects, lists, texts, numbers and so on, without field names. For invalid JSON
     /// this is some number, at most one more than the number of its bytes.
     pub values: usize,
@@ -13,9 +13,9 @@ pub struct Weight {
     pub bytes: usize,
 }
 
-/// Computes the weight of a JSON text.
+/// Estimates the size of a JSON text.
 #[must_use]
-pub fn weigh(text: &str) -> Weight {
+pub fn estimate(text: &str) -> Estimate {
     /// A map with one entry has capacity for eleven.
     const MAP: usize = 704;
     /// A list with one value has capacity for four.
@@ -23,7 +23,7 @@ pub fn weigh(text: &str) -> Weight {
     /// A value, twice, because lists double when they grow; and the allocator's overhead of a short text.
     const MORE: usize = 128;
     let bytes = text.as_bytes();
-    let mut weight = Weight {
+    let mut estimate = Estimate {
         values: 1,
         bytes: bytes.len(),
     };
@@ -40,10 +40,10 @@ pub fn weigh(text: &str) -> Weight {
             b'[' if !closes(bytes, at) => LIST,
             _ => continue,
         };
-        weight.values += 1;
-        weight.bytes = weight.bytes.saturating_add(more);
+        estimate.values += 1;
+        estimate.bytes = estimate.bytes.saturating_add(more);
     }
-    weight
+    estimate
 }
 
 /// Returns the position after the string whose first byte is at `at`.
@@ -94,14 +94,14 @@ mod tests {
         ];
         for text in texts {
             let tree: Value = serde_json::from_str(text).unwrap();
-            assert_eq!(weigh(text).values, counted(&tree), "{text}");
+            assert_eq!(estimate(text).values, counted(&tree), "{text}");
         }
     }
 
     #[test]
     fn what_breaks_off_is_counted_too() {
         for text in ["", "\"", "\"\\", "[", "{\"a\":[1,", "]"] {
-            assert!(weigh(text).values <= text.len() + 1, "{text}");
+            assert!(estimate(text).values <= text.len() + 1, "{text}");
         }
     }
 
@@ -111,10 +111,10 @@ mod tests {
         for dense in ["[],", "{\"a\":1},", "[[1]],", "0,", "\"\",", &deep] {
             let text = format!("[{}0]", dense.repeat(300_000 / dense.len()));
             let value: Value = serde_json::from_str(&text).unwrap();
-            assert!(weigh(&text).bytes >= memory_of(&value), "{dense}");
+            assert!(estimate(&text).bytes >= memory_of(&value), "{dense}");
         }
         let kind = r#"{"a": "{[,\"{[,"}"#;
-        assert_eq!(weigh(kind).bytes, kind.len() + 704);
+        assert_eq!(estimate(kind).bytes, kind.len() + 704);
     }
 
     /// The memory of the tree: the leaves of maps, and the capacity of lists and texts.

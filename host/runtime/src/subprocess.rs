@@ -1,9 +1,10 @@
-//! Compiles in a separate process: the same program, started for one file.
+//! Compiles each plugin in a separate process that runs this same program.
 //!
-//! The protocol between the two: the limits are arguments ([`Limited`]), the plugin's file is on standard
-//! input, and standard output contains machine code with the exit code 0, or the reason why the file is not a
-//! plugin with [`REFUSED`]. [`UNLIMITED`] means that nothing was compiled. Any other exit is a failure of the
-//! compiler: it reached a limit, or failed.
+//! The limits are its arguments ([`Limited`]), and the plugin's file is its standard input. The exit codes are:
+//! - 0: standard output contains the machine code;
+//! - [`REFUSED`]: the file is not a plugin, and standard output contains the reason;
+//! - [`UNLIMITED`]: the process could not start or limit itself, and nothing was compiled;
+//! - any other, or a signal: the compiler reached a limit, or failed.
 //!
 //! The kernel enforces the limits, and the process sets them before it reads a byte of the file. The parent
 //! enforces the wall-clock limit by killing the process.
@@ -37,14 +38,14 @@ const STDERR_LIMIT: u64 = 64 << 10;
 #[derive(Clone, Debug)]
 pub enum Compiler {
     /// In this process: for programs that end after inspecting a plugin, and for tests.
-    Inside,
-    /// In one process per file.
-    Outside(Outside),
+    InProcess,
+    /// In a separate process for each file.
+    Subprocess(Subprocess),
 }
 
 /// The compiling program and its memory limit.
 #[derive(Clone, Debug)]
-pub struct Outside {
+pub struct Subprocess {
     /// The program. It must be this program, because its output is executed.
     program: PathBuf,
     /// Bytes of memory that one compilation may have.
@@ -60,7 +61,7 @@ pub(crate) enum Failed {
     Plugin(LoadError),
 }
 
-impl Outside {
+impl Subprocess {
     /// Compiles with this program, even when its file was replaced since it was started.
     #[must_use]
     pub fn this_program(memory: usize) -> Self {
@@ -89,8 +90,8 @@ impl Outside {
             parent: std::process::id(),
         };
         let threads = available_parallelism().map_or(1, usize::from).min(THREADS);
-        // The kernel ends the child with the thread that started it. This thread is a worker of the runtime,
-        // or the thread that waits for it; both live as long as the runtime.
+        // `PR_SET_PDEATHSIG` kills the child when the thread that started it exits. This thread is a worker of the
+        // runtime, or the thread that waits for it; both live as long as the runtime.
         let mut child = Command::new(&self.program)
             .arg(COMMAND)
             .args(limited.arguments())
@@ -134,7 +135,7 @@ impl Outside {
                 return Err(Failed::Start("a system call is not permitted".into()));
             }
             (_, Some(Signal::XCPU)) => LoadError::CompileTimeout(time),
-            // The signal came from the kernel, when the container has no memory left.
+            // Nothing else sends SIGKILL here, so the OOM killer did.
             (_, Some(Signal::KILL)) => memory(),
             _ if is_out_of_memory(&stderr) => memory(),
             _ => LoadError::Compiler {
