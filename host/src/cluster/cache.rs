@@ -441,16 +441,25 @@ impl Inner {
         });
     }
 
-    /// Prepares for a list at a lower version than that of a known object: the cluster was restored from a backup.
-    /// Every listed object then replaces the known one.
-    fn rewind_to(&self, list: Option<u128>) {
-        let mut store = self.write();
-        let newest = store.objects.values().filter_map(|object| version(object)).max();
-        if list.is_none() || newest <= list {
+    /// Returns the highest version of all known objects.
+    fn newest(&self) -> Option<u128> {
+        self.read()
+            .objects
+            .values()
+            .filter_map(|object| version(object))
+            .max()
+    }
+
+    /// Prepares for a list at a lower version than that of an object that was known when the list was requested: the
+    /// cluster was restored from a backup. Every listed object then replaces the known one.
+    ///
+    /// An object that this host has written since may well be newer than the list.
+    fn rewind_to(&self, list: Option<u128>, newest_before: Option<u128>) {
+        if list.is_none() || newest_before <= list {
             return;
         }
         warn!(kind = %self.scope.kind, "the API server's objects are older than before: replacing those in the cache");
-        store.rewind();
+        self.write().rewind();
     }
 
     /// Removes every object that a complete list does not contain. An object that was written during the list may

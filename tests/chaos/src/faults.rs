@@ -24,8 +24,9 @@ use crate::oracle::Sample;
 use crate::stage::Stage;
 use crate::users;
 
-/// Timeout of every step at the end of a fault.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long Kubernetes has to delete a definition. Its own finalizer waits 60 s for the objects to be deleted before it
+/// starts over.
+const DEFINITION_DELETED: Duration = Duration::from_secs(150);
 
 /// A fault; see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,13 +355,13 @@ async fn remove_definition(stage: &Stage, sample: Sample) -> anyhow::Result<()> 
 async fn return_definition(stage: &Stage, sample: Sample) -> anyhow::Result<()> {
     let definition = stage.definition(sample)?;
     let api = Api::<CustomResourceDefinition>::all(stage.client.clone());
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + DEFINITION_DELETED;
     while let Some(there) = api.get_opt(&definition.name_any()).await? {
         // It may have been deleted since.
         let _ = users::let_go_all(&stage.client, sample).await;
         if Instant::now() > deadline {
             let status = serde_json::to_string(&there.status)?;
-            bail!("the definition did not go within {LIMIT:?}: {status}");
+            bail!("the definition was not deleted within {DEFINITION_DELETED:?}: {status}");
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -171,26 +171,35 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
         }
         let sent = Instant::now();
         let trouble = match &mut position {
-            Position::Listing { token, listed } => match source.page(token.as_deref()).await {
-                Ok(page) => match take(inner, page, token, listed, &keep) {
-                    Taken::More => {
-                        retry.since = None;
-                        continue;
+            Position::Listing { token, listed } => {
+                let newest_before = inner.newest();
+                match source.page(token.as_deref()).await {
+                    Ok(page) => {
+                        if token.is_none() {
+                            inner.rewind_to(version_of(&page), newest_before);
+                        }
+                        match take(inner, page, token, listed, &keep) {
+                            Taken::More => {
+                                retry.since = None;
+                                continue;
+                            }
+                            Taken::All(version) => {
+                                retry.since = None;
+                                position = Position::Watching(version);
+                                continue;
+                            }
+                            Taken::Unusable => Trouble::Passing {
+                                message:
+                                    "the API server's list has no resource version, so it cannot be followed"
+                                        .into(),
+                                retry_after: None,
+                                resumable: false,
+                            },
+                        }
                     }
-                    Taken::All(version) => {
-                        retry.since = None;
-                        position = Position::Watching(version);
-                        continue;
-                    }
-                    Taken::Unusable => Trouble::Passing {
-                        message: "the API server's list has no resource version, so it cannot be followed"
-                            .into(),
-                        retry_after: None,
-                        resumable: false,
-                    },
-                },
-                Err(trouble) => trouble,
-            },
+                    Err(trouble) => trouble,
+                }
+            }
             Position::Watching(version) => {
                 match changes(inner, source, version, retry, &mut keep, &mut filled_under).await {
                     Some(trouble) => trouble,
@@ -232,6 +241,11 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
     }
 }
 
+/// Returns the resource version of a list.
+fn version_of(list: &ObjectList<DynamicObject>) -> Option<u128> {
+    list.metadata.resource_version.as_deref()?.parse().ok()
+}
+
 /// The result of reading one page.
 enum Taken {
     /// More pages follow.
@@ -249,14 +263,6 @@ fn take(
     listed: &mut HashSet<NamespacedName>,
     keep: &watch::Receiver<CachePolicy>,
 ) -> Taken {
-    if token.is_none() {
-        inner.rewind_to(
-            page.metadata
-                .resource_version
-                .as_deref()
-                .and_then(|version| version.parse().ok()),
-        );
-    }
     for object in page.items {
         listed.insert(NamespacedName::of(&object));
         inner.put(&inner.prepare(object));

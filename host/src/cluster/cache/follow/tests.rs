@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Mutex;
 
@@ -22,12 +23,16 @@ enum Reply {
     List(&'static [&'static str], Option<&'static str>),
     /// The same with the version of the objects and of the list.
     ListAt(&'static [&'static str], &'static str),
+    /// The same, some time after the objects were read.
+    LateListAt(&'static [&'static str], &'static str),
     /// Accepts a watch and sends these events. It stays open.
     Watch(Vec<Value>),
     Silence,
 }
 
 const VERSION: &str = "10";
+/// How long the server takes for a late list.
+const LATE: Duration = Duration::from_millis(100);
 
 fn object(name: &str, version: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Pod",
@@ -64,6 +69,10 @@ async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
         }
         Reply::List(names, token) => response.body(body(list(names, "5", VERSION, token), false)),
         Reply::ListAt(names, version) => response.body(body(list(names, version, version, None), false)),
+        Reply::LateListAt(names, version) => {
+            tokio::time::sleep(LATE).await;
+            response.body(body(list(names, version, version, None), false))
+        }
         Reply::Watch(events) => {
             let lines = events.iter().map(|event| format!("{event}\n")).collect();
             response.body(body(lines, true))
@@ -244,6 +253,36 @@ async fn a_cluster_that_was_restored_from_a_backup_replaces_what_is_known() {
             versions(it) == ["1010", "1011"]
         })
         .await;
+}
+
+/// Regression: a status that was written while the kind was listed was taken back, and the event about it was dropped
+/// as an echo of that write.
+#[tokio::test]
+async fn a_write_during_a_list_is_not_taken_back() {
+    let followed = follow_these(
+        vec![
+            || Reply::ListAt(&["a", "b"], "1500"),
+            || Reply::Refuse(410),
+            || Reply::LateListAt(&["a", "b"], "1510"),
+            || Reply::Watch(vec![]),
+        ],
+        LONG,
+    );
+    followed
+        .until("asked for the second list", |it| it.lists() == 2)
+        .await;
+    let written = serde_json::from_value(object("a", "1511")).unwrap();
+    followed.inner.put(&Arc::new(written));
+    followed
+        .until("watching again", |it| it.requests().len() == 4)
+        .await;
+    let store = followed.inner.read();
+    let versions: BTreeSet<_> = store
+        .objects
+        .values()
+        .filter_map(|object| object.metadata.resource_version.as_deref())
+        .collect();
+    assert_eq!(versions, BTreeSet::from(["1510", "1511"]));
 }
 
 /// Regression: an API server that had just started made every watch of a definition's kind fail.
