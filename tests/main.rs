@@ -44,6 +44,7 @@ mod packs;
 mod permissions;
 mod process;
 mod proving;
+mod ready;
 mod recreated_parent;
 mod refused;
 mod reload;

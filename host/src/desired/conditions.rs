@@ -1,6 +1,7 @@
 //! Computes the desired status of the parent: the plugin's fields, the conditions and `observedGeneration`.
 //!
-//! Conditions follow kstatus: `Ready` is always present; `Reconciling` and `Stalled` only while they are true.
+//! Conditions follow kstatus: `Ready` and `Synced` are always present; `Reconciling` and `Stalled` only while they are
+//! true.
 
 use std::sync::LazyLock;
 
@@ -17,6 +18,9 @@ pub const READY: &str = "Ready";
 pub const RECONCILING: &str = "Reconciling";
 /// Present and true when nothing more happens until somebody acts.
 pub const STALLED: &str = "Stalled";
+/// Always present: whether every child is applied as the current spec wants it.
+pub const SYNCED: &str = "Synced";
+
 /// Present and true while the parent is paused.
 pub const PAUSED: &str = "Paused";
 
@@ -26,8 +30,10 @@ pub const PLUGIN_HELD_BACK: &str = "PluginHeldBack";
 /// The result of a reconcile, for the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every child is applied. The plugin's own `Ready` takes precedence, if it gave one.
+    /// Every child is applied and ready. The plugin's own `Ready` takes precedence, if it gave one.
     Reconciled,
+    /// Every child is applied, and some are not ready. The plugin's own `Ready` takes precedence, if it gave one.
+    Progressing(Reason),
     /// Not done yet; the host tries again.
     Reconciling(Reason),
     /// Somebody must act.
@@ -154,11 +160,19 @@ pub(crate) fn compose(
         message: reason.message.clone(),
     };
     match verdict {
-        Verdict::Reconciled => {
+        Verdict::Reconciled | Verdict::Progressing(_) => {
             if !wanted.iter().any(|c| c.type_ == READY) {
-                let reason = Reason::new("Reconciled", "every child is applied");
-                wanted.insert(0, host(READY, ConditionStatus::True, &reason));
+                let ready = match verdict {
+                    Verdict::Progressing(reason) => host(READY, ConditionStatus::False, reason),
+                    _ => {
+                        let reason = Reason::new("Reconciled", "every child is applied and ready");
+                        host(READY, ConditionStatus::True, &reason)
+                    }
+                };
+                wanted.insert(0, ready);
             }
+            let reason = Reason::new("Applied", "every child is applied");
+            wanted.push(host(SYNCED, ConditionStatus::True, &reason));
         }
         Verdict::Reconciling(reason) | Verdict::Stalled(reason) => {
             wanted.retain(|c| c.type_ != READY);
@@ -169,6 +183,9 @@ pub(crate) fn compose(
                 RECONCILING
             };
             wanted.push(host(type_, ConditionStatus::True, reason));
+            // The message is there twice already, and may be long.
+            let reason = Reason::new(&reason.reason, format!("see the condition {type_}"));
+            wanted.push(host(SYNCED, ConditionStatus::False, &reason));
         }
         Verdict::CleaningUp(reason) => {
             if !wanted.iter().any(|c| c.type_ == READY) {
@@ -213,7 +230,7 @@ fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -
 }
 
 fn is_host_type(type_: &str) -> bool {
-    matches!(type_, RECONCILING | STALLED | PAUSED | PLUGIN_HELD_BACK)
+    matches!(type_, RECONCILING | STALLED | SYNCED | PAUSED | PLUGIN_HELD_BACK)
 }
 
 pub(crate) fn current(parent: &DynamicObject) -> &Map<String, Value> {
@@ -352,7 +369,13 @@ mod tests {
             .collect();
         assert_eq!(
             types,
-            [("Ready", "False"), ("Backed", "True"), ("Stalled", "True")].map(|(a, b)| (json!(a), json!(b)))
+            [
+                ("Ready", "False"),
+                ("Backed", "True"),
+                ("Stalled", "True"),
+                ("Synced", "False")
+            ]
+            .map(|(a, b)| (json!(a), json!(b)))
         );
         assert_eq!(
             status["conditions"][0]["lastTransitionTime"],
@@ -379,8 +402,34 @@ mod tests {
             &Verdict::Reconciled,
             at(2),
         );
-        assert_eq!(status["conditions"].as_array().unwrap().len(), 1);
-        assert_eq!(status["conditions"][0]["reason"], "RollingOut");
+        let reasons: Vec<_> = raw_conditions(&status).map(|c| c["reason"].clone()).collect();
+        assert_eq!(reasons, ["RollingOut", "Applied"]);
+    }
+
+    #[test]
+    fn children_that_are_not_ready_take_ready_away_unless_the_plugin_decides() {
+        let progressing =
+            Verdict::Progressing(Reason::new("ChildrenNotReady", "Pod a-0: it has not started"));
+        let status = desired(&parent(&json!({})), None, Some(&[]), &progressing, at(1));
+        let conditions: Vec<_> = raw_conditions(&status)
+            .map(|c| (c["type"].clone(), c["status"].clone(), c["message"].clone()))
+            .collect();
+        let expected = [
+            ("Ready", "False", "Pod a-0: it has not started"),
+            ("Synced", "True", "every child is applied"),
+        ];
+        assert_eq!(
+            conditions,
+            expected.map(|(a, b, c)| (json!(a), json!(b), json!(c)))
+        );
+        let ready = Condition {
+            type_: READY.into(),
+            status: ConditionStatus::True,
+            reason: "Enough".into(),
+            message: String::new(),
+        };
+        let status = desired(&parent(&json!({})), None, Some(&[ready]), &progressing, at(1));
+        assert_eq!(status["conditions"][0]["reason"], "Enough");
     }
 
     #[test]

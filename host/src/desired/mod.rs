@@ -8,5 +8,6 @@ pub mod proof;
 pub mod conditions;
 pub mod drift;
 pub mod names;
+pub mod readiness;
 pub mod selectors;
 pub mod versions;

@@ -18,6 +18,7 @@ use crate::crd::definition;
 use crate::desired::conditions::{self, Reason, Verdict};
 use crate::desired::plan::{Policy, Refusal, plan};
 use crate::desired::proof::Proof;
+use crate::desired::readiness;
 use crate::desired::selectors::selects;
 use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, without_host_metadata};
 use crate::plugin::contract::{
@@ -171,13 +172,13 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
     };
     let plan = plan(&policy, &response.children, &response.keep, &response.generate)
         .map_err(|refusals| RenderError::Refused(refusals.iter().map(refusal).collect()))?;
+    let verdict = match cleaned_up {
+        Some(false) => Verdict::CleaningUp(Reason::cleaning_up(&config.finalizer())),
+        _ => readiness::verdict(&plan, existing),
+    };
     let mut keep: Vec<ChildRef> = plan.keep.into_iter().collect();
     keep.sort();
     let (fields, conditions) = (response.status.as_ref(), Some(response.conditions.as_slice()));
-    let verdict = match cleaned_up {
-        Some(false) => Verdict::CleaningUp(Reason::cleaning_up(&config.finalizer())),
-        _ => Verdict::Reconciled,
-    };
     Ok(Rendering {
         children: plan
             .desired

@@ -7,6 +7,7 @@ use kube::core::DynamicObject;
 use tracing::info;
 
 use super::context::Context;
+use crate::desired::conditions::Verdict;
 use crate::object::ChildRef;
 use crate::plugin::Share;
 use crate::plugin::contract::{Condition, Event, EventType};
@@ -18,6 +19,8 @@ pub(super) struct FinalAnswer {
     pub(super) conditions: Vec<Condition>,
     pub(super) events: Vec<Event>,
     pub(super) requeue: Option<Duration>,
+    /// Whether the children are ready; a cleanup does not check it.
+    pub(super) verdict: Option<Verdict>,
     /// Set only by a cleanup: whether the parent may be released.
     pub(super) done: bool,
     /// Its share of the memory of all calls.

@@ -45,7 +45,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
     let desired = conditions::desired(&parent, None, None, &verdict, now());
     let reason = match &verdict {
         Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
-        Verdict::Reconciled | Verdict::CleaningUp(_) | Verdict::Paused => None,
+        Verdict::Reconciled | Verdict::Progressing(_) | Verdict::CleaningUp(_) | Verdict::Paused => None,
     };
     // Waiting does not deserve a Warning.
     let waits =

@@ -26,6 +26,7 @@ use self::secrets::{Generated, generate};
 use crate::desired::conditions::{StatusUpdate, Verdict};
 use crate::desired::ownership::owns;
 use crate::desired::plan::{Plan, Policy, plan};
+use crate::desired::readiness;
 use crate::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating};
 use crate::plugin::Plugin;
 use crate::plugin::contract::{CleanupResponse, Kind, Response};
@@ -104,10 +105,9 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
             let Some(parent) = context.as_seen(&parent) else {
                 return Action::OnChange;
             };
-            let verdict = if is_terminating(&parent) {
-                leaving::waits_for_the_plugin(context, &parent)
-            } else {
-                Verdict::Reconciled
+            let verdict = match &answer.verdict {
+                Some(verdict) => verdict.clone(),
+                None => leaving::waits_for_the_plugin(context, &parent),
             };
             finish(context, &parent, Some(&answer), verdict, next).await
         }
@@ -262,6 +262,7 @@ async fn iterate(
                 conditions,
                 events,
                 requeue: requeue_after_ms.map(after),
+                verdict: Some(readiness::verdict(&plan, |key| context.existing(key))),
                 done: false,
                 _share: share,
             });
@@ -312,6 +313,7 @@ async fn cleanup(
                 conditions,
                 events,
                 requeue: requeue_after_ms.map(after),
+                verdict: None,
                 done,
                 _share: share,
             });

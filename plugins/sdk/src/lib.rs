@@ -56,6 +56,7 @@ mod minify;
 mod object;
 mod plugin;
 mod quantity;
+mod readiness;
 mod request;
 mod response;
 mod rollout;

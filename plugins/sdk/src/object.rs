@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::kinds::{DEPLOYMENT, Kind, POD};
+use crate::kinds::{Kind, POD};
 use crate::scan::{self, Escaped, Item};
 
 /// An object of the cluster: JSON, with accessors for the fields that every object has.
@@ -177,34 +177,22 @@ impl Object {
     /// `False`, `None` when it is missing or unknown.
     #[must_use]
     pub fn condition(&self, type_: &str) -> Option<bool> {
-        const PATH: &[&str] = &["status", "conditions"];
-        let status = match self.find(PATH)? {
-            Found::Item(conditions) => match condition(conditions, type_) {
-                Ok(status) => status,
-                Err(Escaped) => condition_of(walk(self.value(), PATH)?, type_),
-            },
-            Found::Value(conditions) => condition_of(conditions, type_),
-        };
-        match status? {
+        match self.condition_status(type_)? {
             "True" => Some(true),
             "False" => Some(false),
             _ => None,
         }
     }
 
-    /// Reports whether the object is ready according to its own controller or kubelet; a terminating object never
-    /// is.
-    ///
-    /// A Deployment is ready when its controller has observed the current spec and all its replicas are updated and
-    /// available; a Pod and any other kind by their condition `Ready`.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        if self.is_terminating() {
-            false
-        } else if self.is(DEPLOYMENT) {
-            self.deployment_is_ready()
-        } else {
-            self.condition("Ready") == Some(true)
+    /// Returns the status of a condition as it is written: `True`, `False` or `Unknown`.
+    pub(crate) fn condition_status(&self, type_: &str) -> Option<&str> {
+        const PATH: &[&str] = &["status", "conditions"];
+        match self.find(PATH)? {
+            Found::Item(conditions) => match condition(conditions, type_) {
+                Ok(status) => status,
+                Err(Escaped) => condition_of(walk(self.value(), PATH)?, type_),
+            },
+            Found::Value(conditions) => condition_of(conditions, type_),
         }
     }
 
@@ -215,25 +203,14 @@ impl Object {
         self.is(POD) && matches!(self.string(&["status", "phase"]), Some("Failed" | "Succeeded"))
     }
 
-    fn deployment_is_ready(&self) -> bool {
-        let count = |part, name| self.number(&[part, name]);
-        let reported = |name| count("status", name).unwrap_or(0);
-        let wanted = count("spec", "replicas").unwrap_or(1);
-        reported("observedGeneration") >= count("metadata", "generation").unwrap_or(0)
-            && reported("updatedReplicas") == wanted
-            && reported("availableReplicas") == wanted
-            // Pods of an earlier version that still run are not replaced yet.
-            && reported("replicas") == wanted
-    }
-
-    fn string(&self, steps: &[&str]) -> Option<&str> {
+    pub(crate) fn string(&self, steps: &[&str]) -> Option<&str> {
         match self.find(steps)? {
             Found::Item(item) => item.string().ok()?,
             Found::Value(value) => value.as_str(),
         }
     }
 
-    fn number(&self, steps: &[&str]) -> Option<i64> {
+    pub(crate) fn number(&self, steps: &[&str]) -> Option<i64> {
         match self.find(steps)? {
             // Other numbers are read from the parsed value.
             Found::Item(item) => item.integer().or_else(|| walk(self.value(), steps)?.as_i64()),

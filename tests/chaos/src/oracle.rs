@@ -215,7 +215,7 @@ pub(crate) fn status_fault(sample: Sample, parent: &DynamicObject) -> Option<Str
     let conditions = status["conditions"].as_array().into_iter().flatten();
     for condition in conditions.clone() {
         let is_true = condition["status"] == "True";
-        if condition["type"] != "Ready" && is_true {
+        if condition["type"] != "Ready" && condition["type"] != "Synced" && is_true {
             return Some(format!("it has the condition {condition}"));
         }
     }

@@ -1,0 +1,288 @@
+//! Whether a child does what its spec asks for, by the rules of kstatus.
+//!
+//! A kind of Kubernetes' own is judged by its status fields, as its controller writes them. Any other kind is judged by
+//! its conditions `Ready`, `Reconciling` and `Stalled`, and is ready when it has none.
+//!
+//! Source: kstatus, "Statuses" and its table of workload resources (`sigs.k8s.io/cli-utils/pkg/kstatus`). It differs
+//! from kstatus for Pods: one that is always restarted is not ready when it has succeeded, and one whose container waits
+//! is reported with the reason that the kubelet gives.
+
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+use serde_json::Value;
+
+use super::conditions::{Reason, Verdict};
+use super::plan::Plan;
+use crate::object::{ChildRef, is_terminating};
+
+/// Returns the verdict on a parent whose children are all applied. `existing` returns a child as last seen; a child
+/// that was not seen yet is judged as just created.
+pub fn verdict(plan: &Plan, existing: impl Fn(&ChildRef) -> Option<Arc<DynamicObject>>) -> Verdict {
+    let judge = |key: &ChildRef, body: Option<&Value>| match (existing(key), body) {
+        (Some(child), _) => unready(&child),
+        (None, Some(body)) => unready(&serde_json::from_value(body.clone()).ok()?),
+        (None, None) => None,
+    };
+    let mut keep: Vec<_> = plan.keep.iter().collect();
+    keep.sort();
+    let desired = plan
+        .desired
+        .iter()
+        .map(|desired| (&desired.key, Some(&desired.body)));
+    let secrets = plan
+        .secrets
+        .iter()
+        .map(|secret| (&secret.key, Some(&secret.body)));
+    let all = desired
+        .chain(secrets)
+        .chain(keep.into_iter().map(|key| (key, None)));
+    let mut unready = all.filter_map(|(key, body)| Some((key, judge(key, body)?)));
+    let Some((key, why)) = unready.next() else {
+        return Verdict::Reconciled;
+    };
+    let mut message = format!("{key}: {why}");
+    match unready.count() {
+        0 => {}
+        more => message += &format!(" ({more} more of {} children are not ready)", plan.keys().count()),
+    }
+    Verdict::Progressing(Reason::new("ChildrenNotReady", message))
+}
+
+/// Returns why a child is not ready, or `None` when it is.
+#[must_use]
+pub fn unready(child: &DynamicObject) -> Option<String> {
+    if is_terminating(child) {
+        return Some(terminating(child));
+    }
+    let status = Status(&child.data["status"]);
+    if let Some(observed) = status.0["observedGeneration"].as_i64()
+        && child.metadata.generation.is_some_and(|wanted| observed < wanted)
+    {
+        return Some("its controller has not seen the current spec".to_owned());
+    }
+    let types = child.types.as_ref();
+    let api_version = types.map_or("", |types| types.api_version.as_str());
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    let (spec, kind) = (&child.data["spec"], types.map_or("", |types| types.kind.as_str()));
+    match (group, kind) {
+        ("apps", "Deployment") => deployment(spec, &status),
+        ("apps", "StatefulSet") => stateful_set(spec, &status),
+        ("apps", "DaemonSet") => daemon_set(spec, &status),
+        ("apps", "ReplicaSet") | ("", "ReplicationController") => replicas(spec, &status),
+        ("batch", "Job") => job(&status),
+        ("", "Pod") => pod(spec, &status),
+        ("", "PersistentVolumeClaim") => claim(&status),
+        ("", "Service") => service(spec, &status),
+        _ => conditions(&status),
+    }
+}
+
+/// The status of an object.
+struct Status<'a>(&'a Value);
+
+impl<'a> Status<'a> {
+    /// Returns a count; absent means zero.
+    fn count(&self, field: &str) -> i64 {
+        self.0[field].as_i64().unwrap_or(0)
+    }
+
+    fn condition(&self, type_: &str) -> Option<&'a Value> {
+        let mut all = self.0["conditions"].as_array()?.iter();
+        all.find(|condition| condition["type"] == type_)
+    }
+
+    /// Returns the condition if it has this status.
+    fn condition_with(&self, type_: &str, status: &str) -> Option<&'a Value> {
+        self.condition(type_)
+            .filter(|condition| condition["status"] == status)
+    }
+}
+
+fn terminating(child: &DynamicObject) -> String {
+    match child.metadata.finalizers.as_deref() {
+        None | Some([]) => "it is being deleted".to_owned(),
+        Some(finalizers) => format!(
+            "it is being deleted, and waits for its finalizers: {}",
+            finalizers.join(", ")
+        ),
+    }
+}
+
+/// Returns the reason and the message of a condition or of a container's state.
+fn explain(what: &Value, otherwise: &str) -> String {
+    let text = |field: &str| what[field].as_str().unwrap_or_default().trim();
+    match (text("reason"), text("message")) {
+        ("", "") => otherwise.to_owned(),
+        (reason, "") => reason.to_owned(),
+        ("", message) => message.to_owned(),
+        (reason, message) => format!("{reason}: {message}"),
+    }
+}
+
+/// Returns the number of replicas that a workload should have. The API server writes the default; a plugin's test
+/// may not.
+fn wanted(spec: &Value) -> i64 {
+    spec["replicas"].as_i64().unwrap_or(1)
+}
+
+fn at_least(count: i64, wanted: i64, what: &str) -> Option<String> {
+    (count < wanted).then(|| format!("{count} of {wanted} replicas are {what}"))
+}
+
+fn deployment(spec: &Value, status: &Status<'_>) -> Option<String> {
+    if let Some(late) = status.condition_with("Progressing", "False") {
+        return Some(explain(late, "it does not progress"));
+    }
+    let wanted = wanted(spec);
+    at_least(status.count("updatedReplicas"), wanted, "updated")
+        .or_else(|| old_replicas(status.count("replicas"), status.count("updatedReplicas")))
+        .or_else(|| at_least(status.count("availableReplicas"), wanted, "available"))
+        .or_else(|| at_least(status.count("readyReplicas"), wanted, "ready"))
+}
+
+fn old_replicas(all: i64, updated: i64) -> Option<String> {
+    let old = all - updated;
+    (old > 0).then(|| format!("{old} replicas of an earlier version are not replaced yet"))
+}
+
+fn stateful_set(spec: &Value, status: &Status<'_>) -> Option<String> {
+    let wanted = wanted(spec);
+    let strategy = &spec["updateStrategy"];
+    let too_many = status.count("replicas") > wanted;
+    at_least(status.count("readyReplicas"), wanted, "ready")
+        .or_else(|| too_many.then(|| "replicas that are not wanted are not deleted yet".to_owned()))
+        .or_else(|| match strategy["type"].as_str() {
+            // Its owner replaces the pods.
+            Some("OnDelete") => None,
+            _ => {
+                let partition = strategy["rollingUpdate"]["partition"].as_i64().unwrap_or(0);
+                at_least(
+                    status.count("updatedReplicas"),
+                    (wanted - partition).max(0),
+                    "updated",
+                )
+                .filter(|_| status.0["updateRevision"] != status.0["currentRevision"])
+            }
+        })
+}
+
+fn daemon_set(spec: &Value, status: &Status<'_>) -> Option<String> {
+    let nodes = status.count("desiredNumberScheduled");
+    let on_delete = spec["updateStrategy"]["type"] == "OnDelete";
+    let counts = [
+        ("currentNumberScheduled", "scheduled"),
+        ("updatedNumberScheduled", "updated"),
+        ("numberAvailable", "available"),
+        ("numberReady", "ready"),
+    ];
+    if status.0["desiredNumberScheduled"].is_null() {
+        return Some("its controller has not scheduled it yet".to_owned());
+    }
+    let mut counts = counts
+        .iter()
+        .filter(|(field, _)| !on_delete || *field != "updatedNumberScheduled");
+    counts.find_map(|(field, what)| at_least(status.count(field), nodes, what))
+}
+
+fn replicas(spec: &Value, status: &Status<'_>) -> Option<String> {
+    if let Some(failure) = status.condition_with("ReplicaFailure", "True") {
+        return Some(explain(failure, "replicas cannot be created"));
+    }
+    let wanted = wanted(spec);
+    at_least(status.count("readyReplicas"), wanted, "ready")
+        .or_else(|| at_least(status.count("availableReplicas"), wanted, "available"))
+}
+
+/// A Job is ready as soon as it runs: a parent does not wait for a backup.
+fn job(status: &Status<'_>) -> Option<String> {
+    if let Some(failed) = status.condition_with("Failed", "True") {
+        return Some(explain(failed, "it has failed"));
+    }
+    let has_started = !status.0["startTime"].is_null() || status.condition_with("Complete", "True").is_some();
+    (!has_started).then(|| "it has not started".to_owned())
+}
+
+fn pod(spec: &Value, status: &Status<'_>) -> Option<String> {
+    match status.0["phase"].as_str() {
+        Some("Succeeded") => {
+            let may_end = matches!(spec["restartPolicy"].as_str(), Some("OnFailure" | "Never"));
+            (!may_end).then(|| "it has ended".to_owned())
+        }
+        Some("Failed") => Some(explain(status.0, "it has failed")),
+        _ => {
+            let ready = status.condition("Ready");
+            if ready.is_some_and(|ready| ready["status"] == "True") {
+                return None;
+            }
+            let why = waiting_container(status)
+                .or_else(|| {
+                    let scheduled = status.condition_with("PodScheduled", "False");
+                    scheduled.map(|scheduled| explain(scheduled, "it is not scheduled"))
+                })
+                .or_else(|| ready.map(|ready| explain(ready, "it is not ready")));
+            Some(why.unwrap_or_else(|| "it has not started".to_owned()))
+        }
+    }
+}
+
+/// Returns why the first container that waits does so. A container that is only being created is no reason.
+fn waiting_container(status: &Status<'_>) -> Option<String> {
+    ["initContainerStatuses", "containerStatuses"]
+        .into_iter()
+        .filter_map(|field| status.0[field].as_array())
+        .flatten()
+        .map(|container| &container["state"]["waiting"])
+        .find(|waiting| {
+            let reason = waiting["reason"].as_str();
+            reason.is_some_and(|reason| !matches!(reason, "ContainerCreating" | "PodInitializing"))
+        })
+        .map(|waiting| explain(waiting, "a container waits"))
+}
+
+fn claim(status: &Status<'_>) -> Option<String> {
+    let phase = status.0["phase"].as_str().unwrap_or("Pending");
+    (phase != "Bound").then(|| format!("its phase is {phase}, not Bound"))
+}
+
+fn service(spec: &Value, status: &Status<'_>) -> Option<String> {
+    let ingress = status.0["loadBalancer"]["ingress"].as_array();
+    let waits = spec["type"] == "LoadBalancer" && ingress.is_none_or(Vec::is_empty);
+    waits.then(|| "it has no load balancer yet".to_owned())
+}
+
+fn conditions(status: &Status<'_>) -> Option<String> {
+    for type_ in ["Stalled", "Reconciling"] {
+        if let Some(condition) = status.condition_with(type_, "True") {
+            return Some(explain(condition, type_));
+        }
+    }
+    let ready = status.condition("Ready")?;
+    (ready["status"] != "True").then(|| explain(ready, "it is not ready"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Case {
+        object: DynamicObject,
+        unready: Option<String>,
+    }
+
+    #[test]
+    fn each_kind_is_judged_by_its_own_rules() {
+        // A test of the SDK reads the same cases.
+        let cases = include_str!("../../../tests/fixtures/readiness.json");
+        for Case {
+            object,
+            unready: expected,
+        } in serde_json::from_str::<Vec<Case>>(cases).unwrap()
+        {
+            assert_eq!(unready(&object), expected, "{object:?}");
+        }
+    }
+}
