@@ -3,6 +3,7 @@
 use control_plane::Options;
 use serde_json::{Value, json};
 
+use crate::puppet::is_true;
 use crate::support::{Scenario, condition, own_cluster, root};
 
 const CONTROLLER: &str = "\
@@ -33,9 +34,8 @@ async fn a_deployment_follows_the_replicas_and_goes_with_its_hello() {
     assert_eq!(labels["app.kubernetes.io/managed-by"], "hello-operator");
     let container = &deployment.data["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["image"], "nginxdemos/hello:0.3-plain-text");
-    let two = |h: &kube::core::DynamicObject| h.data["status"]["readyReplicas"] == 2;
-    let h = scenario.until(HELLO, "h", "two ready", two).await;
-    assert_eq!(condition(&h, "Ready").unwrap()["status"], "True", "{h:?}");
+    let two = |h: &kube::core::DynamicObject| h.data["status"]["readyReplicas"] == 2 && is_true(h, "Ready");
+    scenario.until(HELLO, "h", "two ready", two).await;
 
     scenario.patch(HELLO, "h", json!({"spec": {"replicas": 3}})).await;
     let three = |d: &kube::core::DynamicObject| d.data["spec"]["replicas"] == 3;

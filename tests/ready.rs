@@ -1,5 +1,6 @@
 //! The condition `Ready`, which the host derives from the children, and `Synced`.
 
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true};
@@ -40,8 +41,11 @@ async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
     assert!(condition(&puppet, "Reconciling").is_none(), "{puppet:?}");
 
     for name in ["data-0", "data-1"] {
-        let bound = json!({"status": {"phase": "Bound"}});
-        scenario.patch_status(CLAIM, name, bound).await;
+        let bound = Patch::Merge(json!({"status": {"phase": "Bound"}}));
+        let api = scenario.api(CLAIM);
+        api.patch_status(name, &PatchParams::default(), &bound)
+            .await
+            .expect("the status is taken");
     }
     let puppet = scenario.until_ready("p").await;
     assert_eq!(
