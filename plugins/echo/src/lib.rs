@@ -48,7 +48,7 @@ fn reconcile(request: &Request<EchoSpec, EchoStatus>) -> Result<Response<EchoSta
         })
     });
     let existing = request.children_of(POD).count();
-    let ready = request.children_of(POD).filter(|pod| pod.is_ready()).count();
+    let ready = request.children_of(POD).filter(|pod| pod.is_ready_pod()).count();
     let wanted = spec.replicas as usize;
     let status = EchoStatus {
         current_replicas: existing,

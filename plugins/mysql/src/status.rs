@@ -31,9 +31,7 @@ pub(crate) enum Phase {
 impl MySqlClusterStatus {
     /// From the pods' own conditions. One beyond `replicas` is on its way out and does not count.
     pub(crate) fn new(replicas: u32, rollout: &Rollout, observed: &[Object]) -> Self {
-        let pods = observed
-            .iter()
-            .filter(|object| object.is(POD) && object.is_ready());
+        let pods = observed.iter().filter(|object| object.is_ready_pod());
         let wanted = |pod: &&Object| rollout.names.iter().any(|name| name == pod.name());
         let ready_replicas = u32::try_from(pods.filter(wanted).count()).unwrap_or(replicas);
         let phase = if rollout.outdated > 0 {

@@ -70,7 +70,7 @@ pub fn rolling(desired: impl IntoIterator<Item = Value>, observed: &[Object]) ->
     if settled {
         let next = outdated
             .iter()
-            .rposition(|pod| !pod.is_ready())
+            .rposition(|pod| !pod.is_ready_pod())
             .or(outdated.len().checked_sub(1));
         rollout.replaced = next.map(|next| outdated.remove(next).name().to_owned());
     }

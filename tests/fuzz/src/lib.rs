@@ -34,6 +34,7 @@ mod object;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../../plugins/sdk/src/quantity.rs"]
 mod quantity;
+#[allow(dead_code, unreachable_pub)]
 #[path = "../../../plugins/sdk/src/readiness.rs"]
 mod readiness;
 #[allow(dead_code, unreachable_pub)]
