@@ -23,7 +23,7 @@ const UNSHARED: &str = "CHAOS_UNSHARED";
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// The number of replicas, and which of them write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Shape {
     pub(crate) replicas: usize,
     pub(crate) leadership: &'static str,

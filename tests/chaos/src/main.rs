@@ -4,9 +4,8 @@
 //! change them as fast as they can, while faults begin and end. After the last fault everything must reach the
 //! exact state within a limit, stay unchanged, and have been reached without a needless or forbidden write.
 //!
-//! The round's seed determines what users do and which faults occur; their exact timing is not deterministic. The
-//! rounds of ten consecutive seeds (1230 to 1239) share their hosts, so that a round is the same whether or not it
-//! is run alone.
+//! The round's seed determines what users do and which faults occur; their exact timing is not deterministic. Ten
+//! consecutive seeds (1230 to 1239) have hosts of the same shape, which go on from one round to the next.
 //!
 //! Modules in reading order: `draw` random choices, `oracle` expected objects, `users` their actions, `faults` the
 //! failures, `check` the final checks, `rollouts` workarounds for Kubernetes, `stage` with `fleet` and `files` the
@@ -39,8 +38,8 @@ use report::{Outcome, Report};
 use stage::{Paths, Stage};
 use users::Crowd;
 
-/// How many consecutive seeds share their hosts.
-const ERA: u64 = 10;
+/// How many consecutive seeds have hosts of the same shape.
+const SAME_SHAPE: u64 = 10;
 /// The minimum time for the users' actions.
 const STORM: Duration = Duration::from_millis(1500);
 
@@ -94,10 +93,12 @@ async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(file) => regressions(file)?,
         None => Vec::new(),
     };
+    // Other hosts take longer to start than a round takes.
+    seeds.sort_by_key(|seed| shape(*seed));
     let fresh = args.rounds.saturating_sub(seeds.len()) as u64;
     let first = args
         .seed
-        .unwrap_or_else(|| jiff::Timestamp::now().as_second().unsigned_abs() * ERA);
+        .unwrap_or_else(|| jiff::Timestamp::now().as_second().unsigned_abs() * SAME_SHAPE);
     seeds.extend(first..first + fresh);
     seeds.truncate(args.rounds);
     let mut report = Report::begin(seeds.len());
@@ -113,6 +114,11 @@ async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(report.end())
 }
 
+/// Returns the shape of the hosts of a round.
+fn shape(seed: u64) -> Shape {
+    Shape::draw(&mut Draw::new(seed / SAME_SHAPE))
+}
+
 /// Reads the seeds of a file: the first word of each line that begins with a digit.
 fn regressions(file: &Path) -> anyhow::Result<Vec<u64>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
@@ -126,7 +132,7 @@ fn regressions(file: &Path) -> anyhow::Result<Vec<u64>> {
 struct Play<'a> {
     args: &'a Args,
     paths: Paths,
-    stage: Option<(Stage, History, u64)>,
+    stage: Option<(Stage, History)>,
 }
 
 impl<'a> Play<'a> {
@@ -144,23 +150,22 @@ impl<'a> Play<'a> {
     }
 
     async fn round(&mut self, seed: u64) -> anyhow::Result<Outcome> {
-        self.set_up(seed / ERA).await?;
-        let (stage, history, _) = self.stage.as_mut().context("a stage")?;
+        self.set_up(shape(seed)).await?;
+        let (stage, history) = self.stage.as_mut().context("a stage")?;
         tokio::select! {
             outcome = round(stage, history, seed, self.args) => outcome,
             broken = stage.tend() => Err(broken.err().context("hosts are tended for ever")?),
         }
     }
 
-    /// Starts the hosts of an era, on the control plane of the previous one.
-    async fn set_up(&mut self, era: u64) -> anyhow::Result<()> {
-        let shape = Shape::draw(&mut Draw::new(era));
+    /// Starts hosts of this shape, on the control plane of the previous ones, unless they run already.
+    async fn set_up(&mut self, shape: Shape) -> anyhow::Result<()> {
+        let current = self.stage.as_mut().map(|(stage, _)| stage.fleet.get_mut().shape);
         match &mut self.stage {
-            Some((_, _, current)) if *current == era => {}
-            Some((stage, history, current)) => {
+            Some(_) if current == Some(shape) => {}
+            Some((stage, history)) => {
                 stage.recast(&self.paths, shape).await?;
                 history.forget_leases();
-                *current = era;
             }
             None => {
                 let stage = Stage::build(&self.paths, shape).await?;
@@ -170,7 +175,7 @@ impl<'a> Play<'a> {
                     );
                 }
                 let history = History::new(&stage.audit_log);
-                self.stage = Some((stage, history, era));
+                self.stage = Some((stage, history));
             }
         }
         Ok(())
@@ -179,7 +184,7 @@ impl<'a> Play<'a> {
     /// Saves logs, audit log and configuration of a failed round, prints the failures, and adds to each what the
     /// hosts last logged about its object, since the last lines are all that is left of a run elsewhere.
     async fn keep_evidence(&self, seed: u64, outcome: &mut Outcome) {
-        let Some((stage, _, _)) = &self.stage else { return };
+        let Some((stage, _)) = &self.stage else { return };
         let folder = self.args.keep.join(seed.to_string());
         let mut kept = std::fs::create_dir_all(&folder);
         let mut keep = |from: &Path, name: &str| {

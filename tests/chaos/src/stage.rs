@@ -1,5 +1,6 @@
 //! The environment of a round: a control plane, the proxy between it and the hosts, the hosts and their files.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::PoisonError;
@@ -62,6 +63,8 @@ pub(crate) struct Stage {
     definitions: Vec<DynamicObject>,
     /// Roles and bindings of the hosts, as printed by `operator-host rbac`.
     pub(crate) rights: Vec<DynamicObject>,
+    /// The roles for each leader election mode that occurred, since the program compiles every plugin to print them.
+    known_rights: BTreeMap<&'static str, Vec<DynamicObject>>,
     folder: TempDir,
 }
 
@@ -105,6 +108,7 @@ impl Stage {
             files,
             closed: std::sync::Mutex::default(),
             definitions,
+            known_rights: BTreeMap::from([(shape.leadership, rights.clone())]),
             rights,
             folder,
         })
@@ -118,7 +122,11 @@ impl Stage {
         }
         self.files = Files::new(self.folder.path(), &paths.plugins, shape)?;
         // The required permissions depend on the leader election mode.
-        self.rights = rights(paths, &self.files, self.folder.path())?;
+        self.rights = match self.known_rights.get(shape.leadership) {
+            Some(known) => known.clone(),
+            None => rights(paths, &self.files, self.folder.path())?,
+        };
+        self.known_rights.insert(shape.leadership, self.rights.clone());
         manifests::apply(&self.client, &self.rights).await?;
         let kubeconfig = self.wire.kubeconfig();
         let folder = tempfile::tempdir_in(self.folder.path())
