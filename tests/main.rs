@@ -28,6 +28,7 @@ mod deploy;
 mod echo;
 mod echoes;
 mod evaluate;
+mod explain;
 mod hello;
 mod hostile;
 mod impersonation;

@@ -4,6 +4,7 @@ pub mod check;
 pub mod compile_plugin;
 pub mod crd;
 pub mod diff;
+pub mod explain;
 pub mod new;
 pub mod pack;
 pub mod plugins;
@@ -50,6 +51,8 @@ pub enum Command {
     Check(check::Args),
     /// Show what plugins would change in the cluster, by server-side dry-run
     Diff(diff::Args),
+    /// Explain the state of a resource: its conditions, children and Events, and what to do next
+    Explain(explain::Args),
     /// Repeat recorded plugin calls and print the differences
     Replay(replay::Args),
     /// Print ConfigMaps that hold plugins; compress, split and sign the plugins if necessary

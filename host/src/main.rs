@@ -30,6 +30,7 @@ fn main() -> ExitCode {
                 .await
                 .map(|()| ExitCode::SUCCESS),
             Command::Diff(args) => cli::diff::run(args).await,
+            Command::Explain(args) => cli::explain::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Replay(args) => cli::replay::run(args).await,
             Command::Pack(args) => cli::pack::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Sign(args) => cli::sign::run(args).await.map(|()| ExitCode::SUCCESS),

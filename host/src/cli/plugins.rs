@@ -223,12 +223,13 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, colour: boo
     }
 }
 
-fn short(digest: &str) -> String {
+/// Shortens a digest for a table.
+pub(super) fn short(digest: &str) -> String {
     digest.trim_start_matches("sha256:").chars().take(12).collect()
 }
 
 /// Formats an age as `kubectl` does.
-fn age(since: Timestamp, now: Timestamp) -> String {
+pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(since).as_secs().max(0);
     match seconds {
         0..120 => format!("{seconds}s"),

@@ -1,0 +1,159 @@
+//! `operator-host explain`: why a resource is as it is, from the cluster alone.
+
+mod advice;
+mod gather;
+mod tree;
+
+use std::io::{IsTerminal, Write};
+
+use anyhow::anyhow;
+use clap::ValueEnum;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{Failure, plugin_file};
+use crate::cluster::client;
+use crate::metrics::Metrics;
+
+/// The options of `explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "It needs no configuration and no running host, only the rights of the user to read.")]
+pub struct Args {
+    /// The kind of the resource, as for `kubectl get`: `echo`, `echoes` or `echoes.my-operator.dev`, or `KIND/NAME`
+    #[arg(value_name = "KIND")]
+    kind: String,
+    /// The name of the resource
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// The namespace of the resource [default: the kubeconfig's namespace]
+    #[arg(long, short, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// The output format [default: text]
+    #[arg(long, short, value_name = "FORMAT")]
+    output: Option<Output>,
+}
+
+/// The output format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// The whole explanation as YAML
+    Yaml,
+    /// The whole explanation as JSON
+    Json,
+}
+
+/// What the cluster reports about one resource.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Explanation {
+    api_version: String,
+    kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+    name: String,
+    /// What the generations, the deletion and the pause mean, one sentence each.
+    state: Vec<String>,
+    conditions: Vec<Condition>,
+    children: Vec<Child>,
+    /// The newest first.
+    events: Vec<Event>,
+    /// What each reason means, and what to do about it.
+    next: Vec<Advice>,
+    /// What could not be read, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
+}
+
+/// A condition of the resource.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    reason: String,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
+}
+
+/// A child of the resource, or an object that a child's controller has created.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Child {
+    api_version: String,
+    kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+    name: String,
+    /// Why it is not ready; absent when it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unready: Option<String>,
+    /// Whether it stays when the resource is deleted.
+    retained: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created: Option<Timestamp>,
+    /// The digest of the plugin version that last changed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plugin_digest: Option<String>,
+    /// The generation of the resource at that change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<i64>,
+    /// Others that own fields of it, without those who write its status.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    other_managers: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    children: Vec<Child>,
+}
+
+/// An Event about the resource.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Event {
+    #[serde(rename = "type")]
+    type_: String,
+    reason: String,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
+}
+
+/// What a reason means.
+#[derive(Debug, Serialize)]
+struct Advice {
+    reason: String,
+    text: String,
+}
+
+/// Prints the explanation.
+///
+/// # Errors
+/// When there is no such kind or resource, or the API server does not answer.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    plugin_file::show_log("off")?;
+    let (kind, name) = match (args.kind.split_once('/'), args.name) {
+        (None, Some(name)) => (args.kind, name),
+        (Some((kind, name)), None) if !name.is_empty() => (kind.to_owned(), name.to_owned()),
+        _ => {
+            return Err(Failure::Usage(anyhow!(
+                "give a kind and a name: explain KIND NAME"
+            )));
+        }
+    };
+    let client = client::connect(std::sync::Arc::new(Metrics::unread())).await?;
+    let explanation = gather::explain(&client, &kind, &name, args.namespace.as_deref()).await?;
+    let mut out = std::io::stdout().lock();
+    let text = match args.output {
+        Some(Output::Yaml) => serde_saphyr::to_string(&explanation)?,
+        Some(Output::Json) => serde_json::to_string_pretty(&explanation)? + "\n",
+        None => tree::text(
+            &explanation,
+            Timestamp::now(),
+            out.is_terminal() && plugin_file::colour(),
+        ),
+    };
+    out.write_all(text.as_bytes())?;
+    Ok(())
+}

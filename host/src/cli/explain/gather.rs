@@ -1,0 +1,485 @@
+//! Reads what the cluster knows about a resource. Nothing is written.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, anyhow};
+use futures::stream::{self, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::core::TypeMeta;
+use kube::discovery::{ApiCapabilities, Discovery, Scope, verbs};
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+
+use super::{Advice, Child, Condition, Event, Explanation, advice};
+use crate::desired::readiness::unready;
+use crate::object::{
+    CONTROLLER_LABEL, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, PARENT_ANNOTATION,
+    PAUSED_ANNOTATION, annotation, controller_of, is_terminating, label,
+};
+
+/// Number of concurrent requests.
+const CONCURRENCY: usize = 8;
+/// Number of Events to show.
+const EVENTS: usize = 10;
+/// Kinds whose objects may hold secrets or much data, and whose status does not matter.
+const METADATA_ONLY: [&str; 2] = ["Secret", "ConfigMap"];
+/// Kinds that the controllers of Kubernetes create for a child.
+const DESCENDANTS: [(&str, &str, &str); 3] = [
+    ("apps/v1", "ReplicaSet", "replicasets"),
+    ("batch/v1", "Job", "jobs"),
+    ("v1", "Pod", "pods"),
+];
+
+/// Collects everything about a resource.
+///
+/// # Errors
+/// When the kind or the resource does not exist, or the API server does not answer.
+pub(super) async fn explain(
+    client: &Client,
+    kind: &str,
+    name: &str,
+    namespace: Option<&str>,
+) -> anyhow::Result<Explanation> {
+    let discovery = Discovery::new(client.clone()).run().await;
+    let discovery = discovery.context("cannot look up the kinds of the cluster")?;
+    let resources: Vec<_> = discovery
+        .groups()
+        .flat_map(kube::discovery::ApiGroup::recommended_resources)
+        .collect();
+    let (resource, capabilities) = resolve(&resources, kind)?;
+    let namespace = match capabilities.scope {
+        Scope::Namespaced => Some(namespace.unwrap_or(client.default_namespace())),
+        Scope::Cluster => None,
+    };
+    let found = api(client, resource, namespace).get_opt(name).await;
+    let found = found.with_context(|| format!("cannot read {} {name}", resource.kind))?;
+    let Some(parent) = found else {
+        let place = namespace.map(|namespace| format!(" in the namespace {namespace}"));
+        return Err(anyhow!(
+            "there is no {} {name}{}",
+            resource.kind,
+            place.unwrap_or_default()
+        ));
+    };
+    let mut unreadable = Vec::new();
+    let children = children(client, &resources, &parent, namespace, &mut unreadable).await;
+    let events = match events(client, &parent).await {
+        Ok(events) => events,
+        Err(error) => {
+            unreadable.push(format!("Events: {error}"));
+            Vec::new()
+        }
+    };
+    let conditions = conditions(&parent);
+    Ok(Explanation {
+        api_version: resource.api_version.clone(),
+        kind: resource.kind.clone(),
+        namespace: parent.namespace(),
+        name: parent.name_any(),
+        state: state(&parent),
+        next: next(&conditions),
+        conditions,
+        children,
+        events,
+        unreadable,
+    })
+}
+
+/// Finds a kind by its name, its plural, or either with the group.
+fn resolve<'a>(
+    resources: &'a [(ApiResource, ApiCapabilities)],
+    kind: &str,
+) -> anyhow::Result<&'a (ApiResource, ApiCapabilities)> {
+    let wanted = kind.to_lowercase();
+    let (name, group) = match wanted.split_once('.') {
+        Some((name, group)) => (name, Some(group)),
+        None => (wanted.as_str(), None),
+    };
+    let mut found = resources.iter().filter(|(resource, _)| {
+        (resource.plural == name || resource.kind.to_lowercase() == name)
+            && group.is_none_or(|group| resource.group == group)
+    });
+    let Some(first) = found.next() else {
+        return Err(anyhow!("the cluster has no kind {kind:?}"));
+    };
+    let others: Vec<_> = found.map(|(other, _)| full_name(other)).collect();
+    if others.is_empty() {
+        Ok(first)
+    } else {
+        Err(anyhow!(
+            "{kind:?} is ambiguous: use {} or {}",
+            full_name(&first.0),
+            others.join(" or ")
+        ))
+    }
+}
+
+fn full_name(resource: &ApiResource) -> String {
+    match resource.group.as_str() {
+        "" => resource.plural.clone(),
+        group => format!("{}.{group}", resource.plural),
+    }
+}
+
+fn api(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    }
+}
+
+/// Returns the children, each with what its own controller has created.
+async fn children(
+    client: &Client,
+    resources: &[(ApiResource, ApiCapabilities)],
+    parent: &DynamicObject,
+    namespace: Option<&str>,
+    unreadable: &mut Vec<String>,
+) -> Vec<Child> {
+    let listable = resources.iter().filter(|(resource, capabilities)| {
+        capabilities.supports_operation(verbs::LIST)
+            && resource.kind != "Event"
+            && (namespace.is_none() || capabilities.scope == Scope::Namespaced)
+    });
+    let listed = stream::iter(listable)
+        .map(|(resource, _)| async move { (resource, labelled(client, resource, namespace).await) })
+        .buffered(CONCURRENCY)
+        .collect::<Vec<_>>()
+        .await;
+    let name = NamespacedName::of(parent).to_string();
+    let mut found = Vec::new();
+    for (resource, objects) in listed {
+        match objects {
+            Ok(objects) => found.extend(objects.into_iter().filter(|child| is_child(parent, &name, child))),
+            // A kind that disappears, or cannot be listed after all, is no kind of a child.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 405) => {}
+            Err(error) => unreadable.push(format!("{}: {error}", full_name(resource))),
+        }
+    }
+    let descendants = if found.is_empty() {
+        Vec::new()
+    } else {
+        descendants(client, namespace, unreadable).await
+    };
+    let mut children: Vec<_> = found.iter().map(|child| describe(child, &descendants)).collect();
+    children.sort_by(|a, b| (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name)));
+    children
+}
+
+/// Lists the objects of a kind that carry the label of children.
+async fn labelled(
+    client: &Client,
+    resource: &ApiResource,
+    namespace: Option<&str>,
+) -> kube::Result<Vec<DynamicObject>> {
+    let api = api(client, resource, namespace);
+    let selected = ListParams::default().labels(CONTROLLER_LABEL);
+    let metadata = api.list_metadata(&selected).await?.items;
+    if metadata.is_empty() || METADATA_ONLY.contains(&resource.kind.as_str()) {
+        let objects = metadata.into_iter().map(|object| DynamicObject {
+            types: Some(types(resource)),
+            metadata: object.metadata,
+            data: Value::Null,
+        });
+        return Ok(objects.collect());
+    }
+    let mut objects = api.list(&selected).await?.items;
+    for object in &mut objects {
+        object.types = Some(types(resource));
+    }
+    Ok(objects)
+}
+
+fn types(resource: &ApiResource) -> TypeMeta {
+    TypeMeta {
+        api_version: resource.api_version.clone(),
+        kind: resource.kind.clone(),
+    }
+}
+
+/// Reports whether the parent owns an object, or has left it as a retained one.
+fn is_child(parent: &DynamicObject, name: &str, object: &DynamicObject) -> bool {
+    match controller_of(object) {
+        Some(owner) => Some(&owner.uid) == parent.metadata.uid.as_ref(),
+        None => {
+            label(object, CONTROLLER_LABEL).is_some() && annotation(object, PARENT_ANNOTATION) == Some(name)
+        }
+    }
+}
+
+/// Lists what the controllers of Kubernetes may have created for children.
+async fn descendants(
+    client: &Client,
+    namespace: Option<&str>,
+    unreadable: &mut Vec<String>,
+) -> Vec<DynamicObject> {
+    let mut all = Vec::new();
+    for (api_version, kind, plural) in DESCENDANTS {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let resource = ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+        };
+        match api(client, &resource, namespace)
+            .list(&ListParams::default())
+            .await
+        {
+            Ok(list) => all.extend(list.items.into_iter().map(|mut object| {
+                object.types = Some(types(&resource));
+                object
+            })),
+            Err(error) => unreadable.push(format!("{plural}: {error}")),
+        }
+    }
+    all
+}
+
+fn describe(object: &DynamicObject, descendants: &[DynamicObject]) -> Child {
+    let types = object.types.clone().unwrap_or_default();
+    let own = descendants
+        .iter()
+        .filter(|other| {
+            controller_of(other).is_some_and(|owner| Some(&owner.uid) == object.metadata.uid.as_ref())
+        })
+        .map(|other| describe(other, descendants))
+        .filter(|child| !is_scaled_down(child, descendants));
+    Child {
+        api_version: types.api_version,
+        kind: types.kind,
+        namespace: object.namespace(),
+        name: object.name_any(),
+        unready: unready(object),
+        retained: controller_of(object).is_none(),
+        created: object.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        plugin_digest: annotation(object, DIGEST_ANNOTATION).map(str::to_owned),
+        generation: annotation(object, GENERATION_ANNOTATION)
+            .and_then(|made_at| made_at.split('/').next()?.parse().ok()),
+        other_managers: other_managers(object),
+        children: own.collect(),
+    }
+}
+
+/// Reports whether this is a ReplicaSet of an earlier version of a Deployment.
+fn is_scaled_down(child: &Child, descendants: &[DynamicObject]) -> bool {
+    child.kind == "ReplicaSet"
+        && child.children.is_empty()
+        && descendants.iter().any(|object| {
+            object.name_any() == child.name
+                && object.namespace() == child.namespace
+                && object.data["spec"]["replicas"] == 0
+        })
+}
+
+/// Returns who else owns fields of an object. Whoever writes only its status, such as the kubelet, is left out.
+fn other_managers(object: &DynamicObject) -> Vec<String> {
+    let is_own = |manager: &str| manager.starts_with("operator-host/");
+    let mut managers: BTreeMap<String, ()> = BTreeMap::new();
+    if label(object, CONTROLLER_LABEL).is_none() {
+        return Vec::new();
+    }
+    for entry in object.managed_fields() {
+        let manager = entry.manager.as_deref().unwrap_or_default();
+        let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+        let only_status = fields
+            .and_then(Value::as_object)
+            .is_some_and(|fields| fields.keys().all(|field| field == "f:status"));
+        if !is_own(manager) && entry.subresource.as_deref().unwrap_or_default().is_empty() && !only_status {
+            managers.insert(manager.to_owned(), ());
+        }
+    }
+    managers.into_keys().collect()
+}
+
+fn state(parent: &DynamicObject) -> Vec<String> {
+    let mut state = Vec::new();
+    let generation = parent.metadata.generation;
+    let observed = parent.data["status"]["observedGeneration"].as_i64();
+    state.push(match (generation, observed) {
+        (Some(generation), Some(observed)) if observed < generation => format!(
+            "The host has not reconciled the current spec: generation {generation}, last reconciled {observed}."
+        ),
+        (Some(generation), Some(_)) => format!("The host has seen the current spec, generation {generation}."),
+        (_, None) => "No host has written a status yet: no controller has seen the resource, or its definition has no \
+                      status subresource."
+            .to_owned(),
+        (None, Some(_)) => "The host has written a status.".to_owned(),
+    });
+    if is_terminating(parent) {
+        let finalizers = parent.finalizers();
+        state.push(match finalizers {
+            [] => "It is being deleted.".to_owned(),
+            _ => format!(
+                "It is being deleted, and waits for its finalizers: {}.",
+                finalizers.join(", ")
+            ),
+        });
+    }
+    if annotation(parent, PAUSED_ANNOTATION) == Some("true") {
+        state.push(format!("It is paused by the annotation {PAUSED_ANNOTATION}."));
+    }
+    state
+}
+
+fn conditions(parent: &DynamicObject) -> Vec<Condition> {
+    let all = parent.data["status"]["conditions"].as_array();
+    let conditions = all.into_iter().flatten().map(|condition| {
+        let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+        Condition {
+            type_: text("type"),
+            status: text("status"),
+            reason: text("reason"),
+            message: text("message"),
+            since: text("lastTransitionTime").parse().ok(),
+        }
+    });
+    conditions.collect()
+}
+
+/// Returns what to do about each condition that is not as it should be.
+fn next(conditions: &[Condition]) -> Vec<Advice> {
+    let mut next: Vec<Advice> = Vec::new();
+    for condition in conditions {
+        let good = match condition.type_.as_str() {
+            "Stalled" | "Reconciling" | "Paused" | "PluginHeldBack" => "False",
+            _ => "True",
+        };
+        let is_known = next.iter().any(|advice| advice.reason == condition.reason);
+        if condition.status != good
+            && !is_known
+            && let Some(text) = advice::about(&condition.reason)
+        {
+            next.push(Advice {
+                reason: condition.reason.clone(),
+                text,
+            });
+        }
+    }
+    next
+}
+
+/// Returns the newest Events about an object.
+async fn events(client: &Client, parent: &DynamicObject) -> kube::Result<Vec<Event>> {
+    let namespace = parent.namespace();
+    let api: Api<core::Event> = Api::namespaced(client.clone(), namespace.as_deref().unwrap_or("default"));
+    let uid = parent.uid().unwrap_or_default();
+    let about = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
+    let mut events: Vec<_> = api.list(&about).await?.items.into_iter().map(event).collect();
+    events.sort_by_key(|event| std::cmp::Reverse(event.last));
+    events.truncate(EVENTS);
+    Ok(events)
+}
+
+fn event(event: core::Event) -> Event {
+    let last = last_time(&event);
+    let annotations = event.metadata.annotations.unwrap_or_default();
+    Event {
+        type_: event.type_.unwrap_or_default(),
+        reason: event.reason.unwrap_or_default(),
+        message: event.message.unwrap_or_default(),
+        last,
+        trace_id: annotations.get("operator-host.dev/trace-id").cloned(),
+    }
+}
+
+fn last_time(event: &core::Event) -> Option<Timestamp> {
+    let series = event
+        .series
+        .as_ref()
+        .and_then(|series| series.last_observed_time.as_ref());
+    let micro = series.or(event.event_time.as_ref()).map(|time| time.0);
+    let created = event.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    event
+        .last_timestamp
+        .as_ref()
+        .map(|time| time.0)
+        .or(micro)
+        .or(created)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_child_is_what_the_parent_owns_or_has_left() {
+        let parent = object(json!({
+            "apiVersion": "a.dev/v1", "kind": "Db", "metadata": { "name": "db", "namespace": "shop", "uid": "1" },
+        }));
+        let child = |uid: Option<&str>, of: &str| {
+            let owners = uid.map(|uid| {
+                json!([{ "apiVersion": "a.dev/v1", "kind": "Db", "name": "db", "uid": uid, "controller": true }])
+            });
+            object(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {
+                "name": "p", "namespace": "shop", "labels": { CONTROLLER_LABEL: "db" },
+                "annotations": { PARENT_ANNOTATION: of }, "ownerReferences": owners,
+            } }))
+        };
+        let is_child = |child: &DynamicObject| is_child(&parent, "shop/db", child);
+        assert!(is_child(&child(Some("1"), "shop/db")));
+        assert!(is_child(&child(None, "shop/db")));
+        assert!(!is_child(&child(Some("2"), "shop/db")), "of an earlier parent");
+        assert!(!is_child(&child(None, "shop/other")));
+    }
+
+    #[test]
+    fn others_that_own_more_than_the_status_are_named() {
+        let field = |manager: &str, fields: Value, subresource: &str| json!({ "manager": manager, "operation": "Update", "fieldsV1": fields, "subresource": subresource });
+        let pod = object(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": "p", "labels": { CONTROLLER_LABEL: "db" }, "managedFields": [
+                field("operator-host/db", json!({ "f:spec": {} }), ""),
+                field("kubelet", json!({ "f:status": {} }), "status"),
+                field("old-kubelet", json!({ "f:status": {} }), ""),
+                field("kubectl-edit", json!({ "f:spec": {} }), ""),
+            ],
+        } }));
+        assert_eq!(other_managers(&pod), ["kubectl-edit"]);
+    }
+
+    #[test]
+    fn a_kind_is_found_by_each_of_its_names_and_an_ambiguous_one_is_refused() {
+        let resource = |group: &str, kind: &str, plural: &str| {
+            let resource = ApiResource {
+                group: group.to_owned(),
+                version: "v1".to_owned(),
+                api_version: format!("{group}/v1"),
+                kind: kind.to_owned(),
+                plural: plural.to_owned(),
+            };
+            let capabilities = ApiCapabilities {
+                scope: Scope::Namespaced,
+                subresources: Vec::new(),
+                operations: Vec::new(),
+            };
+            (resource, capabilities)
+        };
+        let all = [
+            resource("my-operator.dev", "Echo", "echoes"),
+            resource("a.dev", "Db", "dbs"),
+            resource("b.dev", "Db", "dbs"),
+        ];
+        for name in [
+            "echo",
+            "Echo",
+            "echoes",
+            "echoes.my-operator.dev",
+            "echo.my-operator.dev",
+        ] {
+            assert_eq!(resolve(&all, name).unwrap().0.kind, "Echo", "{name}");
+        }
+        assert_eq!(resolve(&all, "db.b.dev").unwrap().0.group, "b.dev");
+        let ambiguous = resolve(&all, "db").err().unwrap().to_string();
+        assert_eq!(ambiguous, "\"db\" is ambiguous: use dbs.a.dev or dbs.b.dev");
+        assert!(resolve(&all, "nothing").is_err());
+    }
+}

@@ -1,0 +1,311 @@
+//! Formats an explanation as text.
+
+use std::fmt::Write;
+
+use jiff::Timestamp;
+
+use super::{Child, Condition, Explanation};
+use crate::cli::plugins::{age, short};
+
+const GREEN: &str = "32";
+const RED: &str = "31";
+const YELLOW: &str = "33";
+
+/// Formats an explanation. Values from the cluster cannot control the terminal.
+pub(super) fn text(explanation: &Explanation, now: Timestamp, colour: bool) -> String {
+    let paint = Paint(colour);
+    let mut text = String::new();
+    let place = explanation
+        .namespace
+        .as_ref()
+        .map_or_else(String::new, |namespace| format!("{namespace}/"));
+    let _ = writeln!(text, "{} {place}{}", explanation.kind, explanation.name);
+    for line in &explanation.state {
+        let _ = writeln!(text, "  {}", printable(line));
+    }
+    let _ = writeln!(text, "\nConditions");
+    if explanation.conditions.is_empty() {
+        let _ = writeln!(text, "  none");
+    }
+    for condition in &explanation.conditions {
+        write_condition(&mut text, condition, now, &paint);
+    }
+    let _ = writeln!(text, "\nChildren");
+    let mut rows = Vec::new();
+    for child in &explanation.children {
+        add_rows(&mut rows, child, "", "", now);
+    }
+    write_rows(&mut text, &rows, &paint);
+    if !explanation.events.is_empty() {
+        let _ = writeln!(text, "\nEvents, the newest first");
+    }
+    for event in &explanation.events {
+        let when = event.last.map_or_else(String::new, |last| age(last, now));
+        let kind = match event.type_.as_str() {
+            "Warning" => paint.with(YELLOW, "Warning"),
+            other => printable(other),
+        };
+        let trace = event
+            .trace_id
+            .as_ref()
+            .map_or_else(String::new, |trace| format!(" (trace {})", printable(trace)));
+        let _ = writeln!(
+            text,
+            "  {when:<5} {kind} {}: {}{trace}",
+            printable(&event.reason),
+            printable(&event.message)
+        );
+    }
+    if !explanation.unreadable.is_empty() {
+        let _ = writeln!(text, "\nNot shown, because it could not be read");
+    }
+    for line in &explanation.unreadable {
+        let _ = writeln!(text, "  {}", printable(line));
+    }
+    let _ = writeln!(text, "\nWhat to do next");
+    if explanation.next.is_empty() {
+        let _ = writeln!(text, "  {}", nothing_to_do(explanation));
+    }
+    for advice in &explanation.next {
+        let _ = writeln!(text, "  {}", paint.with(YELLOW, &printable(&advice.reason)));
+        for paragraph in advice.text.lines() {
+            let _ = writeln!(text, "    {paragraph}");
+        }
+    }
+    text
+}
+
+fn nothing_to_do(explanation: &Explanation) -> &'static str {
+    let is_ready = |condition: &Condition| condition.type_ == "Ready" && condition.status == "True";
+    if explanation.conditions.is_empty() {
+        "Search the host's log for the name of the controller. The usual causes are: no controller is configured for the \
+         kind, the namespace is not listed under `namespaces`, or no replica leads."
+    } else if explanation.conditions.iter().any(is_ready) {
+        "Nothing: the resource is ready."
+    } else {
+        "The reasons above are the plugin's own. Ask the author of the plugin."
+    }
+}
+
+fn write_condition(text: &mut String, condition: &Condition, now: Timestamp, paint: &Paint) {
+    let is_problem = match condition.type_.as_str() {
+        "Stalled" | "Reconciling" | "Paused" | "PluginHeldBack" => condition.status == "True",
+        _ => condition.status != "True",
+    };
+    let status = format!("{:<7}", printable(&condition.status));
+    let status = paint.with(if is_problem { RED } else { GREEN }, &status);
+    let since = condition.since.map_or_else(String::new, |since| age(since, now));
+    let _ = writeln!(
+        text,
+        "  {:<14} {status} {since:<5} {}: {}",
+        printable(&condition.type_),
+        printable(&condition.reason),
+        printable(&condition.message)
+    );
+}
+
+/// The columns of a child.
+struct Row {
+    name: String,
+    state: String,
+    is_ready: bool,
+    rest: [String; 4],
+}
+
+const HEADINGS: [&str; 6] = ["NAME", "STATE", "AGE", "PLUGIN", "GENERATION", "ALSO MANAGED BY"];
+/// Longest state in the table; the whole text is in the other formats.
+const STATE: usize = 60;
+
+fn add_rows(rows: &mut Vec<Row>, child: &Child, branch: &str, indent: &str, now: Timestamp) {
+    let mut state: String = match &child.unready {
+        Some(why) => printable(why).chars().take(STATE).collect(),
+        None => "ready".to_owned(),
+    };
+    if child.retained {
+        state += ", retained";
+    }
+    rows.push(Row {
+        name: format!("{branch}{}/{}", child.kind, child.name),
+        state,
+        is_ready: child.unready.is_none(),
+        rest: [
+            child
+                .created
+                .map_or_else(String::new, |created| age(created, now)),
+            child
+                .plugin_digest
+                .as_deref()
+                .map(printable)
+                .map_or_else(String::new, |it| short(&it)),
+            child.generation.map_or_else(String::new, |it| it.to_string()),
+            printable(&child.other_managers.join(", ")),
+        ],
+    });
+    for (i, below) in child.children.iter().enumerate() {
+        let is_last = i + 1 == child.children.len();
+        let branch = format!("{indent}{}", if is_last { "└─ " } else { "├─ " });
+        let deeper = format!("{indent}{}", if is_last { "   " } else { "│  " });
+        add_rows(rows, below, &branch, &deeper, now);
+    }
+}
+
+fn write_rows(text: &mut String, rows: &[Row], paint: &Paint) {
+    if rows.is_empty() {
+        let _ = writeln!(text, "  none");
+        return;
+    }
+    let cells = |row: &Row| {
+        let [age, plugin, generation, managers] = row.rest.clone();
+        [
+            row.name.clone(),
+            row.state.clone(),
+            age,
+            plugin,
+            generation,
+            managers,
+        ]
+    };
+    let width = |column: usize| {
+        let widths = rows.iter().map(|row| cells(row)[column].chars().count());
+        widths.chain([HEADINGS[column].len()]).max().unwrap_or_default()
+    };
+    let widths: [usize; 6] = std::array::from_fn(width);
+    let line = |cells: [String; 6], code: Option<&str>| {
+        let mut line = String::from(" ");
+        for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+            let padded = format!("{cell:<width$}");
+            let padded = match code {
+                Some(code) if column == 1 => paint.with(code, &padded),
+                _ => padded,
+            };
+            let _ = write!(line, " {padded} ");
+        }
+        line.trim_end().to_owned() + "\n"
+    };
+    text.push_str(&line(HEADINGS.map(str::to_owned), None));
+    for row in rows {
+        text.push_str(&line(cells(row), Some(if row.is_ready { GREEN } else { RED })));
+    }
+}
+
+/// Colours for a terminal, or none.
+struct Paint(bool);
+
+impl Paint {
+    fn with(&self, code: &str, text: &str) -> String {
+        match self.0 {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        }
+    }
+}
+
+/// Replaces the characters that control a terminal.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Advice, Event};
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn child(kind: &str, name: &str, unready: Option<&str>, children: Vec<Child>) -> Child {
+        Child {
+            api_version: "v1".into(),
+            kind: kind.into(),
+            namespace: Some("shop".into()),
+            name: name.into(),
+            unready: unready.map(str::to_owned),
+            retained: kind == "Secret",
+            created: Some(at(0)),
+            plugin_digest: Some("sha256:0123456789abcdef".into()),
+            generation: Some(3),
+            other_managers: Vec::new(),
+            children,
+        }
+    }
+
+    #[test]
+    fn the_text_shows_conditions_the_tree_events_and_what_to_do() {
+        let pod = child(
+            "Pod",
+            "web-1-x",
+            Some("ImagePullBackOff: no such image"),
+            Vec::new(),
+        );
+        let set = child(
+            "ReplicaSet",
+            "web-1",
+            Some("0 of 1 replicas are ready"),
+            vec![pod],
+        );
+        let mut web = child(
+            "Deployment",
+            "web",
+            Some("0 of 1 replicas are available"),
+            vec![set],
+        );
+        web.other_managers = vec!["kubectl-edit".into()];
+        let explanation = Explanation {
+            api_version: "a.dev/v1".into(),
+            kind: "App".into(),
+            namespace: Some("shop".into()),
+            name: "web".into(),
+            state: vec!["The host has seen the current spec, generation 3.".into()],
+            conditions: vec![Condition {
+                type_: "Ready".into(),
+                status: "False".into(),
+                reason: "ChildrenNotReady".into(),
+                message: "Deployment shop/web: 0 of 1\x1b[2J replicas".into(),
+                since: Some(at(40)),
+            }],
+            children: vec![web, child("Secret", "key", None, Vec::new())],
+            events: vec![Event {
+                type_: "Normal".into(),
+                reason: "ChildrenChanged".into(),
+                message: "created Deployment web".into(),
+                last: Some(at(30)),
+                trace_id: Some("4bf9".into()),
+            }],
+            next: vec![Advice {
+                reason: "ChildrenNotReady".into(),
+                text: "Look at the child.\nThen wait.".into(),
+            }],
+            unreadable: vec!["nodes: forbidden".into()],
+        };
+        let expected = "\
+App shop/web
+  The host has seen the current spec, generation 3.
+
+Conditions
+  Ready          False   60s   ChildrenNotReady: Deployment shop/web: 0 of 1 [2J replicas
+
+Children
+  NAME                  STATE                            AGE   PLUGIN        GENERATION  ALSO MANAGED BY
+  Deployment/web        0 of 1 replicas are available    100s  0123456789ab  3           kubectl-edit
+  └─ ReplicaSet/web-1   0 of 1 replicas are ready        100s  0123456789ab  3
+     └─ Pod/web-1-x     ImagePullBackOff: no such image  100s  0123456789ab  3
+  Secret/key            ready, retained                  100s  0123456789ab  3
+
+Events, the newest first
+  70s   Normal ChildrenChanged: created Deployment web (trace 4bf9)
+
+Not shown, because it could not be read
+  nodes: forbidden
+
+What to do next
+  ChildrenNotReady
+    Look at the child.
+    Then wait.
+";
+        let text = text(&explanation, at(100), false);
+        assert_eq!(text, expected, "{text}");
+    }
+}

@@ -1,0 +1,161 @@
+//! `explain`: why a resource is as it is, from the cluster alone.
+
+use std::path::Path;
+use std::process::Command;
+
+use kube::api::{Api, PostParams};
+use serde_json::{Value, json};
+
+use crate::puppet::{CONFIG_MAP, config_map, controller};
+use crate::support::{LIMITED, Scenario, cluster};
+
+const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}, \
+     {apiVersion: apps/v1, kind: Deployment}]";
+
+fn explain(kubeconfig: &Path, namespace: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .arg("explain")
+        .args(arguments)
+        .args(["--namespace", namespace])
+        .env("KUBECONFIG", kubeconfig)
+        .output()
+        .expect("it runs");
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn deployment(name: &str) -> Value {
+    let pod = json!({
+        "metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": pod},
+    })
+}
+
+#[tokio::test]
+async fn a_resource_is_explained_with_its_tree_its_conditions_and_what_to_do() {
+    let scenario = Scenario::new("explain").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let children = [config_map("a", "1"), deployment("web")];
+    scenario
+        .puppet("p", json!({"response": {"children": children}}))
+        .await;
+    scenario
+        .puppet(
+            "bystander",
+            json!({"response": {"children": [config_map("b", "1")]}}),
+        )
+        .await;
+    scenario.until_ready("p").await;
+    scenario.until_ready("bystander").await;
+    let edited = json!({"data": {"more": "by a user"}});
+    scenario.patch(CONFIG_MAP, "a", edited).await;
+
+    let explained = |arguments: &[&str]| {
+        let (code, out, err) = explain(scenario.kubeconfig(), &scenario.namespace, arguments);
+        assert_eq!(code, Some(0), "{out}{err}");
+        out
+    };
+    let text = explained(&["puppet", "p"]);
+    let lines = [
+        "Puppet explain/p\n",
+        "  The host has seen the current spec, generation 1.\n",
+        "Reconciled: every child is applied and ready\n",
+        "  ConfigMap/a ",
+        "  Deployment/web ",
+        "  └─ ReplicaSet/web-",
+        "     └─ Pod/web-",
+        "  Nothing: the resource is ready.\n",
+        " Normal ChildrenChanged: created ",
+    ];
+    for line in lines {
+        assert!(text.contains(line), "{line:?} is not in {text}");
+    }
+    assert!(!text.contains("ConfigMap/b"), "another resource's child: {text}");
+    assert!(!text.contains('\x1b'), "no colour in a pipe: {text}");
+
+    let found: Value =
+        serde_json::from_str(&explained(&["puppets.test.operator-host.dev/p", "-o", "json"])).unwrap();
+    let child = &found["children"][0];
+    assert_eq!(child["name"], "a");
+    assert_eq!(child["generation"], 1);
+    assert!(
+        child["pluginDigest"].as_str().unwrap().starts_with("sha256:"),
+        "{child}"
+    );
+    assert_eq!(
+        child["otherManagers"].as_array().map(Vec::len),
+        Some(1),
+        "{child}"
+    );
+    let yaml = explained(&["puppet", "p", "-o", "yaml"]);
+    assert_eq!(serde_saphyr::from_str::<Value>(&yaml).unwrap()["name"], "p");
+
+    scenario.puppet("p", json!({"misbehave": "trap"})).await;
+    scenario.until_stalled("p", "PluginTrapped").await;
+    let text = explained(&["puppet", "p"]);
+    let advice = text.split("What to do next").nth(1).unwrap();
+    assert!(advice.contains("  PluginTrapped\n"), "{text}");
+    assert!(
+        text.contains("Deployment/web"),
+        "the children are still there: {text}"
+    );
+}
+
+#[tokio::test]
+async fn what_does_not_exist_or_cannot_be_read_is_reported() {
+    let scenario = Scenario::new("explain-less").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    scenario.until_ready("p").await;
+    let failed = |arguments: &[&str], code: i32| {
+        let (found, out, err) = explain(scenario.kubeconfig(), &scenario.namespace, arguments);
+        assert_eq!((found, out.as_str()), (Some(code), ""), "{err}");
+        err
+    };
+    assert_eq!(
+        failed(&["puppet", "absent"], 1),
+        "operator-host: there is no Puppet absent in the namespace explain-less\n"
+    );
+    assert_eq!(
+        failed(&["nothing", "p"], 1),
+        "operator-host: the cluster has no kind \"nothing\"\n"
+    );
+    assert_eq!(
+        failed(&["puppet"], 2),
+        "operator-host: give a kind and a name: explain KIND NAME\n"
+    );
+    failed(&["puppet", "<script>alert(1)</script>"], 1);
+
+    // A user who may read only the resource itself still gets an explanation.
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "reader"},
+        "rules": [{"apiGroups": ["test.operator-host.dev"], "resources": ["puppets"], "verbs": ["get"]}],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED}],
+    });
+    for object in [role, binding] {
+        let kind = format!(
+            "rbac.authorization.k8s.io/v1/{}",
+            object["kind"].as_str().unwrap()
+        );
+        let api: Api<kube::core::DynamicObject> = scenario.api(&kind);
+        let object = serde_json::from_value(object).unwrap();
+        api.create(&PostParams::default(), &object)
+            .await
+            .expect("the object is taken");
+    }
+    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+    let (code, out, err) = explain(&kubeconfig, &scenario.namespace, &["puppet", "p"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.contains("Reconciled"), "{out}");
+    assert!(out.contains("Not shown, because it could not be read"), "{out}");
+    assert!(out.contains("  configmaps: "), "{out}");
+}
