@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::refusal::{is_field_conflict, is_missing_object, is_of_a_webhook};
+use super::refusal::{is_field_conflict, is_message_of_a_webhook, is_missing_object, is_of_a_webhook};
 use crate::object::NamespacedName;
 
 /// A request that failed.
@@ -136,7 +136,11 @@ impl ApiError {
     #[must_use]
     pub fn is_lost_race(&self) -> bool {
         match self.fault {
-            Fault::Refused(409) => self.verb != "delete" && !is_field_conflict(&self.message),
+            Fault::Refused(409) => {
+                self.verb != "delete"
+                    && !is_field_conflict(&self.message)
+                    && !is_message_of_a_webhook(&self.message)
+            }
             Fault::Refused(422) => self.message.contains("metadata.uid: Invalid value"),
             _ => false,
         }
@@ -175,6 +179,13 @@ mod tests {
             message: refusal(&status, None).into(),
             retry_after: None,
         }
+    }
+
+    /// Regression: the refusal was retried forever without a word.
+    #[test]
+    fn a_conflict_by_a_webhook_is_no_lost_race() {
+        assert!(refused(409, "the object has been modified").is_lost_race());
+        assert!(!refused(409, "admission webhook \"w\" denied the request: taken").is_lost_race());
     }
 
     #[test]

@@ -27,7 +27,7 @@ use self::source::Form;
 use self::store::{Reference, Store};
 use super::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::object::{CONTROLLER_LABEL, NamespacedName, controller_of, label, slim, version};
+use crate::object::{CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label, slim, version};
 use crate::plugin::contract::Kind;
 
 mod follow;
@@ -62,7 +62,7 @@ pub struct Change<'a> {
 pub type Subscriber = Arc<dyn Fn(&Kind, Change<'_>) + Send + Sync>;
 
 /// Defines which objects of each kind are stored in full. For kinds that are not listed, only objects with a
-/// controller's label are.
+/// controller's label or with the label of a generated Secret are.
 pub type KeepPolicy = HashMap<Kind, CachePolicy>;
 
 /// Defines which objects of one kind are stored in full, in addition to those with a controller's label.
@@ -78,6 +78,8 @@ impl CachePolicy {
     fn keeps_whole(&self, object: &DynamicObject) -> bool {
         self.all
             || label(object, CONTROLLER_LABEL).is_some()
+            // Its annotations prove what the host generated, whoever removed the other label.
+            || label(object, GENERATED_LABEL).is_some()
             || controller_of(object).is_some_and(|owner| {
                 let owner = Kind {
                     api_version: owner.api_version.clone(),
@@ -403,12 +405,22 @@ impl Inner {
 
     /// Stores an object and notifies the subscribers, unless the same or a newer version is known.
     fn put(&self, object: &Arc<DynamicObject>) {
+        self.put_unless(object, |known| is_newer(known, object));
+    }
+
+    /// Stores an object of a list at this version. The list contains everything up to that version, so a known object
+    /// that only seems to be newer is of a cluster that was restored from a backup.
+    fn put_listed(&self, object: &Arc<DynamicObject>, list: Option<u128>) {
+        self.put_unless(object, |known| is_newer(known, object) && version(known) > list);
+    }
+
+    fn put_unless(&self, object: &Arc<DynamicObject>, is_outdated: impl Fn(&DynamicObject) -> bool) {
         let name = NamespacedName::of(object);
         let old = {
             let mut store = self.write();
             match store.objects.get(&name) {
                 // A write by this host was faster.
-                Some(known) if is_newer(known, object) || is_the_same(known, object) => return,
+                Some(known) if is_outdated(known) || is_the_same(known, object) => return,
                 None if store.is_deleted(&name, object) => return,
                 _ => store.put(name, Arc::clone(object)),
             }
@@ -462,16 +474,18 @@ impl Inner {
         self.write().rewind();
     }
 
-    /// Removes every object that a complete list does not contain. An object that was written during the list may
-    /// be missing from it; removing it costs one apply that changes nothing.
-    fn listed(&self, names: &HashSet<NamespacedName>) {
+    /// Removes every object that a complete list at this version does not contain. A newer object was written during
+    /// the list; if it was deleted since, the watch from that version reports it.
+    fn listed(&self, names: &HashSet<NamespacedName>, list: Option<u128>) {
         let gone: Vec<_> = {
             let mut store = self.write();
             let gone: Vec<_> = store
                 .objects
-                .keys()
-                .filter(|name| !names.contains(*name))
-                .cloned()
+                .iter()
+                .filter(|(name, object)| {
+                    !names.contains(*name) && (list.is_none() || version(object) <= list)
+                })
+                .map(|(name, _)| name.clone())
                 .collect();
             // Do not record these as deletions: the watch may still deliver an object created after the list.
             gone.iter().filter_map(|name| store.take(name)).collect()

@@ -25,7 +25,12 @@ pub(crate) fn is_missing_object(status: &Status, name: &str) -> bool {
 
 /// Reports whether an admission webhook refused the request.
 pub(crate) fn is_of_a_webhook(status: &Status) -> bool {
-    status.message.starts_with("admission webhook ")
+    is_message_of_a_webhook(&status.message)
+}
+
+/// The same by the message alone.
+pub(crate) fn is_message_of_a_webhook(message: &str) -> bool {
+    message.starts_with("admission webhook ")
 }
 
 /// Returns the server's message, with advice where it is not obvious what to do.

@@ -191,7 +191,10 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
             Ok(()) = plugin.changed() => ReconcileReason::Reload,
             index = state_changed => {
                 let (namespace, _) = &states[index];
-                enqueue_within(context, namespace.as_deref(), &ReconcileReason::Resync);
+                // Parents of every namespace read from the other namespaces.
+                let namespace = namespace.as_deref();
+                let namespace = namespace.filter(|it| !context.config.other_namespaces.contains(*it));
+                enqueue_within(context, namespace, &ReconcileReason::Resync);
                 continue;
             }
             // The watched namespaces have changed.

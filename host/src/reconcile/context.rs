@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
 use kube::core::{DynamicObject, Selector};
+use serde_json::Value;
 use tokio::sync::watch;
 
 use self::blocked::BlockedNames;
@@ -302,12 +303,17 @@ impl Context {
     }
 
     /// Stores the response to a write of the parent, and remembers its version to recognize the watch event for it.
-    /// `seen` is the parent as the reconcile knows it.
-    pub fn record_parent(&self, seen: &DynamicObject, answer: DynamicObject) -> Option<Arc<DynamicObject>> {
+    /// `seen` is the parent as the reconcile knows it, `status` the status that was written, if it was.
+    pub fn record_parent(
+        &self,
+        seen: &DynamicObject,
+        status: Option<&Value>,
+        answer: DynamicObject,
+    ) -> Option<Arc<DynamicObject>> {
         let name = NamespacedName::of(seen);
         // The cache is not asked what was known: the watch may have delivered the result of the write already, with
         // a change of others that the reconcile has not seen.
-        self.memory_of(&name, |memory| memory.wrote_parent(seen, &answer));
+        self.memory_of(&name, |memory| memory.wrote_parent(seen, status, &answer));
         Some(self.parents.of(name.namespace.as_deref())?.record(answer))
     }
 

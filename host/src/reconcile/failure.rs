@@ -100,19 +100,17 @@ pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &Reco
             return false;
         }
     };
-    // After losing a race, just reconcile the current state again.
+    // After losing a race, just reconcile the current state again. Who loses for a minute has another problem.
     let is_transient = context.memory_of(name, |memory| {
-        let has_transient = errors.iter().any(ApiError::is_transient);
+        let has_transient =
+            errors.iter().any(ApiError::is_transient) || errors.iter().all(ApiError::is_lost_race);
         memory.transient_since = has_transient.then(|| memory.transient_since.unwrap_or_else(Instant::now));
         memory
             .transient_since
             .is_some_and(|since| since.elapsed() < GRACE)
     });
-    errors.iter().all(ApiError::is_lost_race)
-        // The parent is deleted with its namespace, unless its cleanup needs an object that cannot be created.
-        || (name.namespace.is_some()
-            && !is_terminating(parent)
-            && errors.iter().any(ApiError::is_namespace_going))
+    // The parent is deleted with its namespace, unless its cleanup needs an object that cannot be created.
+    (name.namespace.is_some() && !is_terminating(parent) && errors.iter().any(ApiError::is_namespace_going))
         || errors
             .iter()
             .any(|error| matches!(error.fault, Fault::Unreachable | Fault::Deposed))

@@ -31,7 +31,7 @@ pub(super) async fn set_finalizers(
     });
     let objects = ResourceClient::new(&context.writer, &context.resource);
     match objects.merge(&name, &body, &context.config.field_manager()).await {
-        Ok(answer) => Ok(context.record_parent(parent, answer)),
+        Ok(answer) => Ok(context.record_parent(parent, None, answer)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }

@@ -52,7 +52,9 @@ pub(super) async fn up_to_date(
         // it; for a child that is not applied, do not ask again.
         context.memory_of(&name, |memory| memory.refuted_generation = claim);
     }
-    Ok(Some(context.record_parent(&parent, fresh).unwrap_or(parent)))
+    Ok(Some(
+        context.record_parent(&parent, None, fresh).unwrap_or(parent),
+    ))
 }
 
 /// Reports whether a missing child may be created: its namespace stays, and its parent is still the one that the

@@ -65,7 +65,7 @@ async fn own_parent(
         return Ok(None);
     };
     let Some(patch) = renamed(&context.config, &fresh.metadata) else {
-        return Ok(context.record_parent(parent, fresh));
+        return Ok(context.record_parent(parent, None, fresh));
     };
     let answer = objects
         .merge(&name, &patch, &context.config.field_manager())
@@ -74,7 +74,7 @@ async fn own_parent(
         "handed over to the controller {:?} from one of its former names",
         context.config.name
     );
-    Ok(context.record_parent(parent, answer))
+    Ok(context.record_parent(parent, None, answer))
 }
 
 async fn own_child(

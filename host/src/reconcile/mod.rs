@@ -182,6 +182,10 @@ async fn converge(
 
 /// Deletes the children of a deleted parent if the garbage collector does not.
 async fn without_parent(context: &Context, name: &NamespacedName) -> Action {
+    if context.parents.of(name.namespace.as_deref()).is_none() {
+        // Its namespace is not watched: the children are those of another host.
+        return Action::OnChange;
+    }
     let mut changes = Changes::default();
     let left = predecessor::sweep(context, name, None, &mut changes).await;
     changes.count(context);

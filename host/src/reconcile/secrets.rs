@@ -52,6 +52,11 @@ pub async fn generate(
         retry_after: None,
     };
     let live = context.existing(key);
+    if live.as_ref().is_some_and(|live| live.data.is_null()) {
+        // Values that are not known are not missing.
+        let message = "its values are not in the cache; the host tries again when they are";
+        return Err(failed(message.to_owned()));
+    }
     let provenance = &context.provenance;
     // Load the key before any value is generated: a Secret that could not be proved later is not created.
     let proving = provenance.load(Some(&context.writer)).await;

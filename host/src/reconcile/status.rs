@@ -79,7 +79,7 @@ pub async fn write(
             context.memory_of(&name, |memory| {
                 memory.status_normalized = differs.then_some(after);
             });
-            context.record_parent(parent, answer);
+            context.record_parent(parent, Some(&body["status"]), answer);
             Ok(true)
         }
         Err(error) if error.is_not_found() => {

@@ -263,15 +263,16 @@ fn take(
     listed: &mut HashSet<NamespacedName>,
     keep: &watch::Receiver<CachePolicy>,
 ) -> Taken {
+    let list = version_of(&page);
     for object in page.items {
         listed.insert(NamespacedName::of(&object));
-        inner.put(&inner.prepare(object));
+        inner.put_listed(&inner.prepare(object), list);
     }
     *token = page.metadata.continue_.filter(|token| !token.is_empty());
     if token.is_some() {
         return Taken::More;
     }
-    inner.listed(listed);
+    inner.listed(listed, list);
     // A failing watch counts as recovered only once it watches again. Otherwise a client that may list but not
     // watch would alternate between recovered and failing.
     if !matches!(*inner.state.borrow(), WatchState::Failing(_)) {

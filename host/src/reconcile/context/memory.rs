@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use kube::core::DynamicObject;
 use opentelemetry::trace::SpanContext;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::desired::versions::Used;
@@ -58,9 +59,16 @@ const PARENT_WRITES: usize = 4;
 
 impl ParentMemory {
     /// Remembers the resource version that an own write gave to the parent, unless the response contains changes that
-    /// others made just before and that the reconcile, which has seen `seen`, does not know.
-    pub(super) fn wrote_parent(&mut self, seen: &DynamicObject, answer: &DynamicObject) {
-        if !is_same_but_for_own_writes(seen, answer) {
+    /// others made just before and that the reconcile, which has seen `seen`, does not know. `status` is the status
+    /// that was written, if it was.
+    pub(super) fn wrote_parent(
+        &mut self,
+        seen: &DynamicObject,
+        status: Option<&Value>,
+        answer: &DynamicObject,
+    ) {
+        let is_own = status.is_none_or(|status| is_own_status(seen, status, answer));
+        if !is_own || !is_same_but_for_own_writes(seen, answer) {
             self.parent_written.clear();
             return;
         }
@@ -114,6 +122,23 @@ fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> 
     essence(known) == essence(answer)
 }
 
+/// Reports whether a status write changed only what was written. The response then contains each field as written or
+/// as seen, and the finalizers as seen. An API server that normalizes what was written costs a needless reconcile.
+fn is_own_status(seen: &DynamicObject, written: &Value, answer: &DynamicObject) -> bool {
+    let (before, after) = (&seen.data["status"], &answer.data["status"]);
+    let is_known = |condition: &Value| {
+        let lists = [&before["conditions"], &written["conditions"]];
+        let mut known = lists.into_iter().filter_map(Value::as_array).flatten();
+        known.any(|known| known == condition)
+    };
+    let fields = after.as_object().into_iter().flatten();
+    let mut fields = fields.map(|(field, value)| match (field.as_str(), value.as_array()) {
+        ("conditions", Some(conditions)) => conditions.iter().all(is_known),
+        _ => *value == written[field] || (written[field].is_null() && *value == before[field]),
+    });
+    seen.metadata.finalizers == answer.metadata.finalizers && fields.all(|is_own| is_own)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -141,6 +166,40 @@ mod tests {
         assert!(!is_same_but_for_own_writes(&known, &parent(2, 2, "new", None)));
         let deleted = parent(1, 1, "new", Some("2026-01-01T00:00:00Z"));
         assert!(!is_same_but_for_own_writes(&known, &deleted));
+    }
+
+    /// Regression: a status field of another manager, or a removed finalizer, that came with the response to an own
+    /// status write was not noticed until the next resync.
+    #[test]
+    fn a_status_of_somebody_else_in_the_answer_is_no_echo() {
+        let parent = |finalizers: &[&str], status: Value| -> DynamicObject {
+            serde_json::from_value(json!({
+                "apiVersion": "a/v1", "kind": "K", "metadata": { "name": "a", "finalizers": finalizers },
+                "status": status,
+            }))
+            .unwrap()
+        };
+        let ready = |ready: bool| json!({ "type": "Ready", "status": ready });
+        let theirs = json!({ "type": "Backed", "status": true });
+        let seen = parent(
+            &["f"],
+            json!({ "phase": "old", "backup": 1, "conditions": [ready(false), theirs] }),
+        );
+        let written = json!({ "phase": "new", "conditions": [ready(true)] });
+        let answer = |phase: &str, backup: u8, conditions: Value, finalizers: &[&str]| {
+            let status = json!({ "phase": phase, "backup": backup, "conditions": conditions });
+            is_own_status(&seen, &written, &parent(finalizers, status))
+        };
+        let both = json!([ready(true), theirs]);
+        assert!(answer("new", 1, both.clone(), &["f"]));
+        assert!(!answer("new", 2, both.clone(), &["f"]), "another field");
+        assert!(
+            !answer("newer", 1, both.clone(), &["f"]),
+            "a field that was written"
+        );
+        assert!(!answer("new", 1, both, &[]), "a finalizer");
+        let changed = json!([ready(true), { "type": "Backed", "status": false }]);
+        assert!(!answer("new", 1, changed, &["f"]), "a condition");
     }
 }
 

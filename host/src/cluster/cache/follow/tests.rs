@@ -25,6 +25,8 @@ enum Reply {
     ListAt(&'static [&'static str], &'static str),
     /// The same, some time after the objects were read.
     LateListAt(&'static [&'static str], &'static str),
+    /// The same with a version of the objects that is older than that of the list.
+    ListOlder(&'static [&'static str], &'static str, &'static str),
     /// Accepts a watch and sends these events. It stays open.
     Watch(Vec<Value>),
     Silence,
@@ -69,6 +71,9 @@ async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
         }
         Reply::List(names, token) => response.body(body(list(names, "5", VERSION, token), false)),
         Reply::ListAt(names, version) => response.body(body(list(names, version, version, None), false)),
+        Reply::ListOlder(names, of_objects, version) => {
+            response.body(body(list(names, of_objects, version, None), false))
+        }
         Reply::LateListAt(names, version) => {
             tokio::time::sleep(LATE).await;
             response.body(body(list(names, version, version, None), false))
@@ -283,6 +288,54 @@ async fn a_write_during_a_list_is_not_taken_back() {
         .filter_map(|object| object.metadata.resource_version.as_deref())
         .collect();
     assert_eq!(versions, BTreeSet::from(["1510", "1511"]));
+}
+
+/// Regression: an object that was created while its kind was listed was removed, and reported as deleted.
+#[tokio::test]
+async fn an_object_created_during_a_list_stays() {
+    let followed = follow_these(
+        vec![
+            || Reply::ListAt(&["a"], "1500"),
+            || Reply::Refuse(410),
+            || Reply::LateListAt(&[], "1510"),
+            || Reply::Watch(vec![]),
+        ],
+        LONG,
+    );
+    followed
+        .until("asked for the second list", |it| it.lists() == 2)
+        .await;
+    let written = serde_json::from_value(object("b", "1511")).unwrap();
+    followed.inner.put(&Arc::new(written));
+    followed
+        .until("watching again", |it| it.requests().len() == 4)
+        .await;
+    assert_eq!(followed.names(), ["b"]);
+}
+
+/// Regression: after a restore from a backup, an object that had changed after the backup stayed in the cache if the
+/// cluster had overtaken its version by the time of the list.
+#[tokio::test]
+async fn a_list_replaces_what_seems_newer_and_is_older_than_the_list() {
+    let followed = follow_these(
+        vec![
+            || Reply::ListAt(&["a"], "1500"),
+            || Reply::Refuse(410),
+            || Reply::ListOlder(&["a"], "1400", "1600"),
+            || Reply::Watch(vec![]),
+        ],
+        LONG,
+    );
+    followed
+        .until("watching again", |it| it.requests().len() == 4)
+        .await;
+    let store = followed.inner.read();
+    let versions: Vec<_> = store
+        .objects
+        .values()
+        .filter_map(|object| object.metadata.resource_version.as_deref())
+        .collect();
+    assert_eq!(versions, ["1400"]);
 }
 
 /// Regression: an API server that had just started made every watch of a definition's kind fail.

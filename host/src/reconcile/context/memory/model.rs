@@ -151,7 +151,7 @@ impl World {
             }
             Op::Answer => {
                 if let Some(answer) = self.answer.take() {
-                    self.memory.wrote_parent(&self.as_seen, &answer);
+                    self.memory.wrote_parent(&self.as_seen, None, &answer);
                     self.learn(answer);
                 }
             }
