@@ -288,11 +288,11 @@ Conditions
   Ready          False   60s   ChildrenNotReady: Deployment shop/web: 0 of 1 [2J replicas
 
 Children
-  NAME                  STATE                            AGE   PLUGIN        GENERATION  ALSO MANAGED BY
-  Deployment/web        0 of 1 replicas are available    100s  0123456789ab  3           kubectl-edit
-  └─ ReplicaSet/web-1   0 of 1 replicas are ready        100s  0123456789ab  3
-     └─ Pod/web-1-x     ImagePullBackOff: no such image  100s  0123456789ab  3
-  Secret/key            ready, retained                  100s  0123456789ab  3
+  NAME                 STATE                            AGE   PLUGIN        GENERATION  ALSO MANAGED BY
+  Deployment/web       0 of 1 replicas are available    100s  0123456789ab  3           kubectl-edit
+  └─ ReplicaSet/web-1  0 of 1 replicas are ready        100s  0123456789ab  3
+     └─ Pod/web-1-x    ImagePullBackOff: no such image  100s  0123456789ab  3
+  Secret/key           ready, retained                  100s  0123456789ab  3
 
 Events, the newest first
   70s   Normal ChildrenChanged: created Deployment web (trace 4bf9)
