@@ -199,7 +199,6 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
 ///
 /// # Errors
 /// As [`evaluate`].
-/// As of [`evaluate`].
 pub async fn ask(
     plugin: &Plugin,
     subject: &Subject<'_>,
