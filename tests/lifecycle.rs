@@ -137,7 +137,7 @@ async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {
     });
     scenario.puppet("p", spec).await;
     scenario.until_ready("p").await;
-    let before = format!("\"\\\"{}\\\"\"", scenario.version(CONFIG_MAP, "a").await);
+    let before = format!("\"{}\"", scenario.version(CONFIG_MAP, "a").await);
     scenario.delete(PUPPET, "p").await;
     for (type_, status, reason) in [
         ("Reconciling", "True", "CleaningUp"),
@@ -152,7 +152,7 @@ async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {
     let first = async {
         loop {
             let all = events.list(&ListParams::default()).await.expect("a list");
-            if all.iter().any(|event| event.data["note"].to_string() == before) {
+            if all.iter().any(|event| event.data["note"] == before.as_str()) {
                 return;
             }
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;

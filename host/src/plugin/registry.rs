@@ -390,7 +390,7 @@ impl Slot {
                 self.report.send_modify(|report| report.kept = list);
             }
             Err(error) => {
-                warn!(%error, "internal error: keeping a version of a plugin panicked; please report it")
+                warn!(%error, "internal error: keeping a version of a plugin panicked; please report it");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What is there.
 
-use operator_plugin::{Condition, Object, POD, Rollout};
+use operator_plugin::{Condition, Object, Rollout};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
