@@ -35,7 +35,7 @@ async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
     assert_eq!(ready["status"], "False");
     assert_eq!(
         ready["message"],
-        "PersistentVolumeClaim ready/data-0: its phase is Pending, not Bound (1 more of 3 children are not ready)"
+        "PersistentVolumeClaim ready/data-0: its phase is Pending, not Bound"
     );
     assert!(is_true(&puppet, "Synced"), "{puppet:?}");
     assert!(condition(&puppet, "Reconciling").is_none(), "{puppet:?}");

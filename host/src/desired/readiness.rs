@@ -37,16 +37,12 @@ pub fn verdict(plan: &Plan, existing: impl Fn(&ChildRef) -> Option<Arc<DynamicOb
     let all = desired
         .chain(secrets)
         .chain(keep.into_iter().map(|key| (key, None)));
-    let mut unready = all.filter_map(|(key, body)| Some((key, judge(key, body)?)));
-    let Some((key, why)) = unready.next() else {
-        return Verdict::Reconciled;
-    };
-    let mut message = format!("{key}: {why}");
-    match unready.count() {
-        0 => {}
-        more => message += &format!(" ({more} more of {} children are not ready)", plan.keys().count()),
+    // Only the first: a number of others would change, and be written, with every child that becomes ready.
+    let mut unready = all.filter_map(|(key, body)| Some(format!("{key}: {}", judge(key, body)?)));
+    match unready.next() {
+        Some(message) => Verdict::Progressing(Reason::new("ChildrenNotReady", message)),
+        None => Verdict::Reconciled,
     }
-    Verdict::Progressing(Reason::new("ChildrenNotReady", message))
 }
 
 /// Returns why a child is not ready, or `None` when it is.
