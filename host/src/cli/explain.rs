@@ -7,10 +7,10 @@ mod tree;
 use std::io::{IsTerminal, Write};
 
 use anyhow::anyhow;
-use clap::ValueEnum;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::plugins::Output;
 use super::{Failure, plugin_file};
 use crate::cluster::client;
 use crate::metrics::Metrics;
@@ -31,15 +31,6 @@ pub struct Args {
     /// The output format [default: text]
     #[arg(long, short, value_name = "FORMAT")]
     output: Option<Output>,
-}
-
-/// The output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// The whole explanation as YAML
-    Yaml,
-    /// The whole explanation as JSON
-    Json,
 }
 
 /// What the cluster reports about one resource.
@@ -75,6 +66,16 @@ struct Condition {
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
+}
+
+impl Condition {
+    /// Reports whether the condition is not as it should be.
+    fn is_problem(&self) -> bool {
+        match self.type_.as_str() {
+            "Stalled" | "Reconciling" | "Paused" | "PluginHeldBack" => self.status != "False",
+            _ => self.status != "True",
+        }
+    }
 }
 
 /// A child of the resource, or an object that a child's controller has created.
@@ -146,8 +147,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let explanation = gather::explain(&client, &kind, &name, args.namespace.as_deref()).await?;
     let mut out = std::io::stdout().lock();
     let text = match args.output {
-        Some(Output::Yaml) => serde_saphyr::to_string(&explanation)?,
-        Some(Output::Json) => serde_json::to_string_pretty(&explanation)? + "\n",
+        Some(format) => format.text(&explanation)?,
         None => tree::text(
             &explanation,
             Timestamp::now(),

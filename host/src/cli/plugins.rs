@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use jiff::Timestamp;
+use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -42,11 +43,21 @@ pub struct Args {
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
+pub(super) enum Output {
     /// The whole report as YAML
     Yaml,
     /// The whole report as JSON
     Json,
+}
+
+impl Output {
+    /// Formats a report.
+    pub(super) fn text(self, report: &impl Serialize) -> anyhow::Result<String> {
+        Ok(match self {
+            Self::Yaml => serde_saphyr::to_string(report)?,
+            Self::Json => serde_json::to_string_pretty(report)? + "\n",
+        })
+    }
 }
 
 /// Queries the host and prints its report.
@@ -93,8 +104,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     }
     let mut out = std::io::stdout().lock();
     let text = match args.output {
-        Some(Output::Yaml) => serde_saphyr::to_string(&reports)?,
-        Some(Output::Json) => serde_json::to_string_pretty(&reports)? + "\n",
+        Some(format) => format.text(&reports)?,
         None => table(
             &reports,
             Timestamp::now(),

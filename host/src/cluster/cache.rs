@@ -78,7 +78,7 @@ impl CachePolicy {
     fn keeps_whole(&self, object: &DynamicObject) -> bool {
         self.all
             || label(object, CONTROLLER_LABEL).is_some()
-            // Its annotations prove what the host generated, whoever removed the other label.
+            // Its annotations prove what the host generated, even if the other label was removed.
             || label(object, GENERATED_LABEL).is_some()
             || controller_of(object).is_some_and(|owner| {
                 let owner = Kind {

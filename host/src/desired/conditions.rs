@@ -1,7 +1,7 @@
 //! Computes the desired status of the parent: the plugin's fields, the conditions and `observedGeneration`.
 //!
-//! Conditions follow kstatus: `Ready` and `Synced` are always present; `Reconciling` and `Stalled` only while they are
-//! true.
+//! Conditions follow kstatus: `Ready` is always present, `Synced` except during a cleanup; `Reconciling` and `Stalled`
+//! only while they are true.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ pub const READY: &str = "Ready";
 pub const RECONCILING: &str = "Reconciling";
 /// Present and true when nothing more happens until somebody acts.
 pub const STALLED: &str = "Stalled";
-/// Always present: whether every child is applied as the current spec wants it.
+/// Present except during a cleanup: whether every child is applied as the current spec wants it.
 pub const SYNCED: &str = "Synced";
 
 /// Present and true while the parent is paused.

@@ -100,7 +100,7 @@ pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &Reco
             return false;
         }
     };
-    // After losing a race, just reconcile the current state again. Who loses for a minute has another problem.
+    // After losing a race, just reconcile the current state again. A race that is lost for a minute has another cause.
     let is_transient = context.memory_of(name, |memory| {
         let has_transient =
             errors.iter().any(ApiError::is_transient) || errors.iter().all(ApiError::is_lost_race);

@@ -1,6 +1,6 @@
 //! Reads what the cluster knows about a resource. Nothing is written.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use anyhow::{Context, anyhow};
 use futures::stream::{self, StreamExt};
@@ -275,10 +275,10 @@ fn is_scaled_down(child: &Child, descendants: &[DynamicObject]) -> bool {
         })
 }
 
-/// Returns who else owns fields of an object. Whoever writes only its status, such as the kubelet, is left out.
+/// Returns who else owns fields of an object. Managers that write only its status, such as the kubelet, are left out.
 fn other_managers(object: &DynamicObject) -> Vec<String> {
     let is_own = |manager: &str| manager.starts_with("operator-host/");
-    let mut managers: BTreeMap<String, ()> = BTreeMap::new();
+    let mut managers = BTreeSet::new();
     if label(object, CONTROLLER_LABEL).is_none() {
         return Vec::new();
     }
@@ -289,10 +289,10 @@ fn other_managers(object: &DynamicObject) -> Vec<String> {
             .and_then(Value::as_object)
             .is_some_and(|fields| fields.keys().all(|field| field == "f:status"));
         if !is_own(manager) && entry.subresource.as_deref().unwrap_or_default().is_empty() && !only_status {
-            managers.insert(manager.to_owned(), ());
+            managers.insert(manager.to_owned());
         }
     }
-    managers.into_keys().collect()
+    managers.into_iter().collect()
 }
 
 fn state(parent: &DynamicObject) -> Vec<String> {
@@ -344,12 +344,8 @@ fn conditions(parent: &DynamicObject) -> Vec<Condition> {
 fn next(conditions: &[Condition]) -> Vec<Advice> {
     let mut next: Vec<Advice> = Vec::new();
     for condition in conditions {
-        let good = match condition.type_.as_str() {
-            "Stalled" | "Reconciling" | "Paused" | "PluginHeldBack" => "False",
-            _ => "True",
-        };
         let is_known = next.iter().any(|advice| advice.reason == condition.reason);
-        if condition.status != good
+        if condition.is_problem()
             && !is_known
             && let Some(text) = advice::about(&condition.reason)
         {

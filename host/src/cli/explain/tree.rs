@@ -88,12 +88,8 @@ fn nothing_to_do(explanation: &Explanation) -> &'static str {
 }
 
 fn write_condition(text: &mut String, condition: &Condition, now: Timestamp, paint: &Paint) {
-    let is_problem = match condition.type_.as_str() {
-        "Stalled" | "Reconciling" | "Paused" | "PluginHeldBack" => condition.status == "True",
-        _ => condition.status != "True",
-    };
     let status = format!("{:<7}", printable(&condition.status));
-    let status = paint.with(if is_problem { RED } else { GREEN }, &status);
+    let status = paint.with(if condition.is_problem() { RED } else { GREEN }, &status);
     let since = condition.since.map_or_else(String::new, |since| age(since, now));
     let _ = writeln!(
         text,

@@ -172,7 +172,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
         let sent = Instant::now();
         let trouble = match &mut position {
             Position::Listing { token, listed } => {
-                let newest_before = inner.newest();
+                let newest_before = if token.is_none() { inner.newest() } else { None };
                 match source.page(token.as_deref()).await {
                     Ok(page) => {
                         if token.is_none() {
