@@ -296,9 +296,8 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
         let taken = until_written(&scenario, cluster, &at, name).await;
         eprintln!("{:.2} s after SIGSTOP another writes", between(&at, &taken));
         stopped.process().resume();
-        let holder = format!("\"holder\":\"{next}_");
-        stopped.until_log(&["this replica stands by", &holder]).await;
-        let (status, ready) = get(&stopped, "/readyz").await;
+        let holder = format!("stands by; {next}_");
+        let (status, ready) = until_readyz_contains(&stopped, &holder).await;
         assert_eq!(status, 200, "it stands by in the same process: {ready}");
         until_written(&scenario, cluster, &now(), name).await;
         // The suspended replica takes over again in the first iterations: its caches are filled.

@@ -85,7 +85,7 @@ struct Limited {
 }
 
 impl Limited {
-    async fn start(scenario: Scenario, config: &Path, roles: &[Value], cache: &Path) -> Self {
+    async fn start(scenario: Scenario, config: &Path, roles: &[Value]) -> Self {
         let name = scenario.namespace.clone();
         let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
         scenario.apply(&account.to_string()).await;
@@ -94,8 +94,7 @@ impl Limited {
         }
         let kubeconfig = cluster().await.kubeconfig_of_account(&name, &name).await;
         let scenario = scenario.with_kubeconfig(kubeconfig.expect("a token"));
-        let cache = cache.display().to_string();
-        let host = scenario.start_with(config, &["--cache-dir", &cache]);
+        let host = scenario.start_with(config, &[]);
         Self { scenario, host }
     }
 
@@ -224,11 +223,10 @@ fn permissions(roles: &[Value]) -> BTreeSet<(String, String)> {
 
 #[tokio::test]
 async fn with_the_printed_rights_everything_works_and_without_any_one_of_them_the_host_names_it() {
-    let cache = tempfile::tempdir().unwrap();
     let scenario = Scenario::new("rights").await;
     let file = config(&scenario, None);
     let all = roles(&scenario, &file);
-    everything_works(scenario, &file, &all, cache.path()).await;
+    everything_works(scenario, &file, &all).await;
 
     // Each verb on each resource once, with the first controller that needs it.
     let scenario = Scenario::new("rights-cases").await;
@@ -253,15 +251,12 @@ async fn with_the_printed_rights_everything_works_and_without_any_one_of_them_th
     let cases = cases
         .iter()
         .enumerate()
-        .map(|(number, (sample, resource, verb))| {
-            let cache = cache.path();
-            async move {
-                let scenario = Scenario::new(&format!("rights-{number}")).await;
-                let config = config(&scenario, Some(sample.2));
-                let roles = without(&roles(&scenario, &config), resource, verb);
-                let limited = Limited::start(scenario, &config, &roles, cache).await;
-                one_is_missing(&limited, *sample, resource, verb).await;
-            }
+        .map(|(number, (sample, resource, verb))| async move {
+            let scenario = Scenario::new(&format!("rights-{number}")).await;
+            let config = config(&scenario, Some(sample.2));
+            let roles = without(&roles(&scenario, &config), resource, verb);
+            let limited = Limited::start(scenario, &config, &roles).await;
+            one_is_missing(&limited, *sample, resource, verb).await;
         });
     futures::stream::iter(cases)
         .buffer_unordered(4)
@@ -269,8 +264,8 @@ async fn with_the_printed_rights_everything_works_and_without_any_one_of_them_th
         .await;
 }
 
-async fn everything_works(scenario: Scenario, config: &Path, roles: &[Value], cache: &Path) {
-    let limited = Limited::start(scenario, config, roles, cache).await;
+async fn everything_works(scenario: Scenario, config: &Path, roles: &[Value]) {
+    let limited = Limited::start(scenario, config, roles).await;
     let scenario = &limited.scenario;
     limited.create_samples(&SAMPLES).await;
     limited.until_ready().await;

@@ -1,8 +1,11 @@
 //! Shared parts of all scenarios: a control plane, a namespace, a host process, and functions that wait.
 
 use std::fmt::Write as _;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use control_plane::{AuditEvent, Component, ControlPlane, Options, Output, manifests};
@@ -11,12 +14,16 @@ use kube::api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostP
 use kube::core::{DynamicObject, GroupVersionKind};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt};
+use operator_host::plugin::{Cache, Compiler, EngineOptions, Limits, Runtime, Subprocess};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
 /// How long anything may take before a scenario fails. Generous, since the machine is shared.
 pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// The program.
+const HOST: &str = env!("CARGO_BIN_EXE_operator-host");
 
 /// A user of the shared control plane whose permissions each scenario grants with a role.
 pub const LIMITED: &str = "limited";
@@ -35,6 +42,53 @@ pub fn plugin(name: &str) -> PathBuf {
         file.display()
     );
     file
+}
+
+/// Returns a cache with the compiled sample plugins. Hosts that compile them at each start would spend most of their
+/// time on that.
+fn compiled() -> &'static Path {
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled");
+        let fill = {
+            let folder = folder.clone();
+            move || {
+                let compiler = Compiler::Subprocess(Subprocess::program(HOST, 512 << 20));
+                let cache = Cache::open(&folder, 1 << 30).expect("a cache");
+                let runtime =
+                    Runtime::with(EngineOptions::default(), compiler, Some(cache)).expect("a runtime");
+                let tokio = tokio::runtime::Runtime::new().expect("threads");
+                for name in ["puppet", "echo", "hello", "myapp", "mysql"] {
+                    let file = std::fs::read(plugin(name)).expect("a plugin");
+                    tokio
+                        .block_on(runtime.load(file, Limits::default()))
+                        .unwrap_or_else(|error| panic!("{name}: {error}"));
+                }
+            }
+        };
+        // A thread of another runtime must not wait for this one.
+        std::thread::spawn(fill)
+            .join()
+            .expect("the sample plugins are compiled");
+        folder
+    });
+    &FOLDER
+}
+
+/// Creates a host's cache in a folder, with the sample plugins in it.
+fn warm_cache(folder: &Path) -> PathBuf {
+    let cache = tempfile::tempdir_in(folder).expect("a folder").keep();
+    for part in std::fs::read_dir(compiled()).expect("the cache").flatten() {
+        let to = cache.join(part.file_name());
+        DirBuilder::new().mode(0o700).create(&to).expect("a folder");
+        for file in std::fs::read_dir(part.path()).expect("the cache").flatten() {
+            let to = to.join(file.file_name());
+            // An entry is replaced or removed, never changed, so it can be shared on one file system.
+            std::fs::hard_link(file.path(), &to)
+                .or_else(|_| std::fs::copy(file.path(), &to).map(drop))
+                .expect("a copy");
+        }
+    }
+    cache
 }
 
 /// Returns the control plane that scenarios share, with the kinds of samples and tests installed and an audit log.
@@ -412,8 +466,7 @@ impl Host {
         folder: &Path,
     ) -> Self {
         let log = folder.join("host.log");
-        let host = env!("CARGO_BIN_EXE_operator-host").to_owned();
-        let mut command = wrapper.iter().cloned().chain([host]);
+        let mut command = wrapper.iter().cloned().chain([HOST.to_owned()]);
         let program = PathBuf::from(command.next().expect("a program"));
         let mut all: Vec<String> = command.collect();
         all.extend([
@@ -422,6 +475,9 @@ impl Host {
             config.display().to_string(),
         ]);
         all.extend(arguments.iter().map(ToString::to_string));
+        if !arguments.contains(&"--cache-dir") {
+            all.extend(["--cache-dir".to_owned(), warm_cache(folder).display().to_string()]);
+        }
         let mut environment = vec![
             ("KUBECONFIG", kubeconfig),
             ("OPERATOR_HOST_LOG", Path::new("info,operator_host=debug")),

@@ -1,14 +1,15 @@
 //! Starts and stops one controller as its kinds become served or are removed.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kube::Client;
+use kube::core::DynamicObject;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::cluster::cache::{Reflector, SharedCache, Subscription};
+use crate::cluster::cache::{Reflector, SharedCache, Subscription, WatchState};
 use crate::cluster::client::Writer;
 use crate::cluster::discovery::{Discovery, KindError, Resolved};
 use crate::cluster::event_recorder::Events;
@@ -39,6 +40,8 @@ const RETRY_AWAY: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_millis(100);
 /// The last of these waits, after which discovery reflects the change.
 const SETTLED: Duration = Duration::from_secs(3);
+/// How often a host that may not watch definitions asks whether a kind has changed.
+const UNWATCHED: Duration = Duration::from_secs(60);
 
 /// The parts that all controllers share.
 #[derive(Clone)]
@@ -290,23 +293,53 @@ fn context(
 
 /// Watches the CustomResourceDefinitions while the returned values are held.
 #[must_use]
-pub fn watch_definitions(kinds: &Arc<Discovery>, watches: &SharedCache) -> (Arc<Reflector>, Subscription) {
+pub fn watch_definitions(
+    kinds: &Arc<Discovery>,
+    watches: &Arc<SharedCache>,
+) -> (Arc<Reflector>, Subscription) {
     let kind = Kind {
         api_version: "apiextensions.k8s.io/v1".into(),
         kind: "CustomResourceDefinition".into(),
     };
     let watch = watches.watch(&kind, None);
+    tokio::spawn(ask_without_watch(Arc::clone(kinds), Arc::clone(&watch)));
     let kinds = Arc::downgrade(kinds);
+    let watches = Arc::downgrade(watches);
     let subscription = watch.subscribe(Arc::new(move |_, change| {
         let name = change
             .new
             .or(change.old)
             .and_then(|object| object.metadata.name.as_deref());
         // A definition's name is `plural.group`.
-        if let (Some(kinds), Some((_, group))) = (kinds.upgrade(), name.and_then(|name| name.split_once('.')))
+        let (Some(kinds), Some((_, group))) = (kinds.upgrade(), name.and_then(|name| name.split_once('.')))
+        else {
+            return;
+        };
+        kinds.changed(group);
+        let generation = |object: &Arc<DynamicObject>| object.metadata.generation;
+        if change
+            .old
+            .is_some_and(|old| Some(generation(old)) != change.new.map(generation))
         {
-            kinds.changed(group);
+            let (watches, group) = (Weak::clone(&watches), group.to_owned());
+            tokio::spawn(async move {
+                // The API server serves the new schema a moment later.
+                tokio::time::sleep(SETTLED).await;
+                if let Some(watches) = watches.upgrade() {
+                    watches.list_again(&group);
+                }
+            });
         }
     }));
     (watch, subscription)
+}
+
+/// Asks for the known kinds again while the host may not watch definitions.
+async fn ask_without_watch(kinds: Arc<Discovery>, definitions: Arc<Reflector>) {
+    loop {
+        tokio::time::sleep(UNWATCHED).await;
+        if matches!(definitions.state_now(), WatchState::Failing(_)) {
+            kinds.ask_again().await;
+        }
+    }
 }

@@ -23,8 +23,8 @@ use crate::child::{COMMAND, Limited, REFUSED, UNLIMITED};
 use crate::error::LoadError;
 use crate::limits::MIB;
 
-/// Ratio of the wall-clock limit to the processor time limit. Compiling has the lowest priority, and no file
-/// can make it wait.
+/// Ratio of the wall-clock limit to the processor time limit. Compiling has a low priority, and no file can make it
+/// wait.
 const PATIENCE: u32 = 10;
 /// Maximum number of threads of one compilation.
 const THREADS: usize = 4;

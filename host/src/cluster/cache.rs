@@ -95,6 +95,22 @@ impl CachePolicy {
     }
 }
 
+/// What a store must have been filled under.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    policy: CachePolicy,
+    /// Counts the changes of the kind's schema. The API server sends no event for an object that has a new default
+    /// value since.
+    schema: u64,
+}
+
+impl Wanted {
+    /// Reports whether a store that was filled under these contains everything that `wanted` requires.
+    fn covers(&self, wanted: &Self) -> bool {
+        self.schema == wanted.schema && self.policy.covers(&wanted.policy)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Scope {
     kind: Kind,
@@ -148,6 +164,18 @@ impl SharedCache {
             if let Some(watch) = watch.upgrade() {
                 watch.inner.keep(running.keep_of(scope));
             }
+        }
+    }
+
+    /// Lists the objects of a group again, whose definition has changed: they may have other default values.
+    pub fn list_again(&self, group: &str) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_the_group = running
+            .watches
+            .iter()
+            .filter(|(scope, _)| scope.kind.group() == group);
+        for watch in of_the_group.filter_map(|(_, watch)| watch.upgrade()) {
+            watch.inner.keep.send_modify(|wanted| wanted.schema += 1);
         }
     }
 
@@ -339,7 +367,7 @@ impl Reflector {
 
 struct Inner {
     scope: Scope,
-    keep: watch::Sender<CachePolicy>,
+    keep: watch::Sender<Wanted>,
     metrics: Arc<Metrics>,
     store: RwLock<Store>,
     subscribers: Mutex<Vec<Subscriber>>,
@@ -363,7 +391,10 @@ impl Inner {
     fn new(scope: Scope, keep: CachePolicy, metrics: Arc<Metrics>) -> Self {
         Self {
             scope,
-            keep: watch::Sender::new(keep),
+            keep: watch::Sender::new(Wanted {
+                policy: keep,
+                schema: 0,
+            }),
             metrics,
             store: RwLock::default(),
             subscribers: Mutex::default(),
@@ -393,7 +424,7 @@ impl Inner {
             kind: kind.kind.clone(),
         });
         slim(&mut object);
-        if !self.keep.borrow().keeps_whole(&object) {
+        if !self.keep.borrow().policy.keeps_whole(&object) {
             object.data = serde_json::Value::Null;
             // Promote and pin annotations are read from the definition of the kind.
             if let Some(annotations) = &mut object.metadata.annotations {
@@ -405,22 +436,27 @@ impl Inner {
 
     /// Stores an object and notifies the subscribers, unless the same or a newer version is known.
     fn put(&self, object: &Arc<DynamicObject>) {
-        self.put_unless(object, |known| is_newer(known, object));
+        self.put_unless(object, |known| {
+            is_newer(known, object) || is_the_same(known, object)
+        });
     }
 
     /// Stores an object of a list at this version. The list contains everything up to that version, so a known object
-    /// that only seems to be newer is of a cluster that was restored from a backup.
+    /// that only seems to be newer is of a cluster that was restored from a backup. The same version may have other
+    /// content, after such a restoration, or since the schema has another default value.
     fn put_listed(&self, object: &Arc<DynamicObject>, list: Option<u128>) {
-        self.put_unless(object, |known| is_newer(known, object) && version(known) > list);
+        self.put_unless(object, |known| {
+            is_newer(known, object) && version(known) > list || known == &**object
+        });
     }
 
-    fn put_unless(&self, object: &Arc<DynamicObject>, is_outdated: impl Fn(&DynamicObject) -> bool) {
+    fn put_unless(&self, object: &Arc<DynamicObject>, is_needless: impl Fn(&DynamicObject) -> bool) {
         let name = NamespacedName::of(object);
         let old = {
             let mut store = self.write();
             match store.objects.get(&name) {
                 // A write by this host was faster.
-                Some(known) if is_outdated(known) || is_the_same(known, object) => return,
+                Some(known) if is_needless(known) => return,
                 None if store.is_deleted(&name, object) => return,
                 _ => store.put(name, Arc::clone(object)),
             }
@@ -506,9 +542,9 @@ impl Inner {
         }
     }
 
-    fn keep(&self, wanted: CachePolicy) {
-        let covered = self.keep.borrow().covers(&wanted);
-        self.keep.send_replace(wanted);
+    fn keep(&self, policy: CachePolicy) {
+        let covered = self.keep.borrow().policy.covers(&policy);
+        self.keep.send_modify(|wanted| wanted.policy = policy);
         // Set the state after the policy, so that a list that ends now cannot override it.
         if !covered {
             self.state.send_if_modified(|current| {
@@ -522,7 +558,7 @@ impl Inner {
     }
 
     /// Marks the watch as synced, unless more of the kind is needed by now.
-    fn synced(&self, keep: &watch::Receiver<CachePolicy>) {
+    fn synced(&self, keep: &watch::Receiver<Wanted>) {
         if matches!(*self.state.borrow(), WatchState::Failing(_)) {
             info!(kind = %self.scope.kind, namespace = self.scope.namespace, "watching again");
         }

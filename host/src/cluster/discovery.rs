@@ -85,6 +85,15 @@ impl Discovery {
         if let Some(resource) = self.lock().get(kind) {
             return Ok(Arc::clone(resource));
         }
+        let found = self.ask(kind).await?;
+        self.metrics
+            .know_kind(&found.api.group, &found.api.plural, &found.api.kind);
+        self.lock().insert(kind.clone(), Arc::clone(&found));
+        Ok(found)
+    }
+
+    /// Asks the API server for the resource of a kind.
+    async fn ask(&self, kind: &Kind) -> Result<Arc<ResolvedKind>, KindError> {
         let gvk = gvk(kind);
         let asked = tokio::time::timeout(DISCOVERY_TIMEOUT, discovery::pinned_kind(&self.client, &gvk)).await;
         let Ok(asked) = asked else {
@@ -93,7 +102,7 @@ impl Discovery {
                 message: format!("no answer within {DISCOVERY_TIMEOUT:?}"),
             });
         };
-        let found = match asked {
+        match asked {
             Ok((api, capabilities)) => Ok(Arc::new(ResolvedKind {
                 api,
                 namespaced: capabilities.scope == Scope::Namespaced,
@@ -107,11 +116,27 @@ impl Discovery {
                 kind: kind.clone(),
                 message: in_words(&error),
             }),
-        }?;
-        self.metrics
-            .know_kind(&found.api.group, &found.api.plural, &found.api.kind);
-        self.lock().insert(kind.clone(), Arc::clone(&found));
-        Ok(found)
+        }
+    }
+
+    /// Asks the API server again for every known kind that a definition could have changed, and calls
+    /// [`Self::changed`] where it has: for hosts that may not watch definitions.
+    pub async fn ask_again(&self) {
+        let known: Vec<_> = {
+            let known = self.lock();
+            let of_definitions = known.iter().filter(|(kind, _)| kind.group().contains('.'));
+            of_definitions
+                .map(|(kind, was)| (kind.clone(), Arc::clone(was)))
+                .collect()
+        };
+        for (kind, was) in known {
+            match self.ask(&kind).await {
+                Ok(now) if now == was => {}
+                // The server is unreachable: keep the last result.
+                Err(KindError::Discovery { .. }) => {}
+                _ => self.changed(kind.group()),
+            }
+        }
     }
 
     /// Returns the resource of a controller's parents, and those of its other kinds that the API server serves. Work on

@@ -2,7 +2,8 @@
 //! objects that it deletes there would be recreated at once.
 //!
 //! A host that watches all namespaces also watches their metadata. A host that is limited to some may not be
-//! allowed to, and learns of a deletion when the API server first refuses to create an object there.
+//! allowed to, and learns of a deletion when the API server first refuses to create an object there. So does one
+//! whose watch fails.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::cache::{Change, Reflector, SharedCache, Subscriber, Subscription};
+use super::cache::{Change, Reflector, SharedCache, Subscriber, Subscription, WatchState};
 use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::contract::Kind;
 
@@ -71,10 +72,12 @@ impl Namespaces {
                     namespace: None,
                     name: namespace.to_owned(),
                 };
-                watched
-                    .watch
-                    .get(&name)
-                    .is_some_and(|object| is_terminating(&object))
+                // A failing watch does not notice that the namespace was made again.
+                !matches!(watched.watch.state_now(), WatchState::Failing(_))
+                    && watched
+                        .watch
+                        .get(&name)
+                        .is_some_and(|object| is_terminating(&object))
             })
     }
 

@@ -15,6 +15,7 @@ use crate::files;
 use crate::fleet::Shape;
 use crate::oracle::{self, Key, Kind, Sample};
 use crate::rollouts;
+use crate::stage::Stage;
 use crate::users::Reasons;
 
 const CONTROLLER_LABEL: &str = "operator-host.dev/controller";
@@ -22,8 +23,10 @@ const CONTROLLER_LABEL: &str = "operator-host.dev/controller";
 const QUIET: Duration = Duration::from_millis(300);
 /// The only Lease in mode `single`.
 const LEASE: &str = "operator-host";
-/// How long a Deployment may be stuck before it is examined.
-const STUCK: Duration = Duration::from_secs(5);
+/// How long a Deployment may be stuck before it is examined, and the time between two restarts of the controller
+/// manager for it.
+const STUCK: Duration = Duration::from_secs(3);
+const RESTART: Duration = Duration::from_secs(20);
 /// How much longer a round may last while Kubernetes' own controllers have not rolled out a Deployment.
 const ROLLOUTS: Duration = Duration::from_secs(180);
 /// How much more resident memory a host may use at the end of a round than at the end of its first one.
@@ -108,14 +111,16 @@ pub(crate) enum Want {
 /// number of parents and children. The limit is that of the hosts: the time in which Kubernetes' own controllers
 /// have not rolled out a Deployment does not count, up to a limit of its own.
 pub(crate) async fn until(
-    client: &Client,
+    stage: &Stage,
     namespace: &str,
     want: Want,
     history: &mut History,
     limit: Duration,
 ) -> Result<(Duration, Counts), Fault> {
+    let client = &stage.client;
     let start = Instant::now();
     let mut rolled_out = start;
+    let mut restart = start + STUCK;
     loop {
         let looked = Instant::now();
         let seen = tokio::time::timeout(limit, look(client, namespace, want)).await;
@@ -146,6 +151,12 @@ pub(crate) async fn until(
             }
             if !unfinished.is_empty() {
                 rolled_out = Instant::now();
+                if restart < rolled_out {
+                    restart = rolled_out + RESTART;
+                    eprintln!("restarting the controller manager, which does not finish a rollout");
+                    let restarted = stage.server.lock().await.restart_controller_manager().await;
+                    restarted.map_err(|error| Fault::new(error.to_string()))?;
+                }
             }
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -269,7 +269,7 @@ async fn play(
     let mut crowd = Crowd::new(client, namespace, draw);
     crowd.move_in().await;
     // The very first hosts have to compile the plugins.
-    let calm = check::until(client, namespace, Want::Exact, history, limit * 5).await;
+    let calm = check::until(stage, namespace, Want::Exact, history, limit * 5).await;
     calm.map_err(|fault| fault.when("before anything broke"))?;
     let kept = stage.fleet.lock().await.keep_compiled();
     kept.map_err(|error| Fault::new(format!("{error:#}")))?;
@@ -291,7 +291,7 @@ async fn play(
         }
     }
 
-    let settled = check::until(client, namespace, Want::Exact, history, limit).await;
+    let settled = check::until(stage, namespace, Want::Exact, history, limit).await;
     (outcome.settled, outcome.counts) = settled.map_err(|fault| fault.when("after the last fault"))?;
     outcome.writes = history.writes().count();
     outcome.faults.extend(history.faults(outcome.shape, &reasons));
@@ -305,7 +305,7 @@ async fn play(
     users::leave(client, namespace, &mut reasons)
         .await
         .map_err(|error| Fault::new(format!("cannot delete the parents: {error}")))?;
-    let gone = check::until(client, namespace, Want::Gone, history, limit).await;
+    let gone = check::until(stage, namespace, Want::Gone, history, limit).await;
     (outcome.gone, _) = gone.map_err(|fault| fault.when("after all parents were deleted"))?;
     let left = check::retained(client, namespace).await?;
     outcome.faults.extend(check::lost(&after, &left, &[]));

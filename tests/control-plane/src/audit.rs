@@ -1,8 +1,10 @@
 //! The audit log: who wrote what, as recorded by the API server.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
 
@@ -99,9 +101,23 @@ impl AuditEvent {
     }
 }
 
-/// Returns every event of the log whose line contains `text`. An incomplete last line is skipped.
-pub(crate) fn read_about(log: &Path, text: &str) -> Result<Vec<AuditEvent>, Error> {
-    Ok(parse(log, 0, text)?.0)
+/// What was read of a log so far. A long log is read often, for a few new events.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    /// The events about each text, and the number of bytes that were read for it.
+    about: Mutex<HashMap<String, (Vec<AuditEvent>, u64)>>,
+}
+
+impl Reader {
+    /// Returns every event of the log whose line contains `text`. An incomplete last line is skipped.
+    pub(crate) fn read_about(&self, log: &Path, text: &str) -> Result<Vec<AuditEvent>, Error> {
+        let mut about = self.about.lock().unwrap_or_else(PoisonError::into_inner);
+        let (events, read) = about.entry(text.to_owned()).or_default();
+        let (new, end) = parse(log, *read, text)?;
+        events.extend(new);
+        *read = end;
+        Ok(events.clone())
+    }
 }
 
 /// Returns the events of the log after its first `from` bytes, and the number of bytes in complete events.

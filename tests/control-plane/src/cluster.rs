@@ -45,6 +45,7 @@ pub struct ControlPlane {
     etcd: Component,
     data: DataDir,
     options: Options,
+    audit: audit::Reader,
     binaries: Binaries,
     etcd_client_port: Port,
     etcd_peer_port: Port,
@@ -76,6 +77,7 @@ impl ControlPlane {
             etcd,
             data,
             options,
+            audit: audit::Reader::default(),
             binaries,
             etcd_client_port,
             etcd_peer_port,
@@ -318,7 +320,7 @@ impl ControlPlane {
     /// As [`audit_events`](Self::audit_events).
     pub fn audit_events_about(&self, text: &str) -> Result<Vec<AuditEvent>, Error> {
         match self.audit_log() {
-            Some(log) => audit::read_about(&log, text),
+            Some(log) => self.audit.read_about(&log, text),
             None => Err(Error::NotRunning {
                 component: "the audit log",
                 hint: "start with Options::with_audit",

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::source::{Limits, Trouble, WatchSource};
-use super::{CachePolicy, Inner, WatchState};
+use super::{Inner, Wanted, WatchState};
 use crate::backoff::jittered;
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
 use crate::object::NamespacedName;
@@ -38,6 +38,8 @@ const GRACE: Duration = Duration::from_secs(60);
 const UNSERVED: Duration = Duration::from_secs(5);
 /// A watch that has run this long counts as healthy, even if it delivered nothing.
 const QUIET: Duration = Duration::from_secs(5);
+/// A failing watch that the API server accepts and that has run this long without an error has recovered.
+const RECOVERED: Duration = Duration::from_secs(1);
 
 /// The consecutive failures of one watch.
 pub(super) struct Retry {
@@ -143,7 +145,12 @@ enum Position {
         listed: HashSet<NamespacedName>,
     },
     /// All changes up to this resource version have been received.
-    Watching(String),
+    Watching {
+        version: String,
+        /// The API server may have been replaced since, by one that was restored from a backup. It would accept a
+        /// watch after a version that it does not have yet, and send nothing until it has it.
+        is_doubted: bool,
+    },
 }
 
 impl Position {
@@ -151,6 +158,19 @@ impl Position {
         Self::Listing {
             token: None,
             listed: HashSet::new(),
+        }
+    }
+
+    fn after(version: String) -> Self {
+        Self::Watching {
+            version,
+            is_doubted: false,
+        }
+    }
+
+    fn doubt(&mut self) {
+        if let Self::Watching { is_doubted, .. } = self {
+            *is_doubted = true;
         }
     }
 }
@@ -164,7 +184,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
         if keep.has_changed().unwrap_or(false) {
             let wanted = keep.borrow_and_update().clone();
             if !filled_under.covers(&wanted) {
-                debug!(kind = %inner.scope.kind, "more of this kind is needed: listing again");
+                debug!(kind = %inner.scope.kind, "more of this kind is needed, or its schema has changed: listing again");
                 position = Position::start();
             }
             filled_under = wanted;
@@ -185,7 +205,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
                             }
                             Taken::All(version) => {
                                 retry.since = None;
-                                position = Position::Watching(version);
+                                position = Position::after(version);
                                 continue;
                             }
                             Taken::Unusable => Trouble::Passing {
@@ -200,19 +220,39 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
                     Err(trouble) => trouble,
                 }
             }
-            Position::Watching(version) => {
+            Position::Watching {
+                version,
+                is_doubted: true,
+            } => match source.newest().await {
+                Ok(Some(newest)) if version.parse().is_ok_and(|seen: u128| newest < seen) => {
+                    debug!(kind = %inner.scope.kind, version, newest, "the API server has gone back: listing again");
+                    position = Position::start();
+                    continue;
+                }
+                Ok(_) => {
+                    position = Position::after(std::mem::take(version));
+                    continue;
+                }
+                Err(trouble) => trouble,
+            },
+            Position::Watching { version, is_doubted } => {
                 match changes(inner, source, version, retry, &mut keep, &mut filled_under).await {
-                    Some(trouble) => trouble,
-                    None => continue,
+                    End::Regular => continue,
+                    End::Early => {
+                        *is_doubted = true;
+                        continue;
+                    }
+                    End::Failed(trouble) => trouble,
                 }
             }
         };
-        match trouble {
+        let (message, retry_after) = match trouble {
             Trouble::Refused(message) => return message,
             Trouble::NotServed if inner.was_listed.load(Ordering::Relaxed) && !retry.has_lasted(UNSERVED) => {
                 debug!(kind = %inner.scope.kind, "the kind is not served: asking again");
                 inner.metrics.watch_restarted(&inner.scope.kind);
                 tokio::time::sleep(retry.delay(sent, LAST_DELAY_AWAY, None)).await;
+                continue;
             }
             Trouble::NotServed => return KindError::Unknown(inner.scope.kind.clone()).to_string(),
             Trouble::Outdated => {
@@ -220,24 +260,30 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
                 inner.metrics.watch_restarted(&inner.scope.kind);
                 position = Position::start();
                 tokio::time::sleep(retry.delay(sent, LAST_DELAY_AWAY, None)).await;
+                continue;
+            }
+            Trouble::Unanswered(message) => {
+                position.doubt();
+                (message, None)
             }
             Trouble::Passing {
                 message,
                 retry_after,
                 resumable,
             } => {
-                debug!(kind = %inner.scope.kind, message, "watch interrupted");
-                inner.metrics.watch_restarted(&inner.scope.kind);
                 if !resumable {
                     position = Position::start();
                 }
-                let delay = retry.delay(sent, LAST_DELAY_AWAY, retry_after);
-                if retry.is_lasting() {
-                    inner.fail(message);
-                }
-                tokio::time::sleep(delay).await;
+                (message, retry_after)
             }
+        };
+        debug!(kind = %inner.scope.kind, message, "watch interrupted");
+        inner.metrics.watch_restarted(&inner.scope.kind);
+        let delay = retry.delay(sent, LAST_DELAY_AWAY, retry_after);
+        if retry.is_lasting() {
+            inner.fail(message);
         }
+        tokio::time::sleep(delay).await;
     }
 }
 
@@ -261,7 +307,7 @@ fn take(
     page: ObjectList<DynamicObject>,
     token: &mut Option<String>,
     listed: &mut HashSet<NamespacedName>,
-    keep: &watch::Receiver<CachePolicy>,
+    keep: &watch::Receiver<Wanted>,
 ) -> Taken {
     let list = version_of(&page);
     for object in page.items {
@@ -284,25 +330,36 @@ fn take(
         .map_or(Taken::Unusable, Taken::All)
 }
 
-/// Follows the changes after `version` and advances it. Returns `None` after a regular end, when the next watch
-/// resumes from there.
+/// Why a watch ended.
+enum End {
+    /// The API server ended it when it was asked to, or something else is needed.
+    Regular,
+    /// It ended earlier, or was silent for too long.
+    Early,
+    /// It failed.
+    Failed(Trouble),
+}
+
+/// Follows the changes after `version` and advances it. The next watch resumes from there.
 async fn changes(
     inner: &Inner,
     source: &WatchSource,
     version: &mut String,
     retry: &mut Retry,
-    keep: &mut watch::Receiver<CachePolicy>,
-    filled_under: &mut CachePolicy,
-) -> Option<Trouble> {
+    keep: &mut watch::Receiver<Wanted>,
+    filled_under: &mut Wanted,
+) -> End {
     let mut changes = match source.changes(version).await {
         Ok(changes) => changes,
-        Err(trouble) => return Some(trouble),
+        Err(trouble) => return End::Failed(trouble),
     };
     let begun = Instant::now();
-    // The server accepted the watch, so the error is over. The failure count is kept until the watch has lasted for
-    // a while.
-    retry.since = None;
-    inner.synced(keep);
+    // An API server in trouble accepts a watch and ends it with an error a moment later. The failure count is kept
+    // until the watch has lasted for a while.
+    let mut has_recovered = retry.since.is_none();
+    if has_recovered {
+        inner.synced(keep);
+    }
     loop {
         let event = tokio::select! {
             biased;
@@ -316,7 +373,13 @@ async fn changes(
                 }
                 // Let `follow` see the change.
                 keep.mark_changed();
-                return None;
+                return End::Regular;
+            }
+            () = tokio::time::sleep_until(begun + RECOVERED), if !has_recovered => {
+                has_recovered = true;
+                retry.since = None;
+                inner.synced(keep);
+                continue;
             }
             event = changes.next() => event,
         };
@@ -330,6 +393,10 @@ async fn changes(
         if let Some(seen) = object.filter(|seen| !seen.is_empty()) {
             *version = seen;
             retry.reset();
+            if !has_recovered {
+                has_recovered = true;
+                inner.synced(keep);
+            }
         }
         if begun.elapsed() >= QUIET {
             retry.reset();
@@ -340,17 +407,15 @@ async fn changes(
             }
             Some(Ok(WatchEvent::Deleted(object))) => inner.deleted(object),
             Some(Ok(WatchEvent::Bookmark(_))) => {}
-            Some(Ok(WatchEvent::Error(status))) => return Some(Trouble::of_status(&status)),
-            Some(Err(trouble)) => return Some(trouble),
-            None if begun.elapsed() >= QUIET => return None,
-            // Back off from a server that ends watches as soon as they begin.
-            None => {
-                return Some(Trouble::Passing {
-                    message: "the API server ended a watch as soon as it had begun".to_owned(),
-                    retry_after: None,
-                    resumable: true,
-                });
+            Some(Ok(WatchEvent::Error(status))) => return End::Failed(Trouble::of_status(&status)),
+            Some(Err(trouble)) => return End::Failed(trouble),
+            None if begun.elapsed() < QUIET => {
+                // Back off from a server that ends watches as soon as they begin.
+                let message = "the API server ended a watch as soon as it had begun".to_owned();
+                return End::Failed(Trouble::Unanswered(message));
             }
+            None if changes.is_due() => return End::Regular,
+            None => return End::Early,
         }
     }
 }

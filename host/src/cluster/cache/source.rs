@@ -66,7 +66,9 @@ pub(super) enum Trouble {
     Refused(String),
     /// The API server does not serve the kind.
     NotServed,
-    /// A transient error.
+    /// No answer, or a broken connection. What answers next may be a server that was restored from a backup.
+    Unanswered(String),
+    /// A transient error, as reported by the API server.
     Passing {
         /// The error.
         message: String,
@@ -78,14 +80,6 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    fn passing(message: String) -> Self {
-        Self::Passing {
-            message,
-            retry_after: None,
-            resumable: true,
-        }
-    }
-
     pub(super) fn of_status(status: &Status) -> Self {
         let message = status.message.trim_end_matches('.');
         let passing = |resumable| Self::Passing {
@@ -115,7 +109,7 @@ impl Trouble {
                 retry_after: None,
                 resumable: false,
             },
-            other => Self::passing(format!("the API server cannot be reached: {}", chain(other))),
+            other => Self::Unanswered(format!("the API server cannot be reached: {}", chain(other))),
         }
     }
 }
@@ -147,10 +141,17 @@ impl WatchSource {
         };
         match timeout(self.limits.page, request).await {
             Ok(answer) => answer.map_err(|error| Trouble::of(&error)),
-            Err(_elapsed) => Err(Trouble::passing(format!(
-                "no answer from the API server within {:?}",
-                self.limits.page
-            ))),
+            Err(_elapsed) => Err(unanswered(self.limits.page)),
+        }
+    }
+
+    /// Returns the version of the newest object of any kind; `None` when versions are not numbers.
+    pub(super) async fn newest(&self) -> Result<Option<u128>, Trouble> {
+        let params = ListParams::default().limit(1);
+        match timeout(self.limits.page, self.api.list_metadata(&params)).await {
+            Ok(Ok(list)) => Ok(list.metadata.resource_version.and_then(|it| it.parse().ok())),
+            Ok(Err(error)) => Err(Trouble::of(&error)),
+            Err(_elapsed) => Err(unanswered(self.limits.page)),
         }
     }
 
@@ -171,13 +172,14 @@ impl WatchSource {
             };
             Ok(Changes {
                 stream,
+                due: ends - self.limits.late,
                 ends,
                 silent: self.limits.silent,
             })
         };
         match timeout(self.limits.start, request).await {
             Ok(answer) => answer.map_err(|error: kube::Error| Trouble::of(&error)),
-            Err(_elapsed) => Err(Trouble::passing(format!(
+            Err(_elapsed) => Err(Trouble::Unanswered(format!(
                 "the API server did not begin a watch within {:?}",
                 self.limits.start
             ))),
@@ -185,9 +187,15 @@ impl WatchSource {
     }
 }
 
+fn unanswered(limit: Duration) -> Trouble {
+    Trouble::Unanswered(format!("no answer from the API server within {limit:?}"))
+}
+
 /// A running watch.
 pub(super) struct Changes {
     stream: Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Send>>,
+    /// When the API server was asked to end it.
+    due: Instant,
     ends: Instant,
     silent: Duration,
 }
@@ -203,10 +211,17 @@ impl Changes {
             Ok(None) => None,
             // Silence is not an error: the next watch resumes from here.
             Err(_elapsed) if silent < self.ends => None,
-            Err(_elapsed) => Some(Err(Trouble::passing(
+            Err(_elapsed) => Some(Err(Trouble::Unanswered(
                 "a watch did not end when it should have".to_owned(),
             ))),
         }
+    }
+
+    /// Reports whether the API server was asked to end it about now. Otherwise a server that ends, or a silent
+    /// connection, has ended it.
+    pub(super) fn is_due(&self) -> bool {
+        // The API server counts from when it received the request, and in whole seconds.
+        self.due <= Instant::now() + Duration::from_secs(2)
     }
 }
 

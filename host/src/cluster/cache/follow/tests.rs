@@ -12,7 +12,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::cache::{Form, Scope};
+use crate::cluster::cache::{CachePolicy, Form, Scope};
 use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
 
@@ -27,6 +27,8 @@ enum Reply {
     LateListAt(&'static [&'static str], &'static str),
     /// The same with a version of the objects that is older than that of the list.
     ListOlder(&'static [&'static str], &'static str, &'static str),
+    /// One object with this version and content.
+    ListWith(&'static str, &'static str, Value),
     /// Accepts a watch and sends these events. It stays open.
     Watch(Vec<Value>),
     Silence,
@@ -74,6 +76,11 @@ async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
         Reply::ListOlder(names, of_objects, version) => {
             response.body(body(list(names, of_objects, version, None), false))
         }
+        Reply::ListWith(name, version, content) => {
+            let mut only: Value = serde_json::from_str(&list(&[name], version, version, None)).unwrap();
+            only["items"][0]["spec"] = content["spec"].clone();
+            response.body(body(only.to_string(), false))
+        }
         Reply::LateListAt(names, version) => {
             tokio::time::sleep(LATE).await;
             response.body(body(list(names, version, version, None), false))
@@ -105,16 +112,23 @@ fn follow_these(script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
 }
 
 fn follow_within(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
+    follow_at(limits, script, grace, "1000000")
+}
+
+/// The server answers requests for a single object outside the script, with this version.
+fn follow_at(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration, newest: &'static str) -> Followed {
     let requests = Arc::<Mutex<Vec<String>>>::default();
     let seen = Arc::clone(&requests);
     let script = Arc::new(script);
     let service = tower::service_fn(move |request: Request<Body>| {
-        let index = {
+        let uri = request.uri().to_string();
+        let reply = if uri.contains("limit=1&") || uri.ends_with("limit=1") {
+            Reply::ListAt(&[], newest)
+        } else {
             let mut seen = seen.lock().unwrap();
-            seen.push(request.uri().to_string());
-            seen.len() - 1
+            seen.push(uri);
+            script[seen.len().min(script.len()) - 1]()
         };
-        let reply = script[index.min(script.len() - 1)]();
         async move { Ok::<_, Infallible>(answer(reply).await) }
     });
     let kind = Kind {
@@ -360,7 +374,12 @@ async fn a_kind_that_is_not_served_for_a_moment_is_no_failure() {
 
 #[tokio::test]
 async fn a_trouble_that_lasts_is_a_failure_until_the_watch_goes_on_where_it_was() {
-    let followed = follow_these(
+    let limits = Limits {
+        watch: Duration::from_secs(300),
+        ..Limits::default()
+    };
+    let followed = follow_within(
+        limits,
         vec![
             || Reply::List(&["a"], None),
             || Reply::Refuse(503),
@@ -381,6 +400,75 @@ async fn a_trouble_that_lasts_is_a_failure_until_the_watch_goes_on_where_it_was(
         .until("well again", |it| it.state() == WatchState::Synced)
         .await;
     assert_eq!(followed.lists(), 1);
+}
+
+/// Regression: each acceptance counted as the end of the failure, which so never lasted.
+#[tokio::test]
+async fn a_watch_that_is_accepted_and_ends_with_an_error_each_time_is_a_failure() {
+    let error = || {
+        let status = json!({ "kind": "Status", "status": "Failure", "message": "no leader.", "code": 500 });
+        Reply::Watch(vec![json!({ "type": "ERROR", "object": status })])
+    };
+    let followed = follow_these(
+        vec![|| Reply::List(&["a"], None), error],
+        Duration::from_millis(300),
+    );
+    followed
+        .until("failing", |it| matches!(it.state(), WatchState::Failing(_)))
+        .await;
+    let mut states = followed.inner.state.subscribe();
+    states.mark_unchanged();
+    let more = followed.requests().len() + 2;
+    followed
+        .until("tried again", |it| it.requests().len() >= more)
+        .await;
+    assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
+}
+
+/// Regression: an API server whose store was restored from a backup accepts a watch after a version that it does not
+/// have, and sends nothing until it has that.
+#[tokio::test]
+async fn a_server_that_has_gone_back_is_noticed_when_a_watch_is_silent() {
+    let limits = Limits {
+        watch: Duration::from_secs(300),
+        silent: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let script: Vec<fn() -> Reply> = vec![
+        || Reply::ListAt(&["a", "b"], "1500"),
+        || Reply::Watch(Vec::new()),
+        || Reply::ListAt(&["a"], "900"),
+        || Reply::Watch(Vec::new()),
+    ];
+    let followed = follow_at(limits, script, LONG, "900");
+    followed.until("listed again", |it| it.names() == ["a"]).await;
+    assert_eq!(followed.lists(), 2);
+}
+
+/// Regression: objects with new default values have the version that is known.
+#[tokio::test]
+async fn objects_whose_schema_has_changed_are_listed_again_and_replaced() {
+    let followed = follow_these(
+        vec![
+            || Reply::ListAt(&["a"], "10"),
+            || Reply::Watch(Vec::new()),
+            || Reply::ListWith("a", "10", json!({ "spec": { "replicas": 1 } })),
+            || Reply::Watch(Vec::new()),
+        ],
+        LONG,
+    );
+    let states = followed.later_states().await;
+    followed.until("watching", |it| it.requests().len() == 2).await;
+    followed.inner.keep.send_modify(|wanted| wanted.schema += 1);
+    let default = |it: &Followed| {
+        it.inner
+            .read()
+            .objects
+            .values()
+            .any(|a| a.data["spec"]["replicas"] == 1)
+    };
+    followed.until("with the default value", default).await;
+    assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
 }
 
 #[tokio::test]
