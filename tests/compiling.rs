@@ -79,7 +79,7 @@ fn compiling(parent: u32) -> Vec<u32> {
 fn is_limited(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default();
-    fields.split_whitespace().nth(16) == Some("19")
+    fields.split_whitespace().nth(16) == Some("10")
 }
 
 async fn until(what: &str, condition: impl Fn() -> bool) {

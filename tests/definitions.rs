@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use control_plane::{ControlPlane, Options};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::DynamicObject;
 
 use crate::echo::CONTROLLER;
@@ -156,6 +156,51 @@ async fn a_child_kind_without_definition(scenario: &Scenario) {
 }
 
 /// Regression: nobody reported it until a reconcile or a cleanup needed the kind.
+/// Regression: an object that has a new default value keeps its resource version, so its watch reports nothing.
+#[tokio::test]
+async fn a_new_default_value_reaches_the_objects_that_are_there() {
+    let cluster = ControlPlane::start(Options {
+        controller_manager: false,
+        ..Options::default()
+    })
+    .await
+    .expect("a control plane");
+    let scenario = Scenario::within(&cluster, "defaults").await;
+    let file = root().join("manifests/crds/echoes.my-operator.dev.yaml");
+    let yaml = std::fs::read_to_string(file).unwrap();
+    let optional = yaml.replace("            - replicas\n", "");
+    assert_ne!(optional, yaml);
+    install(&scenario.client, scenario.folder.path(), &optional).await;
+    let host = scenario.start(CONTROLLER);
+    host.until_log(&["controller started"]).await;
+    scenario
+        .apply(&format!(
+            "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: e, namespace: {}}}\nspec: {{image: 'a:1'}}",
+            scenario.namespace
+        ))
+        .await;
+    let is_judged = |e: &DynamicObject| condition(e, "Ready").is_some();
+    scenario.until(ECHO, "e", "judged", is_judged).await;
+    assert_eq!(
+        scenario
+            .api(POD)
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+            .len(),
+        0
+    );
+
+    let with_default = optional.replace(
+        "                description: How many pods to run.\n",
+        "                description: How many pods to run.\n                default: 2\n",
+    );
+    assert_ne!(with_default, optional);
+    install(&scenario.client, scenario.folder.path(), &with_default).await;
+    until_pods(&scenario, 2).await;
+}
+
 #[tokio::test]
 async fn a_plugin_that_wants_more_than_its_configuration_allows_is_reported_when_it_is_loaded() {
     let scenario = Scenario::new("disagreements").await;

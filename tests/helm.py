@@ -1,6 +1,7 @@
 """Calls Helm's library, of the package helm-sdkpy, through its C interface. Called by helm.sh."""
 
 import ctypes
+import json
 import os
 import sys
 
@@ -27,7 +28,16 @@ def main(library, command, *arguments):
         namespace, release, chart, values = arguments
         with open(values, encoding="utf-8") as file:
             values = file.read()
-        options = b'{"create_namespace": true, "wait": false, "server_side_apply": "true", "timeout_seconds": 60}'
+        # Helm also validates the namespace that it creates.
+        validates = os.environ.get("HELM_VALIDATES", "yes") == "yes"
+        options = {
+            "create_namespace": validates,
+            "disable_openapi_validation": not validates,
+            "wait": False,
+            "server_side_apply": "true",
+            "timeout_seconds": 60,
+        }
+        options = text(json.dumps(options))
         check(
             helm.helm_sdkpy_install(
                 configuration(namespace), text(release), text(chart), text(values), b"", options, ctypes.byref(result)

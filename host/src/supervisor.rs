@@ -1,6 +1,7 @@
 //! Starts and stops one controller as its kinds become served or are removed.
 
-use std::sync::{Arc, Weak};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use kube::Client;
@@ -9,6 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::backoff::jittered;
 use crate::cluster::cache::{Reflector, SharedCache, Subscription, WatchState};
 use crate::cluster::client::Writer;
 use crate::cluster::discovery::{Discovery, KindError, Resolved};
@@ -302,29 +304,31 @@ pub fn watch_definitions(
         kind: "CustomResourceDefinition".into(),
     };
     let watch = watches.watch(&kind, None);
-    tokio::spawn(ask_without_watch(Arc::clone(kinds), Arc::clone(&watch)));
+    tokio::spawn(ask_without_watch(Arc::downgrade(kinds), Arc::downgrade(&watch)));
     let kinds = Arc::downgrade(kinds);
     let watches = Arc::downgrade(watches);
+    let pending = Arc::<Mutex<HashSet<String>>>::default();
     let subscription = watch.subscribe(Arc::new(move |_, change| {
         let name = change
             .new
             .or(change.old)
             .and_then(|object| object.metadata.name.as_deref());
         // A definition's name is `plural.group`.
-        let (Some(kinds), Some((_, group))) = (kinds.upgrade(), name.and_then(|name| name.split_once('.')))
+        let (Some(known), Some((_, group))) = (kinds.upgrade(), name.and_then(|name| name.split_once('.')))
         else {
             return;
         };
-        kinds.changed(group);
+        known.changed(group);
         let generation = |object: &Arc<DynamicObject>| object.metadata.generation;
-        if change
+        let is_other_schema = change
             .old
-            .is_some_and(|old| Some(generation(old)) != change.new.map(generation))
-        {
-            let (watches, group) = (Weak::clone(&watches), group.to_owned());
+            .is_some_and(|old| Some(generation(old)) != change.new.map(generation));
+        if is_other_schema && lock(&pending).insert(group.to_owned()) {
+            let (kinds, watches) = (Weak::clone(&kinds), Weak::clone(&watches));
+            let (pending, group) = (Arc::clone(&pending), group.to_owned());
             tokio::spawn(async move {
-                // The API server serves the new schema a moment later.
-                tokio::time::sleep(SETTLED).await;
+                settled(&kinds, &group).await;
+                lock(&pending).remove(&group);
                 if let Some(watches) = watches.upgrade() {
                     watches.list_again(&group);
                 }
@@ -334,12 +338,32 @@ pub fn watch_definitions(
     (watch, subscription)
 }
 
-/// Asks for the known kinds again while the host may not watch definitions.
-async fn ask_without_watch(kinds: Arc<Discovery>, definitions: Arc<Reflector>) {
+/// Waits until the definitions of a group have not changed for a while. The API server serves a new schema a moment
+/// after the change.
+async fn settled(kinds: &Weak<Discovery>, group: &str) {
+    let changes = || kinds.upgrade().map(|kinds| kinds.changes_of(group));
+    loop {
+        let seen = changes();
+        tokio::time::sleep(SETTLED + jittered(SETTLED, 1.0)).await;
+        if changes() == seen {
+            return;
+        }
+    }
+}
+
+/// Asks for the known kinds again while the host may not watch definitions. Ends with the watch.
+async fn ask_without_watch(kinds: Weak<Discovery>, definitions: Weak<Reflector>) {
     loop {
         tokio::time::sleep(UNWATCHED).await;
+        let (Some(kinds), Some(definitions)) = (kinds.upgrade(), definitions.upgrade()) else {
+            return;
+        };
         if matches!(definitions.state_now(), WatchState::Failing(_)) {
             kinds.ask_again().await;
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
 
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, Signal, getppid, set_dumpable_behavior,
+    DumpableBehavior, Resource, Rlimit, Signal, getppid, getpriority_process, set_dumpable_behavior,
     set_parent_process_death_signal, setpriority_process, setrlimit,
 };
 
@@ -71,7 +71,8 @@ impl Limited {
         };
         setrlimit(Resource::Cpu, time)?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-        setpriority_process(None, NICE)?;
+        // Only root may give a process a higher priority than its parent has.
+        setpriority_process(None, NICE.max(getpriority_process(None)?))?;
         Ok(())
     }
 }

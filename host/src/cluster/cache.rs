@@ -501,9 +501,10 @@ impl Inner {
     /// Prepares for a list at a lower version than that of an object that was known when the list was requested: the
     /// cluster was restored from a backup. Every listed object then replaces the known one.
     ///
-    /// An object that this host has written since may well be newer than the list.
-    fn rewind_to(&self, list: Option<u128>, newest_before: Option<u128>) {
-        if list.is_none() || newest_before <= list {
+    /// An object that this host has written since may well be newer than the list. `has_gone_back` is set when the watch
+    /// had a newer version, for example of a deletion.
+    fn rewind_to(&self, list: Option<u128>, newest_before: Option<u128>, has_gone_back: bool) {
+        if !has_gone_back && (list.is_none() || newest_before <= list) {
             return;
         }
         warn!(kind = %self.scope.kind, "the API server's objects are older than before: replacing those in the cache");

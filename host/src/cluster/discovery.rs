@@ -172,6 +172,11 @@ impl Discovery {
         self.lock().remove(kind);
     }
 
+    /// Returns how often the definitions of a group have changed.
+    pub fn changes_of(&self, group: &str) -> u64 {
+        self.groups().get(group).copied().unwrap_or_default()
+    }
+
     /// Returns how often the definitions of these kinds' groups have changed.
     pub fn changes<'a>(&self, kinds: impl Iterator<Item = &'a Kind>) -> u64 {
         let groups = self.groups();
@@ -220,9 +225,44 @@ fn is_missing(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use hyper::{Request, Response};
+    use kube::client::Body;
     use kube::core::Status;
+    use serde_json::json;
 
     use super::*;
+
+    /// For hosts that may not watch definitions.
+    #[tokio::test]
+    async fn a_kind_that_is_served_otherwise_is_noticed_when_it_is_asked_for_again() {
+        let has_status = Arc::new(AtomicBool::new(false));
+        let served = Arc::clone(&has_status);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let resource = |name: &str| json!({ "name": name, "singularName": "", "kind": "Thing", "namespaced": true, "verbs": ["list"] });
+            let mut resources = vec![resource("things")];
+            if served.load(Ordering::Relaxed) {
+                resources.push(resource("things/status"));
+            }
+            let list =
+                json!({ "kind": "APIResourceList", "groupVersion": "g.dev/v1", "resources": resources });
+            async move { Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes()))) }
+        });
+        let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
+        let kind = Kind {
+            api_version: "g.dev/v1".into(),
+            kind: "Thing".into(),
+        };
+        assert!(!kinds.resolve(&kind).await.unwrap().has_status);
+        kinds.ask_again().await;
+        assert_eq!(kinds.changes_of("g.dev"), 0);
+        has_status.store(true, Ordering::Relaxed);
+        kinds.ask_again().await;
+        assert_eq!(kinds.changes_of("g.dev"), 1);
+        assert!(kinds.resolve(&kind).await.unwrap().has_status);
+    }
 
     #[test]
     fn a_refused_lookup_is_reported_in_the_server_s_words_and_with_what_to_do() {

@@ -142,7 +142,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use hyper::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
+    use crate::cluster::discovery::Discovery;
+    use crate::metrics::Metrics;
 
     #[test]
     fn a_refusal_is_remembered_for_its_namespace_alone() {
@@ -154,6 +164,58 @@ mod tests {
         namespaces.has_something_new("going");
         assert!(!namespaces.is_terminating("going"));
         assert!(namespaces.is_terminating("shop"));
+    }
+
+    /// Regression: a namespace that was made again while the watch failed counted as terminating forever.
+    #[tokio::test]
+    async fn a_failing_watch_does_not_keep_a_namespace_terminating() {
+        let is_refused = Arc::new(AtomicBool::new(false));
+        let refused = Arc::clone(&is_refused);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let uri = request.uri().to_string();
+            let (code, body) = if refused.load(Ordering::Relaxed) {
+                (
+                    403,
+                    json!({ "kind": "Status", "status": "Failure", "message": "no", "code": 403 })
+                        .to_string(),
+                )
+            } else if uri.contains("watch=true") {
+                (200, String::new())
+            } else if uri.contains("namespaces") {
+                let going = json!({ "metadata": { "name": "a", "uid": "u", "resourceVersion": "5",
+                    "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+                let list = json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+                    "metadata": { "resourceVersion": "9" }, "items": [going] });
+                (200, list.to_string())
+            } else {
+                let resource = json!({ "name": "namespaces", "singularName": "", "kind": "Namespace",
+                    "namespaced": false, "verbs": ["list"] });
+                let list =
+                    json!({ "kind": "APIResourceList", "groupVersion": "v1", "resources": [resource] });
+                (200, list.to_string())
+            };
+            let response = Response::builder()
+                .status(code)
+                .body(Body::from(body.into_bytes()));
+            async move { Ok::<_, Infallible>(response.unwrap()) }
+        });
+        let client = Client::new(service, "default");
+        let metrics = Arc::new(Metrics::unread());
+        let kinds = Arc::new(Discovery::new(client.clone(), Arc::clone(&metrics)));
+        let watches = SharedCache::new(client, kinds, metrics);
+        let namespaces = Namespaces::default();
+        namespaces.watch(Some(&watches));
+        let until = async |is_terminating: bool| {
+            while namespaces.is_terminating("a") != is_terminating {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let limit = Duration::from_secs(30);
+        tokio::time::timeout(limit, until(true))
+            .await
+            .expect("terminating");
+        is_refused.store(true, Ordering::Relaxed);
+        tokio::time::timeout(limit, until(false)).await.expect("unknown");
     }
 
     #[test]

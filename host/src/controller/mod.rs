@@ -381,7 +381,7 @@ fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {
         context.namespaces.has_something_new(namespace);
     }
     let reason = ReconcileReason::Parent {
-        version: change.new.and_then(|object| version(object)),
+        version: echo_version(change),
     };
     enqueue(context, &NamespacedName::of(object), reason);
 }
@@ -397,7 +397,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
     };
     let reason = ReconcileReason::Child {
         child: child.clone(),
-        version: change.new.and_then(|object| version(object)),
+        version: echo_version(change),
     };
     if !echo_of_nothing {
         for parent in context.state.blocked.waiting_for(&child) {
@@ -471,6 +471,16 @@ fn enqueue(context: &Context, parent: &NamespacedName, reason: ReconcileReason) 
     if !context.is_echo(parent, &reason) {
         context.queue.enqueue(parent, reason);
     }
+}
+
+/// Returns the version by which the host recognizes its own write. A change without a newer version is none: the object
+/// is of a cluster that was restored from a backup, or has a new default value.
+fn echo_version(change: Change<'_>) -> Option<u128> {
+    let new = version(change.new?)?;
+    let is_newer = change
+        .old
+        .is_none_or(|old| version(old).is_some_and(|old| old < new));
+    is_newer.then_some(new)
 }
 
 /// Reports whether both versions are equal, except for the resource version.

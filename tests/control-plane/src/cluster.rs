@@ -445,6 +445,8 @@ impl ControlPlane {
         if let Some(log) = self.audit_log() {
             flags.push(format!("--audit-policy-file={}", path("audit-policy.yaml")));
             flags.push(format!("--audit-log-path={}", log.display()));
+            // In MB; by default the log is replaced at 100, and what was written before would be missing.
+            flags.push("--audit-log-maxsize=100000".to_owned());
         }
         flags.extend(self.options.apiserver_flags.iter().cloned());
         flags

@@ -36,8 +36,6 @@ const GRACE: Duration = Duration::from_secs(60);
 /// How long a kind that was listed before may be missing. An API server that has just started does not serve the kinds
 /// of definitions yet.
 const UNSERVED: Duration = Duration::from_secs(5);
-/// A watch that has run this long counts as healthy, even if it delivered nothing.
-const QUIET: Duration = Duration::from_secs(5);
 /// A failing watch that the API server accepts and that has run this long without an error has recovered.
 const RECOVERED: Duration = Duration::from_secs(1);
 
@@ -143,6 +141,8 @@ enum Position {
     Listing {
         token: Option<String>,
         listed: HashSet<NamespacedName>,
+        /// The API server has an older version than this watch had.
+        has_gone_back: bool,
     },
     /// All changes up to this resource version have been received.
     Watching {
@@ -158,6 +158,15 @@ impl Position {
         Self::Listing {
             token: None,
             listed: HashSet::new(),
+            has_gone_back: false,
+        }
+    }
+
+    fn start_after_going_back() -> Self {
+        Self::Listing {
+            token: None,
+            listed: HashSet::new(),
+            has_gone_back: true,
         }
     }
 
@@ -181,7 +190,10 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
     let mut filled_under = keep.borrow_and_update().clone();
     let mut position = Position::start();
     loop {
-        if keep.has_changed().unwrap_or(false) {
+        // A list under way goes on when only the schema has changed: many definitions may change one after the other.
+        let is_listing = matches!(position, Position::Listing { token: Some(_), .. });
+        let lacks_nothing = filled_under.policy.covers(&keep.borrow().policy);
+        if keep.has_changed().unwrap_or(false) && !(is_listing && lacks_nothing) {
             let wanted = keep.borrow_and_update().clone();
             if !filled_under.covers(&wanted) {
                 debug!(kind = %inner.scope.kind, "more of this kind is needed, or its schema has changed: listing again");
@@ -191,12 +203,16 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
         }
         let sent = Instant::now();
         let trouble = match &mut position {
-            Position::Listing { token, listed } => {
+            Position::Listing {
+                token,
+                listed,
+                has_gone_back,
+            } => {
                 let newest_before = if token.is_none() { inner.newest() } else { None };
                 match source.page(token.as_deref()).await {
                     Ok(page) => {
                         if token.is_none() {
-                            inner.rewind_to(version_of(&page), newest_before);
+                            inner.rewind_to(version_of(&page), newest_before, *has_gone_back);
                         }
                         match take(inner, page, token, listed, &keep) {
                             Taken::More => {
@@ -226,7 +242,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
             } => match source.newest().await {
                 Ok(Some(newest)) if version.parse().is_ok_and(|seen: u128| newest < seen) => {
                     debug!(kind = %inner.scope.kind, version, newest, "the API server has gone back: listing again");
-                    position = Position::start();
+                    position = Position::start_after_going_back();
                     continue;
                 }
                 Ok(_) => {
@@ -356,7 +372,7 @@ async fn changes(
     let begun = Instant::now();
     // An API server in trouble accepts a watch and ends it with an error a moment later. The failure count is kept
     // until the watch has lasted for a while.
-    let mut has_recovered = retry.since.is_none();
+    let mut has_recovered = retry.since.is_none() && !matches!(*inner.state.borrow(), WatchState::Failing(_));
     if has_recovered {
         inner.synced(keep);
     }
@@ -368,7 +384,9 @@ async fn changes(
                 let wanted = keep.borrow().clone();
                 if filled_under.covers(&wanted) {
                     *filled_under = wanted;
-                    inner.synced(keep);
+                    if has_recovered {
+                        inner.synced(keep);
+                    }
                     continue;
                 }
                 // Let `follow` see the change.
@@ -398,7 +416,7 @@ async fn changes(
                 inner.synced(keep);
             }
         }
-        if begun.elapsed() >= QUIET {
+        if begun.elapsed() >= source.limits.healthy {
             retry.reset();
         }
         match event {
@@ -409,7 +427,7 @@ async fn changes(
             Some(Ok(WatchEvent::Bookmark(_))) => {}
             Some(Ok(WatchEvent::Error(status))) => return End::Failed(Trouble::of_status(&status)),
             Some(Err(trouble)) => return End::Failed(trouble),
-            None if begun.elapsed() < QUIET => {
+            None if begun.elapsed() < source.limits.healthy => {
                 // Back off from a server that ends watches as soon as they begin.
                 let message = "the API server ended a watch as soon as it had begun".to_owned();
                 return End::Failed(Trouble::Unanswered(message));

@@ -43,6 +43,8 @@ pub(super) struct Limits {
     /// sends a bookmark every minute, so this ends no working watch; an old API server sends none for a kind that
     /// does not change.
     pub(super) silent: Duration,
+    /// A watch that has run this long counts as healthy, even if it delivered nothing.
+    pub(super) healthy: Duration,
 }
 
 impl Default for Limits {
@@ -53,6 +55,7 @@ impl Default for Limits {
             watch: Duration::from_secs(290),
             late: Duration::from_secs(15),
             silent: Duration::from_secs(90),
+            healthy: Duration::from_secs(5),
         }
     }
 }
@@ -96,6 +99,7 @@ impl Trouble {
             410 => Self::Outdated,
             // The store is older than the last seen version: it was restored from a backup.
             504 if message.contains("Too large resource version") => Self::Outdated,
+            500 if message.contains("required revision is a future revision") => Self::Outdated,
             408 | 429 | 500..=599 => passing(true),
             _ => passing(false),
         }

@@ -107,6 +107,7 @@ fn follow_these(script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
         watch: Duration::from_millis(300),
         late: Duration::from_millis(100),
         silent: Duration::from_secs(60),
+        healthy: Duration::from_secs(5),
     };
     follow_within(limits, script, grace)
 }
@@ -432,6 +433,7 @@ async fn a_server_that_has_gone_back_is_noticed_when_a_watch_is_silent() {
     let limits = Limits {
         watch: Duration::from_secs(300),
         silent: Duration::from_millis(100),
+        healthy: Duration::from_millis(50),
         ..Limits::default()
     };
     let script: Vec<fn() -> Reply> = vec![
@@ -443,6 +445,26 @@ async fn a_server_that_has_gone_back_is_noticed_when_a_watch_is_silent() {
     let followed = follow_at(limits, script, LONG, "900");
     followed.until("listed again", |it| it.names() == ["a"]).await;
     assert_eq!(followed.lists(), 2);
+}
+
+/// Regression: the deletion was newer than the list and than every other object, so it was believed.
+#[tokio::test]
+async fn an_object_whose_deletion_was_undone_by_a_restoration_is_back() {
+    let limits = Limits {
+        watch: Duration::from_secs(300),
+        silent: Duration::from_millis(100),
+        healthy: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let script: Vec<fn() -> Reply> = vec![
+        || Reply::ListAt(&["a", "b"], "800"),
+        || Reply::Watch(vec![json!({ "type": "DELETED", "object": object("b", "1400") })]),
+        || Reply::ListOlder(&["a", "b"], "800", "900"),
+        || Reply::Watch(Vec::new()),
+    ];
+    let followed = follow_at(limits, script, LONG, "900");
+    followed.until("deleted", |it| it.names() == ["a"]).await;
+    followed.until("back", |it| it.names() == ["a", "b"]).await;
 }
 
 /// Regression: objects with new default values have the version that is known.
