@@ -1,6 +1,6 @@
 //! Checks the dashboard and the alert rules against the metrics of a real host and a real Prometheus.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,7 +69,20 @@ fn the_dashboard_and_the_rules_name_only_metrics_that_exist() {
     }
     let rules: Value =
         serde_saphyr::from_str(&std::fs::read_to_string(monitoring().join("alerts.yaml")).unwrap()).unwrap();
+    let runbooks = std::fs::read_to_string(root().join("host/docs/runbooks.md")).unwrap();
+    let mut sections: BTreeMap<&str, &str> = runbooks
+        .split("\n## ")
+        .skip(1)
+        .filter_map(|section| section.split_once('\n'))
+        .collect();
     for rule in rules["groups"][0]["rules"].as_array().unwrap() {
+        let section = sections.remove(rule["alert"].as_str().unwrap());
+        let section = section.unwrap_or_else(|| panic!("{} has no runbook", rule["alert"]));
+        for name in names(rule["expr"].as_str().unwrap()) {
+            // The parts of a histogram have suffixes and units of their own.
+            let named = names(section).into_iter().any(|shorter| name.starts_with(&shorter));
+            assert!(named, "the runbook of {} does not name {name}", rule["alert"]);
+        }
         let names = names(rule["expr"].as_str().unwrap());
         let unknown: Vec<_> = names.difference(&exported).collect();
         assert!(
@@ -84,6 +97,7 @@ fn the_dashboard_and_the_rules_name_only_metrics_that_exist() {
             "{rule}"
         );
     }
+    assert!(sections.is_empty(), "no alerts for these runbooks: {:?}", sections.keys());
     // Each metric is used.
     for metric in ALL {
         let name = metric.prometheus_name();
