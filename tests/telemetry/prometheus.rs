@@ -80,7 +80,9 @@ fn the_dashboard_and_the_rules_name_only_metrics_that_exist() {
         let section = section.unwrap_or_else(|| panic!("{} has no runbook", rule["alert"]));
         for name in names(rule["expr"].as_str().unwrap()) {
             // The parts of a histogram have suffixes and units of their own.
-            let named = names(section).into_iter().any(|shorter| name.starts_with(&shorter));
+            let named = names(section)
+                .into_iter()
+                .any(|shorter| name.starts_with(&shorter));
             assert!(named, "the runbook of {} does not name {name}", rule["alert"]);
         }
         let names = names(rule["expr"].as_str().unwrap());
@@ -97,7 +99,11 @@ fn the_dashboard_and_the_rules_name_only_metrics_that_exist() {
             "{rule}"
         );
     }
-    assert!(sections.is_empty(), "no alerts for these runbooks: {:?}", sections.keys());
+    assert!(
+        sections.is_empty(),
+        "no alerts for these runbooks: {:?}",
+        sections.keys()
+    );
     // Each metric is used.
     for metric in ALL {
         let name = metric.prometheus_name();
