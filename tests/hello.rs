@@ -45,7 +45,7 @@ async fn a_deployment_follows_the_replicas_and_goes_with_its_hello() {
     scenario.until_gone(HELLO, "h").await;
     scenario.until_gone(DEPLOYMENT, "h").await;
     let note = scenario.until_event("h", "Normal", "Deleted").await;
-    assert_eq!(note, "Hello h goes, and its Deployment with it");
+    assert_eq!(note, "Deleting Hello h and its Deployment");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-// Echo: so many pods of one image. The same operator as ../echo, in C with the bindings of the WIT world.
+// Echo: runs a number of pods of one image. The same operator as ../echo, in C with the bindings of the WIT world.
 #include <stdlib.h>
 
 #include "bindings/plugin.h"
@@ -12,12 +12,12 @@ typedef exports_operator_host_plugin_reconciler_response_t response_t;
 typedef exports_operator_host_plugin_reconciler_cleanup_response_t cleanup_response_t;
 typedef exports_operator_host_plugin_reconciler_failure_t failure_t;
 
-// crd.json, made a string by the Makefile.
+// crd.json as a C string, written by the Makefile.
 static const char CRD[] =
 #include "build/crd.h"
     ;
 
-// What is returned is freed by the bindings: so all of it is allocated.
+// The bindings free the answer, so every part of it must be allocated.
 static plugin_string_t owned(const char *string) {
   plugin_string_t copy;
   plugin_string_dup(&copy, string);
@@ -52,7 +52,7 @@ void exports_operator_host_plugin_reconciler_describe(description_t *description
 
 static bool is_terminating(json object) { return json_is_there(json_at(object, "/metadata/deletionTimestamp")); }
 
-// A pod that has ended, such as an evicted one, is not started again by anybody.
+// A finished pod, such as an evicted one, is never restarted.
 static bool is_finished(json pod) {
   json phase = json_at(pod, "/status/phase");
   return json_is(phase, "Failed") || json_is(phase, "Succeeded");
@@ -101,10 +101,10 @@ bool exports_operator_host_plugin_reconciler_reconcile(request_t *request, respo
   // The definition allows 100.
   if (!json_integer(replicas, 0, 1000000, &wanted)) return invalid(failure, "spec: `replicas` must be a number of pods");
   if (!json_is_there(image)) return invalid(failure, "spec: missing field `image`");
-  if (json_inner(image).text == NULL) return invalid(failure, "spec: `image` must be a text");
+  if (json_inner(image).text == NULL) return invalid(failure, "spec: `image` must be a string");
 
   *response = (response_t){0};
-  // An empty list may not have NULL for its place.
+  // An empty list must not have a NULL pointer.
   response->children.ptr = calloc((size_t)wanted + 1, sizeof *response->children.ptr);
   response->keep.ptr = calloc((size_t)wanted + 1, sizeof *response->keep.ptr);
   for (int number = 0; number < wanted; number++) {

@@ -138,7 +138,7 @@ type invalid struct {
 
 func (i *invalid) Error() string { return i.Message }
 
-// retry is an error that may pass: the call is made again, later.
+// retry is a temporary error: the host calls the plugin again later.
 type retry struct {
 	Message string `json:"message"`
 	AfterMs uint64 `json:"afterMs,omitempty"`

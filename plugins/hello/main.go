@@ -59,7 +59,7 @@ func describe() *description {
 
 func reconcile(request *request) (*response, error) {
 	name, wanted := request.Parent.Metadata.Name, request.Parent.Spec.Replicas
-	// The definition says so too; this holds where it was installed without the rule.
+	// The CRD has the same rule. Check it here too, for clusters whose CRD lacks it.
 	if wanted > maxReplicas {
 		return nil, &invalid{Message: fmt.Sprintf("Invalid Hello spec: replicas: greater than %d", maxReplicas)}
 	}
@@ -73,20 +73,20 @@ func reconcile(request *request) (*response, error) {
 		}
 	}
 	message := fmt.Sprintf("%d/%d replicas ready", ready, wanted)
-	verdict := condition{Type: "Ready", Status: "False", Reason: "ReplicasNotReady", Message: message}
+	readiness := condition{Type: "Ready", Status: "False", Reason: "ReplicasNotReady", Message: message}
 	if ready == wanted {
-		verdict.Status, verdict.Reason = "True", "ReplicasReady"
+		readiness.Status, readiness.Reason = "True", "ReplicasReady"
 	}
 	return &response{
 		Children:   []object{workload(name, wanted)},
 		Status:     object{"readyReplicas": ready},
-		Conditions: []condition{verdict},
+		Conditions: []condition{readiness},
 	}, nil
 }
 
-// clean is asked before a Hello goes; the host deletes the Deployment, which the Hello owns.
+// clean runs while a Hello is being deleted. The host deletes the Deployment, which the Hello owns.
 func clean(request *request) (*cleanup, error) {
-	message := fmt.Sprintf("Hello %s goes, and its Deployment with it", request.Parent.Metadata.Name)
+	message := fmt.Sprintf("Deleting Hello %s and its Deployment", request.Parent.Metadata.Name)
 	return &cleanup{Done: true, Events: []event{{Type: "Normal", Reason: "Deleted", Message: message}}}, nil
 }
 

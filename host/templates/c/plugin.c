@@ -1,4 +1,4 @@
-// The @KIND@ operator: a Deployment of so many replicas of one image.
+// The @KIND@ operator: runs an image in a Deployment with a number of replicas.
 #include <stdlib.h>
 
 #include "bindings/plugin.h"
@@ -12,12 +12,12 @@ typedef exports_operator_host_plugin_reconciler_response_t response_t;
 typedef exports_operator_host_plugin_reconciler_cleanup_response_t cleanup_response_t;
 typedef exports_operator_host_plugin_reconciler_failure_t failure_t;
 
-// crd.json, made a string by the Makefile.
+// crd.json as a C string, written by the Makefile.
 static const char CRD[] =
 #include "build/crd.h"
     ;
 
-// What is returned is freed by the bindings: so all of it is allocated.
+// The bindings free the answer, so every part of it must be allocated.
 static plugin_string_t owned(const char *string) {
   plugin_string_t copy;
   plugin_string_dup(&copy, string);
@@ -97,7 +97,7 @@ bool exports_operator_host_plugin_reconciler_reconcile(request_t *request, respo
   return true;
 }
 
-// Called before a parent goes, when the description asks for a finalizer.
+// Called while a parent is being deleted, if the description sets `finalizer`.
 bool exports_operator_host_plugin_reconciler_cleanup(request_t *request, cleanup_response_t *response, failure_t *failure) {
   (void)request;
   (void)failure;

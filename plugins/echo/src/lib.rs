@@ -1,10 +1,10 @@
-//! Echo: so many pods of one image.
+//! Echo: runs a number of pods of one image.
 
 use operator_plugin::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// So many pods of one image.
+/// Runs a number of pods of one image.
 #[derive(Deserialize, JsonSchema)]
 struct EchoSpec {
     /// How many pods to run.
@@ -15,13 +15,13 @@ struct EchoSpec {
     image: String,
 }
 
-/// What is observed.
+/// The observed state.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct EchoStatus {
     /// How many of the pods exist.
     current_replicas: usize,
-    /// Whether as many as wanted are Ready, and no more.
+    /// Whether exactly the desired number of pods exist and are Ready.
     is_ready: bool,
 }
 

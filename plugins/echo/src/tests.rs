@@ -82,7 +82,7 @@ fn a_pod_that_is_being_deleted_is_left_alone() {
 }
 
 #[test]
-fn an_evicted_pod_is_made_anew() {
+fn an_evicted_pod_is_replaced() {
     let made = sample().run(&PLUGIN).unwrap();
     let evicted = sample()
         .after(&made)

@@ -1,4 +1,4 @@
-//! What should exist for an application.
+//! The desired objects of an application.
 
 use operator_plugin::{Labels, Value, json};
 

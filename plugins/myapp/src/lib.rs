@@ -1,4 +1,4 @@
-//! MyApp: a Deployment and the Service before it.
+//! MyApp: a Deployment with a Service in front of it.
 
 mod children;
 #[cfg(test)]
@@ -8,7 +8,7 @@ use operator_plugin::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A stateless application: so many replicas of an image behind one Service.
+/// A stateless application: replicas of one image behind a Service.
 #[derive(Deserialize, JsonSchema)]
 struct MyAppSpec {
     /// The image to run.
@@ -18,14 +18,14 @@ struct MyAppSpec {
     #[serde(default = "defaults::replicas")]
     #[schemars(range(min = 1, max = 100))]
     replicas: i32,
-    /// The port that the application listens on, and the Service offers.
+    /// The port of the application and of the Service.
     #[serde(default = "defaults::port")]
     #[schemars(range(min = 1, max = 65535))]
     port: i32,
     /// Environment variables.
     #[serde(default)]
     env: Vec<EnvVar>,
-    /// What each replica is given: requested, and its limit.
+    /// The resources of each replica, used for both requests and limits.
     #[serde(default)]
     resources: Resources,
 }
@@ -86,7 +86,7 @@ mod defaults {
 #[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct MyAppStatus {
-    /// Where the application stands.
+    /// The phase of the application.
     phase: Phase,
     /// How many replicas exist.
     replicas: i64,
@@ -97,18 +97,18 @@ struct MyAppStatus {
     /// When anything else in this status last changed.
     #[schemars(extend("format" = "date-time"))]
     last_update_time: String,
-    /// The same for people.
+    /// The status in one line, for people.
     message: String,
 }
 
-/// Where an application stands.
+/// The phase of an application.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 enum Phase {
     /// Replicas are missing or not Ready.
     Pending,
-    /// All replicas are there, Ready and of the present version.
+    /// All replicas exist, are Ready and have the current version.
     Running,
-    /// The Deployment has given up, or cannot make its pods.
+    /// The Deployment does not progress, or cannot create its pods.
     Failed,
 }
 
@@ -141,7 +141,7 @@ fn reconcile(request: &Request<MyAppSpec, MyAppStatus>) -> Result<Response<MyApp
         .condition(condition))
 }
 
-/// The Deployment and the Service go with their owner; what is left to do is to say so.
+/// The garbage collector deletes the Deployment and the Service with their owner. The cleanup only publishes an Event.
 fn cleanup(request: &Request<MyAppSpec, MyAppStatus>) -> Result<CleanupResponse<MyAppStatus>, Failure> {
     let name = &request.parent.name;
     let message = format!("Deployment {name} and Service {name} are deleted with their owner");
@@ -174,7 +174,7 @@ fn observe(spec: &MyAppSpec, deployment: Option<&Object>) -> MyAppStatus {
 }
 
 impl MyAppSpec {
-    /// What the schema says, again, for a CustomResourceDefinition that lacks it.
+    /// Repeats the checks of the schema, for a CustomResourceDefinition that lacks them.
     fn validate(&self) -> Result<(), Failure> {
         if self.image.is_empty() {
             return Err(Failure::invalid("spec.image: is empty"));

@@ -15,7 +15,7 @@ fn deployed(status: &str) -> Case {
 }
 
 #[test]
-fn makes_a_deployment_and_the_service_before_it() {
+fn creates_a_deployment_and_its_service() {
     let outcome = sample().run(&PLUGIN).unwrap();
     assert_eq!(outcome.names(), ["web", "web"]);
     let deployment = outcome.child(DEPLOYMENT, "web");

@@ -1,11 +1,11 @@
-//! What should exist for a cluster.
+//! The desired objects of a cluster.
 
 use operator_plugin::{Failure, Object, PERSISTENT_VOLUME_CLAIM, Quantity, Value, json};
 
 use crate::spec::{MySqlClusterSpec, Resources, SecretKey};
 
 /// Which cluster an object belongs to. A label of this kind's own domain, so that no other operator's or chart's
-/// pods can have it; its value tells two clusters of one namespace apart.
+/// pods can have it; its value distinguishes clusters in one namespace.
 const CLUSTER_LABEL: &str = "database.example.com/cluster";
 
 fn labels(cluster: &str) -> Value {
@@ -16,7 +16,7 @@ fn labels(cluster: &str) -> Value {
     })
 }
 
-/// The Service without an address of its own: each server is `POD.CLUSTER` in the namespace.
+/// The headless Service: each server is `POD.CLUSTER` in the namespace.
 pub(crate) fn service(cluster: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -34,7 +34,7 @@ fn claim_name(cluster: &str, ordinal: u32) -> String {
     format!("data-{cluster}-{ordinal}")
 }
 
-/// The volume of one server. Refuses to shrink one that is there.
+/// The volume of one server. Refuses to shrink an existing claim.
 ///
 /// The claims of servers beyond `replicas` are not named: the host retains them as they are, and one that has
 /// fallen behind grows when its server comes back.
@@ -70,7 +70,7 @@ pub(crate) fn claim(
     }))
 }
 
-/// One server. All of its spec is fixed by the cluster's spec, so that every reconcile returns the same.
+/// One server. Its spec depends only on the cluster's spec, so every reconcile returns the same pod.
 pub(crate) fn pod(cluster: &str, ordinal: u32, spec: &MySqlClusterSpec, password: &SecretKey) -> Value {
     let name = format!("{cluster}-{ordinal}");
     json!({

@@ -1,6 +1,6 @@
 //! MySQLCluster: MySQL servers with a volume each, behind one headless Service.
 //!
-//! [`spec`] is what may be asked for, [`children`] what should exist then, [`status`] what is there.
+//! [`spec`] defines the resource, [`children`] builds the desired objects, [`status`] reports the observed state.
 
 mod children;
 mod spec;
@@ -54,7 +54,7 @@ fn reconcile(
                 return Ok(Response::needs_first([need]));
             };
             secret.check(found.first())?;
-            // A database that was set up with the generated password still has it, and nobody else does.
+            // A database that was set up with the generated password still has it, so the Secret must stay.
             if request.child(SECRET, &generated.name).is_some() {
                 response = response.keep(ObjectRef::new(SECRET, generated.name.as_str()));
             }
@@ -68,7 +68,7 @@ fn reconcile(
     if let Some(pod) = &rollout.replaced {
         response = response.event(Event::normal(
             "ReplacingPod",
-            format!("Pod {pod} is made anew: its spec has changed"),
+            format!("Replacing Pod {pod}: its spec has changed"),
         ));
     }
     let status = MySqlClusterStatus::new(spec.replicas, &rollout, &request.children);

@@ -1,5 +1,5 @@
-//! What may be asked for. The rules stand in the schema, for the API server, and in [`MySqlClusterSpec::validate`],
-//! for a CustomResourceDefinition that lacks them.
+//! The spec of the resource. The schema enforces its rules in the API server; [`MySqlClusterSpec::validate`] repeats
+//! them for a CustomResourceDefinition without them.
 
 use operator_plugin::{Failure, Object, Quantity};
 use schemars::JsonSchema;
@@ -21,14 +21,14 @@ pub(crate) struct MySqlClusterSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 99))]
     pub(crate) replicas: u32,
-    /// The size of each server's volume, such as 10Gi. It can grow and not shrink.
+    /// The size of each server's volume, such as 10Gi. It can grow, but not shrink.
     #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"))]
     pub(crate) storage_size: String,
-    /// What each server is given: requested, and its limit.
+    /// The resources of each server, used for both requests and limits.
     #[serde(default)]
     pub(crate) resources: Resources,
-    /// The Secret that holds the password of MySQL's root. Without it, one is made, named for the cluster with
-    /// `-root` behind.
+    /// The Secret with the password of the MySQL root user. If it is not set, the host generates the Secret
+    /// `NAME-root`.
     pub(crate) root_password_secret: Option<SecretKey>,
 }
 
@@ -36,7 +36,7 @@ fn one() -> u32 {
     1
 }
 
-/// Processor time and memory; what is not said is not limited.
+/// Processor time and memory; a field that is not set is not limited.
 #[derive(Default, Deserialize, JsonSchema)]
 pub(crate) struct Resources {
     /// Processor time, such as 500m or 2.
@@ -64,7 +64,7 @@ fn password() -> String {
 }
 
 impl MySqlClusterSpec {
-    /// What the schema says, again.
+    /// Repeats the checks of the schema.
     pub(crate) fn validate(&self, name: &str) -> Result<(), Failure> {
         let name_characters = name
             .bytes()
@@ -75,8 +75,8 @@ impl MySqlClusterSpec {
             || name.ends_with('-')
         {
             return Err(Failure::invalid(format!(
-                "metadata.name: {name} is not {NAME_PATTERN} of at most {NAME_MAX_LENGTH} characters, as its \
-                 Service and hostnames must be: make one by another name"
+                "metadata.name: {name} must match {NAME_PATTERN} and have at most {NAME_MAX_LENGTH} characters, \
+                 because the Service and the hostnames derive from it: create the resource under another name"
             )));
         }
         if !(1..=MAX_REPLICAS).contains(&self.replicas) {
@@ -92,7 +92,7 @@ impl MySqlClusterSpec {
         if !version_characters || !self.version.starts_with(|first: char| first.is_ascii_digit()) {
             let version = &self.version;
             return Err(Failure::invalid(format!(
-                "spec.version: {version:?} is no version, such as 8.4"
+                "spec.version: {version:?} is not a version; expected a value such as 8.4"
             )));
         }
         positive("storageSize", Some(&self.storage_size))?;
@@ -113,12 +113,12 @@ fn positive(field: &str, text: Option<&str>) -> Result<(), Failure> {
 }
 
 impl SecretKey {
-    /// Whether the Secret is there and has the key. Never shows what the key holds.
+    /// Checks that the Secret exists and has the key. Never reveals the value.
     pub(crate) fn check(&self, secret: Option<&Object>) -> Result<(), Failure> {
         let Self { name, key } = self;
         let Some(secret) = secret else {
             return Err(Failure::retry(format!(
-                "Secret {name}, which spec.rootPasswordSecret names, is not there"
+                "the Secret {name} that spec.rootPasswordSecret names does not exist"
             )));
         };
         match secret.get("/data").and_then(|data| data.get(key)) {

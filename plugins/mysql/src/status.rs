@@ -1,35 +1,35 @@
-//! What is there.
+//! The observed state.
 
 use operator_plugin::{Condition, Object, Rollout};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is observed.
+/// The observed state.
 #[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct MySqlClusterStatus {
     /// How many servers are Ready.
     pub(crate) ready_replicas: u32,
-    /// Where the cluster stands.
+    /// The phase of the cluster.
     pub(crate) phase: Phase,
     /// When anything else in this status last changed.
     #[schemars(extend("format" = "date-time"))]
     pub(crate) last_update: String,
 }
 
-/// Where a cluster stands.
+/// The phase of a cluster.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) enum Phase {
     /// Servers are missing or not Ready.
     Pending,
     /// Servers of an earlier spec are being replaced.
     Updating,
-    /// As many servers as wanted are Ready, with the present spec.
+    /// As many servers as wanted are Ready, with the current spec.
     Running,
 }
 
 impl MySqlClusterStatus {
-    /// From the pods' own conditions. One beyond `replicas` is on its way out and does not count.
+    /// From the pods' own conditions. Pods beyond `replicas` are being removed and do not count.
     pub(crate) fn new(replicas: u32, rollout: &Rollout, observed: &[Object]) -> Self {
         let pods = observed.iter().filter(|object| object.is_ready_pod());
         let wanted = |pod: &&Object| rollout.names.iter().any(|name| name == pod.name());

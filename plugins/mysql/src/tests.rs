@@ -111,7 +111,7 @@ fn a_named_secret_is_read_first_and_must_have_the_key() {
     };
     assert_eq!(
         retry.message,
-        "Secret mine, which spec.rootPasswordSecret names, is not there"
+        "the Secret mine that spec.rootPasswordSecret names does not exist"
     );
 
     let other_key = "{ apiVersion: v1, kind: Secret, metadata: { name: mine }, data: { other: c2VjcmV0 } }";
@@ -234,7 +234,7 @@ fn a_change_of_the_pods_replaces_one_at_a_time() {
     assert_eq!(first.status["phase"], "Updating");
     assert_eq!(first.events[0].reason, "ReplacingPod");
 
-    // shop-db-1 is gone: it is made anew, and shop-db-0 waits until it is Ready.
+    // shop-db-1 was deleted: it is recreated, and shop-db-0 waits until it is Ready.
     let case = case.after(&first);
     let second = case.run(&PLUGIN).unwrap();
     assert_eq!(second.names_of(POD), ["shop-db-1"]);
@@ -261,7 +261,7 @@ fn a_change_of_the_pods_replaces_one_at_a_time() {
 }
 
 #[test]
-fn an_evicted_pod_is_made_anew() {
+fn an_evicted_pod_is_replaced() {
     let case = running().with(POD, "shop-db-0", "/status/phase", "Failed");
     let outcome = case.run(&PLUGIN).unwrap();
     assert_eq!(outcome.names_of(POD), ["shop-db-1"]);

@@ -37,8 +37,8 @@
 //! ```
 //!
 //! The host does all the rest: watches, server-side apply, pruning, ownership, status conditions, Events,
-//! retries. The function is pure: the same request gives the same response, so it must not ask for the time
-//! (it is [`Request::now`]) or for randomness (a password is [`Response::generate`]d by the host).
+//! retries. The function is pure: the same request gives the same response, so do not read the clock
+//! (use [`Request::now`]) and do not generate passwords (use [`Response::generate`]).
 //!
 //! `cargo build --release --target wasm32-wasip1` makes the plugin; native `cargo test` tests it, with
 //! [`testing`] (feature `testing`) to feed it resources from YAML.
@@ -94,7 +94,7 @@ pub mod prelude {
     };
 }
 
-/// Makes the crate a plugin: exports the functions that the host calls.
+/// Exports the functions that the host calls, so that the crate is a plugin.
 ///
 /// Takes the name of a constant of type [`Plugin`]. The plugin's name and version are those of the crate.
 #[macro_export]
@@ -131,7 +131,7 @@ macro_rules! register {
         #[cfg(test)]
         mod registered_plugin {
             #[test]
-            fn the_crd_is_what_the_types_say() {
+            fn crd_matches_the_types() {
                 $crate::testing::check_crd(::core::env!("CARGO_MANIFEST_DIR"), &super::$plugin);
             }
         }

@@ -30,7 +30,7 @@ impl fmt::Display for InvalidQuantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("\"")?;
         f.write_str(&self.0)?;
-        f.write_str("\" is no quantity, such as 10Gi or 500m")
+        f.write_str("\" is not a quantity; expected a value such as 10Gi or 500m")
     }
 }
 

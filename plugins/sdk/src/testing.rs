@@ -340,7 +340,7 @@ pub fn check_crd(folder: &str, plugin: &impl Reconciler) {
             let _ = fs::write(&path, expected);
         }
         panic!(
-            "the API server takes no such definition:\n  {}",
+            "the API server would refuse this definition:\n  {}",
             problems.join("\n  ")
         );
     }
@@ -352,9 +352,9 @@ pub fn check_crd(folder: &str, plugin: &impl Reconciler) {
         if let Err(error) = fs::write(&path, expected) {
             panic!("{shown}: {error}");
         }
-        panic!("{shown} was out of date and is now written anew: build the plugin again");
+        panic!("{shown} was out of date and has been updated: build the plugin again");
     }
-    panic!("{shown} is not what the plugin's types say: run the plugin's tests and commit what they write");
+    panic!("{shown} does not match the plugin's types: run the plugin's tests and commit what they write");
 }
 
 /// Parses a value from YAML.

@@ -1,10 +1,10 @@
-//! The @KIND@ operator: a Deployment of so many replicas of one image.
+//! The @KIND@ operator: runs an image in a Deployment with a number of replicas.
 
 use operator_plugin::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// So many replicas of one image.
+/// Runs a number of replicas of one image.
 #[derive(Deserialize, JsonSchema)]
 struct @KIND@Spec {
     /// The image that they run.
@@ -20,7 +20,7 @@ fn one() -> u32 {
     1
 }
 
-/// What is observed.
+/// The observed state.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct @KIND@Status {

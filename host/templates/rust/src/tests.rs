@@ -10,7 +10,7 @@ fn sample() -> Case {
 }
 
 #[test]
-fn the_deployment_runs_the_image_so_many_times() {
+fn the_deployment_has_the_image_and_the_replicas() {
     let outcome = sample().set("/spec/replicas", 3).run(&PLUGIN).unwrap();
     let deployment = outcome.child(DEPLOYMENT, NAME);
     assert_eq!(deployment.integer("/spec/replicas"), Some(3));
@@ -33,7 +33,7 @@ fn it_is_ready_when_every_replica_is() {
 }
 
 #[test]
-fn a_spec_without_an_image_is_the_users_to_change() {
+fn a_spec_without_an_image_is_invalid() {
     let failure = sample().set("/spec", operator_plugin::json!({})).run(&PLUGIN);
     let Err(Failure::Invalid(invalid)) = failure else {
         panic!("{failure:?}")

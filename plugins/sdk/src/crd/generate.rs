@@ -110,7 +110,7 @@ fn add_host_fields(status: &mut Value) {
         "format": "int64",
     });
     properties["conditions"] = json!({
-        "description": "Where the resource stands: Ready, Reconciling, Stalled and others of its kind.",
+        "description": "The conditions of the resource: Ready, Synced, Reconciling, Stalled, and those of the plugin.",
         "type": "array",
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],
@@ -329,7 +329,7 @@ mod tests {
                 continue;
             }
             std::fs::write(&file, expected).unwrap();
-            panic!("{} was out of date and is now written anew", file.display());
+            panic!("{} was out of date and has been updated", file.display());
         }
     }
 }
