@@ -451,6 +451,6 @@ async fn with_proving_switched_off_whatever_loads_takes_over() {
     let mut stage = Stage::new(&scenario, "proving: {mode: off}");
     let host = stage.start();
     offer_one_that_deletes(&scenario, &mut stage).await;
-    until_live(&host, 1, "switched off").await;
+    until_live(&host, 1, "proving is off").await;
     scenario.until_gone(CONFIG_MAP, "a").await;
 }

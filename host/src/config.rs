@@ -187,7 +187,7 @@ fn field_manager(controller: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Removal {
-    /// The child is deleted. This is the default for every kind except PersistentVolumeClaim.
+    /// The child is deleted. The default, except for PersistentVolumeClaims and generated Secrets.
     Delete,
     /// The child stays without an owner, and is owned again once it is wanted again.
     Retain,

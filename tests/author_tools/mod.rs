@@ -1,4 +1,4 @@
-//! The tools for plugin authors, and the contract's page. Only `diff` needs a cluster.
+//! The tools for plugin authors, and the contract's page. Some of them need a cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -16,7 +16,7 @@ use crate::plugin::contract::{Condition, ConditionStatus};
 pub const READY: &str = "Ready";
 /// Present and true while the host works towards the desired state.
 pub const RECONCILING: &str = "Reconciling";
-/// Present and true when nothing more happens until somebody acts.
+/// Present and true when retrying alone is not expected to help.
 pub const STALLED: &str = "Stalled";
 /// Present except during a cleanup: whether every child is applied as the current spec wants it.
 pub const SYNCED: &str = "Synced";
@@ -36,7 +36,7 @@ pub enum Verdict {
     Progressing(Reason),
     /// Not done yet; the host tries again.
     Reconciling(Reason),
-    /// Somebody must act.
+    /// A user must change something; the host may still retry.
     Stalled(Reason),
     /// The parent is being deleted, and the plugin's cleanup is not done.
     CleaningUp(Reason),

@@ -98,19 +98,10 @@ pub enum ProofResult {
         /// The first differences between the two versions' answers; bounded, often empty.
         diff: String,
     },
+    /// The candidate may become live without a comparison, for this reason.
+    NotCompared(String),
     /// The candidate must not become live.
     HeldBack(Box<HeldBack>),
-}
-
-impl ProofResult {
-    /// Returns the result for a candidate that needs no comparison.
-    #[must_use]
-    pub fn unneeded(why: &str) -> Self {
-        Self::Proved {
-            on: why.to_owned(),
-            diff: String::new(),
-        }
-    }
 }
 
 /// Proves the candidates of one controller.

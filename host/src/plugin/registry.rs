@@ -253,6 +253,7 @@ impl Slot {
                 self.report_proving(&plugin);
                 match proof.prove(&live, &plugin).await {
                     ProofResult::Proved { on, diff } => LiveReason::Proved { on, diff },
+                    ProofResult::NotCompared(why) => LiveReason::NotCompared(why),
                     ProofResult::HeldBack(held) => return Some(self.hold_back(&plugin, *held)),
                 }
             }

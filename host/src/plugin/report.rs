@@ -104,11 +104,11 @@ impl CandidateVersion {
 pub enum CandidateState {
     /// It is being compared with the live one.
     Proving,
-    /// It would have worse results than the live one.
+    /// Its proof failed or could not be completed.
     HeldBack,
     /// Another version is pinned.
     PutAside,
-    /// It is not a plugin of this controller.
+    /// Its file cannot be loaded or is not accepted.
     Refused,
 }
 

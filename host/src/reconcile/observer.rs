@@ -115,7 +115,8 @@ impl Observer {
         }
     }
 
-    /// Reports the controller as ready: its first lists are complete and its plugin is loaded.
+    /// Reports that the controller has started: its first lists are complete, and its plugin was loaded or failed to
+    /// load.
     pub fn started(&self) {
         self.health.set(&self.name, Readiness::Ready);
     }

@@ -220,10 +220,10 @@ impl Proof for Proving {
 
     async fn prove(&self, live: &Plugin, candidate: &Plugin) -> ProofResult {
         if self.config().proving.mode == ProvingMode::Off {
-            return ProofResult::unneeded("proving is switched off");
+            return ProofResult::NotCompared("proving is off".to_owned());
         }
         let Some(context) = self.context().await else {
-            return ProofResult::unneeded("there is no object of its kind");
+            return ProofResult::NotCompared("no object of this kind exists".to_owned());
         };
         let start = Instant::now();
         let result = compare(&context, live, candidate).await;

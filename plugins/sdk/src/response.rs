@@ -210,8 +210,8 @@ macro_rules! shared {
                 self
             }
 
-            /// Adds a condition to the host's own `Reconciling` and `Stalled`; one of type `Ready` replaces the
-            /// host's.
+            /// Adds a condition. `Ready` replaces the one that the host derives. The host sets `Synced`,
+            /// `Reconciling`, `Stalled`, `Paused` and `PluginHeldBack`, and ignores conditions of these types.
             pub fn condition(mut self, condition: Condition) -> Self {
                 self.conditions.push(condition);
                 self

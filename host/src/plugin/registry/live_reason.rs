@@ -4,6 +4,7 @@
 pub(super) enum LiveReason {
     First,
     Proved { on: String, diff: String },
+    NotCompared(String),
     Unproved,
     Reconfigured,
     Forced,
@@ -16,6 +17,7 @@ impl std::fmt::Display for LiveReason {
         match self {
             Self::First => f.write_str("it was the first"),
             Self::Proved { on, .. } => write!(f, "proved: {on}"),
+            Self::NotCompared(why) => write!(f, "not proved: {why}"),
             Self::Unproved => f.write_str("no proof is configured"),
             Self::Reconfigured => f.write_str("its limits were changed"),
             Self::Forced => f.write_str("promoted by force"),

@@ -43,7 +43,7 @@ fn result(findings: impl IntoIterator<Item = Finding>) -> ProofResult {
 fn held(result: ProofResult) -> HeldBack {
     match result {
         ProofResult::HeldBack(held) => *held,
-        ProofResult::Proved { on, .. } => panic!("proved: {on}"),
+        ProofResult::Proved { on, .. } | ProofResult::NotCompared(on) => panic!("proved: {on}"),
     }
 }
 
