@@ -61,7 +61,7 @@ fn cases(namespace: &str) -> Vec<Case> {
             child(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}})),
             &[
                 "Service s",
-                "\"puppet\" may not make the kind v1/Service",
+                "\"puppet\" may not create objects of the kind v1/Service",
                 "`children`",
             ],
         ),
@@ -88,7 +88,7 @@ fn cases(namespace: &str) -> Vec<Case> {
         case(
             "users-object",
             child(config_map("users", "mine")),
-            &["/users", "this host did not make it", "`adopt: true`"],
+            &["/users", "was not created by this host", "`adopt: true`"],
         ),
     ]
 }

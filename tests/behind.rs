@@ -78,7 +78,7 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
     first.kill();
     second.until_reconciles("time-travel/p", 1).await;
     second
-        .until_log(&["a child was made from a newer generation"])
+        .until_log(&["a child was created from a newer generation"])
         .await;
 
     assert_eq!(
@@ -136,7 +136,7 @@ async fn a_mark_of_a_generation_that_never_was_is_put_right_and_stops_nothing() 
     assert_eq!(ready.data["status"]["text"], "3");
     let asked = host
         .log()
-        .matches("a child was made from a newer generation")
+        .matches("a child was created from a newer generation")
         .count();
     assert!((1..=3).contains(&asked), "{asked}");
 }

@@ -241,7 +241,7 @@ async fn what_could_not_be_compiled_is_remembered_until_there_is_more_to_try_wit
         panic!("{again:?}")
     };
     assert_eq!(*reason, first.to_string());
-    for words in ["remembered from 0 min ago", "after 60 min", "`limits.compile`"] {
+    for words in ["failed 0 min ago", "not retried for 60 min", "`limits.compile`"] {
         assert!(again.to_string().contains(words), "{again}");
     }
     let longer = load(MEMORY, 2, hard::slow()).await;
@@ -492,6 +492,6 @@ async fn a_neighbour_that_is_hard_to_compile_costs_the_host_neither_memory_nor_a
 
     // It is not tried again.
     let host = scenario.start_with(&config, &arguments);
-    host.until_log(&["compiling the plugin takes more than", "remembered from"])
+    host.until_log(&["compiling the plugin takes more than", "not retried for"])
         .await;
 }

@@ -268,7 +268,7 @@ async fn another_namespace_is_watched_while_the_others_go_on() {
 
     scenario.file("config.yaml", with("[second-namespace]"));
     host.until_log(&[
-        "the controller watches other namespaces",
+        "the watched namespaces have changed",
         "\"namespaces\":\"second-namespace\"",
     ])
     .await;

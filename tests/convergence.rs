@@ -44,8 +44,8 @@ async fn a_plugin_that_wants_something_else_each_time_is_stopped_and_the_reason_
         &message,
         &[
             "did not settle within 5 calls",
-            "must not change by being done",
-            "resource version",
+            "must not depend on what applying it changes",
+            "resourceVersion",
         ],
     );
     scenario.until_event("p", "Warning", "PluginUnsettled").await;

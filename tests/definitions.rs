@@ -206,7 +206,7 @@ async fn a_plugin_that_wants_more_than_its_configuration_allows_is_reported_when
     let scenario = Scenario::new("disagreements").await;
     let host = scenario.start(&controller("puppet.wasm", ""));
     for words in [
-        "the plugin makes v1/Secret, which is not in `children`",
+        "the plugin creates v1/Secret, which is not in `children`",
         "the plugin reads v1/ConfigMap, which is not in `reads`",
     ] {
         host.until_log(&["\"WARN\"", words]).await;

@@ -42,12 +42,12 @@ fn cases() -> [Case; 6] {
     [
         Case {
             spec: json!({"response": {"needs": [need(json!({"id": "n$n"}))]}, "many": {"needs": 33}}),
-            ..refused("many", &[], "the plugin has 33 needs; it may have 32")
+            ..refused("many", &[], "the plugin has 33 needs; the limit is 32")
         },
         refused(
             "endless",
             &[need(json!({"id": "$another"}))],
-            "the plugin asked for other objects 4 times",
+            "the needs did not settle: the plugin asked for different objects",
         ),
         refused(
             "twice",
@@ -118,7 +118,7 @@ async fn review(scenario: &Scenario, host: &Host, authority: &Authority, spec: &
         },
     });
     let answer = call(host, authority, None, review.to_string().as_bytes()).await;
-    assert_eq!(answer.expect("an answer").status, 500, "no verdict");
+    assert_eq!(answer.expect("an answer").status, 500, "no decision");
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
         // As a JSON string, as in the log.
         let text = json!(message).to_string();
         running
-            .until_log(&["the webhook gives no verdict", text.trim_matches('"')])
+            .until_log(&["the webhook makes no decision", text.trim_matches('"')])
             .await;
         if case.is_rendered {
             assert_contains(&render(&scenario, spec), &[&format!("Puppet p: {message}\n")]);

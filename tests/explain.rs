@@ -127,7 +127,7 @@ async fn what_does_not_exist_or_cannot_be_read_is_reported() {
     );
     assert_eq!(
         failed(&["puppet"], 2),
-        "operator-host: give a kind and a name: explain KIND NAME\n"
+        "operator-host: specify a kind and a name: explain KIND NAME\n"
     );
     failed(&["puppet", "<script>alert(1)</script>"], 1);
 

@@ -104,7 +104,11 @@ fn cases() -> Vec<Case> {
             900,
             End::Stalled(
                 "ChildRefused",
-                &["Node other-0: ", "may not make the kind v1/Node", "and 890 more"],
+                &[
+                    "Node other-0: ",
+                    "may not create objects of the kind v1/Node",
+                    "and 890 more",
+                ],
             ),
         ),
         many(
@@ -115,7 +119,7 @@ fn cases() -> Vec<Case> {
             End::Stalled(
                 "ChildRefused",
                 &[
-                    "may not make the kind v1/Gadgetxxx",
+                    "may not create objects of the kind v1/Gadgetxxx",
                     "list it under its `children`",
                 ],
             ),
@@ -150,7 +154,7 @@ fn cases() -> Vec<Case> {
             "needs",
             &need,
             900,
-            End::Stalled("NeedRefused", &["900 needs", "it may have 32"]),
+            End::Stalled("NeedRefused", &["900 needs", "the limit is 32"]),
         ),
         many("events", "events", &event, 30, End::Ready),
     ];

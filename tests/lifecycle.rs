@@ -183,14 +183,14 @@ async fn a_cleanup_that_needs_a_child_in_a_terminating_namespace_reports_it() {
     assert_contains(
         &message,
         &[
-            "its deletion waits for the cleanup",
+            "the deletion waits for the plugin's cleanup",
             "the namespace \"stuck\"",
             "is being deleted",
             "ConfigMap stuck/farewell",
             "releaseAfter",
         ],
     );
-    host.until_log(&["\"WARN\"", "its deletion waits for the cleanup"])
+    host.until_log(&["\"WARN\"", "the deletion waits for the plugin's cleanup"])
         .await;
     let done = json!({"spec": {"cleanup": {"done": true, "children": null}}});
     scenario.patch(PUPPET, "p", done).await;

@@ -117,7 +117,7 @@ async fn a_need_that_the_configuration_does_not_allow_is_refused_by_name_and_rul
     scenario.puppet("many", spec(&many)).await;
     assert_contains(
         &scenario.until_stalled("many", "NeedRefused").await,
-        &["33 needs", "may have 32", "label selector"],
+        &["33 needs", "the limit is 32", "label selector"],
     );
     let twice = [need("n", &json!({"name": "a"})), need("n", &json!({"name": "b"}))];
     scenario.puppet("twice", spec(&twice)).await;

@@ -238,21 +238,13 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     let data = bad[0].binary_data.as_mut().unwrap();
     data.insert("echo.wasm.sig".into(), signature);
     volume.project(&bad);
-    host.until_log(&[
-        "the signed statement is of the digest",
-        &digest(&bad[0]),
-        "stays live",
-    ])
-    .await;
+    host.until_log(&["the signature is for digest", &digest(&bad[0]), "stays live"])
+        .await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
     assert_contains(
         &ready,
-        &[
-            &digest(&good[0]),
-            "stays live",
-            "the signed statement is of the digest",
-        ],
+        &[&digest(&good[0]), "stays live", "the signature is for digest"],
     );
     let (_, metrics) = get(&host, "/metrics").await;
     assert_contains(
@@ -268,11 +260,8 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     let revoked = "MCowBQYDK2VwAyEArpxLG3KE2Y3OMrS798GZhadlZNfoKOkRgCwfH4Xfums=";
     fs::write(&keys, format!("keys: [{{name: next, key: {revoked}}}]")).unwrap();
     volume.project(&good);
-    host.until_log(&[
-        "by none of the keys that sign for this controller (next)",
-        "stays live",
-    ])
-    .await;
+    host.until_log(&["no key that may sign for this controller (next)", "stays live"])
+        .await;
 }
 
 #[tokio::test]
@@ -360,7 +349,7 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_des
     fs::write(folder.join("echo.wasm"), other).unwrap();
     let (ok, printed) = program(folder, &verify);
     assert!(
-        !ok && printed.contains("the signed statement is of the digest"),
+        !ok && printed.contains("the signature is for digest"),
         "{printed}"
     );
     let (ok, printed) = program(folder, &["pack", "echo.wasm"]);
@@ -372,7 +361,7 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_des
     );
     let (ok, printed) = program(folder, &["verify", "--keys", "other.pem", "echo.wasm"]);
     assert!(
-        !ok && printed.contains("by none of the keys that sign for this controller (other)"),
+        !ok && printed.contains("no key that may sign for this controller (other)"),
         "{printed}"
     );
     fs::write(

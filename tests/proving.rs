@@ -361,7 +361,7 @@ async fn a_version_that_answers_one_request_in_two_ways_is_refused_with_the_diff
     let line = until_held_back(&host, 1).await;
     assert_contains(
         &line,
-        &["NotDeterministic", "answers the same request in two ways"],
+        &["NotDeterministic", "gives different answers to the same request"],
     );
     let message = scenario
         .until_condition(PUPPET, "p", "PluginHeldBack", "True", "NotDeterministic")
@@ -393,7 +393,7 @@ async fn a_version_that_leaves_out_a_retained_child_is_held_back_however_many_th
     assert_contains(
         &line,
         &[
-            "no longer look after 1 child",
+            "stop managing 1 child",
             "PersistentVolumeClaim proving-retained/data",
         ],
     );

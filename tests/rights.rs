@@ -395,7 +395,7 @@ spec: {group: unknown.dev, scope: Namespaced, names: {kind: Riddle, plural: ridd
         line.is_some_and(|line| line.contains("echo: children")),
         "{printed}"
     );
-    assert!(printed.contains("which the plugin does not make"), "{printed}");
+    assert!(printed.contains("which the plugin does not create"), "{printed}");
     let (code, printed) = run(&["--service-account", "nobody"], nowhere);
     assert_eq!(code, Some(2), "{printed}");
     assert!(printed.contains("NAMESPACE/NAME"), "{printed}");

@@ -187,7 +187,7 @@ async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
     let message = scenario.until_stalled("p", "ChildRefused").await;
     assert_contains(
         &message,
-        &["ConfigMap retention/a", "has no owner reference", "`adopt: true`"],
+        &["ConfigMap retention/a", "but no owner reference", "`adopt: true`"],
     );
     let text = std::fs::read_to_string(with("delete")).unwrap();
     scenario.file("config.yaml", text + "    adopt: true\n");

@@ -270,7 +270,7 @@ async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_names_
             "no-key/s",
             "cannot read the Secret no-key-home/operator-host-provenance",
             "cannot get resource \"secrets\"",
-            "nothing is generated until it can",
+            "no Secret is generated until this succeeds",
         ],
     );
     assert!(scenario.get(SECRET, "s").await.is_none());

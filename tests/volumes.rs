@@ -92,7 +92,7 @@ async fn a_disk_with_no_room_for_compiled_code_costs_only_that() {
     // Not even room for the key.
     let full = format!("{small}\nhead -c 65536 /dev/zero >{path}/zeros");
     let host = scenario.start_after(&full, &config, &["--cache-dir", &path]);
-    host.until_log(&["no compiled code is kept", "No space left"])
+    host.until_log(&["the compiled-plugin cache is disabled", "No space left"])
         .await;
     scenario.delete(ECHO, "e").await;
     scenario.until_gone(ECHO, "e").await;

@@ -243,11 +243,11 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
         .await
         .expect("it is taken");
 
-    // No verdict: `Fail` refuses, within the webhook's timeout.
+    // No decision: `Fail` refuses, within the webhook's timeout.
     let traps = json!({"misbehave": "trap"});
     let status = create(&scenario, "traps", &traps, false)
         .await
-        .expect_err("no verdict");
+        .expect_err("no decision");
     assert_contains(
         &status.message,
         &["failed calling webhook", "puppet.operator-host.dev"],
@@ -256,7 +256,7 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
     let slow = json!({"busy": 1_000_000});
     create(&scenario, "slow", &slow, false)
         .await
-        .expect_err("no verdict");
+        .expect_err("no decision");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     let metrics = get(&host, "/metrics").await.1;
     for result in ["allowed", "denied", "failed"] {
@@ -327,10 +327,7 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
     put(&scenario, first.sign("-1"));
     until_readyz_contains(
         &host,
-        &[
-            "the certificate has expired at",
-            "the API server does not take it",
-        ],
+        &["the certificate expired at", "the API server does not accept it"],
     )
     .await;
     assert_contains(&get(&host, "/metrics").await.1, &["operator_webhook_serving"]);
@@ -341,7 +338,10 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
     scenario.file("tls.crt", &certificate);
     until_readyz_contains(
         &host,
-        &["cannot be used together", "the one before is still in use"],
+        &[
+            "cannot be used together",
+            "the previous certificate is still in use",
+        ],
     )
     .await;
     scenario.file("tls.key", key);

@@ -158,7 +158,7 @@ impl ControllerConfig {
         let makes = makes
             .filter(|kind| !self.children.contains_key(kind))
             .map(|kind| {
-                format!("the plugin makes {kind}, which is not in `children`: such a child is refused")
+                format!("the plugin creates {kind}, which is not in `children`: such a child is refused")
             });
         let reads = description.reads.iter();
         let reads = reads

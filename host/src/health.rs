@@ -369,11 +369,11 @@ mod tests {
         let ready = health.ready();
         let check = ready.iter().find(|check| check.name == "plugin/a").unwrap();
         assert!(check.result.is_err(), "it is reported all the same");
-        health.disagrees("b", vec!["the plugin makes v1/Pod".into()]);
+        health.disagrees("b", vec!["the plugin creates v1/Pod".into()]);
         let ready = health.ready();
         let check = ready.iter().find(|check| check.name == "plugin/b").unwrap();
         let remark = check.result.as_ref().unwrap();
-        assert!(remark.ends_with("; the plugin makes v1/Pod"), "{remark}");
+        assert!(remark.ends_with("; the plugin creates v1/Pod"), "{remark}");
         channels[0].send_replace(Live::Loading);
         assert_eq!(failing(&health.ready()), ["plugin/a"], "it may come in a moment");
     }

@@ -232,6 +232,6 @@ async fn follow(
 /// Opens the cache of compiled plugins. If it cannot be used, the host starts without one.
 fn open_cache(folder: &Path, size: u64) -> Option<Cache> {
     Cache::open(folder, size)
-        .inspect_err(|error| warn!("no compiled code is kept: {error}"))
+        .inspect_err(|error| warn!("the compiled-plugin cache is disabled: {error}"))
         .ok()
 }

@@ -330,7 +330,7 @@ impl Controller<'_> {
         rights.grant(&self.watched(child), child.name(), &READ, &why);
         if !self.description.makes.contains(kind) {
             rights.remarks.push(format!(
-                "{name}: `children` lists {kind}, which the plugin does not make: remove it, so that the host does not \
+                "{name}: `children` lists {kind}, which the plugin does not create: remove it, so that the host does not \
                  watch it"
             ));
             return Ok(());
@@ -344,7 +344,7 @@ impl Controller<'_> {
         if let Some(power) = power(kind) {
             rights
                 .warnings
-                .push(format!("{name}: the plugin makes {kind}: {power}"));
+                .push(format!("{name}: the plugin creates {kind}: {power}"));
         }
         let written = match parent.namespaced {
             true => self.own_scopes(parent),

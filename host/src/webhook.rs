@@ -127,11 +127,11 @@ impl WebhookTargets {
         };
         let before = last_logged.insert(controller.to_owned(), detail.clone());
         if before.as_ref() == Some(detail) {
-            debug!(controller, "no verdict: {detail}");
+            debug!(controller, "no decision: {detail}");
         } else {
             warn!(
                 controller,
-                "the webhook gives no verdict, its failurePolicy decides: {detail}"
+                "the webhook makes no decision; its failurePolicy applies: {detail}"
             );
         }
     }

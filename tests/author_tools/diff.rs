@@ -125,7 +125,9 @@ async fn another_plugin_can_be_tried_before_it_is_rolled_out() {
     let answer = with(other.to_str().unwrap()).expect(2);
     assert!(
         answer.err.contains("Echo diff-plugin/e")
-            && answer.err.contains("may not make the kind v1/ConfigMap"),
+            && answer
+                .err
+                .contains("may not create objects of the kind v1/ConfigMap"),
         "{}",
         answer.err
     );

@@ -193,7 +193,7 @@ fn without_a_checkout_around_it_the_sdk_must_be_given() {
         "example.com",
     ];
     let answer = host(&arguments).expect(2);
-    assert!(answer.err.contains("give --sdk"), "{}", answer.err);
+    assert!(answer.err.contains("pass --sdk"), "{}", answer.err);
     let mut all = arguments.to_vec();
     all.extend(["--sdk", "https://example.com/operator-host.git"]);
     host(&all).expect(0);

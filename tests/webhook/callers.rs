@@ -158,8 +158,8 @@ async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_of_the
         &["the plugin gave no answer: the host's log says why"],
     );
     assert!(!traps.text.contains("panic"), "{}", traps.text);
-    host.until_log(&["the webhook gives no verdict", "panic"]).await;
-    // It does get the verdict.
+    host.until_log(&["the webhook makes no decision", "panic"]).await;
+    // It does get the decision.
     let invalid = puppet_of(&invalid().to_string());
     let denied = ask(&review(&invalid)).await;
     assert_contains(

@@ -67,7 +67,7 @@ async fn callers_that_send_a_byte_a_second_are_cut_off_and_take_nobody_elses_pla
             _ => {
                 let stream = greet(stream, &authority, None).await.expect("TLS");
                 let head = b"POST /validate HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n{";
-                drops.spawn(async { ("the body did not come in time", drip(stream, head).await) });
+                drops.spawn(async { ("the body did not arrive in time", drip(stream, head).await) });
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::share;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file exceeds [`Limits::module`](crate::Limits::module).
-    #[error("the file has {} MiB; the limit is {} MiB", size.div_ceil(MIB), limit / MIB)]
+    #[error("the file is {} MiB; the limit is {} MiB", size.div_ceil(MIB), limit / MIB)]
     TooLarge {
         /// Bytes of the file.
         size: usize,
@@ -21,7 +21,7 @@ pub enum LoadError {
         limit: usize,
     },
     /// The file is neither a core module nor a component.
-    #[error("the file is not WebAssembly: a plugin is what a compiler for `wasm32-wasip1` writes")]
+    #[error("the file is not WebAssembly: a plugin is the output of a compiler for `wasm32-wasip1`")]
     NotWasm,
     /// The file is WebAssembly that is truncated or invalid.
     #[error("the file is not valid WebAssembly: {message}; was it cut off?")]
@@ -53,8 +53,8 @@ pub enum LoadError {
     },
     /// The plugin is built for another version of the contract.
     #[error(
-        "the plugin is made for version {plugin} of the contract and this host speaks {}: use a host that \
-         speaks {plugin}, or build the plugin against {}",
+        "the plugin is built for version {plugin} of the contract; this host supports {}: use a host that \
+         supports {plugin}, or build the plugin against {}",
         ContractVersion::ALL.map(ContractVersion::as_str).join(" and "),
         ContractVersion::PRESENT
     )]
@@ -70,7 +70,7 @@ pub enum LoadError {
     },
     /// The file has more of something than any compiler writes.
     #[error(
-        "the plugin has {found} {what}, and may have {limit}: no compiler for `wasm32-wasip1` writes so many"
+        "the plugin has {found} {what}; the limit is {limit}: no compiler for `wasm32-wasip1` writes so many"
     )]
     Excessive {
         /// What is counted.
@@ -120,8 +120,8 @@ pub enum LoadError {
     },
     /// The compilation failed recently.
     #[error(
-        "{reason} (remembered from {} min ago: a start after {} min tries again, and so does a start with a higher \
-         `limits.compile` or with more memory)",
+        "{reason} (failed {} min ago; not retried for {} min, unless the host starts with a higher `limits.compile` \
+         or more memory)",
         age.as_secs() / 60,
         rest.as_secs().div_ceil(60)
     )]

@@ -30,7 +30,7 @@ pub struct Args {
     /// Resources to reconcile with the plugin; repeatable
     #[arg(long, short, value_name = "FILE")]
     sample: Vec<PathBuf>,
-    /// A configuration whose controller of the plugin's kind must allow what the plugin makes and reads
+    /// A configuration whose controller of the plugin's kind must allow what the plugin creates and reads
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -184,7 +184,11 @@ fn about(plugin: &Plugin, report: &mut Report) {
     }
     for kind in &description.makes {
         if let Some(power) = power(kind) {
-            report.add(Level::Warn, "power", format!("the plugin makes {kind}: {power}"));
+            report.add(
+                Level::Warn,
+                "privileges",
+                format!("the plugin creates {kind}: {power}"),
+            );
         }
     }
     if description.makes.contains(&description.parent) {
@@ -212,7 +216,7 @@ fn crd(plugin: &Plugin, report: &mut Report) {
     }
 }
 
-/// Checks that the configuration allows what the plugin makes and reads.
+/// Checks that the configuration allows what the plugin creates and reads.
 fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
     let description = plugin.description();
     let of_kind = |controller: &&crate::config::ControllerConfig| controller.parent == description.parent;
@@ -231,7 +235,7 @@ fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
             );
         }
         if disagreements.is_empty() {
-            let message = format!("{}: allows what the plugin makes and reads", controller.name);
+            let message = format!("{}: allows what the plugin creates and reads", controller.name);
             report.add(Level::Ok, "config", message);
         }
     }
@@ -239,7 +243,7 @@ fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
 
 async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<(), Failure> {
     if args.sample.is_empty() {
-        let message = "not tested: give --sample resource.yaml";
+        let message = "not tested: pass --sample resource.yaml";
         report.add(Level::Warn, "samples", message);
         return Ok(());
     }
@@ -466,7 +470,7 @@ mod tests {
         assert!(!good.0, "{good:?}");
         let bad = lines("Fixture", "{apiVersion: v1, kind: Pod}");
         assert!(
-            bad.0 && bad.1.contains("c: the plugin makes v1/ConfigMap"),
+            bad.0 && bad.1.contains("c: the plugin creates v1/ConfigMap"),
             "{bad:?}"
         );
         let none = lines("Other", "");

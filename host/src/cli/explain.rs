@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 
 /// The options of `explain`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "It needs no configuration and no running host, only the rights of the user to read.")]
+#[command(after_help = "Needs no configuration and no running host, only your own read permissions.")]
 pub struct Args {
     /// The kind of the resource, as for `kubectl get`: `echo`, `echoes` or `echoes.my-operator.dev`, or `KIND/NAME`
     #[arg(value_name = "KIND")]
@@ -139,7 +139,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         (Some((kind, name)), None) if !name.is_empty() => (kind.to_owned(), name.to_owned()),
         _ => {
             return Err(Failure::Usage(anyhow!(
-                "give a kind and a name: explain KIND NAME"
+                "specify a kind and a name: explain KIND NAME"
             )));
         }
     };

@@ -52,7 +52,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         if let Some(Holder { lease, identity }) = holders.first() {
             return Err(Failure::Other(anyhow!(
                 "a running host would restore its finalizers: {identity} holds the Lease {lease}; stop it \
-                 first (kubectl scale deployment operator-host --replicas=0), or give --force"
+                 first (kubectl scale deployment operator-host --replicas=0), or pass --force"
             )));
         }
     }

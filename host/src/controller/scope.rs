@@ -60,7 +60,7 @@ pub async fn see(context: &Arc<Context>, watches: &SharedCache, namespaces: &[St
     info!(
         controller = config.name,
         namespaces = namespaces.join(", "),
-        "the controller watches other namespaces"
+        "the watched namespaces have changed"
     );
 }
 

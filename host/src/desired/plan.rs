@@ -127,7 +127,7 @@ pub enum Refusal {
     #[error("{which}: the plugin asked for it twice; an answer can contain a child once, in one version")]
     Twice { which: String },
     #[error(
-        "{which}: the controller {controller:?} may not make the kind {kind}; list it under its `children` in the configuration"
+        "{which}: the controller {controller:?} may not create objects of the kind {kind}; list it under its `children` in the configuration"
     )]
     KindNotAllowed {
         which: String,
@@ -146,9 +146,7 @@ pub enum Refusal {
     NamespaceNotAllowed { which: String, namespace: String },
     #[error("{which}: the kind is namespaced and its parent is not; the plugin must name a namespace")]
     NoNamespace { which: String },
-    #[error(
-        "{which}: the kind is cluster-scoped and its parent is in a namespace; owner references cannot say that"
-    )]
+    #[error("{which}: a namespaced parent cannot own a cluster-scoped object")]
     ClusterScoped { which: String },
     #[error("{which}: only the host sets `metadata.ownerReferences`; leave it out")]
     OwnerGiven { which: String },
@@ -178,11 +176,11 @@ pub enum Refusal {
         child: Box<ChildRef>,
     },
     #[error(
-        "{which} exists and this host did not make it; delete or rename it, or set `adopt: true` for the controller {controller:?}"
+        "{which} exists and was not created by this host; delete or rename it, or set `adopt: true` for the controller {controller:?}"
     )]
     NotAdopted { which: String, controller: String },
     #[error(
-        "{which} says that it is this parent's and has no owner reference, which children of its kind have: somebody else made it, or it was made while its kind was retained; delete it, or set `adopt: true` for the controller {controller:?} to take it over"
+        "{which} has the label and annotation of a child, but no owner reference: it was created by someone else, or while its kind was retained; delete it, or set `adopt: true` for the controller {controller:?}"
     )]
     NotProved { which: String, controller: String },
     #[error("the generated Secret {which}: {problem}")]

@@ -76,15 +76,13 @@ pub enum Untrusted {
     #[error("its signature cannot be used: {0}; create it with `operator-host sign`")]
     Malformed(String),
     /// No trusted key made the signature.
-    #[error(
-        "its signature is by none of the keys that sign for this controller ({keys}): sign it with one of them"
-    )]
+    #[error("no key that may sign for this controller ({keys}) made its signature: sign it with one of them")]
     Signature {
         /// The names of the keys.
         keys: String,
     },
     /// The signed statement describes another plugin.
-    #[error("the signed statement is {field} {stated}, but the plugin's is {found}: sign this version")]
+    #[error("the signature is for {field} {stated}, but the plugin has {field} {found}: sign this plugin")]
     OtherStatement {
         /// The field that differs.
         field: &'static str,
@@ -141,8 +139,8 @@ impl Trust {
             });
         };
         let statement = envelope.statement()?;
-        same("of the digest", &statement.digest, &digest)?;
-        same("for the kind", &statement.parent, parent)?;
+        same("digest", &statement.digest, &digest)?;
+        same("kind", &statement.parent, parent)?;
         Ok(Some(Signed {
             statement,
             key: key.name.clone(),
@@ -178,10 +176,10 @@ impl Signed {
     /// Returns an error when it does not match.
     pub fn describes(&self, description: &Description) -> Result<(), Untrusted> {
         let version = self.statement.version.to_string();
-        same("of the name", &self.statement.name, &description.name)?;
-        same("of the version", &version, &description.version)?;
+        same("name", &self.statement.name, &description.name)?;
+        same("version", &version, &description.version)?;
         same(
-            "for the contract",
+            "contract",
             &self.statement.contract.as_str(),
             &description.contract.as_str(),
         )
@@ -279,7 +277,7 @@ pub(crate) mod tests {
         let signature = signature(&description("1.4.0"), Digest::of(b"plugin"));
         let error = check(&trust(&[("other", OTHER)]), b"plugin", Some(&signature)).unwrap_err();
         assert!(
-            error.contains("by none of the keys") && error.contains("(other)"),
+            error.contains("no key that may sign") && error.contains("(other)"),
             "{error}"
         );
         let own = trust(&[("release", PUBLIC)]);
@@ -303,7 +301,7 @@ pub(crate) mod tests {
         other.parent.kind = "Other".into();
         let signature = signature(&other, Digest::of(b"plugin"));
         let error = check(&own, b"plugin", Some(&signature)).unwrap_err();
-        assert!(error.contains("for the kind my-operator.dev/v1/Other"), "{error}");
+        assert!(error.contains("for kind my-operator.dev/v1/Other"), "{error}");
     }
 
     #[test]
@@ -314,7 +312,7 @@ pub(crate) mod tests {
         assert_eq!(signed.describes(&description("1.4.0")), Ok(()));
         let error = signed.describes(&description("1.5.0")).unwrap_err().to_string();
         assert!(
-            error.contains("of the version 1.4.0, but the plugin's is 1.5.0"),
+            error.contains("for version 1.4.0, but the plugin has version 1.5.0"),
             "{error}"
         );
         let other = Description {
@@ -328,7 +326,7 @@ pub(crate) mod tests {
         };
         let error = signed.describes(&other).unwrap_err().to_string();
         assert!(
-            error.contains("for the contract 0.1.0, but the plugin's is 0.2.0"),
+            error.contains("for contract 0.1.0, but the plugin has contract 0.2.0"),
             "{error}"
         );
     }

@@ -166,7 +166,7 @@ fn what_the_plugin_does_not_make_is_watched_and_never_written_and_a_remark_repor
     assert!(texts.contains(&"* pods.: list watch".to_owned()), "{texts:?}");
     assert!(texts.contains(&"* nodes.: list watch".to_owned()), "{texts:?}");
     let remarks = rights.remarks.join("\n");
-    for words in ["does not make", "cluster-scoped", "v1/Service"] {
+    for words in ["does not create", "cluster-scoped", "v1/Service"] {
         assert!(remarks.contains(words), "{words:?} is not in: {remarks}");
     }
 }
@@ -292,7 +292,7 @@ fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
         assert!(found, "no warning about {kind} contains {words:?}: {warnings:#?}");
     };
     assert_warning(
-        "c: the plugin makes v1/Pod",
+        "c: the plugin creates v1/Pod",
         "with any ServiceAccount and any Secret of their namespace",
     );
     assert_warning("v1/Secret", "`serviceAccountTokens`");

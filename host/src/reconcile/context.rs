@@ -179,7 +179,7 @@ impl Context {
     #[must_use]
     pub fn host_namespace_error(&self) -> String {
         format!(
-            "the namespace {:?} is the host's own: what a plugin makes there could use the host's ServiceAccount and read \
+            "the namespace {:?} is the host's own: what a plugin creates there could use the host's ServiceAccount and read \
              its Secrets; put the {} into another namespace, or list `hostNamespace` under `allow` of the controller {:?}",
             self.host_namespace.as_deref().unwrap_or_default(),
             self.config.parent.kind,

@@ -147,12 +147,12 @@ fn blocked(context: &Context, parent: &DynamicObject, error: &ReconcileError) ->
     if going {
         let namespace = parent.namespace().unwrap_or_default();
         return format!(
-            "its deletion waits for the cleanup, which needs an object created in the namespace {namespace:?}, and that is \
-             being deleted: {error}; let the plugin do without it (its request contains `namespaceTerminating`), set \
-             `finalizer.releaseAfter`, or remove the finalizer {finalizer}"
+            "the deletion waits for the plugin's cleanup, which must create an object in the namespace {namespace:?}, but \
+             that namespace is being deleted: {error}; change the plugin to do without the object (the request contains \
+             `namespaceTerminating`), set `finalizer.releaseAfter`, or remove the finalizer {finalizer}"
         );
     }
-    format!("its deletion waits for the cleanup, for which it keeps the finalizer {finalizer}: {error}")
+    format!("the deletion waits for the plugin's cleanup, so the finalizer {finalizer} stays: {error}")
 }
 
 /// Determines the condition and the next attempt after a failure.

@@ -31,7 +31,7 @@ pub(super) async fn up_to_date(
         info!(
             known = parent.metadata.generation,
             newest,
-            "a child was made from a newer generation than is known of its parent: reading the parent"
+            "a child was created from a newer generation of its parent than the cached one: reading the parent"
         );
     }
     // A sign that arrives during the read puts it in doubt again.

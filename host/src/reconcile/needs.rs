@@ -44,7 +44,7 @@ pub enum NeedError {
     #[error("two needs have the id {id:?}; each must have its own")]
     Twice { id: String },
     #[error(
-        "the plugin asked for other objects {MAX_ITERATIONS} times in one reconcile; its needs must not depend on each other endlessly"
+        "the needs did not settle: the plugin asked for different objects after each of {MAX_ITERATIONS} calls"
     )]
     Unsettled,
     #[error("need {id:?}: {kind} is namespaced and the parent is not: the plugin must name a namespace")]
@@ -56,10 +56,10 @@ pub enum NeedError {
         problem: String,
     },
     #[error(
-        "the plugin has {count} needs; it may have {MAX_NEEDS}: use a label selector for many objects of a kind"
+        "the plugin has {count} needs; the limit is {MAX_NEEDS}: use a label selector for many objects of a kind"
     )]
     TooMany { count: usize },
-    #[error("need {id:?}: its {field} is {length} bytes long; it may be {limit}")]
+    #[error("need {id:?}: its {field} has {length} bytes; the limit is {limit}")]
     TooLong {
         id: String,
         field: &'static str,

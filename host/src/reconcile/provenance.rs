@@ -31,8 +31,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum ProvenanceError {
     /// The key can be neither read nor created.
     #[error(
-        "cannot {verb} the Secret {secret}, whose key proves which Secrets this host generated: {message}; nothing is \
-         generated until it can (`operator-host rbac` prints the rights)"
+        "cannot {verb} the Secret {secret}, whose key proves which Secrets this host generated: {message}; no \
+         Secret is generated until this succeeds (`operator-host rbac` prints the permissions)"
     )]
     Request {
         /// `read` or `create`.
@@ -45,7 +45,7 @@ pub enum ProvenanceError {
     /// The Secret was changed by hand.
     #[error(
         "the Secret {0}, which proves what this host generated, has no key of {KEY_BYTES} bytes in `data.{ENTRY}`: restore \
-         it, or delete it to get a new key, which proves no Secret generated before"
+         it, or delete it to get a new key, with which the host does not recognize earlier Secrets"
     )]
     Malformed(NamespacedName),
     /// Only the leader creates the Secret.

@@ -101,7 +101,7 @@ impl Findings {
             Finding::Fails(error) => self.failing.push(blame(error, String::new())),
             Finding::NotDeterministic(difference) => {
                 self.undetermined.get_or_insert_with(|| {
-                    let message = "it answers the same request in two ways, so every reconcile would write; make its \
+                    let message = "it gives different answers to the same request, so every reconcile would write; make its \
                                    answer independent of random numbers and of the order of a hash map";
                     blame(message.to_owned(), difference)
                 });
@@ -138,7 +138,7 @@ impl Findings {
                         parts.push(format!("it would delete {}", named(&deleted)));
                     }
                     if !left.is_empty() {
-                        parts.push(format!("it would no longer look after {}", named(&left)));
+                        parts.push(format!("it would stop managing {}", named(&left)));
                     }
                     self.deleting.push(blame(parts.join("; "), diff));
                 }
@@ -204,7 +204,7 @@ impl Findings {
             let mut parts = Vec::new();
             if self.left > 0 {
                 parts.push(format!(
-                    "it would no longer look after {} of a kind that is retained",
+                    "it would stop managing {} of a kind that is retained",
                     count(self.left, "child")
                 ));
             }

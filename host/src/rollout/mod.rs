@@ -208,7 +208,7 @@ impl Proving {
                 candidate.digest().short()
             ),
         };
-        format!("correct it, or promote it by force: {promote}")
+        format!("fix the plugin, or promote this version anyway: {promote}")
     }
 }
 
@@ -309,7 +309,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
     if let Some(failure) = failure.filter(|_| names.is_empty()) {
         return held(
             "NotProved",
-            format!("it cannot be tried now: {failure}"),
+            format!("it cannot be proved now: {failure}"),
             Vec::new(),
         );
     }
@@ -344,8 +344,9 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
             Ok(Some(installed)) => {
                 let found = definition::contradictions(&installed, carried, &config.parent, &objects);
                 if let Some(first) = found.definition.first() {
-                    let message =
-                        format!("the definition that it carries contradicts the cluster's: {first}");
+                    let message = format!(
+                        "its CustomResourceDefinition conflicts with the one in the cluster: {first}"
+                    );
                     return held("Incompatible", message.clone(), all(&message));
                 }
                 if let Some(first) = found.objects.first() {
@@ -370,7 +371,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         {
             return held(
                 "NotProved",
-                format!("it cannot be tried now: {error}"),
+                format!("it cannot be proved now: {error}"),
                 Vec::new(),
             );
         }
@@ -409,8 +410,10 @@ fn beyond(config: &ControllerConfig, live: &Plugin, candidate: &Plugin) -> Vec<S
         makes.filter(|kind: &&Kind| !config.children.contains_key(kind) && !before.makes.contains(kind));
     let reads = after.reads.iter();
     let reads = reads.filter(|kind: &&Kind| !config.reads.contains(kind) && !before.reads.contains(kind));
-    let makes = makes.map(|kind| format!("to make {kind}"));
-    makes.chain(reads.map(|kind| format!("to read {kind}"))).collect()
+    let makes = makes.map(|kind| format!("to create objects of the kind {kind}"));
+    makes
+        .chain(reads.map(|kind| format!("to read objects of the kind {kind}")))
+        .collect()
 }
 
 /// Reads a definition from the cluster; `None` when it is not there, or the host is not allowed to.

@@ -67,7 +67,7 @@ impl Validity {
                 timestamp(self.from)
             ));
         }
-        (now > self.to).then(|| format!("the certificate has expired at {}", timestamp(self.to)))
+        (now > self.to).then(|| format!("the certificate expired at {}", timestamp(self.to)))
     }
 
     /// Reports whether it should have been renewed: a tenth of its time or less is left, at most a week.
@@ -122,13 +122,15 @@ impl Certificates {
             let problem = match (&refused, expired, loaded) {
                 (Some(reason), expired, Some(_)) => {
                     let expired = expired.map(|expired| format!("; {expired}")).unwrap_or_default();
-                    Some(format!("{reason}; the one before is still in use{expired}"))
+                    Some(format!(
+                        "{reason}; the previous certificate is still in use{expired}"
+                    ))
                 }
                 (Some(reason), _, None) => Some(format!(
                     "{reason}; the webhook does not answer until there is a valid one"
                 )),
                 (None, expired, _) => {
-                    expired.map(|reason| format!("{reason}: the API server does not take it"))
+                    expired.map(|reason| format!("{reason}: the API server does not accept it"))
                 }
             };
             instruments.metrics.set_webhook(problem.is_none());
@@ -243,7 +245,7 @@ mod tests {
         );
         assert_eq!(
             validity.problem(201).as_deref(),
-            Some("the certificate has expired at 1970-01-01T00:03:20Z")
+            Some("the certificate expired at 1970-01-01T00:03:20Z")
         );
     }
 

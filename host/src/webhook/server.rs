@@ -136,7 +136,7 @@ impl Server {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         if request.uri().path() != PATH {
-            return plain(StatusCode::NOT_FOUND, &format!("reviews are taken at {PATH}"));
+            return plain(StatusCode::NOT_FOUND, &format!("send reviews to {PATH}"));
         }
         if request.method() != Method::POST {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "only POST");
@@ -148,7 +148,7 @@ impl Server {
                 self.metrics.admission("", "failed");
                 plain(
                     StatusCode::INTERNAL_SERVER_ERROR,
-                    &format!("no verdict within {limit:?}"),
+                    &format!("no decision within {limit:?}"),
                 )
             }
         }
@@ -159,7 +159,7 @@ impl Server {
         let (body, _room) = match read {
             Ok(Ok(body)) => body,
             Ok(Err(response)) => return response,
-            Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"),
+            Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
         };
         let review = match Review::parse(&body) {
             Ok(review) => review,
@@ -203,7 +203,7 @@ impl Server {
         let too_large = || {
             plain(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                &format!("a review may have {MAX_BODY} bytes"),
+                &format!("the limit for a review is {MAX_BODY} bytes"),
             )
         };
         let length = request.headers().get(CONTENT_LENGTH);
@@ -224,7 +224,7 @@ impl Server {
             let more = self.bounds.body(piece.len()).ok_or_else(|| {
                 plain(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "too many reviews at a time: try again",
+                    "too many concurrent reviews: try again",
                 )
             })?;
             match &mut room {

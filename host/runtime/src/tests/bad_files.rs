@@ -90,7 +90,7 @@ async fn a_plugin_for_another_contract_is_refused_with_both_versions() {
             &message,
             &[
                 &format!("version {version} of the contract"),
-                "this host speaks 0.1.0 and 0.2.0",
+                "this host supports 0.1.0 and 0.2.0",
             ],
         );
     }

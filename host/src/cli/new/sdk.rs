@@ -97,7 +97,7 @@ pub(super) fn find(given: Option<&str>, folder: &Path, name: &str) -> anyhow::Re
             let sdk = around(folder)?.ok_or_else(|| {
                 anyhow!(
                     "{} is not in a checkout of operator-host, which contains the Rust SDK in plugins/sdk: \
-                     give --sdk with the SDK's folder, or with the URL of its git repository",
+                     pass --sdk with the SDK's folder, or with the URL of its git repository",
                     folder.display()
                 )
             })?;

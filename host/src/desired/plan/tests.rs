@@ -216,7 +216,7 @@ fn all_refusals_are_reported_at_once() {
 fn kinds_namespaces_and_owners_outside_the_policy_are_refused() {
     refused(
         &[json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "d" } })],
-        "may not make the kind apps/v1/Deployment",
+        "may not create objects of the kind apps/v1/Deployment",
     );
     refused(
         &[json!({ "apiVersion": "example.com/v1", "kind": "Missing", "metadata": { "name": "d" } })],
@@ -279,7 +279,7 @@ fn what_belongs_to_somebody_else_is_never_touched() {
     let ours =
         json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/a" } });
     let refusals = existing(ours).unwrap_err();
-    assert!(refusals[0].contains("has no owner reference"), "{refusals:?}");
+    assert!(refusals[0].contains("but no owner reference"), "{refusals:?}");
     let others =
         json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/b" } });
     assert!(existing(others).unwrap_err()[0].contains("belongs to default/b"));

@@ -367,7 +367,7 @@ mod signed {
         slot.settle(Some(&signed_file("1.0.0", "3.0.0").await)).await;
         let reason = live(&receiver).err().unwrap();
         assert!(
-            reason.contains("of the version 3.0.0, but the plugin's is 1.0.0"),
+            reason.contains("for version 3.0.0, but the plugin has version 1.0.0"),
             "{reason}"
         );
     }

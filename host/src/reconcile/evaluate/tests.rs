@@ -154,7 +154,7 @@ async fn needs_that_never_settle_are_an_error_after_the_last_iteration() {
     assert!(
         outcome
             .unwrap_err()
-            .starts_with("the plugin asked for other objects 4 times")
+            .starts_with("the needs did not settle: the plugin asked for different objects")
     );
     assert_eq!(calls.len(), MAX_ITERATIONS + 1);
     // The last call in which it may settle.

@@ -149,11 +149,7 @@ fn not_one_retained_child_may_be_left() {
     let finding = find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)));
     let held = held(result([finding]));
     assert_eq!(held.reason, "WouldDelete");
-    assert!(
-        held.message.contains("no longer look after 1 child"),
-        "{}",
-        held.message
-    );
+    assert!(held.message.contains("stop managing 1 child"), "{}", held.message);
 }
 
 #[test]
