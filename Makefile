@@ -31,7 +31,7 @@ run: prerequisites ## Start a local cluster with the host in it and show what ha
 	    --crds $(if $(PLUGIN),$(PLUGIN)/crd.json,manifests/crds) \
 	    --samples $(if $(PLUGIN),$(PLUGIN)/sample.yaml,manifests/samples)
 
-run-deploy: prerequisites ## Run the deployment in manifests/deploy, with the rights of its ServiceAccount
+run-deploy: prerequisites ## Run the deployment in manifests/deploy, with the permissions of its ServiceAccount
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; manifests/deploy/plugins.sh; \
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
 	    --deploy manifests/deploy/base --crds manifests/crds --samples manifests/samples

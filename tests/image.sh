@@ -64,7 +64,7 @@ with_progress "Building the image with the profile $profile" "$work/build.log" b
 
 say "Looking into the image"
 [[ $("${buildah[@]}" inspect --type image --format '{{.OCIv1.Config.User}}' operator-host:test) == 65532:65532 ]] ||
-    fail "the image does not say that it runs as a user without rights"
+    fail "the image does not say that it runs as a user without privileges"
 check "runs as 65532"
 labels=$("${buildah[@]}" inspect --type image --format '{{.OCIv1.Config.Labels}}' operator-host:test)
 for label in title description licenses version "revision:$revision"; do
@@ -133,8 +133,8 @@ check "starts: $(<"$work/version")"
 in_pod rbac >"$work/rights" 2>"$work/said" ||
     fail "it cannot read its configuration and plugins" "$(<"$work/said")"
 diff <(grep -v '^#' manifests/deploy/base/rbac.yaml) <(grep -v '^#' "$work/rights") ||
-    fail "the image prints other rights than the deployed ones"
-check "reads the mounted configuration and plugins, and prints the deployed rights"
+    fail "the image prints other permissions than the deployed ones"
+check "reads the mounted configuration and plugins, and prints the deployed permissions"
 
 # An API server that is not there: the host is to live, compile its plugins into the cache and wait.
 cat >"$mounts/config/kubeconfig" <<'END'

@@ -61,7 +61,7 @@ pub enum Command {
     Sign(sign::Args),
     /// Verify a plugin's signature, and print the signer and the signed statement
     Verify(verify::Args),
-    /// Print the least rights that a configuration and its plugins need, as Roles and bindings
+    /// Print the minimal RBAC permissions that a configuration and its plugins need
     Rbac(rbac::Args),
     /// Remove the host's finalizers, so that parents can be deleted after the host is removed
     Uninstall(uninstall::Args),

@@ -86,8 +86,8 @@ pub struct ControllerConfig {
     pub allow: BTreeSet<Allow>,
 }
 
-/// Permissions that must be granted in the configuration: each can lead to more rights, or to objects that cannot be
-/// deleted.
+/// Permissions that must be granted in the configuration: each can lead to more permissions, or to objects that cannot
+/// be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Allow {

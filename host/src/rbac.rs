@@ -1,4 +1,4 @@
-//! The least rights that a configuration needs, as Roles and bindings: `operator-host rbac`.
+//! The minimal permissions that a configuration needs, as Roles and bindings: `operator-host rbac`.
 //!
 //! It grants exactly the requests that the host's code sends:
 //!
@@ -85,10 +85,10 @@ pub fn power(kind: &Kind) -> Option<&'static str> {
              ServiceAccount's token is refused unless `allow` lists `serviceAccountTokens`",
         )
     } else if of("", &["ServiceAccount"]) {
-        Some("it has the rights of any binding that already exists for its name")
+        Some("it has the permissions of any binding that already exists for its name")
     } else if kind.group() == "rbac.authorization.k8s.io" {
         Some(
-            "it grants every right that the host itself has, and any right at all if the host's role has the \
+            "it grants every permission that the host itself has, and any permission at all if the host's role has the \
              verbs escalate or bind",
         )
     } else if kind.group() == "admissionregistration.k8s.io"
@@ -101,8 +101,8 @@ pub fn power(kind: &Kind) -> Option<&'static str> {
     }
 }
 
-/// Returns the rights that the host, with the ServiceAccount `account`, needs for this configuration. `descriptions`
-/// are those of the controllers' plugins, in the same order.
+/// Returns the permissions that the host, with the ServiceAccount `account`, needs for this configuration.
+/// `descriptions` are those of the controllers' plugins, in the same order.
 ///
 /// # Errors
 /// When `resources` does not know a kind of the configuration; names the first one.
@@ -261,7 +261,7 @@ impl Rights {
     }
 }
 
-/// One controller with everything that determines its rights.
+/// One controller with everything that determines its permissions.
 struct Controller<'a> {
     config: &'a Config,
     controller: &'a ControllerConfig,

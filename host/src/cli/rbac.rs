@@ -1,4 +1,4 @@
-//! `operator-host rbac`: prints the least rights for a configuration and its plugins.
+//! `operator-host rbac`: prints the minimal permissions for a configuration and its plugins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -77,7 +77,7 @@ fn account(text: &str) -> Result<ServiceAccount, String> {
     }
 }
 
-/// Prints the rights.
+/// Prints the permissions.
 ///
 /// # Errors
 /// When the configuration is invalid, a plugin cannot be loaded, or a kind is unknown.

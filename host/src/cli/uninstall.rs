@@ -16,7 +16,7 @@ use crate::uninstall::{Holder, Left, Uninstall};
 /// The options of `uninstall`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Stop the host first: a running host restores its finalizers. Requires the rights to list parents and children and \
+Stop the host first: a running host restores its finalizers. Requires the permissions to list parents and children and \
 to patch parents. Exit codes: 0 released, 1 something could not be released, 2 wrong usage or configuration.")]
 pub struct Args {
     /// The configuration that the host ran with; the plugin files need not exist

@@ -42,11 +42,11 @@ pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> Stri
             "{message}; the controller acts as the ServiceAccount {account}: give the host's role the verb impersonate on it"
         ),
         (403, _) if message.contains("exceeded quota") => {
-            format!("{message}; raise that ResourceQuota, or ask for less")
+            format!("{message}; raise that ResourceQuota, or request less")
         }
         // A refusal by an admission plugin does not depend on who asks.
         (403, Some(account)) if is_missing_permission(message) => format!(
-            "{message}; grant that permission to the ServiceAccount {account}, as which the controller acts, and check that it exists"
+            "{message}; grant that permission to the ServiceAccount {account}, which the controller impersonates, and check that it exists"
         ),
         (403, None) if is_missing_permission(message) => {
             format!("{message}; give the host's role that permission")

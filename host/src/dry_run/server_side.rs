@@ -133,7 +133,7 @@ impl<'a> Preview<'a> {
         Ok(objects.list(&everything_in(namespace), None).await?)
     }
 
-    /// Returns a parent as it would be if this manifest were applied, with the user's rights.
+    /// Returns a parent as it would be if this manifest were applied, with the user's permissions.
     ///
     /// # Errors
     /// When the API server refuses the manifest.
@@ -285,8 +285,8 @@ impl<'a> Preview<'a> {
     }
 }
 
-/// Reads from the API server with the user's rights. A refused request is reported with the verb of the request that
-/// was sent; for the host that is the verb of a watch.
+/// Reads from the API server with the user's permissions. A refused request is reported with the verb of the request
+/// that was sent; for the host that is the verb of a watch.
 impl RelatedObjects for Preview<'_> {
     fn rights(&self) -> Rights<'_> {
         Rights::Configured(self.config)

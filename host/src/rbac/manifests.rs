@@ -1,4 +1,4 @@
-//! Formats rights as the Kubernetes objects that grant them.
+//! Formats permissions as the Kubernetes objects that grant them.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::config::ServiceAccount;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// One object that grants rights.
+/// One object that grants permissions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 #[allow(missing_docs)] // The variants are named after their types.

@@ -296,6 +296,6 @@ fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
         "with any ServiceAccount and any Secret of their namespace",
     );
     assert_warning("v1/Secret", "`serviceAccountTokens`");
-    assert_warning("v1/Role", "every right that the host itself has");
+    assert_warning("v1/Role", "every permission that the host itself has");
     assert_eq!(warnings.len(), 3, "{warnings:#?}");
 }

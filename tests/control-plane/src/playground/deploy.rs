@@ -47,7 +47,7 @@ pub(crate) async fn deploy(
     let kubeconfig = plane.kubeconfig_of_account(namespace, name).await?;
     let user = format!("system:serviceaccount:{namespace}:{name}");
     screen.step(&format!(
-        "The host runs outside, as {user}, with the rights of its roles"
+        "The host runs outside, as {user}, with the permissions of its roles"
     ));
     Ok(Identity {
         kubeconfig: Some(kubeconfig),
