@@ -37,7 +37,7 @@ use crate::work_queue::Queue;
 /// may not watch definitions.
 const RETRY: Duration = Duration::from_secs(10);
 /// The wait after a failed discovery.
-const RETRY_AWAY: Duration = Duration::from_secs(1);
+const RETRY_UNREACHABLE: Duration = Duration::from_secs(1);
 /// The first wait after a definition changes, doubled each time: discovery reflects the change a moment later.
 const SETTLE: Duration = Duration::from_millis(100);
 /// The last of these waits, after which discovery reflects the change.
@@ -134,7 +134,7 @@ pub async fn supervise(
                 let follow_namespaces = async {
                     while watched.changed().await.is_ok() {
                         let namespaces = Arc::clone(&watched.borrow_and_update());
-                        scope::see(&context, &shared.watches, &namespaces).await;
+                        scope::set_namespaces(&context, &shared.watches, &namespaces).await;
                     }
                     // The sender lives as long as the process.
                     std::future::pending::<()>().await;
@@ -167,7 +167,7 @@ pub async fn supervise(
                     warn!(controller = config.name, "{text}");
                     last_logged = Some(text);
                 }
-                delay = delay.min(RETRY_AWAY);
+                delay = delay.min(RETRY_UNREACHABLE);
             }
         }
         tokio::select! {
@@ -234,7 +234,7 @@ async fn until_changed(
                 return;
             }
             // The server is unreachable: keep the last result.
-            Err(KindError::Discovery { .. }) => delay = RETRY_AWAY,
+            Err(KindError::Discovery { .. }) => delay = RETRY_UNREACHABLE,
         }
     }
 }

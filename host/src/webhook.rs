@@ -1,4 +1,4 @@
-//! Validating admission webhook: asks the plugin about a custom resource before it is written, and denies the
+//! Validating admission webhook: calls the plugin for a custom resource before it is written, and denies the
 //! resource if the plugin calls it invalid. Nothing is written, so dry runs work, too.
 //!
 //! Every replica serves it, leader or not: caches and plugins are the same. A plugin that fails or does not answer
@@ -153,7 +153,7 @@ async fn ask(
         Ok(Admission::Fine) => Ok(Decision::Allowed),
         Ok(Admission::Invalid(message)) => Ok(Decision::Denied(shorten(&message, MESSAGE))),
         Err(error) => Err(NoDecision {
-            public: error.without_the_plugins_words().to_owned(),
+            public: error.public_message().to_owned(),
             detail: error.to_string(),
         }),
     }

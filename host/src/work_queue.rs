@@ -2,7 +2,8 @@
 //!
 //! Invariants: a parent is given to one worker at a time; a parent that is enqueued while a worker processes it is
 //! processed again afterwards; reasons for the same parent are merged; no enqueued parent is lost; parents that
-//! somebody waits for take precedence over a resync or reload of all parents, but do not starve it.
+//! are urgent (changed by a user or the cluster) take precedence over a resync or reload of all parents, but do not
+//! starve it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,16 +33,16 @@ pub enum ReconcileReason {
     Related,
     /// The plugin asked for it, or a failed reconcile is retried.
     Timer,
-    /// Something may have changed for many parents alike: the periodic resync, a namespace, a watch that works again, or a
-    /// version that is held back.
+    /// Something may have changed for many parents alike: the periodic resync, a namespace, a watch that works again,
+    /// or a version that is held back.
     Resync,
     /// The plugin has a new version.
     Reload,
 }
 
 impl ReconcileReason {
-    /// Reports whether the reason applies to all parents alike, so that no user waits for this one.
-    const fn is_general(&self) -> bool {
+    /// Reports whether the reason applies to all parents alike, so that no user waits for this parent.
+    const fn is_bulk(&self) -> bool {
         matches!(self, Self::Resync | Self::Reload)
     }
 
@@ -73,11 +74,11 @@ pub struct Work {
 /// Maximum number of separate reasons per parent; any more are treated as a resync.
 const MAX_REASONS: usize = 32;
 
-/// After this many parents that somebody waits for, one of the others gets a turn.
+/// After this many urgent parents in a row, one bulk parent gets a turn.
 const TURNS: u32 = 4;
 
 #[derive(Debug)]
-struct Marks {
+struct Pending {
     reasons: Vec<ReconcileReason>,
     since: Instant,
     /// Its position in a line while it waits for a worker.
@@ -86,7 +87,7 @@ struct Marks {
 
 #[derive(Clone, Copy, Debug)]
 struct QueuePosition {
-    general: bool,
+    bulk: bool,
     number: u64,
 }
 
@@ -95,16 +96,16 @@ type Line = BTreeMap<u64, NamespacedName>;
 
 #[derive(Default)]
 struct State {
-    /// Waiting parents that somebody waits for. Each waiting parent is in `marks`, with its position, and not in
-    /// `running`.
-    waited_for: Line,
-    /// Waiting parents that were enqueued only because all were.
-    general: Line,
+    /// Urgent parents: changed by a user or the cluster. Each waiting parent is in `pending`, with its position, and
+    /// not in `running`.
+    urgent: Line,
+    /// Bulk parents: enqueued only because all parents were.
+    bulk: Line,
     /// The next position in either line.
     next_number: u64,
-    /// How many of `waited_for` were taken in a row while others waited in `general`.
+    /// How many of `urgent` were taken in a row while others waited in `bulk`.
     in_a_row: u32,
-    marks: HashMap<NamespacedName, Marks>,
+    pending: HashMap<NamespacedName, Pending>,
     running: BTreeSet<NamespacedName>,
     /// At most one timer per parent: the earliest one requested since its last reconcile.
     timers: HashMap<NamespacedName, Instant>,
@@ -182,10 +183,10 @@ impl Queue {
     pub fn done(&self, parent: &NamespacedName, is_own: impl Fn(&ReconcileReason) -> bool) {
         let mut state = self.lock();
         state.running.remove(parent);
-        if let Some(marks) = state.marks.get_mut(parent) {
-            marks.reasons.retain(|reason| !is_own(reason));
-            if marks.reasons.is_empty() {
-                state.marks.remove(parent);
+        if let Some(pending) = state.pending.get_mut(parent) {
+            pending.reasons.retain(|reason| !is_own(reason));
+            if pending.reasons.is_empty() {
+                state.pending.remove(parent);
             } else {
                 state.line_up(parent);
             }
@@ -209,15 +210,15 @@ impl Queue {
     #[must_use]
     pub fn backlog(&self) -> (usize, Duration) {
         let state = self.lock();
-        let firsts = [&state.waited_for, &state.general].map(|line| line.values().next());
+        let firsts = [&state.urgent, &state.bulk].map(|line| line.values().next());
         let firsts = firsts
             .into_iter()
             .flatten()
-            .filter_map(|parent| state.marks.get(parent));
+            .filter_map(|parent| state.pending.get(parent));
         (
-            state.waited_for.len() + state.general.len(),
+            state.urgent.len() + state.bulk.len(),
             firsts
-                .map(|marks| marks.since.elapsed())
+                .map(|pending| pending.since.elapsed())
                 .max()
                 .unwrap_or_default(),
         )
@@ -230,11 +231,11 @@ impl Queue {
 
 impl State {
     fn enqueue(&mut self, parent: &NamespacedName, reason: ReconcileReason) {
-        if let Some(marks) = self.marks.get_mut(parent) {
-            let promotes = !reason.is_general() && marks.position.is_some_and(|position| position.general);
-            if marks.reasons.len() < MAX_REASONS {
-                marks.reasons.push(reason);
-            } else if let Some(last) = marks.reasons.last_mut() {
+        if let Some(pending) = self.pending.get_mut(parent) {
+            let promotes = !reason.is_bulk() && pending.position.is_some_and(|position| position.bulk);
+            if pending.reasons.len() < MAX_REASONS {
+                pending.reasons.push(reason);
+            } else if let Some(last) = pending.reasons.last_mut() {
                 *last = ReconcileReason::Resync;
             }
             if promotes {
@@ -242,9 +243,9 @@ impl State {
             }
             return;
         }
-        self.marks.insert(
+        self.pending.insert(
             parent.clone(),
-            Marks {
+            Pending {
                 reasons: vec![reason],
                 since: Instant::now(),
                 position: None,
@@ -257,29 +258,29 @@ impl State {
 
     /// Puts an enqueued parent at the end of the line that its reasons belong to.
     fn line_up(&mut self, parent: &NamespacedName) {
-        let Some(marks) = self.marks.get_mut(parent) else {
+        let Some(pending) = self.pending.get_mut(parent) else {
             return;
         };
-        if let Some(position) = marks.position.take() {
-            let line = match position.general {
-                true => &mut self.general,
-                false => &mut self.waited_for,
+        if let Some(position) = pending.position.take() {
+            let line = match position.bulk {
+                true => &mut self.bulk,
+                false => &mut self.urgent,
             };
             line.remove(&position.number);
         }
-        let general = marks.reasons.iter().all(ReconcileReason::is_general);
+        let bulk = pending.reasons.iter().all(ReconcileReason::is_bulk);
         let number = self.next_number;
         self.next_number += 1;
-        marks.position = Some(QueuePosition { general, number });
-        let line = match general {
-            true => &mut self.general,
-            false => &mut self.waited_for,
+        pending.position = Some(QueuePosition { bulk, number });
+        let line = match bulk {
+            true => &mut self.bulk,
+            false => &mut self.urgent,
         };
         line.insert(number, parent.clone());
     }
 
     fn is_empty(&self) -> bool {
-        self.waited_for.is_empty() && self.general.is_empty()
+        self.urgent.is_empty() && self.bulk.is_empty()
     }
 
     fn fire_timers(&mut self, now: Instant) {
@@ -292,25 +293,25 @@ impl State {
     }
 
     fn take(&mut self) -> Option<Work> {
-        let general = self.waited_for.is_empty() || (self.in_a_row >= TURNS && !self.general.is_empty());
-        self.in_a_row = match general || self.general.is_empty() {
+        let bulk = self.urgent.is_empty() || (self.in_a_row >= TURNS && !self.bulk.is_empty());
+        self.in_a_row = match bulk || self.bulk.is_empty() {
             true => 0,
             false => self.in_a_row + 1,
         };
-        let line = match general {
-            true => &mut self.general,
-            false => &mut self.waited_for,
+        let line = match bulk {
+            true => &mut self.bulk,
+            false => &mut self.urgent,
         };
         let (_, parent) = line.pop_first()?;
-        let marks = self.marks.remove(&parent)?;
+        let pending = self.pending.remove(&parent)?;
         if let Some(at) = self.timers.remove(&parent) {
             self.by_time.remove(&(at, parent.clone()));
         }
         self.running.insert(parent.clone());
         Some(Work {
             parent,
-            reasons: marks.reasons,
-            since: marks.since,
+            reasons: pending.reasons,
+            since: pending.since,
         })
     }
 }
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn marks_of_one_parent_are_merged_and_a_running_parent_is_not_handed_out_twice() {
+    async fn reasons_of_one_parent_are_merged_and_a_running_parent_is_not_given_out_twice() {
         let queue = Queue::default();
         queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.enqueue(&name("a"), ReconcileReason::Reload);
@@ -441,7 +442,7 @@ mod tests {
 
     /// Regression: a user's change waited until all parents were resynced.
     #[tokio::test]
-    async fn what_somebody_waits_for_goes_before_a_resync_of_all() {
+    async fn urgent_parents_precede_a_resync_of_all() {
         let queue = Queue::default();
         for i in 0..100 {
             queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
@@ -465,16 +466,16 @@ mod tests {
         for i in 0..3 {
             queue.enqueue(&name(&format!("all-{i}")), ReconcileReason::Reload);
         }
-        let mut general = 0;
+        let mut bulk = 0;
         for i in 0..20 {
             // There is always another one.
             let (parent, reason) = edit(&format!("edit-{i}"));
             queue.enqueue(&parent, reason);
             let work = queue.next().await.unwrap();
-            general += usize::from(work.parent.name.starts_with("all-"));
+            bulk += usize::from(work.parent.name.starts_with("all-"));
             queue.done(&work.parent, |_| false);
         }
-        assert_eq!(general, 3, "one in five is the reload's");
+        assert_eq!(bulk, 3, "one in five is the reload's");
     }
 
     #[tokio::test]
@@ -491,7 +492,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_lost_between_many_markers_and_many_workers() {
+    async fn no_parent_is_lost_with_concurrent_enqueues() {
         let queue = std::sync::Arc::new(Queue::default());
         for i in 0..1000 {
             queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);

@@ -67,7 +67,7 @@ pub(crate) fn store<W: Wasi>(
 /// Everything a call needs except its request. It is owned, because the call can continue on another thread.
 pub(crate) struct Setting {
     pub(crate) origin: Origin,
-    pub(crate) speaker: Arc<LogSource>,
+    pub(crate) log_source: Arc<LogSource>,
     pub(crate) limits: Limits,
     /// When the guest is stopped.
     pub(crate) deadline: Instant,
@@ -82,7 +82,7 @@ impl Setting {
     /// Returns an error when the call has no room for its request.
     pub(crate) fn begin(&self, request_bytes: usize) -> Result<CallLog, CallError> {
         if self.room.hold(request_bytes) {
-            Ok(CallLog::new(Arc::clone(&self.speaker), &self.limits))
+            Ok(CallLog::new(Arc::clone(&self.log_source), &self.limits))
         } else {
             Err(CallError::heavy(&self.limits))
         }

@@ -90,7 +90,7 @@ impl Rate {
 pub(crate) struct CallLog(Arc<Mutex<State>>);
 
 struct State {
-    speaker: Arc<LogSource>,
+    log_source: Arc<LogSource>,
     lines_left: u32,
     line_cap: usize,
     written: u32,
@@ -102,9 +102,9 @@ struct State {
 }
 
 impl CallLog {
-    pub(crate) fn new(speaker: Arc<LogSource>, limits: &Limits) -> Self {
+    pub(crate) fn new(log_source: Arc<LogSource>, limits: &Limits) -> Self {
         Self(Arc::new(Mutex::new(State {
-            speaker,
+            log_source,
             lines_left: limits.log_lines,
             line_cap: limits.log_line,
             written: 0,
@@ -175,13 +175,13 @@ impl State {
     }
 
     fn line(&mut self, level: Level, text: &str) {
-        if self.lines_left == 0 || !self.speaker.rate.take(Instant::now()) {
+        if self.lines_left == 0 || !self.log_source.rate.take(Instant::now()) {
             self.dropped = self.dropped.saturating_add(1);
             return;
         }
         self.lines_left -= 1;
         self.written += 1;
-        emit(level, &self.speaker, cut(text, self.line_cap));
+        emit(level, &self.log_source, cut(text, self.line_cap));
     }
 }
 
@@ -190,7 +190,7 @@ fn cut(text: &str, cap: usize) -> &str {
     &text[..text.floor_char_boundary(cap)]
 }
 
-fn emit(level: Level, speaker: &LogSource, message: &str) {
+fn emit(level: Level, log_source: &LogSource, message: &str) {
     note(level.as_str(), message);
     // The level of a tracing event is part of its static metadata, so each level needs its own call site.
     macro_rules! event {
@@ -198,8 +198,8 @@ fn emit(level: Level, speaker: &LogSource, message: &str) {
             tracing::event!(
                 target: TARGET,
                 tracing::Level::$level,
-                plugin = speaker.name,
-                digest = %speaker.digest,
+                plugin = log_source.name,
+                digest = %log_source.digest,
                 "{message}"
             )
         };

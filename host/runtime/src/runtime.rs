@@ -90,7 +90,7 @@ impl Runtime {
         let turn = self.0.engine.turn(&seat).await;
         let setting = Setting {
             origin: Origin::fixed(),
-            speaker: nameless,
+            log_source: nameless,
             limits: describing,
             deadline: Instant::now() + limits.deadline,
             room: share.room(),
@@ -108,7 +108,7 @@ impl Runtime {
             Prepared::Command(form) => Prepared::Command(form.made_for(description.contract)),
             component @ Prepared::Component(_) => component,
         };
-        let speaker = Arc::new(LogSource {
+        let log_source = Arc::new(LogSource {
             name: description.name.clone(),
             digest,
             rate: Rate::default(),
@@ -118,7 +118,7 @@ impl Runtime {
             runtime,
             prepared,
             seat,
-            speaker,
+            log_source,
             description,
             limits,
             size,
@@ -157,7 +157,7 @@ struct Loaded {
     runtime: Runtime,
     prepared: Prepared,
     seat: Seat,
-    speaker: Arc<LogSource>,
+    log_source: Arc<LogSource>,
     description: Description,
     limits: Limits,
     size: usize,
@@ -169,7 +169,7 @@ impl Plugin {
     /// Returns the identity of this version.
     #[must_use]
     pub fn digest(&self) -> &Digest {
-        &self.0.speaker.digest
+        &self.0.log_source.digest
     }
 
     /// Returns the plugin's description.
@@ -223,26 +223,27 @@ impl Plugin {
     ///
     /// Dropping the future ends the guest.
     pub async fn reconcile(&self, request: &Request) -> Call<Response> {
-        self.call_reconcile(request, self.in_earnest(request)).await
+        self.call_reconcile(request, self.for_reconcile(request)).await
     }
 
     /// Calls `cleanup` in a fresh sandbox; otherwise like [`Plugin::reconcile`].
     pub async fn cleanup(&self, request: &Request) -> Call<CleanupResponse> {
-        self.call_cleanup(request, self.in_earnest(request)).await
+        self.call_cleanup(request, self.for_reconcile(request)).await
     }
 
     /// Calls `reconcile` for a proof.
-    pub async fn try_reconcile(&self, request: &Request, draw: RandomSource) -> Call<Response> {
-        self.call_reconcile(request, self.in_proof(request, draw)).await
+    pub async fn try_reconcile(&self, request: &Request, random: RandomSource) -> Call<Response> {
+        self.call_reconcile(request, self.for_proof(request, random))
+            .await
     }
 
     /// Calls `cleanup` for a proof.
-    pub async fn try_cleanup(&self, request: &Request, draw: RandomSource) -> Call<CleanupResponse> {
-        self.call_cleanup(request, self.in_proof(request, draw)).await
+    pub async fn try_cleanup(&self, request: &Request, random: RandomSource) -> Call<CleanupResponse> {
+        self.call_cleanup(request, self.for_proof(request, random)).await
     }
 
-    fn in_earnest(&self, request: &Request) -> Manner {
-        Manner {
+    fn for_reconcile(&self, request: &Request) -> CallOptions {
+        CallOptions {
             origin: Origin::of(request),
             limits: self.0.limits,
             patience: self.0.limits.deadline,
@@ -251,9 +252,9 @@ impl Plugin {
 
     /// Log lines written during a proof would look like real actions, and a busy host is not a property of
     /// the version.
-    fn in_proof(&self, request: &Request, draw: RandomSource) -> Manner {
-        Manner {
-            origin: draw.origin(request),
+    fn for_proof(&self, request: &Request, random: RandomSource) -> CallOptions {
+        CallOptions {
+            origin: random.origin(request),
             limits: Limits {
                 log_lines: 0,
                 ..self.0.limits
@@ -262,67 +263,67 @@ impl Plugin {
         }
     }
 
-    async fn call_reconcile(&self, request: &Request, manner: Manner) -> Call<Response> {
+    async fn call_reconcile(&self, request: &Request, options: CallOptions) -> Call<Response> {
         let begin = |setting| match &self.0.prepared {
             Prepared::Component(form) => form.reconcile(request.clone(), setting),
             Prepared::Command(form) => form.reconcile(request.clone(), setting),
         };
-        self.call(manner, begin).await
+        self.call(options, begin).await
     }
 
-    async fn call_cleanup(&self, request: &Request, manner: Manner) -> Call<CleanupResponse> {
+    async fn call_cleanup(&self, request: &Request, options: CallOptions) -> Call<CleanupResponse> {
         let begin = |setting| match &self.0.prepared {
             Prepared::Component(form) => form.cleanup(request.clone(), setting),
             Prepared::Command(form) => form.cleanup(request.clone(), setting),
         };
-        self.call(manner, begin).await
+        self.call(options, begin).await
     }
 
     /// Calls with the memory that this plugin usually needs. If that was not enough, calls once more with all
     /// the memory it may have.
     async fn call<T: Send + 'static>(
         &self,
-        manner: Manner,
+        options: CallOptions,
         begin: impl Fn(Setting) -> Owned<Call<T>>,
     ) -> Call<T> {
         let memory = &self.0.seat.memory;
-        let first = self.once(memory.usual(), &manner, Duration::ZERO, &begin).await;
+        let first = self.once(memory.usual(), &options, Duration::ZERO, &begin).await;
         if !first.share.as_ref().is_some_and(Share::is_outgrown) {
             return first;
         }
         let waited = first.stats.waited;
         // Released first, so that the call holds nothing while it waits.
         drop(first);
-        self.once(memory.most(&manner.limits), &manner, waited, &begin)
+        self.once(memory.most(&options.limits), &options, waited, &begin)
             .await
     }
 
     async fn once<T: Send + 'static>(
         &self,
         share: impl Future<Output = Share>,
-        manner: &Manner,
+        options: &CallOptions,
         mut waited: Duration,
         begin: impl Fn(Setting) -> Owned<Call<T>>,
     ) -> Call<T> {
-        let Loaded { seat, speaker, .. } = &*self.0;
+        let Loaded { seat, log_source, .. } = &*self.0;
         let start = Instant::now();
         let ready = async {
             // In this order, so that a call that waits for memory does not occupy a turn.
             let share = share.await;
             (share, self.0.runtime.0.engine.turn(seat).await)
         };
-        let ready = tokio::time::timeout(manner.patience.saturating_sub(waited), ready).await;
+        let ready = tokio::time::timeout(options.patience.saturating_sub(waited), ready).await;
         waited += start.elapsed();
         let Ok((mut share, _turn)) = ready else {
             let mut call = Call::failed(CallError::Busy { waited });
             call.stats.waited = waited;
             return call;
         };
-        let deadline = Instant::now() + manner.limits.deadline;
+        let deadline = Instant::now() + options.limits.deadline;
         let setting = Setting {
-            origin: manner.origin,
-            speaker: Arc::clone(speaker),
-            limits: manner.limits,
+            origin: options.origin,
+            log_source: Arc::clone(log_source),
+            limits: options.limits,
             deadline,
             room: share.room(),
         };
@@ -336,7 +337,7 @@ impl Plugin {
 }
 
 /// The parameters of a call.
-struct Manner {
+struct CallOptions {
     origin: Origin,
     limits: Limits,
     /// How long the call waits for its turn and its memory.

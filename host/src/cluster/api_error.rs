@@ -35,7 +35,7 @@ pub enum Fault {
     /// The API server does not serve the kind, or does not serve it yet.
     NotServed,
     /// The object's namespace is being deleted, so nothing can be created in it.
-    NamespaceGoing,
+    NamespaceTerminating,
     /// The request did not reach the API server. The client has logged the failure.
     Unreachable,
     /// The response is not one of an API server.
@@ -65,7 +65,7 @@ impl ApiError {
             Fault::Refused(_)
             | Fault::Missing
             | Fault::NotServed
-            | Fault::NamespaceGoing
+            | Fault::NamespaceTerminating
             | Fault::Unreadable
             | Fault::Host
             | Fault::Deposed => false,
@@ -103,18 +103,18 @@ impl ApiError {
 
     /// Reports whether the object's namespace is being deleted, so that nothing can be created in it.
     #[must_use]
-    pub fn is_namespace_going(&self) -> bool {
-        self.fault == Fault::NamespaceGoing
+    pub fn is_namespace_terminating(&self) -> bool {
+        self.fault == Fault::NamespaceTerminating
     }
 
     /// Returns the error for an object that the host does not try to create because its namespace is being deleted.
     #[must_use]
-    pub(crate) fn namespace_going(kind: &str, name: &NamespacedName) -> Self {
+    pub(crate) fn namespace_terminating(kind: &str, name: &NamespacedName) -> Self {
         Self {
             verb: "create",
             kind: kind.into(),
             name: name.clone(),
-            fault: Fault::NamespaceGoing,
+            fault: Fault::NamespaceTerminating,
             message: format!(
                 "the namespace {:?} is being deleted, so nothing can be created in it",
                 name.namespace.as_deref().unwrap_or_default()
@@ -150,7 +150,7 @@ impl ApiError {
 /// Returns the part that failed when the API server responded to a request for the object `name` with this status.
 pub(super) fn fault_of(status: &kube::core::Status, name: &str) -> Fault {
     match status.code {
-        403 if status.message.contains("because it is being terminated") => Fault::NamespaceGoing,
+        403 if status.message.contains("because it is being terminated") => Fault::NamespaceTerminating,
         404 if is_missing_object(status, name) => Fault::Missing,
         404 if !is_of_a_webhook(status) => Fault::NotServed,
         code => Fault::Refused(code),

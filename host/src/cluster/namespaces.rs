@@ -16,7 +16,7 @@ use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::contract::Kind;
 
 /// How long a refusal counts without a watch: the namespace may be deleted and recreated.
-const BELIEVED: Duration = Duration::from_secs(60);
+const REFUSAL_TTL: Duration = Duration::from_secs(60);
 
 /// The known state of namespaces; see the module.
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl Namespaces {
     pub fn is_terminating(&self, namespace: &str) -> bool {
         let is_refused = lock(&self.refused)
             .get(namespace)
-            .is_some_and(|at| at.elapsed() < BELIEVED);
+            .is_some_and(|at| at.elapsed() < REFUSAL_TTL);
         is_refused
             || lock(&self.watched).as_ref().is_some_and(|watched| {
                 let name = NamespacedName {
@@ -84,12 +84,12 @@ impl Namespaces {
     /// Records that the API server refused to create an object because the namespace is terminating.
     pub fn refused(&self, namespace: &str) {
         let mut refused = lock(&self.refused);
-        refused.retain(|_, at| at.elapsed() < BELIEVED);
+        refused.retain(|_, at| at.elapsed() < REFUSAL_TTL);
         refused.insert(namespace.to_owned(), Instant::now());
     }
 
     /// Records that a new object exists in a namespace: objects can be created in it again.
-    pub fn has_something_new(&self, namespace: &str) {
+    pub fn object_created(&self, namespace: &str) {
         lock(&self.refused).remove(namespace);
     }
 
@@ -106,8 +106,8 @@ impl Namespaces {
         Some(watch.subscribe(Arc::new(move |_, change| {
             if let Some(name) = usable_again(change) {
                 notify(&name, NamespaceChange::Usable);
-            } else if let Some(name) = begins_to_go(change) {
-                notify(&name, NamespaceChange::Going);
+            } else if let Some(name) = begins_to_terminate(change) {
+                notify(&name, NamespaceChange::Terminating);
             }
         })))
     }
@@ -117,7 +117,7 @@ impl Namespaces {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceChange {
     /// It is being deleted.
-    Going,
+    Terminating,
     /// Objects can be created in it again.
     Usable,
 }
@@ -130,7 +130,7 @@ fn usable_again(change: Change<'_>) -> Option<String> {
 }
 
 /// Returns the name of a namespace whose deletion has just begun.
-fn begins_to_go(change: Change<'_>) -> Option<String> {
+fn begins_to_terminate(change: Change<'_>) -> Option<String> {
     let new = change.new.filter(|new| is_terminating(new))?;
     let was = change.old.is_some_and(|old| is_terminating(old));
     if was { None } else { new.metadata.name.clone() }
@@ -161,7 +161,7 @@ mod tests {
         assert!(namespaces.is_terminating("going"));
         assert!(!namespaces.is_terminating("shop"));
         namespaces.refused("shop");
-        namespaces.has_something_new("going");
+        namespaces.object_created("going");
         assert!(!namespaces.is_terminating("going"));
         assert!(namespaces.is_terminating("shop"));
     }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_usable_again_when_it_is_new_and_begins_to_go_once() {
+    fn a_namespace_is_usable_again_when_it_is_new_and_begins_to_terminate_once() {
         let namespace = |deleted: Option<&str>| {
             let text = serde_json::json!({
                 "apiVersion": "v1", "kind": "Namespace",
@@ -235,7 +235,7 @@ mod tests {
         assert!(!usable(Some(&there), Some(&going)));
         assert!(!usable(None, Some(&going)));
         assert!(!usable(Some(&going), None));
-        let goes = |old, new| begins_to_go(Change { old, new }).is_some();
+        let goes = |old, new| begins_to_terminate(Change { old, new }).is_some();
         assert!(goes(None, Some(&going)));
         assert!(goes(Some(&there), Some(&going)));
         assert!(!goes(Some(&going), Some(&going)));

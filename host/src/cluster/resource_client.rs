@@ -332,7 +332,7 @@ impl<'a> ResourceClient<'a> {
         let code = match fault {
             Fault::Refused(code) => Some(code),
             Fault::Missing | Fault::NotServed => Some(404),
-            Fault::NamespaceGoing
+            Fault::NamespaceTerminating
             | Fault::Unreachable
             | Fault::Unreadable
             | Fault::Silent

@@ -88,15 +88,17 @@ async fn keep_warm(context: &Context, mut plugin: tokio::sync::watch::Receiver<L
 
 /// Waits until the term begins. Reports the waiting controller as alive.
 async fn stand_by(context: &Context) {
-    let Observer { marking, working, .. } = &context.observer;
-    let mut beat = interval(marking.period());
+    let Observer {
+        enqueuing, working, ..
+    } = &context.observer;
+    let mut beat = interval(enqueuing.period());
     let begun = context.writer.term.begun();
     let mut begun = std::pin::pin!(begun);
     loop {
         tokio::select! {
             () = &mut begun => return,
             _ = beat.tick() => {
-                marking.beat();
+                enqueuing.beat();
                 working.beat();
             }
         }
@@ -169,7 +171,7 @@ fn enqueue_within(context: &Context, namespace: Option<&str>, reason: &Reconcile
 ///
 /// `plugin` has seen the version that the first reconciles may use. A later version enqueues every parent again.
 async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
-    let pulse = &context.observer.marking;
+    let pulse = &context.observer.enqueuing;
     let mut beat = interval(pulse.period());
     let period = context.config.resync;
     let mut resync = interval_at(Instant::now() + period, period);
@@ -378,7 +380,7 @@ fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {
     if let (None, Some(new)) = (change.old, change.new)
         && let Some(namespace) = new.metadata.namespace.as_deref()
     {
-        context.namespaces.has_something_new(namespace);
+        context.namespaces.object_created(namespace);
     }
     let reason = ReconcileReason::Parent {
         version: echo_version(change),
@@ -390,7 +392,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
     let Some(object) = change.new.or(change.old) else {
         return;
     };
-    let echo_of_nothing = change.new.is_some() && is_same(change);
+    let is_unchanged = change.new.is_some() && is_same(change);
     let child = ChildRef {
         kind: kind.clone(),
         name: NamespacedName::of(object),
@@ -399,7 +401,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
         child: child.clone(),
         version: echo_version(change),
     };
-    if !echo_of_nothing {
+    if !is_unchanged {
         for parent in context.state.blocked.waiting_for(&child) {
             context.queue.enqueue(&parent, ReconcileReason::Related);
         }
@@ -421,7 +423,7 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
             // The child may be deleted because its parent is.
             context.doubt(&parent);
         }
-        if !echo_of_nothing {
+        if !is_unchanged {
             enqueue(context, &parent, reason.clone());
         }
     }
@@ -437,7 +439,7 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
         }
         // Enqueue the parents that wait for their cleanup: their plugin does not know yet that the namespace is
         // deleted.
-        NamespaceChange::Going => {
+        NamespaceChange::Terminating => {
             let watch = context
                 .parents
                 .of(Some(namespace))

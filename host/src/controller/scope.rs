@@ -24,7 +24,7 @@ pub fn with_others<'a>(
 }
 
 /// Switches to other namespaces. Parents in new namespaces are reconciled once the first lists there are complete.
-pub async fn see(context: &Arc<Context>, watches: &SharedCache, namespaces: &[String]) {
+pub async fn set_namespaces(context: &Arc<Context>, watches: &SharedCache, namespaces: &[String]) {
     let config = &context.config;
     let parents = std::iter::once((&config.parent, &context.parents, namespaces.iter().collect()));
     let others: BTreeSet<&String> = with_others(namespaces, config).collect();

@@ -102,8 +102,8 @@ pub fn parent_of(
     } else {
         return None;
     };
-    let in_its_place = parent.namespace.is_some() == namespaced;
-    (in_its_place && reaches(config, parent.namespace.as_deref(), namespace)).then_some(parent)
+    let scope_matches = parent.namespace.is_some() == namespaced;
+    (scope_matches && reaches(config, parent.namespace.as_deref(), namespace)).then_some(parent)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use crate::plugin::contract::{
 };
 use crate::plugin::trust::Trust;
 use crate::plugin::{Call, Limits, Plugin};
-use crate::reconcile::evaluate::{EvaluateError, Question, Subject, evaluate};
+use crate::reconcile::evaluate::{EvaluateError, PluginExport, Subject, evaluate};
 use crate::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 
 /// Why a reconcile produced no rendering.
@@ -152,7 +152,7 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         now: scene.now,
         namespace_terminating: false,
     };
-    let (response, cleaned_up) = ask(plugin, &subject, &Files { description, scene }).await?;
+    let (response, cleaned_up) = call(plugin, &subject, &Files { description, scene }).await?;
     let config = controller(description);
     let parent = &*scene.parent;
     let existing = |key: &ChildRef| {
@@ -194,31 +194,31 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
     })
 }
 
-/// Asks the plugin what it would do for a parent. For a parent that is being deleted and has a cleanup, also returns
+/// Calls the plugin for a parent without any effect. For a parent that is being deleted and has a cleanup, also returns
 /// whether it may be deleted.
 ///
 /// # Errors
 /// As [`evaluate`].
-pub async fn ask(
+pub async fn call(
     plugin: &Plugin,
     subject: &Subject<'_>,
     source: &impl RelatedObjects,
 ) -> Result<(Response, Option<bool>), EvaluateError> {
     if plugin.description().finalizer && is_terminating(subject.parent) {
-        question::<CleanupResponse>(plugin, subject, source).await
+        evaluate_export::<CleanupResponse>(plugin, subject, source).await
     } else {
-        question::<Response>(plugin, subject, source).await
+        evaluate_export::<Response>(plugin, subject, source).await
     }
 }
 
-/// Asks as a host that has just started: no needs are known yet.
-async fn question<T: Question>(
+/// Calls the plugin like a host that has just started: no needs are known yet.
+async fn evaluate_export<T: PluginExport>(
     plugin: &Plugin,
     subject: &Subject<'_>,
     source: &impl RelatedObjects,
 ) -> Result<(Response, Option<bool>), EvaluateError> {
     let call = |request: Request| async move {
-        let Call { outcome, share, .. } = T::ask(plugin, &request).await;
+        let Call { outcome, share, .. } = T::call(plugin, &request).await;
         (outcome, share)
     };
     let (answer, _) = evaluate::<T, _>(subject, source, Vec::new(), call, |_| {}).await?;

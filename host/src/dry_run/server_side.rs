@@ -185,7 +185,7 @@ impl<'a> Preview<'a> {
             // Not looked up: the API server refuses each child that cannot be created.
             namespace_terminating: false,
         };
-        let (response, cleaned_up) = offline::ask(self.plugin, &subject, self).await?;
+        let (response, cleaned_up) = offline::call(self.plugin, &subject, self).await?;
         let digest = self.plugin.digest().to_string();
         let policy = Policy {
             config: self.config,

@@ -45,7 +45,7 @@ pub(super) struct Elector {
     identity: String,
     leases: Leases,
     roster: Arc<Roster>,
-    seats: BTreeMap<String, Election>,
+    elections: BTreeMap<String, Election>,
     /// Present only when replicas share the controllers.
     replicas: Option<Replicas>,
     events: Events,
@@ -72,7 +72,7 @@ impl Elector {
             config,
             identity,
             roster,
-            seats: BTreeMap::new(),
+            elections: BTreeMap::new(),
             replicas,
             events,
             instruments,
@@ -104,25 +104,25 @@ impl Elector {
     /// Runs one iteration, and returns when the next is due.
     async fn turn(&mut self) -> Instant {
         self.follow_roster();
-        let looks = self.replicas.is_some()
+        let must_read = self.replicas.is_some()
             || self
-                .seats
+                .elections
                 .values()
-                .any(|seat| !seat.candidate.holds(Instant::now()));
+                .any(|election| !election.candidate.holds(Instant::now()));
         let renewals = self.renewals();
-        let able = self.able();
+        let eligible = self.eligible();
         let own = self
             .replicas
             .as_mut()
-            .and_then(|replicas| replicas.record(&able, Instant::now()));
+            .and_then(|replicas| replicas.record(&eligible, Instant::now()));
         // The replica's own Lease is written first: another replica that sees an expired one must not find
         // later that this one holds a lease.
         if let Some(record) = own {
-            self.write_own(record, able).await;
+            self.write_own(record, eligible).await;
         }
         let all = async {
-            if looks {
-                Some(self.leases.read(|name| self.seats.contains_key(name)).await)
+            if must_read {
+                Some(self.leases.read(|name| self.elections.contains_key(name)).await)
             } else {
                 None
             }
@@ -135,7 +135,7 @@ impl Elector {
             None => {}
             Some(Ok(all)) => {
                 self.take(&all).await;
-                self.clear_away().await;
+                self.delete_stale_leases().await;
             }
             Some(Err(error)) => self.complain(error),
         }
@@ -144,7 +144,7 @@ impl Elector {
         self.next()
     }
 
-    /// Creates a seat for every controller that takes part.
+    /// Creates an election for every controller that takes part.
     fn follow_roster(&mut self) {
         let terms = self.roster.terms();
         let mut wanted: BTreeMap<String, (BTreeSet<String>, Term)> = BTreeMap::new();
@@ -156,10 +156,10 @@ impl Elector {
             let (controllers, _) = wanted.entry(lease).or_insert_with(|| (BTreeSet::new(), term));
             controllers.insert(controller);
         }
-        for (lease, seat) in &mut self.seats {
+        for (lease, election) in &mut self.elections {
             let now = wanted.get(lease);
             let rest = now.map(|(controllers, _)| controllers);
-            for gone in seat
+            for gone in election
                 .controllers
                 .iter()
                 .filter(|c| !rest.is_some_and(|rest| rest.contains(*c)))
@@ -168,17 +168,18 @@ impl Elector {
                 self.instruments.health.leads(gone, None);
             }
             // A controller that was removed and added again since the last look has another term: this one ends first.
-            if now.is_none_or(|(_, term)| !term.is(&seat.term)) {
-                // The seat is removed once the lease is released.
-                seat.controllers.clear();
-                seat.term.leave();
+            if now.is_none_or(|(_, term)| !term.is(&election.term)) {
+                // The election is removed once the lease is released.
+                election.controllers.clear();
+                election.term.leave();
             }
         }
-        self.seats
-            .retain(|_, seat| !seat.controllers.is_empty() || seat.term.phase() != Phase::Standby);
+        self.elections.retain(|_, election| {
+            !election.controllers.is_empty() || election.term.phase() != Phase::Standby
+        });
         for (lease, (controllers, term)) in wanted {
             let now = Instant::now();
-            let seat = self.seats.entry(lease.clone()).or_insert_with(|| Election {
+            let election = self.elections.entry(lease.clone()).or_insert_with(|| Election {
                 controllers: BTreeSet::new(),
                 candidate: Candidate::new(&lease, &self.config.name, &self.identity, self.config.timing),
                 term: term.clone(),
@@ -186,50 +187,49 @@ impl Elector {
                 free_since: None,
                 leads: false,
             });
-            if seat.controllers.is_empty() {
+            if election.controllers.is_empty() {
                 // A controller that was removed and added again has a new term; the old one ends here.
-                if seat.term.phase() != Phase::Standby {
+                if election.term.phase() != Phase::Standby {
                     continue;
                 }
-                seat.term = term;
+                election.term = term;
             }
-            seat.controllers = controllers;
+            election.controllers = controllers;
         }
     }
 
     /// Returns the leases that this replica could hold: those with a live plugin and full caches.
-    fn able(&self) -> BTreeSet<String> {
-        let able = self
-            .seats
-            .iter()
-            .filter(|(_, seat)| !seat.controllers.is_empty() && seat.term.warmth() == Warmth::Warm);
-        able.map(|(name, _)| name.clone()).collect()
+    fn eligible(&self) -> BTreeSet<String> {
+        let eligible = self.elections.iter().filter(|(_, election)| {
+            !election.controllers.is_empty() && election.term.warmth() == Warmth::Warm
+        });
+        eligible.map(|(name, _)| name.clone()).collect()
     }
 
     /// Returns the leases to renew now.
     fn renewals(&mut self) -> Vec<(String, Lease)> {
         let (now, clock) = (Instant::now(), Timestamp::now());
         let mut records = Vec::new();
-        for (name, seat) in &mut self.seats {
-            if seat.candidate.holds(now)
-                && seat.due <= now
-                && let Step::Write(record) = seat.candidate.step(now, clock)
+        for (name, election) in &mut self.elections {
+            if election.candidate.holds(now)
+                && election.due <= now
+                && let Step::Write(record) = election.candidate.step(now, clock)
             {
-                seat.candidate.writing(&record);
+                election.candidate.writing(&record);
                 records.push((name.clone(), *record));
             }
         }
         records
     }
 
-    async fn write_own(&mut self, record: Lease, able: BTreeSet<String>) {
+    async fn write_own(&mut self, record: Lease, eligible: BTreeSet<String>) {
         let sent = Instant::now();
         let outcome = self.leases.write(&record).await;
         let Some(replicas) = &mut self.replicas else {
             return;
         };
         match outcome {
-            LeaseOutcome::Won(answer) => replicas.written(answer, able, sent),
+            LeaseOutcome::Won(answer) => replicas.written(answer, eligible, sent),
             LeaseOutcome::Lost(lease) => replicas.refused(lease),
             LeaseOutcome::Failed(error) => self.complain(error),
         }
@@ -237,30 +237,30 @@ impl Elector {
 
     fn handle_outcome(&mut self, name: &str, sent: Instant, outcome: LeaseOutcome) {
         let (now, poll, retry) = (Instant::now(), self.poll(), self.config.timing.retry_period);
-        let Some(seat) = self.seats.get_mut(name) else {
+        let Some(election) = self.elections.get_mut(name) else {
             return;
         };
         match outcome {
             LeaseOutcome::Won(answer) => {
-                let renewed = seat.candidate.won(answer, sent, now);
-                seat.due = if renewed { sent + retry } else { now };
-                seat.free_since = None;
-                if let Some((until, expiry)) = seat.candidate.term() {
-                    seat.term.extend(until, expiry);
+                let renewed = election.candidate.won(answer, sent, now);
+                election.due = if renewed { sent + retry } else { now };
+                election.free_since = None;
+                if let Some((until, expiry)) = election.candidate.term() {
+                    election.term.extend(until, expiry);
                 }
                 self.last_logged = None;
             }
             LeaseOutcome::Lost(lease) => {
-                seat.candidate.observe(lease, now);
-                if seat.candidate.holds(now) {
+                election.candidate.observe(lease, now);
+                if election.candidate.holds(now) {
                     // The lease is still ours, with different contents: renewed in the next iteration.
-                    seat.due = now;
+                    election.due = now;
                 } else {
-                    seat.term.end();
+                    election.term.end();
                 }
             }
             LeaseOutcome::Failed(error) => {
-                seat.due = now + poll;
+                election.due = now + poll;
                 self.complain(error);
             }
         }
@@ -269,25 +269,25 @@ impl Elector {
     /// Observes the leases of other replicas, and takes those that are assigned to this replica.
     async fn take(&mut self, all: &BTreeMap<String, Lease>) {
         let now = Instant::now();
-        for (name, seat) in &mut self.seats {
+        for (name, election) in &mut self.elections {
             // Our own writes are the best source for the leases that we hold.
-            if !seat.candidate.holds(now) {
-                seat.candidate.observe(all.get(name).cloned(), now);
+            if !election.candidate.holds(now) {
+                election.candidate.observe(all.get(name).cloned(), now);
             }
-            let free = seat.candidate.is_free(now);
-            seat.free_since = seat.free_since.filter(|_| free).or(free.then_some(now));
+            let free = election.candidate.is_free(now);
+            election.free_since = election.free_since.filter(|_| free).or(free.then_some(now));
         }
         let mine = self.mine(all, now);
         let clock = Timestamp::now();
         let mut records = Vec::new();
-        for (name, seat) in &mut self.seats {
+        for (name, election) in &mut self.elections {
             // Reconciles of an earlier term must have ended, because they do not know what other replicas did
             // since.
             if mine.contains(name)
-                && seat.term.is_idle()
-                && let Step::Write(record) = seat.candidate.step(now, clock)
+                && election.term.is_idle()
+                && let Step::Write(record) = election.candidate.step(now, clock)
             {
-                seat.candidate.writing(&record);
+                election.candidate.writing(&record);
                 records.push((name.clone(), *record));
             }
         }
@@ -299,73 +299,74 @@ impl Elector {
     /// Returns the free leases that this replica should take.
     fn mine(&mut self, all: &BTreeMap<String, Lease>, now: Instant) -> BTreeSet<String> {
         let free: BTreeSet<String> = self
-            .seats
+            .elections
             .iter()
-            .filter(|(_, seat)| seat.free_since.is_some() && !seat.controllers.is_empty())
+            .filter(|(_, election)| election.free_since.is_some() && !election.controllers.is_empty())
             .map(|(name, _)| name.clone())
             .collect();
-        let able = self.able();
+        let eligible = self.eligible();
         let Some(replicas) = &mut self.replicas else {
             return free;
         };
         replicas.observe(all, now);
         let held = self
-            .seats
+            .elections
             .iter()
-            .filter(|(_, seat)| seat.candidate.holds(now))
+            .filter(|(_, election)| election.candidate.holds(now))
             .map(|(name, _)| name.clone())
             .collect();
-        let own = Member { able, held };
+        let own = Member { able: eligible, held };
         let members = replicas.members(all, own, now);
         let mut mine = allotted(&members, &free, &self.identity);
         // The replica with the assignment may be unable to take it: after this time any replica may.
-        let patience = self.config.timing.retry_period * 2;
+        let takeover_delay = self.config.timing.retry_period * 2;
         // If no replica can use the plugin, one must report it in the status of the parents.
-        let last_resort = patience * 2;
-        for (name, seat) in &self.seats {
-            let after = match seat.term.warmth() {
-                _ if seat.controllers.is_empty() => continue,
-                Warmth::Warm => patience,
+        let last_resort = takeover_delay * 2;
+        for (name, election) in &self.elections {
+            let after = match election.term.warmth() {
+                _ if election.controllers.is_empty() => continue,
+                Warmth::Warm => takeover_delay,
                 Warmth::NoPlugin => last_resort,
                 Warmth::Cold => continue,
             };
-            if seat.free_since.is_some_and(|since| now >= since + after) {
+            if election.free_since.is_some_and(|since| now >= since + after) {
                 mine.insert(name.clone());
             }
         }
         // A replica without a usable plugin leads only until another one can do better.
-        for (name, seat) in &self.seats {
+        for (name, election) in &self.elections {
             let others = || members.iter().filter(|(identity, _)| **identity != self.identity);
-            if seat.term.phase() == Phase::Leading
-                && seat.term.warmth() == Warmth::NoPlugin
+            if election.term.phase() == Phase::Leading
+                && election.term.warmth() == Warmth::NoPlugin
                 && others().any(|(_, other)| other.able.contains(name))
             {
                 info!(
                     lease = name,
                     "the plugin cannot be used on this replica, but on another one: releasing the lease"
                 );
-                seat.term.leave();
+                election.term.leave();
             }
         }
         let leaving = self
-            .seats
+            .elections
             .values()
-            .any(|seat| seat.term.phase() == Phase::Leaving);
+            .any(|election| election.term.phase() == Phase::Leaving);
         if free.is_empty()
             && !leaving
-            && let Some(seat) = surplus(&members, &self.identity).and_then(|name| self.seats.get(&name))
+            && let Some(election) =
+                surplus(&members, &self.identity).and_then(|name| self.elections.get(&name))
         {
             info!(
-                lease = seat.candidate.name(),
+                lease = election.candidate.name(),
                 "another replica leads fewer controllers: releasing this lease"
             );
-            seat.term.leave();
+            election.term.leave();
         }
         mine
     }
 
     /// Deletes the Leases of replicas that no longer exist.
-    async fn clear_away(&self) {
+    async fn delete_stale_leases(&self) {
         let gone = self
             .replicas
             .iter()
@@ -379,10 +380,10 @@ impl Elector {
     async fn give_up(&mut self) {
         let (now, clock) = (Instant::now(), Timestamp::now());
         let mut records = Vec::new();
-        for seat in self.seats.values_mut() {
-            if seat.term.phase() == Phase::Leaving && seat.term.is_idle() {
-                seat.term.end();
-                records.extend(seat.candidate.release(now, clock));
+        for election in self.elections.values_mut() {
+            if election.term.phase() == Phase::Leaving && election.term.is_idle() {
+                election.term.end();
+                records.extend(election.candidate.release(now, clock));
             }
         }
         self.write_back(records).await;
@@ -394,12 +395,12 @@ impl Elector {
             .map(|record| (record.metadata.name.clone().unwrap_or_default(), record));
         let named = named.collect();
         for (name, _, outcome) in self.leases.write_all(named).await {
-            let Some(seat) = self.seats.get_mut(&name) else {
+            let Some(election) = self.elections.get_mut(&name) else {
                 continue;
             };
             match outcome {
-                LeaseOutcome::Won(lease) => seat.candidate.observe(Some(lease), Instant::now()),
-                LeaseOutcome::Lost(lease) => seat.candidate.observe(lease, Instant::now()),
+                LeaseOutcome::Won(lease) => election.candidate.observe(Some(lease), Instant::now()),
+                LeaseOutcome::Lost(lease) => election.candidate.observe(lease, Instant::now()),
                 LeaseOutcome::Failed(error) => self.complain(error),
             }
         }
@@ -408,9 +409,9 @@ impl Elector {
     async fn release_all(&mut self) {
         let (now, clock) = (Instant::now(), Timestamp::now());
         let mut records = Vec::new();
-        for seat in self.seats.values_mut() {
-            seat.term.end();
-            records.extend(seat.candidate.release(now, clock));
+        for election in self.elections.values_mut() {
+            election.term.end();
+            records.extend(election.candidate.release(now, clock));
         }
         // Deleted first, so that a replica that sees free leases does not count this one as a member.
         if let Some(replicas) = &self.replicas {
@@ -422,16 +423,16 @@ impl Elector {
 
     /// Reports what has changed: in the log, as an Event, as a metric, and to `/readyz`.
     fn report_changes(&mut self) {
-        for seat in self.seats.values_mut() {
-            let leads = seat.term.holds();
+        for election in self.elections.values_mut() {
+            let leads = election.term.holds();
             if !leads {
-                seat.term.end();
+                election.term.end();
             }
-            for controller in &seat.controllers {
+            for controller in &election.controllers {
                 self.instruments.metrics.set_leader(controller, Some(leads));
-                let words = match seat.candidate.holder() {
+                let words = match election.candidate.holder() {
                     _ if leads => "it leads".to_owned(),
-                    Some(holder) if holder != self.identity => match seat.candidate.longer_validity() {
+                    Some(holder) if holder != self.identity => match election.candidate.longer_validity() {
                         // After the holder has disappeared, this replica waits that long.
                         Some(valid) => format!(
                             "stands by; {holder} leads; its Lease states a `leaseDurationSeconds` of {}, longer than the \
@@ -444,20 +445,23 @@ impl Elector {
                 };
                 self.instruments.health.leads(controller, Some(words));
             }
-            if leads == seat.leads {
+            if leads == election.leads {
                 continue;
             }
-            seat.leads = leads;
-            let lease = seat.candidate.name();
+            election.leads = leads;
+            let lease = election.candidate.name();
             let verb = if leads {
                 info!(lease, identity = self.identity, "this replica leads");
                 "became leader"
             } else {
-                let holder = seat.candidate.holder().filter(|holder| *holder != self.identity);
+                let holder = election
+                    .candidate
+                    .holder()
+                    .filter(|holder| *holder != self.identity);
                 info!(lease, identity = self.identity, holder, "this replica stands by");
                 "stopped leading"
             };
-            if let Some(lease) = seat.candidate.lease() {
+            if let Some(lease) = election.candidate.lease() {
                 self.events.elected(lease, &format!("{} {verb}", self.identity));
             }
         }
@@ -476,18 +480,18 @@ impl Elector {
     fn next(&self) -> Instant {
         let now = Instant::now();
         let poll = now + self.poll();
-        let seats = self.seats.values().map(|seat| {
-            if seat.candidate.holds(now) && seat.term.phase() == Phase::Leading {
-                return seat.due;
+        let elections = self.elections.values().map(|election| {
+            if election.candidate.holds(now) && election.term.phase() == Phase::Leading {
+                return election.due;
             }
-            match seat.candidate.step(now, Timestamp::UNIX_EPOCH) {
+            match election.candidate.step(now, Timestamp::UNIX_EPOCH) {
                 // Exactly when the lease expires.
                 Step::Wait(expiry) => expiry.min(poll),
                 Step::Write(_) | Step::Look => poll,
             }
         });
         let shared = self.replicas.as_ref().map(|_| poll);
-        seats
+        elections
             .chain(shared)
             .min()
             .unwrap_or(now + self.config.timing.retry_period)

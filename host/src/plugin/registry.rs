@@ -227,7 +227,7 @@ impl Slot {
         }
         let Some(plugin) = loaded else {
             if file.is_some_and(|file| self.is_live(file)) {
-                self.nothing_waits();
+                self.file_is_live();
             }
             return None;
         };

@@ -30,7 +30,7 @@ use super::source::{Look, WatchedFile};
 /// After a hint, wait until there was none for this time…
 const QUIET: Duration = Duration::from_millis(50);
 /// … but not longer than this.
-const PATIENCE: Duration = Duration::from_millis(500);
+const MAX_BURST: Duration = Duration::from_millis(500);
 /// How often to look without a hint.
 const POLL: Duration = Duration::from_secs(1);
 
@@ -166,7 +166,7 @@ async fn fill(slot: Arc<Slot>, mut contents: watch::Receiver<Option<PluginFile>>
             () = stop.cancelled() => return,
             // The running decision is outdated.
             Ok(()) = contents.changed() => continue,
-            () = reconsidered(&mut orders) => continue,
+            () = orders_changed(&mut orders) => continue,
             again = slot.settle(file.as_ref()) => again,
         };
         let again = async {
@@ -178,14 +178,14 @@ async fn fill(slot: Arc<Slot>, mut contents: watch::Receiver<Option<PluginFile>>
         tokio::select! {
             () = stop.cancelled() => return,
             changed = contents.changed() => if changed.is_err() { return },
-            () = reconsidered(&mut orders) => {}
+            () = orders_changed(&mut orders) => {}
             () = again => {}
         }
     }
 }
 
 /// Waits until the orders change. The first orders do not count as a change, because `settle` waits for them.
-async fn reconsidered(orders: &mut Option<watch::Receiver<Option<Orders>>>) {
+async fn orders_changed(orders: &mut Option<watch::Receiver<Option<Orders>>>) {
     let Some(orders) = orders else {
         return std::future::pending().await;
     };
@@ -244,7 +244,7 @@ impl Scanner {
 
     /// Waits until a burst of hints ends; returns whether to continue.
     fn until_quiet(&mut self) -> bool {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + MAX_BURST;
         loop {
             let rest = end.saturating_duration_since(Instant::now());
             match self.receiver.recv_timeout(QUIET.min(rest)) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::core::DynamicObject;
 
-use super::ask::ask_ahead;
+use super::call::call_for_admission;
 use super::context::Context;
 use super::error::ReconcileError;
 use crate::object::NamespacedName;
@@ -49,7 +49,7 @@ pub enum NoAnswer {
 impl NoAnswer {
     /// Returns the reason without the plugin's output, for callers that may see only its decision.
     #[must_use]
-    pub const fn without_the_plugins_words(&self) -> &'static str {
+    pub const fn public_message(&self) -> &'static str {
         match self {
             Self::Loading => "the plugin is being loaded",
             Self::Failed(_) => "no version of the plugin can be used: the host's log says why",
@@ -78,13 +78,13 @@ pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admis
     if let Some(failure) = context.watch_failure(&object) {
         return Err(NoAnswer::Watch(failure));
     }
-    if context.is_beside_the_host(&object) {
+    if context.is_in_host_namespace(&object) {
         return Err(NoAnswer::Namespace(context.host_namespace_error()));
     }
-    let known = context.know_generated(&object, None).await;
+    let known = context.load_provenance_key(&object, None).await;
     known.map_err(|error| NoAnswer::Provenance(error.to_string()))?;
     crate::object::slim(&mut object);
-    match ask_ahead(context, &plugin, &Arc::new(object)).await {
+    match call_for_admission(context, &plugin, &Arc::new(object)).await {
         // It waits for something that may still appear.
         Ok(_) | Err(ReconcileError::Call(CallError::Retry { .. })) => Ok(Admission::Fine),
         Err(ReconcileError::Call(CallError::Invalid { reason, message })) => {

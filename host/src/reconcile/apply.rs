@@ -58,7 +58,7 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                     // The next child would fail, too. A terminating namespace, however, stops only its own parents;
                     // a cluster-scoped parent may have children elsewhere.
                     let stops = error.stops_others()
-                        || (error.is_namespace_going() && parent.metadata.namespace.is_some());
+                        || (error.is_namespace_terminating() && parent.metadata.namespace.is_some());
                     applied.failed.push(error);
                     if stops {
                         // Requests in progress are abandoned; the next reconcile shows whether they were executed.
@@ -162,8 +162,8 @@ fn remember(context: &Context, parent: &NamespacedName, desired: &Desired, answe
         if is_as_applied(desired, answer) {
             memory.normalized.remove(&desired.key);
         } else {
-            let came_of_it = (desired.fingerprint.clone(), content(answer));
-            memory.normalized.insert(desired.key.clone(), came_of_it);
+            let result = (desired.fingerprint.clone(), content(answer));
+            memory.normalized.insert(desired.key.clone(), result);
         }
     });
 }

@@ -146,7 +146,7 @@ impl Context {
     ///
     /// # Errors
     /// When the key is not available.
-    pub async fn know_generated(
+    pub async fn load_provenance_key(
         &self,
         parent: &DynamicObject,
         writer: Option<&Writer>,
@@ -169,7 +169,7 @@ impl Context {
     /// Reports whether a parent is in the host's own namespace, which is not allowed: its children could use the
     /// host's ServiceAccount and read its Secrets.
     #[must_use]
-    pub fn is_beside_the_host(&self, parent: &DynamicObject) -> bool {
+    pub fn is_in_host_namespace(&self, parent: &DynamicObject) -> bool {
         parent.metadata.namespace.is_some()
             && parent.metadata.namespace.as_deref() == self.host_namespace.as_deref()
             && !self.config.allow.contains(&Allow::HostNamespace)
@@ -226,8 +226,8 @@ impl Context {
         })
     }
 
-    /// Returns an object of a kind that this controller may create, whether it owns it or not. If the watch of that version
-    /// has not seen it yet, the other versions are searched.
+    /// Returns an object of a kind that this controller may create, whether it owns it or not. If the watch of that
+    /// version has not seen it yet, the other versions are searched.
     #[must_use]
     pub fn existing(&self, key: &ChildRef) -> Option<Arc<DynamicObject>> {
         let in_this_version = self.children.get(&key.kind).and_then(|it| it.get(&key.name));
@@ -386,7 +386,7 @@ impl Context {
 
     /// Reports whether the namespace of a parent is being deleted.
     #[must_use]
-    pub fn is_namespace_going(&self, parent: &DynamicObject) -> bool {
+    pub fn is_namespace_terminating(&self, parent: &DynamicObject) -> bool {
         let namespace = parent.metadata.namespace.as_deref();
         namespace.is_some_and(|namespace| self.namespaces.is_terminating(namespace))
     }
@@ -398,7 +398,7 @@ impl Context {
     pub fn check_namespace(&self, key: &ChildRef) -> Result<(), ApiError> {
         match &key.name.namespace {
             Some(namespace) if self.namespaces.is_terminating(namespace) => {
-                Err(ApiError::namespace_going(&key.kind.kind, &key.name))
+                Err(ApiError::namespace_terminating(&key.kind.kind, &key.name))
             }
             _ => Ok(()),
         }
@@ -406,7 +406,7 @@ impl Context {
 
     /// Records a namespace that a refusal reports as terminating.
     pub fn record_refused_namespace(&self, error: &ApiError) {
-        if let (true, Some(namespace)) = (error.is_namespace_going(), &error.name.namespace) {
+        if let (true, Some(namespace)) = (error.is_namespace_terminating(), &error.name.namespace) {
             self.namespaces.refused(namespace);
         }
     }

@@ -15,7 +15,7 @@ use crate::desired::plan::Refusal;
 use crate::plugin::CallError;
 
 /// Longest `Retry-After` that is honored.
-const LAST_RETRY_AFTER: Duration = Duration::from_secs(60);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Why a reconcile failed.
 #[derive(Debug, Error)]
@@ -25,7 +25,7 @@ pub(super) enum ReconcileError {
     #[error("{0}")]
     Watch(String),
     #[error("its namespace is being deleted")]
-    NamespaceGoing,
+    NamespaceTerminating,
     #[error(transparent)]
     Call(CallError),
     #[error(transparent)]
@@ -63,7 +63,7 @@ impl ReconcileError {
         match self {
             Self::NoPlugin(_) => "no_plugin",
             Self::Watch(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
-            Self::NamespaceGoing => "namespace_going",
+            Self::NamespaceTerminating => "namespace_terminating",
             Self::Call(error) => error.class().as_str(),
             Self::Need(_) => "need",
             Self::Namespace(_) => "namespace",
@@ -84,7 +84,7 @@ impl ReconcileError {
         };
         let asked = errors.iter().filter_map(|error| error.retry_after).max();
         asked.map_or(Action::Backoff, |asked| {
-            let asked = asked.min(LAST_RETRY_AFTER);
+            let asked = asked.min(MAX_RETRY_AFTER);
             Action::BackoffAtLeast(asked + jittered(asked / 2, 1.0))
         })
     }

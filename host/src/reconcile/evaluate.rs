@@ -1,5 +1,5 @@
 //! One evaluation of a parent: calls the plugin, and calls it again with the objects that it needs, until its needs
-//! settle. All callers use it: reconciles and the webhook (`reconcile::ask`), the proof of a new version
+//! settle. All callers use it: reconciles and the webhook (`reconcile::call`), the proof of a new version
 //! (`rollout::shadow`), `render` (`dry_run::offline`) and `diff` (`dry_run::server_side`).
 //!
 //! **Inputs.** The [`Subject`]; the [`RelatedObjects`] that the plugin asks to read; the needs with which an
@@ -8,16 +8,16 @@
 //! plugin's limits and the caller's.
 //!
 //! **Order.**
-//! 1. The needs are read ([`needs::answer`]). Known needs that can no longer be read are forgotten, since they may
+//! 1. The needs are read ([`needs::read_all`]). Known needs that can no longer be read are forgotten, since they may
 //!    be from another version or another configuration: the first call is then made without them.
 //! 2. The plugin is called.
-//! 3. The needs in its answer are checked ([`needs::admit`]) and remembered.
+//! 3. The needs in its answer are checked ([`needs::validate`]) and remembered.
 //! 4. If the request contained all of them, the answer counts. Otherwise it is dropped, and the needs are read
 //!    again.
 //!
 //! **Guarantees.** An answer counts only when the plugin saw all that it needs. All calls of an evaluation have the
 //! same parent, children and clock. There is one call, and another each time that the plugin asks for other
-//! objects, at most [`MAX_ITERATIONS`] times. Needs are remembered before they are read, so that a change in
+//! objects, at most [`MAX_NEED_ROUNDS`] times. Needs are remembered before they are read, so that a change in
 //! between enqueues its parent. One answer is held at a time. Nothing is written.
 //!
 //! **Errors.** An invalid need or a failed call. Needs that could not be read, or that made a request too large,
@@ -29,7 +29,7 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use thiserror::Error;
 
-use super::needs::{self, MAX_ITERATIONS, NeedError, RelatedObjects};
+use super::needs::{self, MAX_NEED_ROUNDS, NeedError, RelatedObjects};
 use crate::plugin::contract::{CleanupResponse, Export, Need, Request, Response};
 use crate::plugin::{Call, CallError, Plugin, RandomSource, Share};
 use crate::record::RecordedAnswer;
@@ -63,7 +63,7 @@ pub struct Subject<'a> {
 ///
 /// # Errors
 /// As described in the module.
-pub async fn evaluate<T: Question, F>(
+pub async fn evaluate<T: PluginExport, F>(
     subject: &Subject<'_>,
     source: &impl RelatedObjects,
     known: Vec<Need>,
@@ -74,8 +74,8 @@ where
     F: Future<Output = (Result<T, CallError>, Option<Share>)>,
 {
     let mut needs = known;
-    for iteration in 0..=MAX_ITERATIONS {
-        let related = match needs::answer(source, subject.parent, &needs).await {
+    for iteration in 0..=MAX_NEED_ROUNDS {
+        let related = match needs::read_all(source, subject.parent, &needs).await {
             Ok(related) => related,
             Err(error) => {
                 remember(&[]);
@@ -100,7 +100,7 @@ where
             remember(&[]);
         }
         let answer = outcome?;
-        needs::admit(answer.needs())?;
+        needs::validate(answer.needs())?;
         let settled = answer.needs().iter().all(|need| needs.contains(need));
         needs = answer.needs().to_vec();
         remember(&needs);
@@ -112,16 +112,16 @@ where
 }
 
 /// The two exports: reconcile and cleanup.
-pub trait Question: Clone + Into<RecordedAnswer> + Send {
+pub trait PluginExport: Clone + Into<RecordedAnswer> + Send {
     /// Its name in the contract.
     const EXPORT: Export;
     /// Makes the call.
-    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
+    fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
     /// Makes the call for a proof.
-    fn try_ask(
+    fn call_for_proof(
         plugin: &Plugin,
         request: &Request,
-        draw: RandomSource,
+        random: RandomSource,
     ) -> impl Future<Output = Call<Self>> + Send;
     /// Returns the needs in the answer.
     fn needs(&self) -> &[Need];
@@ -131,19 +131,19 @@ pub trait Question: Clone + Into<RecordedAnswer> + Send {
     fn into_response(self) -> (Response, Option<bool>);
 }
 
-impl Question for Response {
+impl PluginExport for Response {
     const EXPORT: Export = Export::Reconcile;
 
-    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
+    fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.reconcile(request)
     }
 
-    fn try_ask(
+    fn call_for_proof(
         plugin: &Plugin,
         request: &Request,
-        draw: RandomSource,
+        random: RandomSource,
     ) -> impl Future<Output = Call<Self>> + Send {
-        plugin.try_reconcile(request, draw)
+        plugin.try_reconcile(request, random)
     }
 
     fn needs(&self) -> &[Need] {
@@ -159,19 +159,19 @@ impl Question for Response {
     }
 }
 
-impl Question for CleanupResponse {
+impl PluginExport for CleanupResponse {
     const EXPORT: Export = Export::Cleanup;
 
-    fn ask(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
+    fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.cleanup(request)
     }
 
-    fn try_ask(
+    fn call_for_proof(
         plugin: &Plugin,
         request: &Request,
-        draw: RandomSource,
+        random: RandomSource,
     ) -> impl Future<Output = Call<Self>> + Send {
-        plugin.try_cleanup(request, draw)
+        plugin.try_cleanup(request, random)
     }
 
     fn needs(&self) -> &[Need] {

@@ -21,7 +21,7 @@ use crate::plugin::{CallError, Class};
 
 pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> Action {
     let name = &NamespacedName::of(parent);
-    if is_passing(context, parent, error) {
+    if note_transient(context, parent, error) {
         debug!("{error}");
         count_failure(context, name);
         return error.backoff();
@@ -78,7 +78,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
 pub(super) fn status_not_written(context: &Context, parent: &DynamicObject, error: ApiError) -> Action {
     context.observer.metrics.failed("status");
     let error = ReconcileError::from(error);
-    if is_passing(context, parent, &error) {
+    if note_transient(context, parent, &error) {
         debug!("{error}");
     } else {
         log_once(context, &NamespacedName::of(parent), &error);
@@ -89,11 +89,12 @@ pub(super) fn status_not_written(context: &Context, parent: &DynamicObject, erro
 /// How long an overload of the API server is tolerated before the status reports it.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Reports whether a failure is not the parent's, so that its status must not mention it.
-pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> bool {
+/// Reports whether a failure is transient or not caused by the parent, so that the status does not show it. Notes
+/// since when it is transient.
+pub(super) fn note_transient(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> bool {
     let name = &NamespacedName::of(parent);
     let errors = match error {
-        ReconcileError::NamespaceGoing => return true,
+        ReconcileError::NamespaceTerminating => return true,
         ReconcileError::Api(errors) => errors,
         _ => {
             context.memory_of(name, |memory| memory.transient_since = None);
@@ -110,7 +111,9 @@ pub(super) fn is_passing(context: &Context, parent: &DynamicObject, error: &Reco
             .is_some_and(|since| since.elapsed() < GRACE)
     });
     // The parent is deleted with its namespace, unless its cleanup needs an object that cannot be created.
-    (name.namespace.is_some() && !is_terminating(parent) && errors.iter().any(ApiError::is_namespace_going))
+    (name.namespace.is_some()
+        && !is_terminating(parent)
+        && errors.iter().any(ApiError::is_namespace_terminating))
         || errors
             .iter()
             .any(|error| matches!(error.fault, Fault::Unreachable | Fault::Deposed))
@@ -143,7 +146,7 @@ pub(super) fn count_failure(context: &Context, name: &NamespacedName) {
 fn blocked(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> String {
     let finalizer = context.config.finalizer();
     let going =
-        matches!(error, ReconcileError::Api(errors) if errors.iter().any(ApiError::is_namespace_going));
+        matches!(error, ReconcileError::Api(errors) if errors.iter().any(ApiError::is_namespace_terminating));
     if going {
         let namespace = parent.namespace().unwrap_or_default();
         return format!(
@@ -189,8 +192,8 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
         ReconcileError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
         ReconcileError::NoPlugin(_) => (stalled("PluginNotLoaded"), Action::OnChange),
         ReconcileError::Watch(_) => (reconciling("WatchFailed"), Action::Backoff),
-        // `is_passing` lets the first of the two pass without a condition.
-        ReconcileError::NamespaceGoing | ReconcileError::Api(_) => {
+        // `NamespaceTerminating` does not reach this function: `note_transient` filters it out.
+        ReconcileError::NamespaceTerminating | ReconcileError::Api(_) => {
             (reconciling("ApplyFailed"), error.backoff())
         }
         ReconcileError::Status(_) => (stalled("StatusRefused"), Action::Backoff),

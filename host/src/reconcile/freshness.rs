@@ -41,10 +41,10 @@ pub(super) async fn up_to_date(
     }
     let fresh = match read(context, &parent).await {
         Ok(Some(fresh)) => fresh,
-        gone_or_unknown => {
+        missing_or_error => {
             // As long as the cache contains the parent, no reconcile may trust it.
             context.doubt(&name);
-            return gone_or_unknown.map(|_| None).map_err(|error| (parent, error));
+            return missing_or_error.map(|_| None).map_err(|error| (parent, error));
         }
     };
     if newest > fresh.metadata.generation {

@@ -33,7 +33,7 @@ pub(super) async fn take_over(
     let name = NamespacedName::of(&parent);
     let mut parent = parent;
     if context.memory_of(&name, |memory| !memory.handed_over) {
-        match own_parent(context, &parent).await {
+        match migrate_parent(context, &parent).await {
             Ok(Some(now)) => parent = now,
             Ok(None) => return Ok(None),
             Err(error) => return Err((parent, error)),
@@ -46,14 +46,14 @@ pub(super) async fn take_over(
         if current || is_terminating(&child) || !seen.insert(child.metadata.uid.clone()) {
             continue;
         }
-        if let Err(error) = own_child(context, &name, &child).await {
+        if let Err(error) = migrate_child(context, &name, &child).await {
             return Err((parent, error));
         }
     }
     Ok(Some(parent))
 }
 
-async fn own_parent(
+async fn migrate_parent(
     context: &Context,
     parent: &DynamicObject,
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
@@ -77,7 +77,7 @@ async fn own_parent(
     Ok(context.record_parent(parent, None, answer))
 }
 
-async fn own_child(
+async fn migrate_child(
     context: &Context,
     parent: &NamespacedName,
     child: &DynamicObject,

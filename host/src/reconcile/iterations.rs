@@ -2,7 +2,7 @@
 
 use super::answer::Changes;
 
-/// How often a plugin may, in one reconcile, change again what it has already changed in it.
+/// Maximum number of iterations of a reconcile that change no child for the first time.
 const MAX_REPEATS: usize = 4;
 /// Maximum number of calls in one reconcile, even if each of them changes another child.
 const MAX_STEPS: usize = 64;
@@ -16,16 +16,17 @@ pub(super) struct Iterations {
 }
 
 impl Iterations {
-    /// Reports whether another iteration is allowed; `changes` contains the changes of the reconcile so far.
-    pub(super) fn may_go_on(&mut self, changes: &Changes) -> bool {
+    /// Begins another iteration, if one is allowed, and returns whether it is; `changes` contains the changes of the
+    /// reconcile so far.
+    pub(super) fn begin_next(&mut self, changes: &Changes) -> bool {
         let touched = changes.touched();
         if self.calls > 0 && touched == self.touched {
             self.repeats += 1;
         }
         self.touched = touched;
-        let may_go_on = self.calls < MAX_STEPS && self.repeats < MAX_REPEATS;
-        self.calls += usize::from(may_go_on);
-        may_go_on
+        let is_allowed = self.calls < MAX_STEPS && self.repeats < MAX_REPEATS;
+        self.calls += usize::from(is_allowed);
+        is_allowed
     }
 
     /// Returns how many iterations were allowed.
@@ -42,7 +43,7 @@ mod tests {
 
     fn rounds(mut change: impl FnMut(usize, &mut Changes)) -> usize {
         let (mut rounds, mut changes, mut count) = (Iterations::default(), Changes::default(), 0);
-        while rounds.may_go_on(&changes) {
+        while rounds.begin_next(&changes) {
             change(count, &mut changes);
             count += 1;
         }

@@ -12,14 +12,14 @@ use super::action::Action;
 use super::answer::FinalAnswer;
 use super::context::Context;
 use super::error::ReconcileError;
-use super::failure::{fail, is_passing};
+use super::failure::{fail, note_transient};
 use super::finalizer::remove_finalizer;
 use crate::desired::conditions::{Reason, Verdict};
 use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::contract::EventType;
 
 /// Returns the verdict on a parent whose cleanup succeeded but is not done. Reports it the first time.
-pub(super) fn waits_for_the_plugin(context: &Context, parent: &DynamicObject) -> Verdict {
+pub(super) fn cleaning_up_verdict(context: &Context, parent: &DynamicObject) -> Verdict {
     let reason = Reason::cleaning_up(&context.config.finalizer());
     let name = NamespacedName::of(parent);
     if !context.memory_of(&name, |memory| std::mem::replace(&mut memory.leaving, true)) {
@@ -29,17 +29,17 @@ pub(super) fn waits_for_the_plugin(context: &Context, parent: &DynamicObject) ->
     Verdict::CleaningUp(reason)
 }
 
-/// Reports whether the time limit of a parent's cleanup is over. The cleanup is tried at least once, however late.
+/// Checks whether the time limit of a parent's cleanup is over. The cleanup is tried at least once, however late.
 ///
 /// Schedules another check for when the time is over.
-pub(super) fn is_overdue(
+pub(super) fn check_deadline(
     context: &Context,
     parent: &DynamicObject,
     result: &Result<Option<FinalAnswer>, ReconcileError>,
 ) -> bool {
     let has_tried = match result {
         Ok(answer) => answer.is_some(),
-        Err(error) => !is_passing(context, parent, error),
+        Err(error) => !note_transient(context, parent, error),
     };
     let finalizer = context.config.finalizer();
     if !is_terminating(parent) || !parent.finalizers().contains(&finalizer) {

@@ -1,4 +1,4 @@
-//! Reconciles one parent: asks the plugin, applies and prunes the children, and writes the status.
+//! Reconciles one parent: calls the plugin, applies and prunes the children, and writes the status.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use self::action::after;
 pub use self::admit::{Admission, admit};
 use self::answer::{Changes, FinalAnswer, collect_events};
 use self::apply::apply;
-use self::ask::ask;
+use self::call::call;
 use self::context::Context;
 use self::error::ReconcileError;
 use self::failure::{count_failure, fail, status_not_written};
@@ -47,7 +47,7 @@ pub mod release;
 
 mod action;
 mod answer;
-mod ask;
+mod call;
 mod iterations;
 mod related;
 
@@ -94,7 +94,7 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
     let mut changes = Changes::default();
     let result = converge(context, &parent, &mut changes).await;
     changes.publish(context, &parent);
-    if leaving::is_overdue(context, &parent, &result) {
+    if leaving::check_deadline(context, &parent, &result) {
         return leaving::abandon(context, &parent, &result).await;
     }
     match result {
@@ -107,7 +107,7 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
             };
             let verdict = match &answer.verdict {
                 Some(verdict) => verdict.clone(),
-                None => leaving::waits_for_the_plugin(context, &parent),
+                None => leaving::cleaning_up_verdict(context, &parent),
             };
             finish(context, &parent, Some(&answer), verdict, next).await
         }
@@ -136,7 +136,7 @@ async fn converge(
         Live::Failed(why) => return Err(ReconcileError::NoPlugin(Arc::clone(why))),
     };
     check_watches(context, parent)?;
-    context.know_generated(parent, Some(&context.writer)).await?;
+    context.load_provenance_key(parent, Some(&context.writer)).await?;
     changes.updated.extend(release(context, parent).await?);
     let finalizer = context.config.finalizer();
     let has_finalizer = parent.finalizers().contains(&finalizer);
@@ -158,11 +158,11 @@ async fn converge(
         }
         return Ok(Some(answer));
     }
-    if context.is_namespace_going(parent) {
+    if context.is_namespace_terminating(parent) {
         // The parent will soon be deleted, too.
-        return Err(ReconcileError::NamespaceGoing);
+        return Err(ReconcileError::NamespaceTerminating);
     }
-    if context.is_beside_the_host(parent) {
+    if context.is_in_host_namespace(parent) {
         return Err(ReconcileError::Namespace(context.host_namespace_error()));
     }
     let mut parent = Arc::clone(parent);
@@ -196,7 +196,7 @@ async fn without_parent(context: &Context, name: &NamespacedName) -> Action {
                 "cannot delete the children of the deleted {} {name}: {error}",
                 context.config.parent.kind
             );
-            Action::After(predecessor::PATIENCE)
+            Action::After(predecessor::GC_GRACE_PERIOD)
         }
     }
 }
@@ -208,7 +208,7 @@ fn check_watches(context: &Context, parent: &DynamicObject) -> Result<(), Reconc
         .map_or(Ok(()), |failure| Err(ReconcileError::Watch(failure)))
 }
 
-/// Asks the plugin and applies its response until an iteration changes nothing. Therefore the last response, and the
+/// Calls the plugin and applies its response until an iteration changes nothing. Therefore the last response, and the
 /// status with it, describes the children that this reconcile has written.
 async fn iterate(
     context: &Context,
@@ -218,9 +218,9 @@ async fn iterate(
 ) -> Result<FinalAnswer, ReconcileError> {
     let mut events = Vec::new();
     let mut iterations = Iterations::default();
-    while iterations.may_go_on(changes) {
+    while iterations.begin_next(changes) {
         let observed = context.observed(parent, plugin);
-        let (response, share): (Response, _) = ask(context, plugin, parent, &observed).await?;
+        let (response, share): (Response, _) = call(context, plugin, parent, &observed).await?;
         let plan = match make_plan(context, plugin, parent, &response) {
             Ok(plan) => plan,
             Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
@@ -286,9 +286,9 @@ async fn cleanup(
 ) -> Result<FinalAnswer, ReconcileError> {
     let mut events = Vec::new();
     let mut iterations = Iterations::default();
-    while iterations.may_go_on(changes) {
+    while iterations.begin_next(changes) {
         let observed = context.observed(parent, plugin);
-        let (response, share) = ask(context, plugin, parent, &observed).await?;
+        let (response, share) = call(context, plugin, parent, &observed).await?;
         let CleanupResponse {
             done,
             children,

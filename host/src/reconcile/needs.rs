@@ -44,7 +44,7 @@ pub enum NeedError {
     #[error("two needs have the id {id:?}; each must have its own")]
     Twice { id: String },
     #[error(
-        "the needs did not settle: the plugin asked for different objects after each of {MAX_ITERATIONS} calls"
+        "the needs did not settle: the plugin asked for different objects after each of {MAX_NEED_ROUNDS} calls"
     )]
     Unsettled,
     #[error("need {id:?}: {kind} is namespaced and the parent is not: the plugin must name a namespace")]
@@ -69,7 +69,7 @@ pub enum NeedError {
 }
 
 /// How often a plugin may ask for other objects in one evaluation.
-pub const MAX_ITERATIONS: usize = 4;
+pub const MAX_NEED_ROUNDS: usize = 4;
 /// Maximum number of needs per response: each may add all objects of a kind to the request.
 const MAX_NEEDS: usize = 32;
 /// Maximum size of a need's id, namespace and name in bytes; they are remembered with the parent.
@@ -81,7 +81,7 @@ const MAX_SELECTOR: usize = 4096;
 ///
 /// # Errors
 /// When there are too many, or one is too long or a duplicate.
-pub fn admit(needs: &[Need]) -> Result<(), NeedError> {
+pub fn validate(needs: &[Need]) -> Result<(), NeedError> {
     if needs.len() > MAX_NEEDS {
         return Err(NeedError::TooMany { count: needs.len() });
     }
@@ -163,7 +163,7 @@ impl Wanted<'_> {
 ///
 /// # Errors
 /// The first need that is forbidden, invalid or cannot be read.
-pub async fn answer(
+pub async fn read_all(
     source: &impl RelatedObjects,
     parent: &DynamicObject,
     needs: &[Need],

@@ -15,9 +15,9 @@ use crate::record::{RecordedAnswer, Recorder};
 use crate::telemetry::Instruments;
 use crate::trace::{self, Tracer};
 
-/// The longest time between two beats of the loop that enqueues parents on timers and reloads. The loop has its own
+/// The longest time between two beats of the loop that enqueues parents on resyncs and reloads. The loop has its own
 /// timer.
-const MARKING: Duration = Duration::from_secs(60);
+const ENQUEUE_PULSE: Duration = Duration::from_secs(60);
 /// The longest time without a beat of any worker. One reconcile may wait for many requests of up to half a minute each.
 const WORKING: Duration = Duration::from_secs(900);
 
@@ -27,8 +27,8 @@ pub struct Observer {
     pub metrics: ControllerMetrics,
     /// Starts the span of each reconcile.
     pub tracer: Tracer,
-    /// The pulse of the loop that enqueues parents on timers and reloads.
-    pub marking: Pulse,
+    /// The pulse of the loop that enqueues parents on resyncs and reloads.
+    pub enqueuing: Pulse,
     /// The pulse that all workers share.
     pub working: Pulse,
     health: Arc<Health>,
@@ -51,7 +51,7 @@ impl Observer {
         Self {
             metrics: metrics.of(&name, &config.parent),
             tracer: tracer.clone(),
-            marking: health.pulse(format!("loop/{name}"), MARKING),
+            enqueuing: health.pulse(format!("loop/{name}"), ENQUEUE_PULSE),
             working: health.pulse(format!("workers/{name}"), WORKING),
             health: Arc::clone(health),
             recorder: recorder.clone(),

@@ -25,7 +25,7 @@ use crate::desired::plan::Refusal;
 use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, controller_of, is_terminating, label};
 
 /// How long the garbage collector has to delete leftovers that block nobody.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const GC_GRACE_PERIOD: Duration = Duration::from_secs(20);
 
 /// Deletes blocking children, and removes the owner reference of retained ones. Returns whether the plan may now
 /// differ.
@@ -84,12 +84,12 @@ pub(super) async fn sweep(
     }
     let now = Instant::now();
     let since = context.memory_of(name, |memory| *memory.left_since.get_or_insert(now));
-    let wait = (since + PATIENCE).saturating_duration_since(now);
+    let wait = (since + GC_GRACE_PERIOD).saturating_duration_since(now);
     if !wait.is_zero() {
         return Ok(Some(wait));
     }
     clear_all(context, name, parent, left, changes).await?;
-    Ok(Some(PATIENCE))
+    Ok(Some(GC_GRACE_PERIOD))
 }
 
 /// Returns each object once, though it may be seen in several versions.

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use self::compare::{Findings, MAX_BLAMED, find};
-use self::shadow::Scene;
+use self::shadow::Snapshot;
 use crate::clock;
 use crate::cluster::cache::{Reflector, WatchState};
 use crate::cluster::discovery::ResolvedKind;
@@ -367,7 +367,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
             break;
         }
         if let Some(parent) = context.parent(name)
-            && let Err(error) = context.know_generated(&parent, None).await
+            && let Err(error) = context.load_provenance_key(&parent, None).await
         {
             return held(
                 "NotProved",
@@ -375,16 +375,16 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
                 Vec::new(),
             );
         }
-        let Some(scene) = Scene::of(context, name, clock::now()) else {
+        let Some(snapshot) = Snapshot::of(context, name, clock::now()) else {
             continue;
         };
-        let was = scene.play(context, live, RandomSource::First).await;
-        let first = scene.play(context, candidate, RandomSource::First).await;
+        let was = snapshot.evaluate(context, live, RandomSource::First).await;
+        let first = snapshot.evaluate(context, candidate, RandomSource::First).await;
         let second = match &first {
-            Ok(_) => Some(scene.play(context, candidate, RandomSource::Second).await),
+            Ok(_) => Some(snapshot.evaluate(context, candidate, RandomSource::Second).await),
             Err(_) => None,
         };
-        findings.add(name, scene.deletable(context), find(was, first, second));
+        findings.add(name, snapshot.deletable(context), find(was, first, second));
     }
     findings.decide(config.proving.max_deletions)
 }

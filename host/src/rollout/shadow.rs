@@ -16,11 +16,11 @@ use crate::object::{ChildRef, Identity, NamespacedName, is_terminating};
 use crate::plugin::contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
 use crate::plugin::{Call, Plugin, RandomSource, Share};
 use crate::reconcile::context::Context;
-use crate::reconcile::evaluate::{Question, Subject, evaluate};
+use crate::reconcile::evaluate::{PluginExport, Subject, evaluate};
 use crate::reconcile::prune::removable;
 
 /// The current state of one object, with the request that a reconcile would send for it.
-pub(super) struct Scene {
+pub(super) struct Snapshot {
     pub(super) parent: Arc<DynamicObject>,
     /// In every watched version; each plugin is shown the one it uses.
     children: Vec<Arc<DynamicObject>>,
@@ -40,7 +40,7 @@ pub(super) struct Effect {
     pub(super) left: BTreeSet<Identity>,
 }
 
-impl Scene {
+impl Snapshot {
     /// Returns `None` when a reconcile would not call the plugin: the object was deleted, waits for the garbage
     /// collector, or is in the host's own namespace.
     pub(super) fn of(context: &Context, name: &NamespacedName, now: Timestamp) -> Option<Self> {
@@ -52,7 +52,7 @@ impl Scene {
             if !own.any(|finalizer| finalizers.contains(&finalizer)) {
                 return None;
             }
-        } else if context.is_beside_the_host(&parent) {
+        } else if context.is_in_host_namespace(&parent) {
             return None;
         }
         Some(Self {
@@ -81,16 +81,16 @@ impl Scene {
     ///
     /// # Errors
     /// The error with which a reconcile would fail.
-    pub(super) async fn play(
+    pub(super) async fn evaluate(
         &self,
         context: &Context,
         plugin: &Plugin,
-        draw: RandomSource,
+        random: RandomSource,
     ) -> Result<Effect, String> {
         let (response, done, _share) = if !is_terminating(&self.parent) {
-            self.ask::<Response>(context, plugin, draw).await?
+            self.call::<Response>(context, plugin, random).await?
         } else if plugin.description().finalizer {
-            self.ask::<CleanupResponse>(context, plugin, draw).await?
+            self.call::<CleanupResponse>(context, plugin, random).await?
         } else {
             (Response::default(), Some(true), None)
         };
@@ -100,20 +100,20 @@ impl Scene {
 
     /// Returns the answer, whether a cleanup is done, and the answer's share of the memory of all calls. Needs are
     /// not remembered.
-    async fn ask<T: Question>(
+    async fn call<T: PluginExport>(
         &self,
         context: &Context,
         plugin: &Plugin,
-        draw: RandomSource,
+        random: RandomSource,
     ) -> Result<(Response, Option<bool>, Option<Share>), String> {
         let subject = Subject {
             parent: &self.parent,
             children: &self.seen_by(context, plugin),
             now: self.now,
-            namespace_terminating: context.is_namespace_going(&self.parent),
+            namespace_terminating: context.is_namespace_terminating(&self.parent),
         };
         let call = |request: Request| async move {
-            let Call { outcome, share, .. } = T::try_ask(plugin, &request, draw).await;
+            let Call { outcome, share, .. } = T::call_for_proof(plugin, &request, random).await;
             (outcome, share)
         };
         let known = self.needs.clone();

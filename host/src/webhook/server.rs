@@ -30,7 +30,7 @@ use crate::telemetry::Instruments;
 /// The path for reviews.
 pub const PATH: &str = "/validate";
 /// Timeout of a client's handshake, of each request's head, and of its body.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The API server's own maximum timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 /// Two versions of an object, each limited to 1.5 MiB by etcd. The API server limits requests to itself to 3 MiB.
@@ -118,7 +118,7 @@ impl Server {
             return debug!("closing a connection for the webhook: there is no certificate");
         };
         let handshake = TlsAcceptor::from(tls).accept(stream);
-        let stream = match tokio::time::timeout(PATIENCE, handshake).await {
+        let stream = match tokio::time::timeout(CLIENT_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return debug!(%error, "the handshake of a connection for the webhook failed"),
             Err(_elapsed) => return debug!("a connection for the webhook did not finish its handshake"),
@@ -126,7 +126,7 @@ impl Server {
         let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request).await) });
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(PATIENCE)
+            .header_read_timeout(CLIENT_TIMEOUT)
             .max_buf_size(MAX_HEAD)
             .serve_connection(TokioIo::new(stream), service);
         if let Err(error) = connection.await {
@@ -155,7 +155,7 @@ impl Server {
     }
 
     async fn review(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let read = tokio::time::timeout(PATIENCE, self.body(request)).await;
+        let read = tokio::time::timeout(CLIENT_TIMEOUT, self.body(request)).await;
         let (body, _room) = match read {
             Ok(Ok(body)) => body,
             Ok(Err(response)) => return response,

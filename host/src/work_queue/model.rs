@@ -43,7 +43,7 @@ fn is_echo(reason: &ReconcileReason) -> bool {
 
 #[derive(Default)]
 struct Model {
-    marks: BTreeMap<usize, Vec<ReconcileReason>>,
+    pending: BTreeMap<usize, Vec<ReconcileReason>>,
     running: BTreeSet<usize>,
     /// Whether the timer of a parent is due.
     timers: BTreeMap<usize, bool>,
@@ -51,7 +51,7 @@ struct Model {
 
 impl Model {
     fn enqueue(&mut self, parent: usize, reason: ReconcileReason) {
-        self.marks.entry(parent).or_default().push(reason);
+        self.pending.entry(parent).or_default().push(reason);
     }
 
     fn fire(&mut self) {
@@ -68,14 +68,14 @@ impl Model {
     }
 
     fn is_idle(&self) -> bool {
-        self.marks.keys().all(|parent| self.running.contains(parent))
+        self.pending.keys().all(|parent| self.running.contains(parent))
     }
 
     /// Records that the queue has given out this work.
     fn take(&mut self, work: &Work) -> Result<(), TestCaseError> {
         let parent: usize = work.parent.name.parse().unwrap();
         prop_assert!(self.running.insert(parent), "{parent} was handed out twice");
-        let mut expected = self.marks.remove(&parent).unwrap_or_default();
+        let mut expected = self.pending.remove(&parent).unwrap_or_default();
         let mut given = work.reasons.clone();
         let key = |reason: &ReconcileReason| format!("{reason:?}");
         expected.sort_by_key(key);
@@ -112,7 +112,7 @@ proptest! {
                     model.fire();
                     match next() {
                         Some(work) => model.take(&work)?,
-                        None => prop_assert!(model.is_idle(), "{:?} waits", model.marks),
+                        None => prop_assert!(model.is_idle(), "{:?} waits", model.pending),
                     }
                 }
                 Op::Done(parent, echoes) => {
@@ -121,15 +121,15 @@ proptest! {
                         continue;
                     }
                     queue.done(&name(parent), |reason| echoes && is_echo(reason));
-                    if let Some(marks) = model.marks.get_mut(&parent) {
-                        marks.retain(|reason| !(echoes && is_echo(reason)));
-                        if marks.is_empty() {
-                            model.marks.remove(&parent);
+                    if let Some(pending) = model.pending.get_mut(&parent) {
+                        pending.retain(|reason| !(echoes && is_echo(reason)));
+                        if pending.is_empty() {
+                            model.pending.remove(&parent);
                         }
                     }
                 }
             }
-            let waiting = model.marks.keys().filter(|parent| !model.running.contains(parent)).count();
+            let waiting = model.pending.keys().filter(|parent| !model.running.contains(parent)).count();
             prop_assert_eq!(queue.backlog().0, waiting);
         }
         // Nothing is left over.
@@ -140,6 +140,6 @@ proptest! {
         while let Some(work) = next() {
             model.take(&work)?;
         }
-        prop_assert!(model.is_idle(), "{:?} were forgotten", model.marks);
+        prop_assert!(model.is_idle(), "{:?} were forgotten", model.pending);
     }
 }

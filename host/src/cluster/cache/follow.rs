@@ -26,11 +26,11 @@ use crate::object::NamespacedName;
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// Longest delay while the API server does not answer. Its return is not announced, and an attempt costs one
 /// connection.
-const LAST_DELAY_AWAY: Duration = Duration::from_secs(1);
+const MAX_DELAY_UNREACHABLE: Duration = Duration::from_secs(1);
 /// Longest delay while the API server refuses. A restored permission is noticed within this time.
-const LAST_DELAY_REFUSED: Duration = Duration::from_secs(5);
+const MAX_DELAY_REFUSED: Duration = Duration::from_secs(5);
 /// Longest `Retry-After` that is honored.
-const LAST_RETRY_AFTER: Duration = Duration::from_secs(60);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// How long a transient error may last before it is reported.
 const GRACE: Duration = Duration::from_secs(60);
 /// How long a kind that was listed before may be missing. An API server that has just started does not serve the kinds
@@ -70,7 +70,7 @@ impl Retry {
         let delay = FIRST_DELAY.saturating_mul(1 << self.failures.min(16)).min(last);
         self.failures = self.failures.saturating_add(1);
         self.since.get_or_insert(sent);
-        let asked = asked.unwrap_or_default().min(LAST_RETRY_AFTER);
+        let asked = asked.unwrap_or_default().min(MAX_RETRY_AFTER);
         // The delay that the server asks for is the minimum; jitter is added to it.
         jittered(delay, 0.5).max(asked + jittered(asked / 2, 1.0))
     }
@@ -99,18 +99,18 @@ pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Discovery>
                 inner.fail(follow(&inner, &source, &mut retry).await);
                 // The definition may have been deleted, or recreated with another plural.
                 kinds.forget(&inner.scope.kind);
-                LAST_DELAY_REFUSED
+                MAX_DELAY_REFUSED
             }
             Err(error @ KindError::Unknown(_)) => {
                 inner.fail(error.to_string());
-                LAST_DELAY_REFUSED
+                MAX_DELAY_REFUSED
             }
             Err(error) => {
                 debug!(kind = %inner.scope.kind, %error, "discovery failed");
                 if retry.is_lasting() {
                     inner.fail(error.to_string());
                 }
-                LAST_DELAY_AWAY
+                MAX_DELAY_UNREACHABLE
             }
         };
         // Retry soon after a CustomResourceDefinition was added or changed.
@@ -267,7 +267,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
             Trouble::NotServed if inner.was_listed.load(Ordering::Relaxed) && !retry.has_lasted(UNSERVED) => {
                 debug!(kind = %inner.scope.kind, "the kind is not served: asking again");
                 inner.metrics.watch_restarted(&inner.scope.kind);
-                tokio::time::sleep(retry.delay(sent, LAST_DELAY_AWAY, None)).await;
+                tokio::time::sleep(retry.delay(sent, MAX_DELAY_UNREACHABLE, None)).await;
                 continue;
             }
             Trouble::NotServed => return KindError::Unknown(inner.scope.kind.clone()).to_string(),
@@ -275,7 +275,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
                 debug!(kind = %inner.scope.kind, "the last resource version has expired: listing again");
                 inner.metrics.watch_restarted(&inner.scope.kind);
                 position = Position::start();
-                tokio::time::sleep(retry.delay(sent, LAST_DELAY_AWAY, None)).await;
+                tokio::time::sleep(retry.delay(sent, MAX_DELAY_UNREACHABLE, None)).await;
                 continue;
             }
             Trouble::Unanswered(message) => {
@@ -295,7 +295,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
         };
         debug!(kind = %inner.scope.kind, message, "watch interrupted");
         inner.metrics.watch_restarted(&inner.scope.kind);
-        let delay = retry.delay(sent, LAST_DELAY_AWAY, retry_after);
+        let delay = retry.delay(sent, MAX_DELAY_UNREACHABLE, retry_after);
         if retry.is_lasting() {
             inner.fail(message);
         }

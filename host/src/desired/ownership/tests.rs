@@ -29,7 +29,7 @@ fn parent(namespaced: bool, child: &DynamicObject) -> Option<String> {
 }
 
 #[test]
-fn a_change_in_one_namespace_marks_no_parent_of_another() {
+fn a_change_in_one_namespace_enqueues_no_parent_of_another() {
     assert_eq!(parent(true, &owned(Some("x"))).as_deref(), Some("x/a"));
     assert_eq!(parent(true, &named(Some("x"), "x/a")).as_deref(), Some("x/a"));
     for forged in ["tenant/a", "a", "", "/a", "x/y/a"] {
@@ -43,7 +43,7 @@ fn a_change_in_one_namespace_marks_no_parent_of_another() {
 }
 
 #[test]
-fn a_cluster_scoped_parent_is_marked_from_the_namespaces_that_are_listed_and_from_none() {
+fn a_cluster_scoped_parent_is_enqueued_from_the_listed_namespaces_only() {
     for (namespace, expected) in [(Some("spare"), Some("a")), (None, Some("a")), (Some("x"), None)] {
         assert_eq!(parent(false, &owned(namespace)).as_deref(), expected);
         assert_eq!(parent(false, &named(namespace, "a")).as_deref(), expected);

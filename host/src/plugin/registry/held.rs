@@ -23,9 +23,9 @@ pub(super) struct Waiting {
 
 /// The first wait before a candidate that was held back is tried again, because the objects may have changed.
 /// It doubles each time.
-const AGAIN: Duration = Duration::from_secs(5);
+const FIRST_RETRY: Duration = Duration::from_secs(5);
 /// The longest such wait.
-const AGAIN_AT_MOST: Duration = Duration::from_secs(300);
+const MAX_RETRY: Duration = Duration::from_secs(300);
 
 impl Slot {
     /// Holds a candidate back; returns when to try again.
@@ -36,9 +36,9 @@ impl Slot {
             .as_mut()
             .filter(|waiting| waiting.plugin.digest() == plugin.digest())
         else {
-            return AGAIN;
+            return FIRST_RETRY;
         };
-        let delay = AGAIN_AT_MOST.min(AGAIN * 2_u32.saturating_pow(waiting.tries));
+        let delay = MAX_RETRY.min(FIRST_RETRY * 2_u32.saturating_pow(waiting.tries));
         waiting.tries = waiting.tries.saturating_add(1);
         if waiting.tries == 1 {
             self.metrics.reloaded("held_back");
@@ -103,7 +103,7 @@ impl Slot {
     }
 
     /// Handles a file that contains the live version.
-    pub(super) fn nothing_waits(&self) {
+    pub(super) fn file_is_live(&self) {
         self.forget_waiting();
         self.trouble.send_replace(None);
         let had = self

@@ -156,7 +156,7 @@ async fn needs_that_never_settle_are_an_error_after_the_last_iteration() {
             .unwrap_err()
             .starts_with("the needs did not settle: the plugin asked for different objects")
     );
-    assert_eq!(calls.len(), MAX_ITERATIONS + 1);
+    assert_eq!(calls.len(), MAX_NEED_ROUNDS + 1);
     // The last call in which it may settle.
     let late = |call: usize| needs(&[["a", "b", "c", "d", "d"][call]]);
     assert!(evaluate_with(&[], late).await.0.is_ok());

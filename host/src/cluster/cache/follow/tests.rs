@@ -603,11 +603,13 @@ async fn a_silent_watch_is_restarted_long_before_its_end() {
 fn a_server_that_is_away_is_tried_every_second_however_long_it_takes() {
     let mut retry = Retry::default();
     for full in [100, 200, 400, 800, 1000, 1000] {
-        let delay = retry.delay(Instant::now(), LAST_DELAY_AWAY, None).as_millis();
+        let delay = retry
+            .delay(Instant::now(), MAX_DELAY_UNREACHABLE, None)
+            .as_millis();
         assert!(delay <= full && delay >= full / 2, "{delay} of {full}");
     }
     for _ in 0..50 {
-        assert!(retry.delay(Instant::now(), LAST_DELAY_AWAY, None) <= LAST_DELAY_AWAY);
+        assert!(retry.delay(Instant::now(), MAX_DELAY_UNREACHABLE, None) <= MAX_DELAY_UNREACHABLE);
     }
 }
 
@@ -615,7 +617,7 @@ fn a_server_that_is_away_is_tried_every_second_however_long_it_takes() {
 fn what_the_server_asks_for_is_the_least_and_not_all_come_back_together() {
     let asked = Duration::from_secs(8);
     let delays: HashSet<Duration> = (0..20)
-        .map(|_| Retry::default().delay(Instant::now(), LAST_DELAY_AWAY, Some(asked)))
+        .map(|_| Retry::default().delay(Instant::now(), MAX_DELAY_UNREACHABLE, Some(asked)))
         .collect();
     assert!(
         delays
@@ -624,8 +626,8 @@ fn what_the_server_asks_for_is_the_least_and_not_all_come_back_together() {
         "{delays:?}"
     );
     assert!(delays.len() > 10);
-    let absurd = Retry::default().delay(Instant::now(), LAST_DELAY_AWAY, Some(LONG));
-    assert!(absurd <= LAST_RETRY_AFTER.mul_f64(1.5), "{absurd:?}");
+    let absurd = Retry::default().delay(Instant::now(), MAX_DELAY_UNREACHABLE, Some(LONG));
+    assert!(absurd <= MAX_RETRY_AFTER.mul_f64(1.5), "{absurd:?}");
 }
 
 #[tokio::test]

@@ -70,7 +70,7 @@ struct World {
     parent: DynamicObject,
     child: u128,
     memory: ParentMemory,
-    marks: Vec<ReconcileReason>,
+    pending: Vec<ReconcileReason>,
     running: bool,
     /// Number of writes of the parent by this reconcile: its finalizers and its status.
     parent_writes: usize,
@@ -97,7 +97,7 @@ impl World {
             parent: parent(1, 0, 0, 0),
             child: 0,
             memory: ParentMemory::default(),
-            marks: vec![ReconcileReason::Resync],
+            pending: vec![ReconcileReason::Resync],
             running: false,
             parent_writes: 0,
             answer: None,
@@ -124,9 +124,9 @@ impl World {
                 self.events.push_back(Event::Child(self.version));
             }
             Op::Deliver => self.deliver(),
-            Op::StartReconcile if !self.running && !self.marks.is_empty() => {
+            Op::StartReconcile if !self.running && !self.pending.is_empty() => {
                 (self.running, self.parent_writes) = (true, 0);
-                self.marks.clear();
+                self.pending.clear();
                 self.passes += 1;
                 self.seen = self.parent.clone();
                 self.seen_child = self.child;
@@ -159,7 +159,7 @@ impl World {
             Op::EndReconcile if self.running && self.answer.is_none() => {
                 self.running = false;
                 let memory = &self.memory;
-                self.marks.retain(|reason| !memory.is_echo(reason));
+                self.pending.retain(|reason| !memory.is_echo(reason));
             }
             _ => {}
         }
@@ -208,7 +208,7 @@ impl World {
 
     fn enqueue(&mut self, reason: ReconcileReason) {
         if !self.memory.is_echo(&reason) {
-            self.marks.push(reason);
+            self.pending.push(reason);
         }
     }
 
@@ -218,7 +218,7 @@ impl World {
     }
 
     fn settle(&mut self) {
-        while self.running || !self.events.is_empty() || !self.marks.is_empty() {
+        while self.running || !self.events.is_empty() || !self.pending.is_empty() {
             for op in [Op::Answer, Op::Deliver, Op::StartReconcile, Op::EndReconcile] {
                 self.act(op);
             }

@@ -1,4 +1,4 @@
-//! Asks the plugin once: evaluates it on the caches, traces and records its calls.
+//! Calls the plugin: evaluates it on the caches, traces and records its calls.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use kube::core::DynamicObject;
 
 use super::context::Context;
 use super::error::ReconcileError;
-use super::evaluate::{Question, Subject, evaluate};
+use super::evaluate::{PluginExport, Subject, evaluate};
 use super::observer::span_of_call;
 use crate::clock::now;
 use crate::object::NamespacedName;
@@ -14,10 +14,10 @@ use crate::plugin::contract::{Need, Request, Response};
 use crate::plugin::{Plugin, Share};
 use crate::trace;
 
-/// Asks the plugin within a reconcile, and remembers the needs that it returns.
+/// Calls the plugin within a reconcile, and remembers the needs that it returns.
 ///
 /// Keep the [`Share`] as long as the answer: it is the part of the memory for all calls that the answer takes.
-pub(super) async fn ask<T: Question>(
+pub(super) async fn call<T: PluginExport>(
     context: &Context,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
@@ -31,20 +31,20 @@ pub(super) async fn ask<T: Question>(
         memory.needs.clone()
     });
     let remember = |needs: &[Need]| context.memory_of(&name, |memory| memory.needs = needs.to_vec());
-    question(context, plugin, parent, observed, known, remember).await
+    evaluate_traced(context, plugin, parent, observed, known, remember).await
 }
 
-/// Asks the plugin about an object that does not exist yet, or not in this state. Remembers nothing about it.
-pub(super) async fn ask_ahead(
+/// Calls the plugin for an object that is not written yet. Remembers nothing.
+pub(super) async fn call_for_admission(
     context: &Context,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
 ) -> Result<(Response, Option<Share>), ReconcileError> {
     let observed = context.observed(parent, plugin);
-    question(context, plugin, parent, &observed, Vec::new(), |_| {}).await
+    evaluate_traced(context, plugin, parent, &observed, Vec::new(), |_| {}).await
 }
 
-async fn question<T: Question>(
+async fn evaluate_traced<T: PluginExport>(
     context: &Context,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
@@ -56,12 +56,12 @@ async fn question<T: Question>(
         parent,
         children: observed,
         now: now(),
-        namespace_terminating: context.is_namespace_going(parent),
+        namespace_terminating: context.is_namespace_terminating(parent),
     };
     let call = |mut request: Request| async move {
         let span = span_of_call(plugin, T::EXPORT.as_str());
         request.traceparent = trace::traceparent(&span);
-        let call = T::ask(plugin, &request);
+        let call = T::call(plugin, &request);
         let (outcome, share) = context
             .observer
             .call(T::EXPORT.as_str(), &span, call, T::children)
