@@ -1,4 +1,4 @@
-//! operator-host: one process that is every Kubernetes operator a team needs.
+//! operator-host: runs Kubernetes operators whose logic is WebAssembly plugins, in one process.
 //!
 //! A change takes these steps:
 //!

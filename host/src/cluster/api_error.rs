@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// Regression: the refusal was retried forever without a word.
+    /// Regression: the refusal was retried forever silently.
     #[test]
     fn a_conflict_by_a_webhook_is_no_lost_race() {
         assert!(refused(409, "the object has been modified").is_lost_race());

@@ -20,7 +20,7 @@ use crate::trace;
 /// The timeout of one request. The API server itself gives up after a minute, but a broken connection never returns a
 /// response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Waits for the controller's own rate limit that take longer are logged, since they explain a delay.
+/// Waits for the controller's write limit that are longer than this are logged, because they explain a delay.
 const SLOW: Duration = Duration::from_millis(100);
 
 /// Sends requests for the objects of one resource.
@@ -342,7 +342,7 @@ impl<'a> ResourceClient<'a> {
         if let Some(code) = code {
             span.record("http.response.status_code", i64::from(code));
         }
-        // A missing object answers a read, and is what a delete wants.
+        // 404 is a valid result of a get and of a delete.
         if fault != Fault::Missing || !matches!(verb, "get" | "delete") {
             trace::fail(&span, "api", &message, "");
         }

@@ -34,7 +34,7 @@ use crate::work_queue::{ReconcileReason, Work};
 ///
 /// Calls `started` once the first lists are complete and the plugin is loaded or has failed to load.
 pub async fn run(context: Arc<Context>, started: impl FnOnce(), stop: CancellationToken) {
-    // The caches contain every earlier change by the first reconcile.
+    // Ignore changes until this replica leads: `lead` then enqueues every parent, and the caches contain the changes.
     context.queue.close();
     subscribe(&context);
     let mut plugin = context.plugin.clone();
@@ -169,7 +169,8 @@ fn enqueue_within(context: &Context, namespace: Option<&str>, reason: &Reconcile
 /// Enqueues every parent on each resync and each new plugin version, and the parents in a namespace when a watch there
 /// fails or recovers.
 ///
-/// `plugin` has seen the version that the first reconciles may use. A later version enqueues every parent again.
+/// `plugin` must already have observed the version that the first reconciles use; only later versions enqueue every
+/// parent.
 async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
     let pulse = &context.observer.enqueuing;
     let mut beat = interval(pulse.period());

@@ -1,4 +1,4 @@
-//! The fields of one schema that another lacks. An API server with the other schema drops them without a word.
+//! The fields of one schema that another lacks. An API server with the other schema drops them silently.
 
 use serde_json::Value;
 

@@ -222,7 +222,7 @@ impl Slot {
         if let Some(pin) = &orders.pin
             && !loaded.as_ref().is_some_and(|plugin| pin.matches(plugin.digest()))
         {
-            // The file contains the previous live version, which is no longer live.
+            // After a rollback the version in the file is no longer live: settle again, to report it.
             return self.follow(pin, loaded).await.then_some(Duration::ZERO);
         }
         let Some(plugin) = loaded else {

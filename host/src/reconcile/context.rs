@@ -79,7 +79,7 @@ pub struct ControllerState {
     /// The subscriptions to changes. They are replaced when the namespaces change.
     pub(crate) subscriptions: watch::Sender<Vec<Subscription>>,
     memory: Mutex<HashMap<NamespacedName, ParentMemory>>,
-    /// The parents that wait for the deletion of an object of others.
+    /// The parents that are blocked by an object that they do not own.
     pub(crate) blocked: BlockedNames,
 }
 

@@ -1,6 +1,6 @@
-//! Handles a parent's cache that is behind its children's. A new leader may see what its predecessor made from a
-//! spec that it has not seen itself, and a replica that was suspended may see children deleted before it sees that
-//! their parent was. Before such a change is undone, the parent is read from the API server.
+//! Detects that the cached parent may be older than its children. A new leader may see children that its predecessor
+//! created from a newer spec. A replica that was suspended may see children deleted before it sees the deletion of
+//! their parent. In both cases the parent is read from the API server before anything is undone.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) async fn up_to_date(
             "a child was created from a newer generation of its parent than the cached one: reading the parent"
         );
     }
-    // A sign that arrives during the read puts it in doubt again.
+    // If another sign arrives during the read, the flag is set again.
     let in_doubt = context.memory_of(&name, |memory| std::mem::take(&mut memory.parent_in_doubt));
     if !is_behind && !in_doubt {
         return Ok(Some(parent));

@@ -17,9 +17,8 @@ use self::context::Context;
 use self::error::ReconcileError;
 use self::failure::{count_failure, fail, status_not_written};
 use self::finalizer::{remove_finalizer, set_finalizers};
-use self::iterations::Iterations;
-
 use self::freshness::up_to_date;
+use self::iterations::Iterations;
 use self::prune::prune;
 use self::release::release;
 use self::secrets::{Generated, generate};
@@ -33,37 +32,31 @@ use crate::plugin::contract::{CleanupResponse, Kind, Response};
 use crate::plugin::registry::Live;
 use crate::trace;
 
+pub mod apply;
 pub mod blocking_parents;
 pub mod context;
-pub mod observer;
-
 pub mod evaluate;
 pub mod needs;
-
-mod freshness;
-mod handover;
-mod predecessor;
+pub mod observer;
+pub mod provenance;
+pub mod prune;
 pub mod release;
+pub mod secrets;
+pub mod status;
 
 mod action;
+mod admit;
 mod answer;
 mod call;
-mod iterations;
-mod related;
-
-pub mod provenance;
-pub mod secrets;
-
-pub mod apply;
-pub mod prune;
-
 mod error;
 mod failure;
 mod finalizer;
+mod freshness;
+mod handover;
+mod iterations;
 mod leaving;
-pub mod status;
-
-mod admit;
+mod predecessor;
+mod related;
 
 /// Reconciles one parent and returns when to reconcile it next. Never fails: it reports errors in the parent's
 /// conditions, in an Event and in the log.

@@ -1,9 +1,9 @@
 //! Handles children of an earlier parent of the same name: those that block this parent's children, and those that
 //! are left over.
 //!
-//! The garbage collector usually deletes them, but it may not run, or may take a deleted owner for an existing one.
-//! The host can decide this, too: an owner reference to this kind and name with a UID other than the one that the
-//! API server serves is to an owner that was deleted.
+//! Usually the garbage collector deletes them. It may be stopped, or its cache may still contain the deleted owner. The
+//! host checks for itself: if an owner reference names this kind and name with a UID other than that of the object in
+//! the API server, its owner was deleted.
 
 use std::collections::HashSet;
 use std::sync::Arc;

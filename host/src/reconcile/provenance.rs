@@ -21,7 +21,7 @@ use crate::cluster::refusal::refusal;
 use crate::desired::proof::{KEY_SECRET, Key, Proof};
 use crate::object::NamespacedName;
 
-/// Its only entry.
+/// The field of the Secret that holds the key.
 const ENTRY: &str = "key";
 const KEY_BYTES: usize = 32;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

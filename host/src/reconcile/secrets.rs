@@ -53,7 +53,7 @@ pub async fn generate(
     };
     let live = context.existing(key);
     if live.as_ref().is_some_and(|live| live.data.is_null()) {
-        // Values that are not known are not missing.
+        // Values that the cache does not hold may exist in the cluster.
         let message = "its values are not in the cache; the host tries again when they are";
         return Err(failed(message.to_owned()));
     }
@@ -70,13 +70,14 @@ pub async fn generate(
                 .is_none_or(|live| live.data["data"].get(&entry.key).is_none())
         })
         .collect();
-    // A retained Secret has none, and needs it when it is to be deleted with its parent.
+    // A retained Secret has no owner reference; it needs one when generated Secrets are to be deleted with their
+    // parent.
     let lacks_owner = live.as_ref().is_some_and(|live| {
         context.config.generated == Removal::Delete
             && !owns(&context.config, parent, live)
             && !is_terminating(live)
     });
-    // The parent accepts this one; `desired::plan` has refused every other.
+    // A Secret without proof gets here only if the parent accepts it: `desired::plan` refuses all others.
     let lacks_proof = live
         .as_ref()
         .is_some_and(|live| !provenance.proof().holds(&context.config.parent, parent, live));

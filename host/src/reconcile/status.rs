@@ -15,9 +15,9 @@ use crate::object::{NamespacedName, fingerprint};
 
 /// Writes the status if it differs from the current one, and returns whether it did.
 ///
-/// The write is forced. So the fields that the reconcile did not set, and that therefore stay, are first read from
-/// the API server, without those of other managers, and nothing is written when the parent has changed by then: an
-/// older value never replaces a newer one.
+/// The apply is forced, so it must repeat every field of this field manager. Fields that this reconcile did not set are
+/// read from the API server first, and the write carries that resource version: an older value never replaces a newer
+/// one.
 ///
 /// # Errors
 /// When the API server refuses a request. A deleted parent is not an error.

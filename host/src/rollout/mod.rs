@@ -297,7 +297,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
     };
     let mut names = sample(context);
     let mut failure = None;
-    // Reconciles do not run either where a watch does not work.
+    // Skip parents whose watch fails: they are not reconciled either.
     names.retain(|name| {
         let found = context
             .parent(name)

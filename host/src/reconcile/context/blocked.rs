@@ -1,4 +1,4 @@
-//! Names that a plugin wants for its children while objects of others have them.
+//! Names that a plugin wants for children but that other objects already use.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
