@@ -62,7 +62,7 @@ use_debian() {
         die "found no linker: the installed Rust has no rust-lld, and there is no wasm-ld"
     version=$(dpkg-query --show --showformat='${Package}-${Version} ' "${packages[@]}" | sha256sum | cut -c 1-16)
     sysroot=$cache/$version
-    # `complete` is written last: a folder without it was left half-way and is made again.
+    # `complete` is written last: a folder without it was left half-way and is created again.
     if [[ ! -e $sysroot/complete ]]; then
         make_sysroot "$compiler" "$sysroot"
     fi

@@ -105,7 +105,7 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
 /// A generation annotation that the API server contradicts (a forged one, or a cluster restored from a backup)
 /// blocks nothing, and is checked once.
 #[tokio::test]
-async fn a_mark_of_a_generation_that_never_was_is_put_right_and_stops_nothing() {
+async fn a_forged_generation_annotation_is_corrected_and_blocks_nothing() {
     let scenario = Scenario::new("forged-mark").await;
     let host = scenario.start(&controller("puppet.wasm", ""));
     let keep = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "kept"}]);
@@ -165,7 +165,7 @@ async fn children_that_go_with_a_parent_are_not_recreated_by_a_host_that_has_not
     scenario.until_ready("p").await;
     scenario.delete(CONFIG_MAP, "a").await;
     scenario
-        .until(CONFIG_MAP, "a", "made again", |a| {
+        .until(CONFIG_MAP, "a", "recreated", |a| {
             a.metadata.deletion_timestamp.is_none()
         })
         .await;

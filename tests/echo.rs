@@ -55,7 +55,7 @@ async fn pods_follow_the_replicas_and_the_status_shows_what_is_observed() {
 }
 
 #[tokio::test]
-async fn a_deleted_pod_comes_back_and_drift_is_put_right() {
+async fn a_deleted_pod_is_recreated_and_drift_is_corrected() {
     let scenario = Scenario::new("echo-drift").await;
     let _host = scenario.start(CONTROLLER);
     scenario.apply(&echo(1)).await;

@@ -10,7 +10,7 @@ use crate::echoes::{ECHO, apply_many, complaints, until_exact};
 use crate::support::{LIMIT, Scenario, cluster, own_cluster};
 
 #[tokio::test]
-async fn a_namespace_that_is_deleted_goes_without_a_fight() {
+async fn a_deleted_namespace_terminates_without_rewrites() {
     let scenario = Scenario::new("going").await;
     let mut host = scenario.start(CONTROLLER);
     apply_many(&scenario, "g", 10, 3).await;

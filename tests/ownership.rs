@@ -78,7 +78,7 @@ async fn a_child_that_is_kept_is_neither_applied_nor_deleted() {
         .patch(CONFIG_MAP, "b", json!({"data": {"text": "user"}}))
         .await;
     scenario
-        .until(CONFIG_MAP, "b", "put right", |b| b.data["data"]["text"] == "")
+        .until(CONFIG_MAP, "b", "corrected", |b| b.data["data"]["text"] == "")
         .await;
     assert_eq!(
         Some(scenario.version(CONFIG_MAP, "a").await),

@@ -46,7 +46,7 @@ async fn evict(scenario: &Scenario, pod: &str) {
 /// Regression: such a pod counted as a retained child of `forged-tenant/web`, so Echo saw its own pod as ended and
 /// left it out, and the host deleted it.
 #[tokio::test]
-async fn what_is_forged_in_another_namespace_is_no_child() {
+async fn a_forged_object_in_another_namespace_is_not_a_child() {
     let tenant = Scenario::new("forged-tenant").await;
     // Its name sorts first, so that a lookup by name alone would find its objects.
     let attacker = Scenario::new("forged-attacker").await;
@@ -74,14 +74,14 @@ async fn what_is_forged_in_another_namespace_is_no_child() {
     let after = tenant.get(POD, "web-pod-0").await.unwrap();
     assert_eq!(
         after.metadata.uid, before.metadata.uid,
-        "the tenant's pod was made again"
+        "the tenant's pod was recreated"
     );
 }
 
 /// The same within one namespace: an owner reference proves a child that is deleted with its parent, and a pod that
 /// only has the label and annotations is somebody else's.
 #[tokio::test]
-async fn marks_alone_make_no_child_of_a_kind_that_is_not_retained() {
+async fn labels_alone_do_not_make_a_child() {
     let scenario = Scenario::new("forged-marks").await;
     let _host = scenario.start(CONTROLLER);
     apply(&scenario, "web", 1).await;
@@ -179,7 +179,7 @@ async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
         let puppet = scenario.get(PUPPET, parent).await.unwrap();
         assert!(
             puppet.data["status"]["seen"].is_null(),
-            "the plugin's word is used"
+            "the plugin saw the planted Secret"
         );
     }
     scenario.delete(SECRET, "s").await;

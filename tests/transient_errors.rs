@@ -94,7 +94,7 @@ async fn ten_seconds_of_refusals_cost_no_list_no_status_and_no_event() {
         );
         proxy.set_mode(Mode::Pass);
         scenario
-            .until(POD, "w0-pod-1", "made again", |pod| {
+            .until(POD, "w0-pod-1", "recreated", |pod| {
                 pod.metadata.deletion_timestamp.is_none()
             })
             .await;

@@ -72,7 +72,7 @@ impl Namespaces {
                     namespace: None,
                     name: namespace.to_owned(),
                 };
-                // A failing watch does not notice that the namespace was made again.
+                // A failing watch does not notice that the namespace was recreated.
                 !matches!(watched.watch.state_now(), WatchState::Failing(_))
                     && watched
                         .watch
@@ -166,7 +166,7 @@ mod tests {
         assert!(namespaces.is_terminating("shop"));
     }
 
-    /// Regression: a namespace that was made again while the watch failed counted as terminating forever.
+    /// Regression: a namespace that was recreated while the watch failed counted as terminating forever.
     #[tokio::test]
     async fn a_failing_watch_does_not_keep_a_namespace_terminating() {
         let is_refused = Arc::new(AtomicBool::new(false));

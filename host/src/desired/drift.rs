@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_zero_that_none_does_not_stand_for_is_missed() {
+    fn an_explicit_zero_that_differs_from_the_default_is_drift() {
         let desired = json!({"spec": {"containers": [{
             "name": "a", "securityContext": {"allowPrivilegeEscalation": false},
         }]}});

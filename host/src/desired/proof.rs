@@ -171,7 +171,7 @@ mod tests {
         assert!(holds(&key, &v1, &db, &own));
         assert!(holds(&key, &v2, &db, &own), "another version of the kind");
         let again = parent("shop", "db", "u2");
-        assert!(holds(&key, &v1, &again, &own), "a parent that was made again");
+        assert!(holds(&key, &v1, &again, &own), "a parent that was recreated");
         assert!(!holds(&other, &v1, &db, &own), "another host's key");
         assert!(!Proof::Key(None).holds(&v1, &db, &own), "no key");
         assert!(!holds(&key, &kind("example.org/v1"), &db, &own), "another kind");

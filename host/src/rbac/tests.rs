@@ -201,7 +201,7 @@ fn a_kind_that_nobody_knows_is_named() {
 }
 
 #[test]
-fn who_writes_in_the_name_of_a_service_account_needs_no_right_to_write_but_to_be_that_account() {
+fn a_controller_with_a_service_account_needs_only_impersonate() {
     let children = "  serviceAccount: shop/writer\n  children: [{apiVersion: v1, kind: Pod}]\n";
     let rights = rights_of("test.dev/v1/Thing", "[a]", children, &["v1/Pod"], false);
     let texts = texts(&rights);

@@ -87,14 +87,14 @@ async fn an_older_state_never_replaces_a_newer_one() {
 /// Regression: the response to the deletion of a pod arrived after the deletion event and put the pod back into the
 /// cache permanently. The status counted it, and a replacement was never created.
 #[tokio::test]
-async fn an_answer_that_comes_after_the_word_that_its_object_is_gone_does_not_bring_it_back() {
+async fn a_late_response_does_not_restore_a_deleted_object() {
     let watch = watch();
     let name = NamespacedName::of(&object(1, ""));
     watch.record(object(5, "five"));
     watch.inner.deleted(object(7, "seven"));
     watch.record(object(6, "terminating"));
     assert!(watch.get(&name).is_none());
-    let mut again = object(8, "made again");
+    let mut again = object(8, "recreated");
     again.metadata.uid = Some("another".into());
     watch.record(again);
     assert!(watch.get(&name).is_some());

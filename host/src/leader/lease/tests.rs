@@ -92,7 +92,7 @@ fn start() -> Instant {
 }
 
 #[test]
-fn a_lease_that_is_not_there_is_created_and_taken_when_nobody_can_be_left_who_had_it() {
+fn a_missing_lease_is_created_and_taken_after_the_last_holder_must_have_stopped() {
     let (mut server, mut a) = (Server::default(), candidate("a"));
     let start = start();
     assert_eq!(a.step(start, clock()), Step::Look);

@@ -199,7 +199,7 @@ fn a_volume_without_notifications_is_looked_at_from_time_to_time() {
 }
 
 #[test]
-fn other_files_in_the_folder_are_nobodys_concern() {
+fn other_files_are_ignored() {
     let mut folder = Folder::with("one");
     for i in 0..1000 {
         fs::write(folder.path.join(format!("{i}.txt")), "x").unwrap();

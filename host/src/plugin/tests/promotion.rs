@@ -261,7 +261,7 @@ async fn the_last_good_version_is_live_again_after_a_restart() {
 }
 
 #[tokio::test]
-async fn nothing_takes_over_before_it_is_known_what_people_want() {
+async fn no_version_takes_over_before_the_annotations_are_read() {
     let proof = Fake::new();
     proof.orders.send_replace(None);
     let (slot, receiver) = slot(&proof, None);

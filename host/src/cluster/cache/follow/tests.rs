@@ -217,7 +217,7 @@ const LONG: Duration = Duration::from_secs(600);
 
 /// Regression: after six consecutive refusals each watch failed, gave up its position and listed everything again.
 #[tokio::test]
-async fn a_server_that_has_no_time_is_asked_for_what_came_after_and_never_for_a_list() {
+async fn an_overloaded_server_gets_a_watch_and_never_a_list() {
     let refuse = || Reply::Refuse(429);
     let mut script: Vec<fn() -> Reply> = vec![|| Reply::List(&["a"], None)];
     script.extend([refuse as fn() -> Reply; 4]);
@@ -631,7 +631,7 @@ fn what_the_server_asks_for_is_the_least_and_not_all_come_back_together() {
 }
 
 #[tokio::test]
-async fn a_kind_that_can_be_listed_and_not_watched_is_never_well() {
+async fn a_kind_that_cannot_be_watched_keeps_failing() {
     let followed = follow_these(vec![|| Reply::List(&["a"], None), || Reply::Refuse(403)], LONG);
     followed.inner.fail("refused before".into());
     let mut states = followed.inner.state.subscribe();
