@@ -8,7 +8,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::DynamicObject;
 
 use crate::echo::CONTROLLER;
-use crate::echoes::{ECHO, POD, apply, complaints, until_pods};
+use crate::many_echoes::{ECHO, POD, apply, complaints, until_pods};
 use crate::puppet::controller;
 use crate::support::{Host, Scenario, condition, install, resource, root};
 use crate::telemetry::{get, until_ready_is_without};

@@ -16,7 +16,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::echoes::complaints;
+use crate::many_echoes::complaints;
 use crate::rights::{SAMPLES, rbac};
 use crate::support::{Scenario, condition, own_cluster, plugin, root};
 

@@ -7,7 +7,7 @@ use kube::core::DynamicObject;
 use serde_json::json;
 
 use crate::echo::CONTROLLER;
-use crate::echoes::{ECHO, POD, apply_many, creations, until_exact, until_pods};
+use crate::many_echoes::{ECHO, POD, apply_many, creations, until_exact, until_pods};
 use crate::support::{LIMIT, Scenario, cluster, condition};
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 
 use crate::echo::CONTROLLER;
-use crate::echoes::{ECHO, apply_many, complaints, until_exact};
+use crate::many_echoes::{ECHO, apply_many, complaints, until_exact};
 use crate::support::{LIMIT, Scenario, cluster, own_cluster};
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use control_plane::{ControlPlane, Options};
 
 use crate::echo::CONTROLLER;
-use crate::echoes::{POD, apply_many, complaints, creations, until_exact, until_pods};
+use crate::many_echoes::{POD, apply_many, complaints, creations, until_exact, until_pods};
 use crate::support::{Host, Scenario, own_cluster};
 
 /// One control plane for all outages, one after the other: each costs seconds of two cores.

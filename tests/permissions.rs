@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use crate::echo::CONTROLLER;
-use crate::echoes::{ECHO, POD, apply, complaints};
+use crate::many_echoes::{ECHO, POD, apply, complaints};
 use crate::rights::rbac;
 use crate::support::{LIMIT, LIMITED, Scenario, cluster, condition};
 

@@ -4,7 +4,7 @@ use control_plane::Options;
 use serde_json::json;
 
 use crate::echo::CONTROLLER;
-use crate::echoes::{ECHO, POD, apply, apply_many, complaints, until_exact, until_pods, wait};
+use crate::many_echoes::{ECHO, POD, apply, apply_many, complaints, until_exact, until_pods, wait};
 use crate::support::{Scenario, own_cluster};
 
 #[tokio::test]

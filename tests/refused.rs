@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use crate::echo::CONTROLLER;
-use crate::echoes::{ECHO, POD, apply, until_pods};
+use crate::many_echoes::{ECHO, POD, apply, until_pods};
 use crate::support::{Scenario, condition};
 
 fn foreign_pod(container: &str) -> String {

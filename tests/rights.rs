@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::echoes::complaints;
+use crate::many_echoes::complaints;
 use crate::support::{Host, Scenario, cluster, condition, root};
 
 const ECHO: &str = "my-operator.dev/v1/Echo";

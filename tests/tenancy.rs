@@ -8,7 +8,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use crate::echo::CONTROLLER;
-use crate::echoes::{ECHO, POD, apply, until_exact};
+use crate::many_echoes::{ECHO, POD, apply, until_exact};
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
 use crate::support::{LIMITED, Scenario, cluster};
 
@@ -135,8 +135,8 @@ fn is_proved(secret: &DynamicObject) -> bool {
     secret.annotations().contains_key(PROOF)
 }
 
-/// Regression: the cache held such a Secret without its values and annotations. The host asked the user to accept it, and
-/// then replaced the values as missing.
+/// Regression: the cache held such a Secret without its values and annotations. The host asked the user to accept it,
+/// and then replaced the values as missing.
 #[tokio::test]
 async fn a_generated_secret_that_lost_a_label_keeps_its_values() {
     let scenario = Scenario::new("unlabelled").await;

@@ -11,7 +11,7 @@ use kube::api::PostParams;
 use serde_json::json;
 
 use crate::echo::CONTROLLER;
-use crate::echoes::{ECHO, POD, apply, apply_many, until_exact, until_pods};
+use crate::many_echoes::{ECHO, POD, apply, apply_many, until_exact, until_pods};
 use crate::puppet::{PUPPET, assert_contains, config_map, controller};
 use crate::support::{LIMIT, Scenario, cluster, condition, own_cluster};
 

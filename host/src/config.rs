@@ -20,8 +20,8 @@ use thiserror::Error;
 use self::leadership::LeadershipConfig;
 use self::webhook::WebhookConfig;
 use crate::plugin::Limits;
+use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{Description, Kind};
-use crate::plugin::trust::Trust;
 
 pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode};
 pub use self::values::parse_size;

@@ -77,7 +77,7 @@ fn the_configuration_does_not_know_what_runs_by_it() {
         "crate::cluster",
         "crate::health",
         "crate::leader",
-        "crate::memory",
+        "crate::memory_limit",
         "crate::metrics",
         "crate::operator",
         "crate::plugin::reload",

@@ -6,15 +6,15 @@
 //! once the term has ended (`client::fence`). The term ends by the replica's own monotonic clock, before
 //! another replica may begin.
 //!
-//! In reading order: `term` is the right to write, `lease` one Lease as a state machine, `share` assigns
+//! In reading order: `term` is the right to write, `lease` one Lease as a state machine, `assignment` assigns
 //! controllers when replicas share them, `replicas` lets them discover each other, and `elector` is the task
 //! that combines them.
 
+pub mod assignment;
 mod elector;
 pub mod lease;
 mod leases;
 mod replicas;
-pub mod share;
 pub mod term;
 
 use std::collections::BTreeMap;

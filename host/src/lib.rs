@@ -22,7 +22,7 @@
 
 pub mod cli;
 pub mod config;
-pub mod memory;
+pub mod memory_limit;
 
 pub mod health;
 pub mod metrics;

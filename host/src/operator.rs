@@ -1,8 +1,8 @@
 //! Composes the process from client, plugins and controllers, and shuts it down.
 
 mod agreement;
+mod config_reload;
 mod controllers;
-mod follow;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::config_reload::{Configurations, Follower};
 use self::controllers::{Controllers, SlotParts};
-use self::follow::{Configurations, Follower};
 use crate::cluster::cache::SharedCache;
 use crate::cluster::client::{ClientError, Connection};
 use crate::cluster::discovery::Discovery;
@@ -23,11 +23,11 @@ use crate::config::leadership::LeadershipMode;
 use crate::config::webhook::WebhookConfig;
 use crate::leader::Leadership;
 use crate::leader::term::Term;
-use crate::memory::Memory;
+use crate::memory_limit::Memory;
+use crate::plugin::kept::Room;
 use crate::plugin::reload::Files;
-use crate::plugin::versions::Room;
 use crate::plugin::{Cache, Compiler, EngineError, EngineOptions, Runtime, Subprocess, compile_memory};
-use crate::reconcile::provenance::Provenance;
+use crate::reconcile::provenance_key::Provenance;
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::Instruments;
 use crate::telemetry::log::Level;

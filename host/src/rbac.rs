@@ -12,7 +12,7 @@
 //! | `reconcile::status` | `patch` of the parents' `status` |
 //! | `reconcile` | `patch` of the parents, when the plugin has a finalizer or the controller had another name |
 //! | `cluster::event_recorder` | `create` and `patch` of Events |
-//! | `reconcile::provenance` | `get` and `create` of the Secret with the key that proves what was generated |
+//! | `reconcile::provenance_key` | `get` and `create` of the Secret with the key that proves what was generated |
 //! | `leader` | `get`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
 //!
@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::leadership::{LeadershipConfig, LeadershipMode};
 use crate::config::{Config, ControllerConfig, Removal, ServiceAccount};
-use crate::desired::proof::KEY_SECRET;
+use crate::desired::provenance::KEY_SECRET;
 use crate::plugin::contract::{Description, Kind};
 
 use self::resources::{Resource, Resources, UnknownKind};

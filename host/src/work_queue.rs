@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_echo_of_own_writes_does_not_run_the_parent_again_but_a_foreign_change_does() {
+    async fn own_writes_do_not_run_the_parent_again_but_a_foreign_change_does() {
         let queue = Queue::default();
         queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.next().await.unwrap();

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use operator_host::metrics::Metrics;
+use operator_host::plugin::acceptance::Trust;
 use operator_host::plugin::contract::Kind;
 use operator_host::plugin::registry::{Expected, Live, Slot};
 use operator_host::plugin::reload::Files;
-use operator_host::plugin::trust::Trust;
 use operator_host::plugin::{EngineOptions, Limits, Runtime};
 
 use super::call::request;

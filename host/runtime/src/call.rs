@@ -13,8 +13,8 @@ use crate::deterministic::Origin;
 use crate::error::CallError;
 use crate::limits::Limits;
 use crate::log::{CallLog, LogSource};
+use crate::memory_budget::{Room, Share};
 use crate::sandbox::{Sandbox, Wasi};
-use crate::share::{Room, Share};
 use crate::stats::CallStats;
 
 /// Result of a call, with the resources it used.

@@ -19,8 +19,8 @@ use crate::error::{CallError, LoadError};
 use crate::estimate::estimate;
 use crate::lane::Owned;
 use crate::limits::Limits;
+use crate::memory_budget::Room;
 use crate::sandbox::{self, MAX_RESOURCES, Output, Sandbox};
-use crate::share::Room;
 
 type State = Sandbox<WasiP1Ctx>;
 pub(crate) type Linker = wasmtime::Linker<State>;

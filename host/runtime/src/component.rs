@@ -12,15 +12,15 @@ use wasmtime_wasi::p2;
 use crate::bindings::operator_host::plugin::{logging, types};
 use crate::call::{self, Call, Setting};
 use crate::contract::{CleanupResponse, ContractVersion, Description, Export, Request, Response};
+use crate::contract_versions;
 use crate::convert;
 use crate::error::{CallError, LoadError};
 use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::log::Level;
+use crate::memory_budget::Room;
 use crate::sandbox::{self, Preview2, Sandbox};
-use crate::share::Room;
 use crate::stats::CallStats;
-use crate::versions;
 
 type State = Sandbox<Preview2>;
 pub(crate) type Linker = wasmtime::component::Linker<State>;
@@ -147,14 +147,19 @@ impl ComponentForm {
             call(&linked, &setting, 0, async |instance, store| {
                 // Checked when the plugin is loaded, rather than when the first parent is reconciled.
                 let contract = linked.contract;
-                versions::check::<_, Answer<types::Response>>(contract, store, instance, &linked.reconcile)?;
-                versions::check::<_, Answer<types::CleanupResponse>>(
+                contract_versions::check::<_, Answer<types::Response>>(
+                    contract,
+                    store,
+                    instance,
+                    &linked.reconcile,
+                )?;
+                contract_versions::check::<_, Answer<types::CleanupResponse>>(
                     contract,
                     store,
                     instance,
                     &linked.cleanup,
                 )?;
-                versions::call(store, instance, &linked.describe, ())
+                contract_versions::call(store, instance, &linked.describe, ())
                     .await
                     .map(Ok)
             })
@@ -192,7 +197,7 @@ impl ComponentForm {
             };
             call(&linked, &setting, size, async |instance, store| {
                 let contract = linked.contract;
-                versions::ask(contract, store, instance, export(&linked), record).await
+                contract_versions::ask(contract, store, instance, export(&linked), record).await
             })
             .await
             .convert(|record| read(record, &setting.limits, &setting.room))

@@ -14,7 +14,7 @@ use crate::contract::{
 use crate::error::CallError;
 use crate::estimate::estimate;
 use crate::limits::{self, Limits};
-use crate::share::Room;
+use crate::memory_budget::Room;
 
 /// Converts the request to a record; also returns the bytes of JSON in it.
 pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, usize), CallError> {

@@ -7,7 +7,7 @@ use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationCon
 use crate::fair::{Fair, Member, Permit};
 use crate::lane::{Lane, Slow};
 use crate::limits::EngineOptions;
-use crate::share::{Budget, Owner};
+use crate::memory_budget::{Budget, Owner};
 use crate::ticker::{Ticker, Ticking};
 
 /// Limits of one component: a compiler's module, its adapter and the code that connects them need four core

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::contract::{ContractVersion, Description, Failure, Kind, is_dns_label};
 use crate::limits::{self, Limits, MIB};
-use crate::share;
+use crate::memory_budget;
 
 /// Why a file is not a plugin of this host. The messages are for users: they contain the problem and the next
 /// step.
@@ -540,7 +540,7 @@ impl CallError {
     /// Returned only when the call had all the memory it may have.
     pub(crate) const fn heavy(limits: &Limits) -> Self {
         Self::Heavy {
-            limit: share::max_memory_of_call(limits),
+            limit: memory_budget::max_memory_of_call(limits),
         }
     }
 

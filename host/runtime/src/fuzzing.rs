@@ -4,7 +4,7 @@ use crate::bindings::operator_host::plugin::types as wit;
 use crate::contract::{CommandOutput, Response};
 use crate::error::{CallError, LoadError};
 use crate::limits::Limits;
-use crate::share::Room;
+use crate::memory_budget::Room;
 use crate::{command, convert, inspect};
 
 /// Checks what can be checked before a file is compiled.

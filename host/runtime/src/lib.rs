@@ -14,12 +14,12 @@ mod runtime;
 mod engine;
 mod fair;
 mod lane;
-mod share;
+mod memory_budget;
 mod ticker;
 
 // From a file to machine code, and its cache.
-mod cache;
 mod code;
+mod code_cache;
 mod error;
 mod failures;
 mod loader;
@@ -38,9 +38,9 @@ pub mod container;
 mod call;
 mod command;
 mod component;
+mod contract_versions;
 mod convert;
 pub mod estimate;
-mod versions;
 
 // What a plugin sees during a call, and what is measured.
 mod deterministic;
@@ -54,9 +54,9 @@ mod digest;
 #[doc(hidden)]
 pub mod fuzzing;
 
-pub use cache::{Cache, CacheError};
 pub use call::Call;
 pub use child::{Limited, compile_plugin};
+pub use code_cache::{Cache, CacheError};
 
 pub use contract::ContractVersion;
 pub use digest::Digest;
@@ -65,9 +65,9 @@ pub use error::{CallError, Class, Count, LoadError};
 pub use limits::{EngineOptions, Limits};
 pub use loader::CodeOrigin;
 pub use log::TARGET as LOG_TARGET;
+pub use memory_budget::{Share, max_memory_of_call, max_memory_of_one_call};
 pub use operator_host_contract as contract;
 pub use runtime::{Form, Plugin, RandomSource, Runtime};
-pub use share::{Share, max_memory_of_call, max_memory_of_one_call};
 pub use stats::CallStats;
 pub use subprocess::{Compiler, Subprocess, compile_memory};
 

@@ -9,8 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::warn;
 use wasmtime::Engine;
 
-use crate::cache::{self, Cache};
 use crate::code::{Code, Machine};
+use crate::code_cache::{self, Cache};
 use crate::command::CommandForm;
 use crate::compile;
 use crate::component::ComponentForm;
@@ -69,7 +69,7 @@ impl Loader {
             command: crate::command::linker(engine)?,
             compiler,
             cache,
-            compatibility: cache::compatibility(engine),
+            compatibility: code_cache::compatibility(engine),
             turns: Arc::new(Semaphore::new(MAX_COMPILATIONS)),
             start_failure_logged: AtomicBool::new(false),
         })
@@ -217,7 +217,7 @@ impl Loader {
     }
 
     fn name(&self, digest: &Digest) -> String {
-        cache::name(self.compatibility, digest)
+        code_cache::name(self.compatibility, digest)
     }
 
     fn compile_limits(&self, limits: &Limits) -> CompileLimits {

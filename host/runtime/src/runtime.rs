@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::cache::Cache;
 use crate::call::{Call, Setting};
+use crate::code_cache::Cache;
 use crate::contract::{CleanupResponse, Description, Request, Response};
 use crate::deterministic::Origin;
 use crate::digest::Digest;
@@ -16,7 +16,7 @@ use crate::lane::Owned;
 use crate::limits::{EngineOptions, Limits};
 use crate::loader::{CodeOrigin, LoadedPlugin, Loader, Prepared};
 use crate::log::{LogSource, Rate};
-use crate::share::Share;
+use crate::memory_budget::Share;
 use crate::subprocess::Compiler;
 
 /// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.

@@ -16,7 +16,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use crate::deterministic::{MonotonicClock, Origin};
 use crate::limits::Limits;
 use crate::log::{CallLog, WRITE_CHUNK};
-use crate::share::Room;
+use crate::memory_budget::Room;
 use crate::stats::CallStats;
 
 /// Random bytes that a guest may request in one step.

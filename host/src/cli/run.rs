@@ -14,7 +14,7 @@ use crate::config::trust::Keys;
 use crate::config::{Config, ConfigError, parse_size};
 use crate::health::server;
 use crate::leader;
-use crate::memory::Memory;
+use crate::memory_limit::Memory;
 use crate::operator::{self, Setup};
 use crate::record::{Bounds, Keeper};
 use crate::telemetry::Telemetry;

@@ -7,8 +7,8 @@ use anyhow::{Context, anyhow};
 use super::{Failure, plugin_file, sign};
 use crate::config::trust::Keys;
 use crate::files;
+use crate::plugin::acceptance::Trust;
 use crate::plugin::statement::SIGNATURE_LIMIT;
-use crate::plugin::trust::Trust;
 
 /// The options of `verify`.
 #[derive(Debug, clap::Args)]

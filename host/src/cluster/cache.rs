@@ -3,7 +3,7 @@
 //! This module has its own store because a reflector lacks three things: the result of a write is stored at once,
 //! so that the next reconcile sees it before the watch delivers it; objects that no controller owns are kept as
 //! metadata only; and any number of tasks can wait for the first list. It also sends its own requests (`follow`,
-//! `source`), because kube's `watcher` does not report that a watch has recovered after a failure, waits forever
+//! `requests`), because kube's `watcher` does not report that a watch has recovered after a failure, waits forever
 //! for an answer that does not arrive, and discards the delay of a `Retry-After` header.
 //!
 //! Invariants: an entry is never replaced by an older one; subscribers are notified after the store has changed; a
@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 
 use self::follow::run;
-use self::source::Form;
+use self::requests::Form;
 use self::store::{Reference, Store};
 use super::discovery::Discovery;
 use crate::metrics::Metrics;
@@ -31,7 +31,7 @@ use crate::object::{CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controlle
 use crate::plugin::contract::Kind;
 
 mod follow;
-mod source;
+mod requests;
 mod store;
 
 /// The pause before a watch that panicked is run again.
@@ -501,8 +501,8 @@ impl Inner {
     /// Prepares for a list at a lower version than that of an object that was known when the list was requested: the
     /// cluster was restored from a backup. Every listed object then replaces the known one.
     ///
-    /// An object that this host has written since may well be newer than the list. `has_gone_back` is set when the watch
-    /// had a newer version, for example of a deletion.
+    /// An object that this host has written since may well be newer than the list. `has_gone_back` is set when the
+    /// watch had a newer version, for example of a deletion.
     fn rewind_to(&self, list: Option<u128>, newest_before: Option<u128>, has_gone_back: bool) {
         if !has_gone_back && (list.is_none() || newest_before <= list) {
             return;

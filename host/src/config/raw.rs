@@ -16,8 +16,8 @@ use super::{
     Allow, BackoffConfig, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY,
     DEFAULT_RESYNC, DEFAULT_WRITES, Removal, WritesConfig,
 };
+use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{Kind, is_dns_label};
-use crate::plugin::trust::Trust;
 use crate::plugin::{Limits, source};
 use crate::telemetry::log;
 

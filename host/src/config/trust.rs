@@ -10,8 +10,8 @@ use super::values::{dns_label, invalid, yaml};
 use super::{Config, ConfigError};
 use crate::files;
 use crate::plugin::Digest;
+use crate::plugin::acceptance::Key;
 use crate::plugin::keys::PublicKey;
-use crate::plugin::trust::Key;
 
 /// Bytes that the key file may have.
 pub(crate) const KEYS_LIMIT: usize = 256 << 10;

@@ -288,7 +288,7 @@ async fn work(context: Arc<Context>) {
         }
         context
             .queue
-            .done(&parent, |reason| context.is_echo(&parent, reason));
+            .done(&parent, |reason| context.is_own_write(&parent, reason));
     }
 }
 
@@ -384,7 +384,7 @@ fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {
         context.namespaces.object_created(namespace);
     }
     let reason = ReconcileReason::Parent {
-        version: echo_version(change),
+        version: own_write_version(change),
     };
     enqueue(context, &NamespacedName::of(object), reason);
 }
@@ -400,10 +400,10 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
     };
     let reason = ReconcileReason::Child {
         child: child.clone(),
-        version: echo_version(change),
+        version: own_write_version(change),
     };
     if !is_unchanged {
-        for parent in context.state.blocked.waiting_for(&child) {
+        for parent in context.state.name_conflicts.waiting_for(&child) {
             context.queue.enqueue(&parent, ReconcileReason::Related);
         }
     }
@@ -471,14 +471,14 @@ fn related_changed(context: &Context, kind: &Kind, change: Change<'_>) {
 }
 
 fn enqueue(context: &Context, parent: &NamespacedName, reason: ReconcileReason) {
-    if !context.is_echo(parent, &reason) {
+    if !context.is_own_write(parent, &reason) {
         context.queue.enqueue(parent, reason);
     }
 }
 
 /// Returns the version by which the host recognizes its own write. A change without a newer version is none: the object
 /// is of a cluster that was restored from a backup, or has a new default value.
-fn echo_version(change: Change<'_>) -> Option<u128> {
+fn own_write_version(change: Change<'_>) -> Option<u128> {
     let new = version(change.new?)?;
     let is_newer = change
         .old

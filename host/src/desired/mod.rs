@@ -3,11 +3,11 @@
 
 pub mod ownership;
 pub mod plan;
-pub mod proof;
+pub mod provenance;
 
+pub mod api_versions;
 pub mod conditions;
 pub mod drift;
 pub mod names;
 pub mod readiness;
 pub mod selectors;
-pub mod versions;

@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::DynamicObject;
 
-use super::proof::Proof;
+use super::provenance::SecretProof;
 use crate::config::{ControllerConfig, Removal};
 use crate::object::{
     CONTROLLER_LABEL, ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, label,
@@ -45,7 +45,7 @@ pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
 #[must_use]
 pub fn retains(
     config: &ControllerConfig,
-    proof: Proof<'_>,
+    proof: SecretProof<'_>,
     parent: &DynamicObject,
     object: &DynamicObject,
 ) -> bool {

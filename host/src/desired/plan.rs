@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::names;
 use super::ownership::{is_reference_to, retains};
-use super::proof::{ACCEPT_ANNOTATION, Proof, is_accepted};
+use super::provenance::{ACCEPT_ANNOTATION, SecretProof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
@@ -37,7 +37,7 @@ pub struct Policy<'a> {
     /// Returns an existing object, as far as it is known.
     pub existing: &'a dyn Fn(&ChildRef) -> Option<Arc<DynamicObject>>,
     /// How to prove that the host generated a Secret.
-    pub proof: Proof<'a>,
+    pub proof: SecretProof<'a>,
 }
 
 /// The desired state of one child.

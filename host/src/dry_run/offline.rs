@@ -17,14 +17,14 @@ use crate::config::{
 use crate::crd::definition;
 use crate::desired::conditions::{self, Reason, Verdict};
 use crate::desired::plan::{Policy, Refusal, plan};
-use crate::desired::proof::Proof;
+use crate::desired::provenance::SecretProof;
 use crate::desired::readiness;
 use crate::desired::selectors::selects;
 use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, without_host_metadata};
+use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{
     CleanupResponse, Description, Event, GeneratedSecret, Kind, Request, Response,
 };
-use crate::plugin::trust::Trust;
 use crate::plugin::{Call, Limits, Plugin};
 use crate::reconcile::evaluate::{EvaluateError, PluginExport, Subject, evaluate};
 use crate::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
@@ -168,7 +168,7 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         digest: &plugin.digest().to_string(),
         namespaced: &|kind: &Kind| Some(is_namespaced(kind)),
         existing: &existing,
-        proof: Proof::Label,
+        proof: SecretProof::Label,
     };
     let plan = plan(&policy, &response.children, &response.keep, &response.generate)
         .map_err(|refusals| RenderError::Refused(refusals.iter().map(refusal).collect()))?;

@@ -22,17 +22,17 @@ use crate::cluster::client::Writer;
 use crate::cluster::discovery::{Discovery, KindError, Resolved, ResolvedKind};
 use crate::cluster::resource_client::ResourceClient;
 use crate::config::ControllerConfig;
+use crate::desired::api_versions;
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan};
-use crate::desired::proof::Proof;
-use crate::desired::versions;
+use crate::desired::provenance::SecretProof;
 use crate::dry_run::offline;
 use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, is_terminating, label, slim};
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::reconcile::evaluate::{EvaluateError, Subject};
 use crate::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
-use crate::reconcile::provenance::Provenance;
+use crate::reconcile::provenance_key::Provenance;
 use crate::reconcile::prune::unwanted;
 
 /// Why the changes cannot be determined.
@@ -96,12 +96,12 @@ impl<'a> Preview<'a> {
 
     /// Returns how generated Secrets are recognized: by the key, or by the label when the key is missing or the user
     /// may not read it, which is usual. That is safe because nothing is written here.
-    async fn proof(&self) -> Proof<'_> {
+    async fn proof(&self) -> SecretProof<'_> {
         match self.provenance.load(None).await {
             Ok(_) => self.provenance.proof(),
             Err(error) => {
                 debug!("treating every Secret with the label of a generated one as generated: {error}");
-                Proof::Label
+                SecretProof::Label
             }
         }
     }
@@ -163,7 +163,7 @@ impl<'a> Preview<'a> {
         let proof = if generates {
             self.proof().await
         } else {
-            Proof::Key(None)
+            SecretProof::Key(None)
         };
         let mut observed: Vec<Arc<DynamicObject>> = there
             .values()
@@ -176,7 +176,7 @@ impl<'a> Preview<'a> {
             .collect();
         observed.sort_by_cached_key(|child| ChildRef::of(child));
         let makes = &self.plugin.description().makes;
-        let observed = versions::once_each(observed, &versions::Used::default(), makes);
+        let observed = api_versions::once_each(observed, &api_versions::Used::default(), makes);
         let now = clock::now();
         let subject = Subject {
             parent: &parent,
@@ -244,7 +244,7 @@ impl<'a> Preview<'a> {
     async fn change(
         &self,
         parent: &DynamicObject,
-        proof: Proof<'_>,
+        proof: SecretProof<'_>,
         desired: &Desired,
         live: Option<&DynamicObject>,
     ) -> Result<Option<Difference>, PreviewError> {
@@ -269,7 +269,7 @@ impl<'a> Preview<'a> {
     fn deletions(
         &self,
         parent: &DynamicObject,
-        proof: Proof<'_>,
+        proof: SecretProof<'_>,
         plan: &Plan,
         there: &BTreeMap<ChildRef, DynamicObject>,
         observed: &[Arc<DynamicObject>],

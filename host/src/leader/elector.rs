@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::Roster;
+use super::assignment::{Member, allotted, surplus};
 use super::lease::{Candidate, Step};
 use super::leases::{LeaseOutcome, Leases};
 use super::replicas::Replicas;
-use super::share::{Member, allotted, surplus};
 use super::term::{Phase, Term, Warmth};
 use crate::cluster::event_recorder::Events;
 use crate::config::leadership::{LeadershipConfig, LeadershipMode};

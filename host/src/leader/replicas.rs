@@ -7,8 +7,8 @@ use std::time::Instant;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
+use super::assignment::{Member, Members};
 use super::lease::{Candidate, Step};
-use super::share::{Member, Members};
 use crate::config::leadership::Timing;
 use crate::object::fingerprint;
 

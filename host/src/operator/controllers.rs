@@ -16,9 +16,9 @@ use crate::cluster::cache::{CachePolicy, KeepPolicy, Reflector};
 use crate::cluster::client::{ClientError, Pace};
 use crate::config::{Config, ControllerConfig};
 use crate::plugin::Runtime;
+use crate::plugin::kept::{Room, Versions};
 use crate::plugin::registry::{Expected, Live, Slot};
 use crate::plugin::reload::{Files, Filled};
-use crate::plugin::versions::{Room, Versions};
 use crate::rollout::Proving;
 use crate::supervisor::{ControllerWriters, Shared, supervise};
 

@@ -87,7 +87,7 @@ pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::trust::tests::{PRIVATE, PUBLIC};
+    use crate::plugin::acceptance::tests::{PRIVATE, PUBLIC};
 
     #[test]
     fn a_key_is_read_in_every_usual_form() {

@@ -1,25 +1,25 @@
 //! Manages plugin files: detects when they appear, change or disappear, and selects the version that is live.
 //! The [runtime](operator_host_runtime) compiles and calls them.
 
+pub mod acceptance;
+pub mod candidate_check;
+pub mod kept;
 pub mod keys;
 pub mod pack;
-pub mod proof;
 pub mod registry;
 pub mod reload;
 pub mod report;
 pub mod statement;
-pub mod trust;
-pub mod versions;
 
 pub(crate) mod source;
 
+pub use candidate_check::Prefix;
 pub use operator_host_runtime::{
     Cache, CacheError, Call, CallError, CallStats, Class, CodeOrigin, Compiler, Digest, EngineError,
     EngineOptions, Form, LOG_TARGET, Limited, Limits, LoadError, Plugin, RandomSource, Runtime, Share,
     Subprocess, compile_memory, compile_plugin, container, contract, estimate, limits, max_memory_of_call,
     max_memory_of_one_call,
 };
-pub use proof::Prefix;
 
 #[cfg(test)]
 mod tests;

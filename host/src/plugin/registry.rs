@@ -15,11 +15,11 @@ use tracing::{debug, error, info, warn};
 
 use self::held::Waiting;
 use self::live_reason::LiveReason;
+use super::acceptance::Trust;
+use super::candidate_check::{CandidateCheck, Orders, ProofResult};
 use super::contract::Kind;
-use super::proof::{Orders, Proof, ProofResult};
+use super::kept::{Kept, Versions};
 use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
-use super::trust::Trust;
-use super::versions::{Kept, Versions};
 use super::{CodeOrigin, Digest, Limits, Plugin, Prefix, Runtime};
 use crate::metrics::ControllerMetrics;
 use crate::trace::Tracer;
@@ -83,7 +83,7 @@ pub struct Slot {
     tracer: Tracer,
     live: Arc<watch::Sender<Live>>,
     trouble: Arc<watch::Sender<Option<Arc<str>>>>,
-    proof: Option<Arc<dyn Proof>>,
+    proof: Option<Arc<dyn CandidateCheck>>,
     versions: Option<Arc<Versions>>,
     waiting: Arc<Mutex<Option<Waiting>>>,
     report: Arc<watch::Sender<PluginReport>>,
@@ -137,7 +137,7 @@ impl Slot {
 
     /// Returns the same slot; a version becomes live when it is proved.
     #[must_use]
-    pub fn proved(self, proof: Arc<dyn Proof>) -> Self {
+    pub fn proved(self, proof: Arc<dyn CandidateCheck>) -> Self {
         Self {
             proof: Some(proof),
             ..self

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
-use super::proof::Orders;
+use super::candidate_check::Orders;
 use super::registry::{PluginFile, Slot};
 use super::source::{Look, WatchedFile};
 

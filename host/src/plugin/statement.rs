@@ -234,7 +234,7 @@ struct RawPredicate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::trust::tests::{PRIVATE, PUBLIC};
+    use crate::plugin::acceptance::tests::{PRIVATE, PUBLIC};
 
     fn statement() -> Statement {
         Statement {

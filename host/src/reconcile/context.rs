@@ -1,7 +1,7 @@
 //! The state that all reconciles of one controller share: handles, caches, and the memory of each parent.
 
-mod blocked;
 mod memory;
+mod name_conflicts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,11 @@ use kube::core::{DynamicObject, Selector};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use self::blocked::BlockedNames;
 pub use self::memory::ParentMemory;
-use super::blocking_parents::BlockingParents;
+use self::name_conflicts::NameConflicts;
+use super::held_back::BlockingParents;
 use super::observer::Observer;
-use super::provenance::{Provenance, ProvenanceError};
+use super::provenance_key::{Provenance, ProvenanceError};
 use crate::cluster::api_error::ApiError;
 use crate::cluster::cache::{Reflector, Subscription, WatchState};
 use crate::cluster::client::Writer;
@@ -24,9 +24,9 @@ use crate::cluster::event_recorder::Events;
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::Namespaces;
 use crate::config::{Allow, ControllerConfig};
+use crate::desired::api_versions::{self, Used};
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Plan;
-use crate::desired::versions::{self, Used};
 use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, label, version};
 use crate::plugin::Plugin;
 use crate::plugin::contract::{EventType, Kind};
@@ -80,7 +80,7 @@ pub struct ControllerState {
     pub(crate) subscriptions: watch::Sender<Vec<Subscription>>,
     memory: Mutex<HashMap<NamespacedName, ParentMemory>>,
     /// The parents that are blocked by an object that they do not own.
-    pub(crate) blocked: BlockedNames,
+    pub(crate) name_conflicts: NameConflicts,
 }
 
 impl Context {
@@ -195,7 +195,7 @@ impl Context {
         parent: &NamespacedName,
         children: Vec<Arc<DynamicObject>>,
     ) -> Vec<Arc<DynamicObject>> {
-        if !versions::overlap(self.children.keys()) {
+        if !api_versions::overlap(self.children.keys()) {
             return children;
         }
         let used = self.memory_of(parent, |memory| {
@@ -206,13 +206,13 @@ impl Context {
                 Used::default()
             }
         });
-        versions::once_each(children, &used, &plugin.description().makes)
+        api_versions::once_each(children, &used, &plugin.description().makes)
     }
 
     /// Remembers in which version the plugin named each child. Returns whether that changed: then the plugin has
     /// not seen the children in those versions.
     pub fn remember_versions(&self, parent: &NamespacedName, plan: &Plan) -> bool {
-        if !versions::overlap(self.children.keys()) {
+        if !api_versions::overlap(self.children.keys()) {
             return false;
         }
         let used: Used = plan
@@ -423,7 +423,7 @@ impl Context {
     /// Forgets a deleted parent.
     pub fn forget(&self, parent: &NamespacedName) {
         self.memory().remove(parent);
-        self.state.blocked.set(parent, Vec::new());
+        self.state.name_conflicts.set(parent, Vec::new());
     }
 
     /// Forgets all parents outside of these namespaces.
@@ -450,10 +450,10 @@ impl Context {
 
     /// Reports whether a reason is only the watch event for an own write.
     #[must_use]
-    pub fn is_echo(&self, parent: &NamespacedName, reason: &ReconcileReason) -> bool {
+    pub fn is_own_write(&self, parent: &NamespacedName, reason: &ReconcileReason) -> bool {
         self.memory()
             .get(parent)
-            .is_some_and(|memory| memory.is_echo(reason))
+            .is_some_and(|memory| memory.is_own_write(reason))
     }
 
     /// Returns the parents whose plugin needs an object.

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::action::Action;
 use super::evaluate::EvaluateError;
 use super::needs::NeedError;
-use super::provenance::ProvenanceError;
+use super::provenance_key::ProvenanceError;
 use crate::backoff::jittered;
 use crate::cluster::api_error::ApiError;
 use crate::desired::plan::Refusal;

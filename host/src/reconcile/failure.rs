@@ -143,7 +143,7 @@ pub(super) fn count_failure(context: &Context, name: &NamespacedName) {
 }
 
 /// Returns why a parent that is being deleted stays, and what can be done about it.
-fn blocked(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> String {
+fn deletion_blocked(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> String {
     let finalizer = context.config.finalizer();
     let going =
         matches!(error, ReconcileError::Api(errors) if errors.iter().any(ApiError::is_namespace_terminating));
@@ -161,7 +161,7 @@ fn blocked(context: &Context, parent: &DynamicObject, error: &ReconcileError) ->
 /// Determines the condition and the next attempt after a failure.
 fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (Verdict, Action) {
     let message = match error {
-        _ if is_terminating(parent) => blocked(context, parent, error),
+        _ if is_terminating(parent) => deletion_blocked(context, parent, error),
         // The plugin's own message.
         ReconcileError::Call(CallError::Invalid { message, .. } | CallError::Retry { message, .. }) => {
             message.clone()

@@ -1,6 +1,6 @@
 //! Limits how often a plugin is called in one reconcile.
 
-use super::answer::Changes;
+use super::outcome::Changes;
 
 /// Maximum number of iterations of a reconcile that change no child for the first time.
 const MAX_REPEATS: usize = 4;

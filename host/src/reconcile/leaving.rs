@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::action::Action;
-use super::answer::FinalAnswer;
 use super::context::Context;
 use super::error::ReconcileError;
 use super::failure::{fail, note_transient};
 use super::finalizer::remove_finalizer;
+use super::outcome::FinalAnswer;
 use crate::desired::conditions::{Reason, Verdict};
 use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::contract::EventType;

@@ -10,7 +10,6 @@ use tracing::{Span, debug, record_all, warn};
 pub use self::action::Action;
 use self::action::after;
 pub use self::admit::{Admission, admit};
-use self::answer::{Changes, FinalAnswer, collect_events};
 use self::apply::apply;
 use self::call::call;
 use self::context::Context;
@@ -19,6 +18,7 @@ use self::failure::{count_failure, fail, status_not_written};
 use self::finalizer::{remove_finalizer, set_finalizers};
 use self::freshness::up_to_date;
 use self::iterations::Iterations;
+use self::outcome::{Changes, FinalAnswer, collect_events};
 use self::prune::prune;
 use self::release::release;
 use self::secrets::{Generated, generate};
@@ -33,12 +33,12 @@ use crate::plugin::registry::Live;
 use crate::trace;
 
 pub mod apply;
-pub mod blocking_parents;
 pub mod context;
 pub mod evaluate;
+pub mod held_back;
 pub mod needs;
 pub mod observer;
-pub mod provenance;
+pub mod provenance_key;
 pub mod prune;
 pub mod release;
 pub mod secrets;
@@ -46,7 +46,6 @@ pub mod status;
 
 mod action;
 mod admit;
-mod answer;
 mod call;
 mod error;
 mod failure;
@@ -55,6 +54,7 @@ mod freshness;
 mod handover;
 mod iterations;
 mod leaving;
+mod outcome;
 mod predecessor;
 mod related;
 
@@ -350,7 +350,10 @@ fn make_plan(
         Ok(_) => Vec::new(),
         Err(_) => blocked.take(),
     };
-    context.state.blocked.set(&NamespacedName::of(parent), blocked);
+    context
+        .state
+        .name_conflicts
+        .set(&NamespacedName::of(parent), blocked);
     let plan = plan.map_err(ReconcileError::Refused)?;
     let desired = plan.desired.iter().map(|desired| &desired.key);
     let keys = desired

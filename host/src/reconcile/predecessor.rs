@@ -14,9 +14,9 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::answer::Changes;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
+use super::outcome::Changes;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::config::Removal;

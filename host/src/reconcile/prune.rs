@@ -13,7 +13,7 @@ use crate::cluster::resource_client::ResourceClient;
 use crate::config::{ControllerConfig, Removal};
 use crate::desired::ownership::{owns, removal};
 use crate::desired::plan::{Named, Plan};
-use crate::desired::proof::Proof;
+use crate::desired::provenance::SecretProof;
 use crate::object::{ChildRef, NamespacedName, is_terminating};
 
 /// Maximum number of concurrent deletions per parent.
@@ -89,7 +89,7 @@ async fn delete(
 #[must_use]
 pub fn unwanted(
     config: &ControllerConfig,
-    proof: Proof<'_>,
+    proof: SecretProof<'_>,
     parent: &DynamicObject,
     child: &DynamicObject,
     named: &Named,
@@ -102,7 +102,7 @@ pub fn unwanted(
 /// already being deleted.
 pub(crate) fn removable(
     config: &ControllerConfig,
-    proof: Proof<'_>,
+    proof: SecretProof<'_>,
     parent: &DynamicObject,
     child: &DynamicObject,
 ) -> Option<(ChildRef, Removal)> {

@@ -16,7 +16,7 @@ use crate::cluster::resource_client::ResourceClient;
 use crate::config::Removal;
 use crate::desired::ownership::owns;
 use crate::desired::plan::DesiredSecret;
-use crate::desired::proof::PROVENANCE_ANNOTATION;
+use crate::desired::provenance::PROVENANCE_ANNOTATION;
 use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::contract::GeneratedValue;
 

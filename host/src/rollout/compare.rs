@@ -7,7 +7,7 @@ use similar::{ChangeTag, TextDiff};
 
 use super::shadow::Effect;
 use crate::object::{NamespacedName, shorten};
-use crate::plugin::proof::{Blamed, HeldBack, ProofResult};
+use crate::plugin::candidate_check::{Blamed, HeldBack, ProofResult};
 
 /// Maximum number of objects named when a version is held back.
 pub(super) const MAX_BLAMED: usize = 10;

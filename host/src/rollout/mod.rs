@@ -6,7 +6,7 @@
 //! whether their parent holds a version back.
 
 mod compare;
-mod definition;
+mod crd_compatibility;
 mod shadow;
 
 use std::collections::BTreeMap;
@@ -29,11 +29,11 @@ use crate::cluster::discovery::ResolvedKind;
 use crate::config::{ControllerConfig, ProvingMode};
 use crate::desired::conditions::Reason;
 use crate::object::{NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint};
+use crate::plugin::candidate_check::{Blamed, CandidateCheck, HeldBack, Orders, Prefix, ProofResult};
 use crate::plugin::contract::{EventType, Kind};
-use crate::plugin::proof::{Blamed, HeldBack, Orders, Prefix, Proof, ProofResult};
 use crate::plugin::{Plugin, RandomSource};
-use crate::reconcile::blocking_parents::BlockingParents;
 use crate::reconcile::context::Context;
+use crate::reconcile::held_back::BlockingParents;
 use crate::work_queue::ReconcileReason;
 
 /// Time limit of a proof. Objects that were not examined by then are skipped.
@@ -213,7 +213,7 @@ impl Proving {
 }
 
 #[async_trait::async_trait]
-impl Proof for Proving {
+impl CandidateCheck for Proving {
     fn orders(&self) -> watch::Receiver<Option<Orders>> {
         self.orders.subscribe()
     }
@@ -342,7 +342,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         match installed(&context.client, &name, &config.name).await {
             Ok(None) => {}
             Ok(Some(installed)) => {
-                let found = definition::contradictions(&installed, carried, &config.parent, &objects);
+                let found = crd_compatibility::contradictions(&installed, carried, &config.parent, &objects);
                 if let Some(first) = found.definition.first() {
                     let message = format!(
                         "its CustomResourceDefinition conflicts with the one in the cluster: {first}"

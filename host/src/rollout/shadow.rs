@@ -9,8 +9,8 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use crate::config::Removal;
+use crate::desired::api_versions::{self, Used};
 use crate::desired::plan::{Plan, Policy, plan};
-use crate::desired::versions::{self, Used};
 use crate::object::without_host_metadata;
 use crate::object::{ChildRef, Identity, NamespacedName, is_terminating};
 use crate::plugin::contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
@@ -73,7 +73,7 @@ impl Snapshot {
             removable(&context.config, context.provenance.proof(), &self.parent, child)
                 .is_some_and(|(_, removal)| removal == Removal::Delete)
         };
-        let once = versions::once_each(self.children.clone(), &Used::default(), &[]);
+        let once = api_versions::once_each(self.children.clone(), &Used::default(), &[]);
         once.iter().filter(is_deletable).count()
     }
 

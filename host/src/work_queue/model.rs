@@ -11,9 +11,9 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Mark(usize, ReconcileReason),
+    Enqueue(usize, ReconcileReason),
     /// A timer that is due, or one in the distant future.
-    MarkAt(usize, bool),
+    EnqueueAt(usize, bool),
     Next,
     /// Whether own writes among the reasons are dropped.
     Done(usize, bool),
@@ -29,15 +29,15 @@ fn op() -> impl Strategy<Value = Op> {
         }),
     ];
     prop_oneof![
-        4 => (parent.clone(), reason).prop_map(|(parent, reason)| Op::Mark(parent, reason)),
-        2 => (parent.clone(), any::<bool>()).prop_map(|(parent, due)| Op::MarkAt(parent, due)),
+        4 => (parent.clone(), reason).prop_map(|(parent, reason)| Op::Enqueue(parent, reason)),
+        2 => (parent.clone(), any::<bool>()).prop_map(|(parent, due)| Op::EnqueueAt(parent, due)),
         3 => Just(Op::Next),
-        3 => (parent, any::<bool>()).prop_map(|(parent, echoes)| Op::Done(parent, echoes)),
+        3 => (parent, any::<bool>()).prop_map(|(parent, is_own)| Op::Done(parent, is_own)),
     ]
 }
 
 /// The reason that counts as an own write here.
-fn is_echo(reason: &ReconcileReason) -> bool {
+fn is_own_write(reason: &ReconcileReason) -> bool {
     *reason == ReconcileReason::Related
 }
 
@@ -99,11 +99,11 @@ proptest! {
         let next = || queue.next().now_or_never().flatten();
         for op in ops {
             match op {
-                Op::Mark(parent, reason) => {
+                Op::Enqueue(parent, reason) => {
                     queue.enqueue(&name(parent), reason.clone());
                     model.enqueue(parent, reason);
                 }
-                Op::MarkAt(parent, due) => {
+                Op::EnqueueAt(parent, due) => {
                     queue.enqueue_at(&name(parent), if due { past } else { future });
                     let timer = model.timers.entry(parent).or_insert(due);
                     *timer |= due;
@@ -115,14 +115,14 @@ proptest! {
                         None => prop_assert!(model.is_idle(), "{:?} waits", model.pending),
                     }
                 }
-                Op::Done(parent, echoes) => {
+                Op::Done(parent, is_own) => {
                     // A worker finishes only a parent that it has.
                     if !model.running.remove(&parent) {
                         continue;
                     }
-                    queue.done(&name(parent), |reason| echoes && is_echo(reason));
+                    queue.done(&name(parent), |reason| is_own && is_own_write(reason));
                     if let Some(pending) = model.pending.get_mut(&parent) {
-                        pending.retain(|reason| !(echoes && is_echo(reason)));
+                        pending.retain(|reason| !(is_own && is_own_write(reason)));
                         if pending.is_empty() {
                             model.pending.remove(&parent);
                         }

@@ -8,7 +8,7 @@ use kube::core::DynamicObject;
 use operator_host::config::{Config, ControllerConfig, Removal};
 use operator_host::desired::ownership::{owns, retains};
 use operator_host::desired::plan::{Plan, Policy, plan};
-use operator_host::desired::proof::Proof;
+use operator_host::desired::provenance::SecretProof;
 use operator_host::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, PARENT_ANNOTATION, name_problem,
 };
@@ -34,7 +34,7 @@ pub(crate) fn run(bytes: &[u8]) {
         digest: DIGEST,
         namespaced: &namespaced,
         existing: &existing,
-        proof: Proof::Key(None),
+        proof: SecretProof::Key(None),
     };
     let planned = || plan(&policy, &response.children, &response.keep, &response.generate);
     match planned() {
@@ -174,7 +174,7 @@ fn metadata_is_well_formed(metadata: &Value) -> bool {
 /// Checks that an existing object is written only when it is proved to be this parent's, or when adoption is on and
 /// nobody owns it.
 fn may_be_touched(config: &ControllerConfig, parent: &DynamicObject, live: &DynamicObject) {
-    if owns(config, parent, live) || retains(config, Proof::Key(None), parent, live) {
+    if owns(config, parent, live) || retains(config, SecretProof::Key(None), parent, live) {
         return;
     }
     let owner = live

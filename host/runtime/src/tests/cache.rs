@@ -229,7 +229,7 @@ async fn entries_take_no_more_bytes_than_they_may() {
 #[test]
 fn the_name_of_an_entry_contains_the_version_of_the_encoder() {
     let lock = include_str!("../../../../Cargo.lock");
-    let (name, version) = crate::cache::ENCODER.split_once(' ').unwrap();
+    let (name, version) = crate::code_cache::ENCODER.split_once(' ').unwrap();
     assert!(
         lock.contains(&format!("name = \"{name}\"\nversion = \"{version}\"\n")),
         "{name} has another version than {version}: say the new one in `ENCODER`"

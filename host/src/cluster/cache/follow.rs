@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::source::{Limits, Trouble, WatchSource};
+use super::requests::{Limits, Trouble, WatchSource};
 use super::{Inner, Wanted, WatchState};
 use crate::backoff::jittered;
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};

@@ -67,7 +67,7 @@ async fn what_one_controller_writes_reaches_the_others_once() {
     watch.record(object(2, "two"));
     assert_eq!(received(&log), [(some("one"), some("two"))]);
     watch.inner.put(&watch.inner.prepare(object(2, "two")));
-    assert_eq!(received(&log), [], "the echo is nothing new");
+    assert_eq!(received(&log), [], "an own write is nothing new");
 }
 
 #[tokio::test]

@@ -153,7 +153,7 @@ fn planned(children: &[Child], existing: &[Existing]) -> Result<Plan, Vec<Refusa
             let number: usize = key.name.name[1..].parse().unwrap();
             object(key, existing[number])
         },
-        proof: Proof::Key(None),
+        proof: SecretProof::Key(None),
     };
     let children: Vec<_> = children.iter().map(Child::value).collect();
     plan(&policy, &children, &[], &[])

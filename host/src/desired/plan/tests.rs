@@ -84,7 +84,7 @@ fn plan_with(
             let existing = object(existing?.clone());
             (existing.name_any() == key.name.name).then(|| Arc::new(existing))
         },
-        proof: Proof::Key(None),
+        proof: SecretProof::Key(None),
     };
     plan(&policy, children, &[], generate)
         .map_err(|refusals| refusals.iter().map(ToString::to_string).collect())
@@ -140,7 +140,7 @@ fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
             digest,
             namespaced: &|_| Some(true),
             existing: &|_| None,
-            proof: Proof::Key(None),
+            proof: SecretProof::Key(None),
         };
         plan(&policy, &[pod("p")], &[], &[]).unwrap().desired[0]
             .fingerprint
@@ -324,18 +324,23 @@ fn marked(kind: &str, namespace: Option<&str>, parent: &str) -> DynamicObject {
 fn a_retained_child_is_one_of_a_retained_kind_where_its_parent_may_have_children() {
     let (config, own, none) = (config(), parent(Some("default")), parent(None));
     let claim = |namespace| marked("PersistentVolumeClaim", namespace, "default/a");
-    assert!(retains(&config, Proof::Key(None), &own, &claim(Some("default"))));
+    assert!(retains(
+        &config,
+        SecretProof::Key(None),
+        &own,
+        &claim(Some("default"))
+    ));
     assert!(!retains(
         &config,
-        Proof::Key(None),
+        SecretProof::Key(None),
         &own,
         &claim(Some("attacker"))
     ));
-    assert!(!retains(&config, Proof::Key(None), &own, &claim(None)));
+    assert!(!retains(&config, SecretProof::Key(None), &own, &claim(None)));
     assert!(
         !retains(
             &config,
-            Proof::Key(None),
+            SecretProof::Key(None),
             &own,
             &marked("Pod", Some("default"), "default/a")
         ),
@@ -344,17 +349,22 @@ fn a_retained_child_is_one_of_a_retained_kind_where_its_parent_may_have_children
     assert!(
         !retains(
             &config,
-            Proof::Key(None),
+            SecretProof::Key(None),
             &own,
             &marked("ConfigMap", Some("default"), "default/a")
         ),
         "the controller does not make any"
     );
     let claim = |namespace: Option<&str>| marked("PersistentVolumeClaim", namespace, "a");
-    assert!(retains(&config, Proof::Key(None), &none, &claim(Some("spare"))));
+    assert!(retains(
+        &config,
+        SecretProof::Key(None),
+        &none,
+        &claim(Some("spare"))
+    ));
     assert!(!retains(
         &config,
-        Proof::Key(None),
+        SecretProof::Key(None),
         &none,
         &claim(Some("default"))
     ));
@@ -523,7 +533,12 @@ fn a_secret_that_only_claims_to_be_generated_is_refused_unless_the_parent_accept
     let labels = planted.metadata.labels.get_or_insert_default();
     labels.insert(GENERATED_LABEL.into(), "true".into());
     assert!(
-        !retains(&config(), Proof::Key(None), &parent(Some("default")), &planted),
+        !retains(
+            &config(),
+            SecretProof::Key(None),
+            &parent(Some("default")),
+            &planted
+        ),
         "the plugin is not shown it"
     );
     let with = |accept: Option<&str>, owner: Option<&str>| {

@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 
 use super::{Expected, Slot};
 use crate::plugin::Plugin;
-use crate::plugin::proof::HeldBack;
+use crate::plugin::candidate_check::HeldBack;
 use crate::plugin::report::{CandidateState, CandidateVersion};
 
 /// A candidate that is loaded and not live.

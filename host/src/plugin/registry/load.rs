@@ -7,10 +7,10 @@ use tracing::{info_span, record_all};
 
 use super::held::Waiting;
 use super::{Expected, PluginFile, Slot};
+use crate::plugin::acceptance::{Signed, Untrusted};
 use crate::plugin::contract::Kind;
+use crate::plugin::kept::Kept;
 use crate::plugin::report::KeptVersion;
-use crate::plugin::trust::{Signed, Untrusted};
-use crate::plugin::versions::Kept;
 use crate::plugin::{Digest, LoadError, Plugin};
 use crate::trace;
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::super::proof::{HeldBack, Orders, Prefix, Proof, ProofResult};
+use super::super::candidate_check::{CandidateCheck, HeldBack, Orders, Prefix, ProofResult};
+use super::super::kept::{Room, Versions};
 use super::super::registry::{Live, Slot};
 use super::super::report::CandidateState;
-use super::super::versions::{Room, Versions};
 use super::super::{Digest, Limits, Plugin};
 use super::RUNTIME;
 use super::swaps::{expected, live, metrics, plugin_file, version};
@@ -49,7 +49,7 @@ impl Fake {
 }
 
 #[async_trait::async_trait]
-impl Proof for Fake {
+impl CandidateCheck for Fake {
     fn orders(&self) -> watch::Receiver<Option<Orders>> {
         self.orders.subscribe()
     }
@@ -296,11 +296,11 @@ async fn other_limits_are_taken_without_a_proof_and_keep_what_is_held_back() {
 mod signed {
     use plugin_fixtures::{Fixture, Form, cases};
 
+    use super::super::super::acceptance::Trust;
+    use super::super::super::acceptance::tests::{PRIVATE, PUBLIC, key};
     use super::super::super::keys::SigningKey;
     use super::super::super::registry::{Expected, PluginFile};
     use super::super::super::statement::Statement;
-    use super::super::super::trust::Trust;
-    use super::super::super::trust::tests::{PRIVATE, PUBLIC, key};
     use super::*;
 
     /// Returns a plugin of this version, signed as that one.

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use plugin_fixtures::{Fixture, Form, cases, hard};
 
 use super::super::Limits;
+use super::super::acceptance::Trust;
 use super::super::contract::Kind;
 use super::super::registry::{Expected, Live, Slot};
 use super::super::reload::Files;
-use super::super::trust::Trust;
 use super::*;
 use crate::metrics::Metrics;
 

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use plugin_fixtures::{Fixture, Form, cases};
 
+use super::super::acceptance::Trust;
 use super::super::contract::Kind;
 use super::super::registry::{Expected, Live, PluginFile, Slot};
-use super::super::trust::Trust;
 use super::super::{Cache, Compiler, Digest, Limits, Plugin};
 use super::*;
 

@@ -7,7 +7,7 @@ use opentelemetry::trace::SpanContext;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::desired::versions::Used;
+use crate::desired::api_versions::Used;
 use crate::object::{ChildRef, Identity, version};
 use crate::plugin::Digest;
 use crate::plugin::contract::Need;
@@ -89,7 +89,7 @@ impl ParentMemory {
     /// the plugin has seen it. For the parent only the exact version counts, because the plugin has not seen a
     /// change of the spec that was made just before our status write.
     #[must_use]
-    pub fn is_echo(&self, reason: &ReconcileReason) -> bool {
+    pub fn is_own_write(&self, reason: &ReconcileReason) -> bool {
         match reason {
             ReconcileReason::Child {
                 child,
@@ -160,7 +160,7 @@ mod tests {
     /// Regression: the response to a status write that also contained a change of the spec was treated as an own
     /// write, and the change was not noticed until the next resync.
     #[test]
-    fn an_answer_with_a_change_of_somebody_else_is_no_echo() {
+    fn a_response_with_a_change_by_another_client_is_not_an_own_write() {
         let known = parent(1, 1, "old", None);
         assert!(is_same_but_for_own_writes(&known, &parent(1, 1, "new", None)));
         assert!(!is_same_but_for_own_writes(&known, &parent(2, 2, "new", None)));
@@ -171,7 +171,7 @@ mod tests {
     /// Regression: a status field of another manager, or a removed finalizer, that came with the response to an own
     /// status write was not noticed until the next resync.
     #[test]
-    fn a_status_of_somebody_else_in_the_answer_is_no_echo() {
+    fn a_response_with_a_status_by_another_manager_is_not_an_own_write() {
         let parent = |finalizers: &[&str], status: Value| -> DynamicObject {
             serde_json::from_value(json!({
                 "apiVersion": "a/v1", "kind": "K", "metadata": { "name": "a", "finalizers": finalizers },

@@ -276,7 +276,7 @@ async fn a_cluster_that_was_restored_from_a_backup_replaces_what_is_known() {
 }
 
 /// Regression: a status that was written while the kind was listed was taken back, and the event about it was dropped
-/// as an echo of that write.
+/// as an own write.
 #[tokio::test]
 async fn a_write_during_a_list_is_not_taken_back() {
     let followed = follow_these(

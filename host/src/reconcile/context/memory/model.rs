@@ -159,7 +159,7 @@ impl World {
             Op::EndReconcile if self.running && self.answer.is_none() => {
                 self.running = false;
                 let memory = &self.memory;
-                self.pending.retain(|reason| !memory.is_echo(reason));
+                self.pending.retain(|reason| !memory.is_own_write(reason));
             }
             _ => {}
         }
@@ -207,7 +207,7 @@ impl World {
     }
 
     fn enqueue(&mut self, reason: ReconcileReason) {
-        if !self.memory.is_echo(&reason) {
+        if !self.memory.is_own_write(&reason) {
             self.pending.push(reason);
         }
     }
@@ -262,7 +262,7 @@ proptest! {
     }
 
     #[test]
-    fn the_echo_of_own_writes_causes_no_reconcile(ops in prop::collection::vec(op(), 1..80)) {
+    fn own_writes_cause_no_reconcile(ops in prop::collection::vec(op(), 1..80)) {
         let mut world = World::new();
         for op in ops {
             if !matches!(op, Op::EditParent | Op::LabelParent | Op::EditChild) {

@@ -12,7 +12,7 @@ use tracing::{error, info};
 use crate::config::trust::{KEYS_LIMIT, Keys};
 use crate::config::{Config, ConfigError};
 use crate::health::Health;
-use crate::memory::Memory;
+use crate::memory_limit::Memory;
 use crate::metrics::Metrics;
 use crate::plugin::reload::{Files, Watched};
 use crate::plugin::source::{Look, WatchedFile};

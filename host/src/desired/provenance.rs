@@ -90,14 +90,14 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
 
 /// How to verify that a Secret was generated.
 #[derive(Clone, Copy)]
-pub enum Proof<'a> {
+pub enum SecretProof<'a> {
     /// By the host's key. Without a key, no Secret counts as generated.
     Key(Option<&'a Key>),
     /// By the label alone: where there is no cluster, or no permission to read the key, and nothing is written.
     Label,
 }
 
-impl Proof<'_> {
+impl SecretProof<'_> {
     /// Reports whether a host generated this Secret for this parent.
     #[must_use]
     pub fn holds(&self, kind: &Kind, parent: &DynamicObject, secret: &DynamicObject) -> bool {
@@ -165,7 +165,7 @@ mod tests {
         let db = parent("shop", "db", "u1");
         let proof = key.prove(&v1, &db, &NamespacedName::parse("shop/db-root"));
         let holds = |key: &Key, kind: &Kind, parent: &DynamicObject, secret: &DynamicObject| {
-            Proof::Key(Some(key)).holds(kind, parent, secret)
+            SecretProof::Key(Some(key)).holds(kind, parent, secret)
         };
         let own = secret("shop", "db-root", "shop/db", &proof);
         assert!(holds(&key, &v1, &db, &own));
@@ -173,7 +173,7 @@ mod tests {
         let again = parent("shop", "db", "u2");
         assert!(holds(&key, &v1, &again, &own), "a parent that was recreated");
         assert!(!holds(&other, &v1, &db, &own), "another host's key");
-        assert!(!Proof::Key(None).holds(&v1, &db, &own), "no key");
+        assert!(!SecretProof::Key(None).holds(&v1, &db, &own), "no key");
         assert!(!holds(&key, &kind("example.org/v1"), &db, &own), "another kind");
         let web = parent("shop", "web", "u1");
         assert!(!holds(&key, &v1, &web, &own), "another parent");

@@ -1,5 +1,5 @@
 //! The key that proves which Secrets this host generated. It is stored in a Secret in the host's own namespace,
-//! read when it is first needed, and created by the leader when it is missing. [`crate::desired::proof`] describes
+//! read when it is first needed, and created by the leader when it is missing. [`crate::desired::provenance`] describes
 //! the proof.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use tracing::info;
 
 use crate::cluster::client::{Writer, chain};
 use crate::cluster::refusal::refusal;
-use crate::desired::proof::{KEY_SECRET, Key, Proof};
+use crate::desired::provenance::{KEY_SECRET, Key, SecretProof};
 use crate::object::NamespacedName;
 
 /// The field of the Secret that holds the key.
@@ -81,8 +81,8 @@ impl Provenance {
 
     /// Returns the current proof.
     #[must_use]
-    pub fn proof(&self) -> Proof<'_> {
-        Proof::Key(self.key.get())
+    pub fn proof(&self) -> SecretProof<'_> {
+        SecretProof::Key(self.key.get())
     }
 
     /// Reports whether the key has been read.

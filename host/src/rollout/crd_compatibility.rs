@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::compare::MAX_BLAMED;
 use crate::crd::{definition, schema};
 use crate::object::NamespacedName;
+use crate::plugin::candidate_check::Blamed;
 use crate::plugin::contract::Kind;
-use crate::plugin::proof::Blamed;
 
 /// The contradictions that were found.
 #[derive(Debug, Default, PartialEq)]

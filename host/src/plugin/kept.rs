@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::Digest;
-use super::proof::Prefix;
+use super::candidate_check::Prefix;
 use super::report::KeptVersion;
 use super::statement::SIGNATURE_LIMIT;
 use crate::files::Folder;

@@ -106,7 +106,7 @@ pub enum ProofResult {
 
 /// Proves the candidates of one controller.
 #[async_trait::async_trait]
-pub trait Proof: Send + Sync {
+pub trait CandidateCheck: Send + Sync {
     /// Returns the current orders; `None` until they are known.
     fn orders(&self) -> watch::Receiver<Option<Orders>>;
 

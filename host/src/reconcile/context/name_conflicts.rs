@@ -7,9 +7,9 @@ use crate::object::{ChildRef, NamespacedName};
 
 /// Objects of others that exist where a plugin wants a child, with the parents that wait for their deletion.
 #[derive(Default)]
-pub(crate) struct BlockedNames(Mutex<HashMap<ChildRef, BTreeSet<NamespacedName>>>);
+pub(crate) struct NameConflicts(Mutex<HashMap<ChildRef, BTreeSet<NamespacedName>>>);
 
-impl BlockedNames {
+impl NameConflicts {
     /// Replaces the objects that are recorded as blocking a parent.
     pub(crate) fn set(&self, parent: &NamespacedName, keys: Vec<ChildRef>) {
         let mut blocked = self.lock();
