@@ -189,7 +189,7 @@ impl Cache {
     fn make_room(&self, bytes: u64) -> io::Result<()> {
         let bound = self.bound();
         if bytes > bound {
-            let message = format!("the code has {bytes} bytes; the cache may have {bound}");
+            let message = format!("the code has {bytes} bytes; the limit of the cache is {bound}");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         let entries = self.entries(|_| true);

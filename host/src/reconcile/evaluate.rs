@@ -74,12 +74,12 @@ where
     F: Future<Output = (Result<T, CallError>, Option<Share>)>,
 {
     let mut needs = known;
-    for iteration in 0..=MAX_NEED_ROUNDS {
+    for round in 0..=MAX_NEED_ROUNDS {
         let related = match needs::read_all(source, subject.parent, &needs).await {
             Ok(related) => related,
             Err(error) => {
                 remember(&[]);
-                if iteration > 0 {
+                if round > 0 {
                     return Err(error.into());
                 }
                 needs.clear();
