@@ -330,8 +330,8 @@ impl Controller<'_> {
         rights.grant(&self.watched(child), child.name(), &READ, &why);
         if !self.description.makes.contains(kind) {
             rights.remarks.push(format!(
-                "{name}: `children` lists {kind}, which the plugin does not create: remove it, so that the host does not \
-                 watch it"
+                "{name}: `children` lists {kind}, which the plugin does not create: remove it, so that the host does \
+                 not watch it"
             ));
             return Ok(());
         }

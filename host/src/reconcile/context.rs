@@ -179,8 +179,8 @@ impl Context {
     #[must_use]
     pub fn host_namespace_error(&self) -> String {
         format!(
-            "the namespace {:?} is the host's own: what a plugin creates there could use the host's ServiceAccount and read \
-             its Secrets; put the {} into another namespace, or list `hostNamespace` under `allow` of the controller {:?}",
+            "the namespace {:?} is the host's own: what a plugin creates there could use the host's ServiceAccount and \
+             read its Secrets; put the {} into another namespace, or list `hostNamespace` under `allow` of the controller {:?}",
             self.host_namespace.as_deref().unwrap_or_default(),
             self.config.parent.kind,
             self.config.name

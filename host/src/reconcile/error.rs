@@ -41,8 +41,8 @@ pub(super) enum ReconcileError {
     #[error("the API server rejected the status from the plugin: {0}")]
     Status(ApiError),
     #[error(
-        "the plugin's answers did not settle within {calls} calls: each answer changed the children again. An answer must \
-         not depend on what applying it changes, for example on the resourceVersion of another child"
+        "the plugin's answers did not settle within {calls} calls: each answer changed the children again. An answer \
+         must not depend on what applying it changes, for example on the resourceVersion of another child"
     )]
     Unsettled { calls: usize },
 }

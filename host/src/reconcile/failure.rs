@@ -150,9 +150,9 @@ fn deletion_blocked(context: &Context, parent: &DynamicObject, error: &Reconcile
     if going {
         let namespace = parent.namespace().unwrap_or_default();
         return format!(
-            "the deletion waits for the plugin's cleanup, which must create an object in the namespace {namespace:?}, but \
-             that namespace is being deleted: {error}; change the plugin to do without the object (the request contains \
-             `namespaceTerminating`), set `finalizer.releaseAfter`, or remove the finalizer {finalizer}"
+            "the deletion waits for the plugin's cleanup, which must create an object in the namespace {namespace:?}, \
+             but that namespace is being deleted: {error}; change the plugin to do without the object (the request \
+             contains `namespaceTerminating`), set `finalizer.releaseAfter`, or remove the finalizer {finalizer}"
         );
     }
     format!("the deletion waits for the plugin's cleanup, so the finalizer {finalizer} stays: {error}")

@@ -101,8 +101,8 @@ impl Findings {
             Finding::Fails(error) => self.failing.push(blame(error, String::new())),
             Finding::NotDeterministic(difference) => {
                 self.undetermined.get_or_insert_with(|| {
-                    let message = "it gives different answers to the same request, so every reconcile would write; make its \
-                                   answer independent of random numbers and of the order of a hash map";
+                    let message = "it gives different answers to the same request, so every reconcile would write; \
+                                   make its answer independent of random numbers and of the order of a hash map";
                     blame(message.to_owned(), difference)
                 });
             }
