@@ -19,7 +19,7 @@ use crate::support::{Host, Scenario, condition};
 
 /// The default number of concurrent reconciles.
 const OBJECTS: usize = 8;
-const LIMITS: &str = "limits: {deadline: 500ms, memory: 32Mi, request: 4Mi, response: 7Mi}";
+const LIMITS: &str = "limits: {deadline: 1s, memory: 32Mi, request: 4Mi, response: 7Mi}";
 /// Allowed growth of the host in MiB: that many calls, each with its maximum.
 const GROWTH: usize = OBJECTS * (32 + 7);
 /// Bytes of a condition's message after truncation, with room for the host's own text.
@@ -67,8 +67,8 @@ fn cases() -> Vec<Case> {
     let need = json!({"id": "n$n", "apiVersion": "v1", "kind": "ConfigMap"});
     let event = json!({"type": "Normal", "reason": "R".repeat(100_000), "message": "event $n"});
     let mut cases = vec![
-        misbehave("loop", "PluginTimedOut", &["within 500ms", "limits.deadline"]),
-        misbehave("drip", "PluginTimedOut", &["within 500ms", "limits.deadline"]),
+        misbehave("loop", "PluginTimedOut", &["within 1s", "limits.deadline"]),
+        misbehave("drip", "PluginTimedOut", &["within 1s", "limits.deadline"]),
         misbehave(
             "memory",
             "PluginOutOfMemory",

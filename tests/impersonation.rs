@@ -180,9 +180,10 @@ async fn a_missing_account_and_a_missing_right_to_act_as_it_are_named_and_recove
         scenario.until(PUPPET, "p", &format!("{words:?}"), shows).await;
     };
     refused(&[
-        "cannot impersonate resource \"serviceaccounts\"",
+        // A current API server names a more specific right.
+        "cannot impersonate",
         "the controller acts as the ServiceAccount no-account/ghost",
-        "give the host's role the verb impersonate on it",
+        "give the host's role the verb impersonate on serviceaccounts",
     ])
     .await;
     grant_host(&scenario, &["ghost"]).await;

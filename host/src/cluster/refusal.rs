@@ -39,7 +39,8 @@ pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> Stri
     match (status.code, acts_as) {
         (401, _) => unknown_to_the_server(message),
         (403, Some(account)) if message.contains("cannot impersonate") => format!(
-            "{message}; the controller acts as the ServiceAccount {account}: give the host's role the verb impersonate on it"
+            "{message}; the controller acts as the ServiceAccount {account}: give the host's role the verb impersonate on \
+             serviceaccounts"
         ),
         (403, _) if message.contains("exceeded quota") => {
             format!("{message}; raise that ResourceQuota, or request less")
