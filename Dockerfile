@@ -1,6 +1,6 @@
 # The host's image: the program, the libraries that it is linked to, the authorities that it trusts, and nothing else.
-# No shell, no package manager, no plugins: those are mounted. It runs as a user without rights, on a root that may be
-# read-only; host/docs/production.md says how.
+# No shell, no package manager, no plugins: those are mounted. It runs as a user without privileges, on a root that may
+# be read-only; host/docs/production.md says how.
 #
 #   docker build --build-arg REVISION="$(git rev-parse HEAD)" -t operator-host:0.1.0 .
 #

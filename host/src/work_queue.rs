@@ -1,9 +1,8 @@
 //! The work queue of one controller: which parents to reconcile, when, and why.
 //!
 //! Invariants: a parent is given to one worker at a time; a parent that is enqueued while a worker processes it is
-//! processed again afterwards; reasons for the same parent are merged; no enqueued parent is lost; parents that
-//! are urgent (changed by a user or the cluster) take precedence over a resync or reload of all parents, but do not
-//! starve it.
+//! processed again afterwards; reasons for the same parent are merged; no enqueued parent is lost; parents that are
+//! enqueued for another reason take precedence over a resync or reload of all parents, but do not starve it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -96,8 +95,8 @@ type Line = BTreeMap<u64, NamespacedName>;
 
 #[derive(Default)]
 struct State {
-    /// Urgent parents: changed by a user or the cluster. Each waiting parent is in `pending`, with its position, and
-    /// not in `running`.
+    /// Urgent parents: enqueued for a reason other than a resync or reload. Each waiting parent is in `pending`, with
+    /// its position, and not in `running`.
     urgent: Line,
     /// Bulk parents: enqueued only because all parents were.
     bulk: Line,

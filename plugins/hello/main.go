@@ -84,7 +84,7 @@ func reconcile(request *request) (*response, error) {
 	}, nil
 }
 
-// clean runs while a Hello is being deleted. The host deletes the Deployment, which the Hello owns.
+// clean runs while a Hello is being deleted. The garbage collector deletes the Deployment, which the Hello owns.
 func clean(request *request) (*cleanup, error) {
 	message := fmt.Sprintf("Deleting Hello %s and its Deployment", request.Parent.Metadata.Name)
 	return &cleanup{Done: true, Events: []event{{Type: "Normal", Reason: "Deleted", Message: message}}}, nil

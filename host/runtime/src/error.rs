@@ -120,8 +120,8 @@ pub enum LoadError {
     },
     /// The compilation failed recently.
     #[error(
-        "{reason} (failed {} min ago; not retried for {} min, unless the host starts with a higher `limits.compile` \
-         or more memory)",
+        "{reason} (failed {} min ago; not retried for {} min, and then only at a start, unless `limits.compile` or \
+         the memory is raised)",
         age.as_secs() / 60,
         rest.as_secs().div_ceil(60)
     )]

@@ -12,7 +12,7 @@ use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::object::{ChildRef, NamespacedName, is_terminating, made_at};
 
-/// Returns the parent as known, or as read from the API server when a child was made from a newer generation or
+/// Returns the parent as known, or as read from the API server when a child was created from a newer generation or
 /// something else puts the parent in doubt. `None` when it was deleted or replaced.
 ///
 /// # Errors

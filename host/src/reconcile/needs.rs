@@ -44,7 +44,7 @@ pub enum NeedError {
     #[error("two needs have the id {id:?}; each must have its own")]
     Twice { id: String },
     #[error(
-        "the needs did not settle: the plugin asked for different objects after each of {MAX_NEED_ROUNDS} calls"
+        "the needs did not settle: the plugin asked for different objects after each of {} calls", MAX_NEED_ROUNDS + 1
     )]
     Unsettled,
     #[error("need {id:?}: {kind} is namespaced and the parent is not: the plugin must name a namespace")]
