@@ -99,7 +99,7 @@ async fn what_a_process_of_its_own_compiles_runs() {
         for made in [CodeOrigin::Compiled, CodeOrigin::Cached] {
             let runtime = runtime(outside(MEMORY), Some(folder.path()));
             let plugin = runtime.load(answer(form), Limits::default()).await.unwrap();
-            assert_eq!(plugin.made(), made, "{form:?}");
+            assert_eq!(plugin.code_origin(), made, "{form:?}");
             assert_eq!(plugin.description().name, "fixture");
         }
     }
@@ -220,7 +220,7 @@ async fn without_a_process_this_one_compiles() {
         .load(answer(Form::Component), Limits::default())
         .await
         .unwrap();
-    assert_eq!(plugin.made(), CodeOrigin::Compiled);
+    assert_eq!(plugin.code_origin(), CodeOrigin::Compiled);
 }
 
 #[tokio::test]

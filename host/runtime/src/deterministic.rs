@@ -94,7 +94,7 @@ impl HostWallClock for WallClock {
 }
 
 /// A clock that advances by a microsecond with each reading. If it stood still, a guest that spins until some
-/// time has passed would never end.
+/// time has passed would run into its deadline.
 #[derive(Default)]
 pub(crate) struct MonotonicClock(Cell<u64>);
 

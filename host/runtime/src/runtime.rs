@@ -201,7 +201,7 @@ impl Plugin {
 
     /// Returns where its machine code came from.
     #[must_use]
-    pub fn made(&self) -> CodeOrigin {
+    pub fn code_origin(&self) -> CodeOrigin {
         self.0.made
     }
 
@@ -223,12 +223,12 @@ impl Plugin {
     ///
     /// Dropping the future ends the guest.
     pub async fn reconcile(&self, request: &Request) -> Call<Response> {
-        self.call_reconcile(request, self.for_reconcile(request)).await
+        self.call_reconcile(request, self.options_for(request)).await
     }
 
     /// Calls `cleanup` in a fresh sandbox; otherwise like [`Plugin::reconcile`].
     pub async fn cleanup(&self, request: &Request) -> Call<CleanupResponse> {
-        self.call_cleanup(request, self.for_reconcile(request)).await
+        self.call_cleanup(request, self.options_for(request)).await
     }
 
     /// Calls `reconcile` for a proof.
@@ -242,7 +242,7 @@ impl Plugin {
         self.call_cleanup(request, self.for_proof(request, random)).await
     }
 
-    fn for_reconcile(&self, request: &Request) -> CallOptions {
+    fn options_for(&self, request: &Request) -> CallOptions {
         CallOptions {
             origin: Origin::of(request),
             limits: self.0.limits,

@@ -48,13 +48,13 @@ pub enum KindError {
 /// The resources that a controller needs, as the cluster serves them now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
-    /// Its parents'.
+    /// The resource of its parents.
     pub parent: Arc<ResolvedKind>,
     /// Those of its children and reads, as far as they are served.
     pub others: BTreeMap<Kind, Arc<ResolvedKind>>,
 }
 
-/// Caches discovery results until [`Discovery::changed`] is called.
+/// Caches discovery results until [`Discovery::changed`] or [`Discovery::forget`] is called.
 pub struct Discovery {
     client: Client,
     metrics: Arc<Metrics>,

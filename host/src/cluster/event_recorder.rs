@@ -1,4 +1,4 @@
-//! Writes Events on parents, as shown by `kubectl describe`.
+//! Writes Events about parents and Leases, as shown by `kubectl describe`.
 //!
 //! Events are written outside of the reconcile, at a limited rate. Each controller has its own queue with its own
 //! capacity and rate, and the queues take turns. A controller with too many Events drops and counts its own and
@@ -290,7 +290,7 @@ async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: 
             if succeeded(&entry, limit, api.patch(&event.name, &params, &patch)).await {
                 continue;
             }
-            // It may have expired on the server; create it again below.
+            // The Event may have expired in the cluster. Start a new series.
             written.remove(&entry);
         }
         let name = event_name(&entry.regarding.name, now);

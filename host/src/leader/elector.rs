@@ -144,7 +144,7 @@ impl Elector {
         self.next()
     }
 
-    /// Creates an election for every controller that takes part.
+    /// Adds, updates and removes elections, one for each controller that takes part.
     fn follow_roster(&mut self) {
         let terms = self.roster.terms();
         let mut wanted: BTreeMap<String, (BTreeSet<String>, Term)> = BTreeMap::new();

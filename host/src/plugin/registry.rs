@@ -341,7 +341,7 @@ impl Slot {
             form = plugin.form().as_str(),
             contract = %description.contract,
             bytes = plugin.size(),
-            compiled = plugin.made() == CodeOrigin::Compiled,
+            compiled = plugin.code_origin() == CodeOrigin::Compiled,
             compile_ms = millis(plugin.compile_time()),
             reload_ms = noticed.map(|noticed| millis(noticed.elapsed())),
             because = %because,

@@ -1,7 +1,7 @@
 //! The faults, and how they are repaired.
 //!
-//! To add a fault: a variant of [`Fault`], a line in [`Fault::draw`], an arm in [`Fault::lane`], [`Fault::begin`]
-//! and [`Fault::end`]. Its end must repair everything, since a round is checked after all faults have ended. A
+//! To add a fault: a variant of [`Fault`], a line in [`Fault::draw`], an arm in [`Fault::lane`], [`Fault::begin`],
+//! [`Fault::end`] and its `Display`. Its end must repair everything, since a round is checked after all faults have ended. A
 //! fault holds no state of its own: the data that its end needs is in the variant, drawn before it begins.
 
 use std::fmt;
@@ -134,7 +134,7 @@ pub(crate) fn plan(draw: &mut Draw, possible: &Possible<'_>) -> anyhow::Result<V
         }
         tries += 1;
         if tries == 10_000 {
-            bail!("no fault is called {:?}", possible.only);
+            bail!("no possible fault has a name with any of {:?}", possible.only);
         }
     }
     all.sort_by_key(|planned| planned.after);

@@ -54,7 +54,7 @@ struct Args {
     /// Seed of the first round; later rounds count up [default: random]
     #[arg(long)]
     seed: Option<u64>,
-    /// First run the rounds of the seeds in this file: one per line, followed by what it found
+    /// First run the rounds of the seeds in this file, at most ROUNDS: one per line, followed by what it found
     #[arg(long, value_name = "FILE")]
     regressions: Option<PathBuf>,
     /// Draw only faults whose names contain one of these words, such as `host,etcd`
@@ -93,7 +93,7 @@ async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(file) => regressions(file)?,
         None => Vec::new(),
     };
-    // Other hosts take longer to start than a round takes.
+    // Hosts of another shape take longer to start than a round takes.
     seeds.sort_by_key(|seed| shape(*seed));
     let fresh = args.rounds.saturating_sub(seeds.len()) as u64;
     let first = args
@@ -254,7 +254,7 @@ async fn round(stage: &Stage, history: &mut History, seed: u64, args: &Args) -> 
     Ok(outcome)
 }
 
-/// Runs a round up to the first fault; failures found on the way are added to the outcome.
+/// Runs a round and returns the first deviation that ends it; the others are added to the outcome.
 async fn play(
     stage: &Stage,
     history: &mut History,

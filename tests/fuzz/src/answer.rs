@@ -39,7 +39,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let planned = || plan(&policy, &response.children, &response.keep, &response.generate);
     match planned() {
         Ok(plan) => {
-            assert_eq!(planned().as_ref(), Ok(&plan), "twice the same");
+            assert_eq!(planned().as_ref(), Ok(&plan), "planning is not deterministic");
             assert_eq!(plan.desired.len(), response.children.len(), "all or nothing");
             assert_eq!(plan.secrets.len(), response.generate.len());
             is_allowed(&config, &parent, &plan);

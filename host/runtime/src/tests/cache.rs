@@ -32,7 +32,7 @@ async fn made(folder: &Path, form: Form) -> CodeOrigin {
     let plugin = runtime(folder).load(file, Limits::default()).await.unwrap();
     let answer = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
     assert_eq!(answer.outcome.unwrap().children.len(), 1);
-    plugin.made()
+    plugin.code_origin()
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
@@ -185,7 +185,7 @@ async fn a_folder_that_takes_nothing_more_costs_only_the_cache() {
     let runtime = Runtime::with(options, Compiler::InProcess, Some(cache)).unwrap();
     let file = Fixture::new(cases::ANSWER).build(Form::Command);
     let plugin = runtime.load(file, Limits::default()).await.unwrap();
-    assert_eq!(plugin.made(), CodeOrigin::Compiled);
+    assert_eq!(plugin.code_origin(), CodeOrigin::Compiled);
 }
 
 #[tokio::test]
@@ -201,7 +201,7 @@ async fn entries_take_no_more_bytes_than_they_may() {
             ..EngineOptions::default()
         };
         let runtime = Runtime::with(options, Compiler::InProcess, Some(cache)).unwrap();
-        runtime.load(file, Limits::default()).await.unwrap().made()
+        runtime.load(file, Limits::default()).await.unwrap().code_origin()
     };
     load(SIZE, 0).await;
     let bytes = fs::metadata(&entries(folder.path())[0]).unwrap().len();

@@ -69,7 +69,7 @@ impl Child {
         json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": { "x": 1 } })
     }
 
-    /// The policy as one expression.
+    /// The policy, restated independently.
     fn is_allowed(&self, existing: Existing) -> bool {
         let is_free = match existing {
             Existing::Nothing | Existing::OfThisParent => true,
