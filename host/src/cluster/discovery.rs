@@ -179,8 +179,7 @@ impl Discovery {
 
     /// Returns how often the definitions of these kinds' groups have changed.
     pub fn changes<'a>(&self, kinds: impl Iterator<Item = &'a Kind>) -> u64 {
-        let groups = self.groups();
-        kinds.filter_map(|kind| groups.get(&gvk(kind).group)).sum()
+        kinds.map(|kind| self.changes_of(kind.group())).sum()
     }
 
     /// Returns a receiver that changes whenever [`Discovery::changed`] is called.

@@ -154,19 +154,11 @@ enum Position {
 }
 
 impl Position {
-    fn start() -> Self {
+    fn start(has_gone_back: bool) -> Self {
         Self::Listing {
             token: None,
             listed: HashSet::new(),
-            has_gone_back: false,
-        }
-    }
-
-    fn start_after_going_back() -> Self {
-        Self::Listing {
-            token: None,
-            listed: HashSet::new(),
-            has_gone_back: true,
+            has_gone_back,
         }
     }
 
@@ -188,7 +180,7 @@ impl Position {
 pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retry) -> String {
     let mut keep = inner.keep.subscribe();
     let mut filled_under = keep.borrow_and_update().clone();
-    let mut position = Position::start();
+    let mut position = Position::start(false);
     loop {
         // A list under way goes on when only the schema has changed: many definitions may change one after the other.
         let is_listing = matches!(position, Position::Listing { token: Some(_), .. });
@@ -197,7 +189,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
             let wanted = keep.borrow_and_update().clone();
             if !filled_under.covers(&wanted) {
                 debug!(kind = %inner.scope.kind, "more of this kind is needed, or its schema has changed: listing again");
-                position = Position::start();
+                position = Position::start(false);
             }
             filled_under = wanted;
         }
@@ -242,7 +234,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
             } => match source.newest().await {
                 Ok(Some(newest)) if version.parse().is_ok_and(|seen: u128| newest < seen) => {
                     debug!(kind = %inner.scope.kind, version, newest, "the API server has gone back: listing again");
-                    position = Position::start_after_going_back();
+                    position = Position::start(true);
                     continue;
                 }
                 Ok(_) => {
@@ -274,7 +266,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
             Trouble::Outdated => {
                 debug!(kind = %inner.scope.kind, "the last resource version has expired: listing again");
                 inner.metrics.watch_restarted(&inner.scope.kind);
-                position = Position::start();
+                position = Position::start(false);
                 tokio::time::sleep(retry.delay(sent, MAX_DELAY_UNREACHABLE, None)).await;
                 continue;
             }
@@ -288,7 +280,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
                 resumable,
             } => {
                 if !resumable {
-                    position = Position::start();
+                    position = Position::start(false);
                 }
                 (message, retry_after)
             }

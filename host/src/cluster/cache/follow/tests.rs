@@ -426,23 +426,28 @@ async fn a_watch_that_is_accepted_and_ends_with_an_error_each_time_is_a_failure(
     assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
 }
 
-/// Regression: an API server whose store was restored from a backup accepts a watch after a version that it does not
-/// have, and sends nothing until it has that.
-#[tokio::test]
-async fn a_server_that_has_gone_back_is_noticed_when_a_watch_is_silent() {
+/// The server has been restored to version 900. A watch that delivers nothing for a moment is silent.
+fn follow_restored(script: Vec<fn() -> Reply>) -> Followed {
     let limits = Limits {
         watch: Duration::from_secs(300),
         silent: Duration::from_millis(100),
         healthy: Duration::from_millis(50),
         ..Limits::default()
     };
+    follow_at(limits, script, LONG, "900")
+}
+
+/// Regression: an API server whose store was restored from a backup accepts a watch after a version that it does not
+/// have, and sends nothing until it has that.
+#[tokio::test]
+async fn a_server_that_has_gone_back_is_noticed_when_a_watch_is_silent() {
     let script: Vec<fn() -> Reply> = vec![
         || Reply::ListAt(&["a", "b"], "1500"),
         || Reply::Watch(Vec::new()),
         || Reply::ListAt(&["a"], "900"),
         || Reply::Watch(Vec::new()),
     ];
-    let followed = follow_at(limits, script, LONG, "900");
+    let followed = follow_restored(script);
     followed.until("listed again", |it| it.names() == ["a"]).await;
     assert_eq!(followed.lists(), 2);
 }
@@ -450,19 +455,13 @@ async fn a_server_that_has_gone_back_is_noticed_when_a_watch_is_silent() {
 /// Regression: the deletion was newer than the list and than every other object, so it was believed.
 #[tokio::test]
 async fn an_object_whose_deletion_was_undone_by_a_restoration_is_back() {
-    let limits = Limits {
-        watch: Duration::from_secs(300),
-        silent: Duration::from_millis(100),
-        healthy: Duration::from_millis(50),
-        ..Limits::default()
-    };
     let script: Vec<fn() -> Reply> = vec![
         || Reply::ListAt(&["a", "b"], "800"),
         || Reply::Watch(vec![json!({ "type": "DELETED", "object": object("b", "1400") })]),
         || Reply::ListOlder(&["a", "b"], "800", "900"),
         || Reply::Watch(Vec::new()),
     ];
-    let followed = follow_at(limits, script, LONG, "900");
+    let followed = follow_restored(script);
     followed.until("deleted", |it| it.names() == ["a"]).await;
     followed.until("back", |it| it.names() == ["a", "b"]).await;
 }
