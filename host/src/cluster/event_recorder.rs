@@ -266,12 +266,12 @@ async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: 
                 continue;
             }
         };
+        own_pace.tick().await;
+        pace.lock().await.tick().await;
         // The new leader reports its own Events.
         let Some(limit) = writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT)) else {
             continue;
         };
-        own_pace.tick().await;
-        pace.lock().await.tick().await;
         written.retain(|_, event| event.last.elapsed() < SERIES);
         // Events of cluster-scoped objects are stored in `default`, as by Kubernetes' own recorder.
         let namespace = entry.regarding.namespace.as_deref().unwrap_or("default");
@@ -287,15 +287,16 @@ async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: 
             let metadata = serde_json::json!({ "annotations": annotations });
             let patch = Patch::Merge(serde_json::json!({ "series": series, "metadata": metadata }));
             let params = PatchParams::default();
-            if succeeded(&entry, limit, api.patch(&event.name, &params, &patch)).await {
-                continue;
-            }
-            // The Event may have expired in the cluster. Start a new series.
-            written.remove(&entry);
+            match send(&entry, limit, api.patch(&event.name, &params, &patch)).await {
+                // Start a new series.
+                Sent::Missing => written.remove(&entry),
+                // The next repetition contains the count of one that failed.
+                Sent::Done | Sent::Failed => continue,
+            };
         }
         let name = event_name(&entry.regarding.name, now);
         let event = event(&entry, annotations, &instance, &name, now);
-        if succeeded(&entry, limit, api.create(&PostParams::default(), &event)).await {
+        if let Sent::Done = send(&entry, limit, api.create(&PostParams::default(), &event)).await {
             written.insert(
                 entry,
                 Written {
@@ -316,15 +317,21 @@ fn event_name(regarding: &str, now: Timestamp) -> String {
     format!("{stem}.{:x}", now.as_nanosecond())
 }
 
-async fn succeeded<T>(
-    entry: &Entry,
-    limit: Duration,
-    request: impl Future<Output = kube::Result<T>>,
-) -> bool {
+/// The result of a request.
+enum Sent {
+    Done,
+    /// The Event expired in the cluster, or its namespace was deleted.
+    Missing,
+    /// It was logged.
+    Failed,
+}
+
+async fn send<T>(entry: &Entry, limit: Duration, request: impl Future<Output = kube::Result<T>>) -> Sent {
     match timeout(limit, request).await {
-        Ok(Ok(_)) => return true,
-        // The namespace is being deleted, or the Event was: nothing to write.
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 || status.is_forbidden_by_termination() => {}
+        Ok(Ok(_)) => return Sent::Done,
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Sent::Missing,
+        // There is nothing to tell in a namespace that is being deleted.
+        Ok(Err(kube::Error::Api(status))) if status.is_forbidden_by_termination() => {}
         // The client has already logged that the API server is unreachable.
         Ok(Err(error @ (kube::Error::Service(_) | kube::Error::HyperError(_)))) => {
             debug!(reason = entry.reason, %error, "cannot write an Event");
@@ -339,7 +346,7 @@ async fn succeeded<T>(
             "cannot write an Event: no answer from the API server"
         ),
     }
-    false
+    Sent::Failed
 }
 
 trait ByTermination {
@@ -393,7 +400,56 @@ fn event(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use http::{Method, Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
+    use crate::leader::term::Term;
+
+    /// Regression: after any failure, a repetition became a new Event beside the first one.
+    #[tokio::test]
+    async fn a_repetition_becomes_a_new_event_only_if_the_first_one_has_expired() {
+        let methods = Arc::new(Mutex::new(Vec::new()));
+        let requests = Arc::clone(&methods);
+        let server = move |request: Request<Body>| {
+            let mut methods = requests.lock().unwrap();
+            methods.push(request.method().clone());
+            let (code, body) = match methods.len() {
+                2 => (500, json!({ "kind": "Status", "code": 500, "status": "Failure" })),
+                4 => (404, json!({ "kind": "Status", "code": 404, "status": "Failure" })),
+                _ => (200, json!({ "metadata": { "name": "e" }, "eventTime": null })),
+            };
+            let response = Response::builder()
+                .status(code)
+                .body(Body::from(body.to_string().into_bytes()));
+            async { response }
+        };
+        let writer = Writer {
+            client: Client::new(tower::service_fn(server), "default"),
+            term: Term::endless(),
+            acts_as: None,
+            pace: None,
+        };
+        let (events, _task) = Events::start(writer, "host".into(), Arc::new(Metrics::unread()));
+        let parent =
+            serde_json::from_value(json!({ "metadata": { "name": "a", "namespace": "b" } })).unwrap();
+        for _ in 0..4 {
+            events.publish("c", None, &parent, EventType::Warning, "Reason", "note");
+        }
+        events.flush().await;
+        let expected = [
+            Method::POST,
+            Method::PATCH,
+            Method::PATCH,
+            Method::PATCH,
+            Method::POST,
+        ];
+        assert_eq!(*methods.lock().unwrap(), expected);
+    }
 
     #[test]
     fn an_event_about_an_object_with_the_longest_name_has_a_valid_name() {
