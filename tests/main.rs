@@ -20,6 +20,7 @@ mod behind;
 mod cluster_scoped;
 mod compiling;
 mod configuration;
+mod contested;
 mod contract;
 mod convergence;
 mod crds;

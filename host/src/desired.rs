@@ -8,6 +8,7 @@ pub mod provenance;
 pub mod api_versions;
 pub mod conditions;
 pub mod drift;
+pub mod field_path;
 pub mod names;
 pub mod readiness;
 pub mod selectors;

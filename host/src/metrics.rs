@@ -13,7 +13,7 @@ mod process;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -167,6 +167,7 @@ impl Metrics {
         lock(&self.observed.queues).remove(controller);
         lock(&self.observed.plugins).remove(controller);
         lock(&self.observed.held_back).remove(controller);
+        lock(&self.observed.contested).remove(controller);
     }
 
     /// Counts a watch of a kind that failed and is restarted.
@@ -357,6 +358,15 @@ impl ControllerMetrics {
         };
     }
 
+    /// Counts a contested child until the result is dropped.
+    #[must_use]
+    pub fn contested(&self) -> ContestedChild {
+        let mut contested = lock(&self.metrics.observed.contested);
+        let count = contested.entry(Arc::clone(&self.name)).or_default();
+        count.fetch_add(1, Ordering::Relaxed);
+        ContestedChild(Arc::clone(count))
+    }
+
     /// Counts a reload of the plugin file; `result` is `loaded` or the reason why it was not.
     pub fn reloaded(&self, result: &'static str) {
         self.metrics
@@ -378,5 +388,15 @@ impl ControllerMetrics {
 
     fn child(&self, child: &Kind) -> [KeyValue; 2] {
         [self.controller.clone(), KeyValue::new("kind", child.kind.clone())]
+    }
+}
+
+/// Counts one contested child as long as it exists.
+#[derive(Debug)]
+pub struct ContestedChild(Arc<AtomicU64>);
+
+impl Drop for ContestedChild {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

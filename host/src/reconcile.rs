@@ -33,6 +33,7 @@ use crate::plugin::registry::Live;
 use crate::trace;
 
 pub mod apply;
+pub mod contest;
 pub mod context;
 pub mod evaluate;
 pub mod held_back;
@@ -94,7 +95,9 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
         Ok(None) => Action::OnChange,
         Ok(Some(answer)) => {
             answer.publish(context, &parent);
-            let next = answer.requeue.map_or(Action::OnChange, Action::After);
+            let look = contest::next(context, name);
+            let next = answer.requeue.into_iter().chain(look).min();
+            let next = next.map_or(Action::OnChange, Action::After);
             let Some(parent) = context.as_seen(&parent) else {
                 return Action::OnChange;
             };

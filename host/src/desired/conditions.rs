@@ -27,6 +27,9 @@ pub const PAUSED: &str = "Paused";
 /// Present and true while a new version of the plugin is held back because of this parent.
 pub const PLUGIN_HELD_BACK: &str = "PluginHeldBack";
 
+/// Present and true while another client keeps changing back what the host applied to a child.
+pub const CONTESTED: &str = "Contested";
+
 /// The result of a reconcile, for the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -230,7 +233,10 @@ fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -
 }
 
 fn is_host_type(type_: &str) -> bool {
-    matches!(type_, RECONCILING | STALLED | SYNCED | PAUSED | PLUGIN_HELD_BACK)
+    matches!(
+        type_,
+        RECONCILING | STALLED | SYNCED | PAUSED | PLUGIN_HELD_BACK | CONTESTED
+    )
 }
 
 pub(crate) fn current(parent: &DynamicObject) -> &Map<String, Value> {
@@ -295,14 +301,47 @@ pub(crate) fn set_held_back(
     status: &mut Map<String, Value>,
     now: Timestamp,
 ) {
+    set_condition(PLUGIN_HELD_BACK, parent, held_back, status, now);
+}
+
+/// Sets or removes the condition about contested children. While there is one, not every child is as applied.
+pub(crate) fn set_contested(
+    parent: &DynamicObject,
+    contested: Option<&Reason>,
+    status: &mut Map<String, Value>,
+    now: Timestamp,
+) {
+    set_condition(CONTESTED, parent, contested, status, now);
+    let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
+    let is_synced = |condition: &&mut Value| condition["type"] == SYNCED && condition["status"] == "True";
+    let synced = conditions.into_iter().flatten().find(is_synced);
+    if let (Some(synced), Some(Reason { reason, .. })) = (synced, contested) {
+        let condition = Condition {
+            type_: SYNCED.to_owned(),
+            status: ConditionStatus::False,
+            reason: reason.clone(),
+            message: format!("see the condition {CONTESTED}"),
+        };
+        *synced = render(&condition, current(parent), parent.metadata.generation, now);
+    }
+}
+
+/// Sets a condition of the host to true, or removes it.
+fn set_condition(
+    type_: &str,
+    parent: &DynamicObject,
+    reason: Option<&Reason>,
+    status: &mut Map<String, Value>,
+    now: Timestamp,
+) {
     let conditions = status.entry("conditions").or_insert_with(|| json!([]));
     let Some(conditions) = conditions.as_array_mut() else {
         return;
     };
-    conditions.retain(|condition| condition["type"] != PLUGIN_HELD_BACK);
-    if let Some(Reason { reason, message }) = held_back {
+    conditions.retain(|condition| condition["type"] != type_);
+    if let Some(Reason { reason, message }) = reason {
         let condition = Condition {
-            type_: PLUGIN_HELD_BACK.to_owned(),
+            type_: type_.to_owned(),
             status: ConditionStatus::True,
             reason: reason.clone(),
             message: message.clone(),

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::field_path::FieldPath;
+
 /// Reports whether the content `live` contains every field of the body `desired`, of an object of this API group,
 /// with the same value. Type and metadata are not compared.
 ///
@@ -24,6 +26,28 @@ pub fn contains(group: &str, live: &Value, desired: &Value) -> bool {
     content
         .into_iter()
         .all(|(name, desired)| matcher.field(FieldContext::default(), name, live.get(name), desired))
+}
+
+/// Returns the path of the first field in which `live` does not contain `desired`; `None` when it contains all. See
+/// [`contains`].
+#[must_use]
+pub fn first_difference(group: &str, live: &Value, desired: &Value) -> Option<FieldPath> {
+    let matcher = Matcher {
+        built_in: is_built_in(group),
+    };
+    let desired = desired.as_object()?;
+    let mut content = desired
+        .iter()
+        .filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
+    content.find_map(|(name, desired)| {
+        matcher.difference(
+            FieldContext::default(),
+            name,
+            live.get(name),
+            desired,
+            FieldPath::default(),
+        )
+    })
 }
 
 /// Reports whether a group is Kubernetes' own. A custom resource's group may end in `.k8s.io`, too; then a zero
@@ -116,6 +140,49 @@ impl Matcher {
         }
     }
 
+    /// Returns the path of the first difference in a field of the object at `within`.
+    fn difference(
+        &self,
+        context: FieldContext<'_>,
+        name: &str,
+        live: Option<&Value>,
+        desired: &Value,
+        within: FieldPath,
+    ) -> Option<FieldPath> {
+        if self.field(context, name, live, desired) {
+            return None;
+        }
+        let path = within.field(name);
+        Some(live.map_or_else(
+            || path.clone(),
+            |live| self.within(context.field(name), live, desired, path.clone()),
+        ))
+    }
+
+    /// Returns the path of the first difference between two values at `path` that are known to differ.
+    fn within(&self, context: FieldContext<'_>, live: &Value, desired: &Value, path: FieldPath) -> FieldPath {
+        let deeper = match (live, desired) {
+            (Value::Object(live), Value::Object(desired)) => desired.iter().find_map(|(name, desired)| {
+                self.difference(context, name, live.get(name), desired, path.clone())
+            }),
+            (Value::Array(live), Value::Array(desired)) => {
+                let missing = desired.iter().find(|desired| {
+                    has_merge_key(desired) && !live.iter().any(|live| self.value(&context, live, desired))
+                });
+                missing.map(|desired| {
+                    let path = path.clone().element(desired);
+                    let same = live.iter().find(|live| has_same_key(live, desired));
+                    same.map_or_else(
+                        || path.clone(),
+                        |live| self.within(context, live, desired, path.clone()),
+                    )
+                })
+            }
+            _ => None,
+        };
+        deeper.unwrap_or(path)
+    }
+
     /// Reports whether the API server omits a field with this value. It cannot where the default is a different
     /// value: then the field is present and compared.
     fn is_left_out(&self, name: &str, value: &Value) -> bool {
@@ -158,27 +225,35 @@ const NONE_IS_NOT_ZERO: [&str; 16] = [
     "ttlSecondsAfterFinished",
 ];
 
+/// The keys by which server-side apply merges lists of the built-in kinds.
+///
+/// Source: `x-kubernetes-list-map-keys` in the OpenAPI description of Kubernetes.
+pub(super) const MERGE_KEYS: [&str; 10] = [
+    "name",
+    "containerPort",
+    "mountPath",
+    "devicePath",
+    "ip",
+    "port",
+    "topologyKey",
+    "type",
+    "uid",
+    "resourceName",
+];
+
 /// Reports whether an element of a list has one of the keys by which server-side apply merges lists of the built-in
 /// kinds. The schema, which defines the merged lists, is not available here. If a list is wrongly taken for a
 /// merged one, elements that others add to it are left alone.
-///
-/// Source: `x-kubernetes-list-map-keys` in the OpenAPI description of Kubernetes.
 fn has_merge_key(element: &Value) -> bool {
-    const MERGE_KEYS: [&str; 10] = [
-        "name",
-        "containerPort",
-        "mountPath",
-        "devicePath",
-        "ip",
-        "port",
-        "topologyKey",
-        "type",
-        "uid",
-        "resourceName",
-    ];
     element
         .as_object()
         .is_some_and(|element| MERGE_KEYS.iter().any(|key| element.contains_key(*key)))
+}
+
+/// Reports whether two elements of a merged list have the same key.
+fn has_same_key(a: &Value, b: &Value) -> bool {
+    let key = MERGE_KEYS.iter().find(|key| b.get(**key).is_some());
+    key.is_some_and(|key| a.get(*key) == b.get(*key))
 }
 
 fn same_quantity(a: &Value, b: &Value) -> bool {
@@ -351,6 +426,41 @@ mod tests {
             &desired
         ));
         assert!(!contains(&json!([desired[0]]), &desired));
+    }
+
+    #[test]
+    fn the_first_difference_is_the_field_that_was_changed() {
+        let at = |live: Value, desired: Value| {
+            first_difference("apps", &json!({ "spec": live }), &json!({ "spec": desired }))
+                .map(|path| path.to_string())
+        };
+        let container = |image: &str| json!({ "template": { "containers": [{ "name": "proxy" }, { "name": "app", "image": image }] } });
+        let wanted = json!({ "template": { "containers": [{ "name": "app", "image": "b" }] } });
+        assert_eq!(at(container("b"), wanted.clone()), None);
+        assert_eq!(
+            at(container("a"), wanted.clone()).as_deref(),
+            Some("spec.template.containers[name=app].image")
+        );
+        assert_eq!(
+            at(json!({ "template": { "containers": [] } }), wanted).as_deref(),
+            Some("spec.template.containers[name=app]")
+        );
+        assert_eq!(
+            at(
+                json!({ "replicas": 6 }),
+                json!({ "paused": false, "replicas": 3 })
+            )
+            .as_deref(),
+            Some("spec.replicas")
+        );
+        assert_eq!(
+            at(json!({ "args": ["a"] }), json!({ "args": ["a", "b"] })).as_deref(),
+            Some("spec.args")
+        );
+        assert_eq!(
+            at(json!({}), json!({ "replicas": 3 })).as_deref(),
+            Some("spec.replicas")
+        );
     }
 
     #[test]

@@ -116,6 +116,8 @@ definitions! {
         "Children updated, by kind";
     RESOURCE_DELETED = Counter, "operator.resource_deleted", "{object}", ["controller", "kind"],
         "Children deleted, by kind";
+    CHILDREN_CONTESTED = Gauge, "operator.children_contested", "{object}", ["controller"],
+        "Children of which another client keeps changing back what the host applies";
     PLUGIN_CALL_DURATION = Histogram, "operator.plugin_call_duration", "ms", ["controller", "export", "class"],
         "Duration of one plugin call, by result";
     PLUGIN_WAIT_DURATION = Histogram, "operator.plugin_wait_duration", "ms", ["controller"],

@@ -17,6 +17,7 @@ use super::process;
 pub(super) struct Observed {
     pub(super) queues: Mutex<BTreeMap<Arc<str>, QueueGauge>>,
     pub(super) plugins: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
+    pub(super) contested: Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>,
     pub(super) held_back: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
     pub(super) kinds: Mutex<HashMap<(String, String), Arc<str>>>,
     pub(super) leaders: Mutex<BTreeMap<Arc<str>, bool>>,
@@ -79,6 +80,12 @@ pub(super) fn observe(meter: &Meter, observed: &Arc<Observed>, losses: Arc<Losse
         for (controller, labels) in &*lock(&state.held_back) {
             let [plugin, version, digest] = labels.clone();
             gauge.observe(1, &[label(controller), plugin, version, digest]);
+        }
+    });
+    let state = Arc::clone(observed);
+    instrument!(u64_observable_gauge, define::CHILDREN_CONTESTED, move |gauge| {
+        for (controller, count) in &*lock(&state.contested) {
+            gauge.observe(count.load(Ordering::Relaxed), &[label(controller)]);
         }
     });
     let state = Arc::clone(observed);

@@ -58,6 +58,7 @@ fn use_all(metrics: &Arc<Metrics>) {
     controller.created(&kind("Pod"));
     controller.updated(&kind("Pod"));
     controller.deleted(&kind("Pod"));
+    drop(controller.contested());
     let stats = CallStats {
         log_lines_dropped: 1,
         ..CallStats::default()

@@ -4,12 +4,15 @@ use futures::StreamExt;
 use futures::stream;
 use kube::core::DynamicObject;
 use serde_json::Value;
+use tokio::time::Instant;
 
+use super::contest;
 use super::context::Context;
 use super::freshness::may_create;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::drift;
+use crate::desired::field_path::FieldPath;
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Desired;
 use crate::object::{
@@ -41,6 +44,7 @@ impl Applied {
 
 /// Applies the children that differ. One failure does not prevent the other applies.
 pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired]) -> Applied {
+    contest::end(context, parent, desired);
     let mut applied = Applied::default();
     // One kind after the other, since a pod may need the claim before it.
     for group in desired.chunk_by(|a, b| a.key.kind == b.key.kind) {
@@ -88,6 +92,8 @@ async fn apply_one(
         .as_deref()
         .is_some_and(|live| !needs_apply(context, parent_object, desired, live))
     {
+        let now = Instant::now();
+        context.memory_of(parent, |memory| memory.contests.is_as_desired(&desired.key, now));
         return Ok(ApplyOutcome::Unchanged);
     }
     // `desired::plan` has refused kinds that the cluster does not serve.
@@ -103,6 +109,11 @@ async fn apply_one(
         owns(&context.config, parent_object, live)
             || retains(&context.config, context.provenance.proof(), parent_object, live)
     });
+    if let Some(live) = live.as_deref().filter(|_| force)
+        && contest::is_on_hold(context, parent_object, desired, live).await
+    {
+        return Ok(ApplyOutcome::Unchanged);
+    }
     let manager = context.config.field_manager();
     let mut body = desired.body.clone();
     if let Some(live) = live.as_ref().filter(|_| force) {
@@ -127,6 +138,12 @@ async fn apply_one(
         Some(_) => ApplyOutcome::Updated,
     };
     remember(context, parent, desired, &answer);
+    if force {
+        let now = Instant::now();
+        context.memory_of(parent, |memory| {
+            memory.contests.applied(&desired.key, &desired.fingerprint, now);
+        });
+    }
     // A response without a change is not our write: the plugin may not have seen that version.
     if !matches!(outcome, ApplyOutcome::Unchanged) {
         context.record_child(parent, &desired.key, answer);
@@ -170,21 +187,27 @@ fn remember(context: &Context, parent: &NamespacedName, desired: &Desired, answe
 
 fn is_as_applied(desired: &Desired, live: &DynamicObject) -> bool {
     let group = desired.key.kind.group();
-    drift::contains(group, &live.data, &desired.body) && contains_metadata(&desired.body["metadata"], live)
+    drift::contains(group, &live.data, &desired.body)
+        && metadata_difference(&desired.body["metadata"], live).is_none()
 }
 
-fn contains_metadata(desired: &Value, live: &DynamicObject) -> bool {
+/// Returns the path of the first field in which a child differs from what was applied.
+pub(super) fn difference(desired: &Desired, live: &DynamicObject) -> Option<FieldPath> {
+    drift::first_difference(desired.key.kind.group(), &live.data, &desired.body)
+        .or_else(|| metadata_difference(&desired.body["metadata"], live))
+}
+
+fn metadata_difference(desired: &Value, live: &DynamicObject) -> Option<FieldPath> {
     let metadata = &live.metadata;
+    let path = |field: &str| FieldPath::default().field("metadata").field(field);
     let strings = |field: &str, live: Option<&std::collections::BTreeMap<String, String>>| {
-        desired[field]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .all(|(key, value)| {
-                // The version and generation of the last change: a difference in these alone is no reason to write.
-                matches!(key.as_str(), DIGEST_ANNOTATION | GENERATION_ANNOTATION)
-                    || live.and_then(|live| live.get(key)).map(String::as_str) == value.as_str()
-            })
+        let mut desired = desired[field].as_object().into_iter().flatten();
+        let differs = desired.find(|(key, value)| {
+            // The version and generation of the last change: a difference in these alone is no reason to write.
+            !matches!(key.as_str(), DIGEST_ANNOTATION | GENERATION_ANNOTATION)
+                && live.and_then(|live| live.get(*key)).map(String::as_str) != value.as_str()
+        });
+        differs.map(|(key, _)| path(field).field(key))
     };
     let owners = desired["ownerReferences"]
         .as_array()
@@ -200,10 +223,14 @@ fn contains_metadata(desired: &Value, live: &DynamicObject) -> bool {
         .into_iter()
         .flatten()
         .all(|finalizer| metadata.finalizers.iter().flatten().any(|live| finalizer == live));
-    owners
-        && finalizers
-        && strings("labels", metadata.labels.as_ref())
-        && strings("annotations", metadata.annotations.as_ref())
+    if !owners {
+        return Some(path("ownerReferences"));
+    }
+    if !finalizers {
+        return Some(path("finalizers"));
+    }
+    strings("labels", metadata.labels.as_ref())
+        .or_else(|| strings("annotations", metadata.annotations.as_ref()))
 }
 
 /// Returns a fingerprint of everything that an apply could change.

@@ -292,6 +292,7 @@ impl Context {
         if let Some(memory) = self.memory().get_mut(parent) {
             memory.written.remove(&key.identity());
             memory.normalized.remove(key);
+            memory.contests.forget(key);
         }
     }
 

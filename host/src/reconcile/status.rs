@@ -10,7 +10,7 @@ use super::context::Context;
 use crate::clock::now;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
-use crate::desired::conditions::{StatusUpdate, compose, current, set_held_back};
+use crate::desired::conditions::{StatusUpdate, compose, current, set_contested, set_held_back};
 use crate::object::{NamespacedName, fingerprint};
 
 /// Writes the status if it differs from the current one, and returns whether it did.
@@ -27,10 +27,12 @@ pub async fn write(
     update: &StatusUpdate<'_>,
 ) -> Result<bool, ApiError> {
     let held_back = context.blocking_parents.reason(&NamespacedName::of(parent));
+    let contested = context.memory_of(&NamespacedName::of(parent), |memory| memory.contests.condition());
     let now = now();
     let status_of = |parent: &DynamicObject, before: &Map<String, Value>| {
         let mut status = compose(parent, before, update, now);
         set_held_back(parent, held_back.as_ref(), &mut status, now);
+        set_contested(parent, contested.as_ref(), &mut status, now);
         status
     };
     let mut status = status_of(parent, current(parent));

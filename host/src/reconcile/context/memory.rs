@@ -11,6 +11,7 @@ use crate::desired::api_versions::Used;
 use crate::object::{ChildRef, Identity, version};
 use crate::plugin::Digest;
 use crate::plugin::contract::Need;
+use crate::reconcile::contest::Contests;
 use crate::work_queue::ReconcileReason;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few
@@ -36,6 +37,8 @@ pub struct ParentMemory {
     pub normalized: HashMap<ChildRef, (String, String)>,
     /// The same for the status.
     pub status_normalized: Option<(String, String)>,
+    /// Children that others may be changing back.
+    pub contests: Contests,
     /// Whether the parent was checked for traces of the controller's former names.
     pub handed_over: bool,
     /// Whether it was reported that the parent waits for its cleanup.

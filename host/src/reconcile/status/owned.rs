@@ -3,6 +3,8 @@
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
+use crate::desired::field_path::is_element;
+
 /// Returns the part of an object's status that this manager owns.
 ///
 /// Source: the format `FieldsV1` of `metav1.ManagedFieldsEntry`: `f:name` is a field, `k:{...}` a list element by
@@ -51,20 +53,6 @@ fn pick(value: &Value, fields: &Value) -> Value {
             Value::Array(owned.collect())
         }
         other => other.clone(),
-    }
-}
-
-fn is_element(element: &Value, name: &str) -> bool {
-    let Some((how, text)) = name.split_once(':') else {
-        return false;
-    };
-    let Ok(named) = serde_json::from_str::<Value>(text) else {
-        return false;
-    };
-    match (how, &named) {
-        ("k", Value::Object(keys)) => keys.iter().all(|(key, value)| element.get(key) == Some(value)),
-        ("v", value) => element == value,
-        _ => false,
     }
 }
 

@@ -1,0 +1,205 @@
+//! Paths of fields in an object, and who owns a field according to `metadata.managedFields`.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use serde_json::Value;
+
+use super::drift::MERGE_KEYS;
+
+/// The path of a field, from the root of its object.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FieldPath(Vec<Step>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    /// A field of an object.
+    Field(String),
+    /// This element of a list.
+    Element(Value),
+}
+
+impl FieldPath {
+    /// Returns the path of a field of this object.
+    #[must_use]
+    pub fn field(mut self, name: &str) -> Self {
+        self.0.push(Step::Field(name.to_owned()));
+        self
+    }
+
+    /// Returns the path of an element of this list.
+    #[must_use]
+    pub fn element(mut self, element: &Value) -> Self {
+        self.0.push(Step::Element(element.clone()));
+        self
+    }
+
+    /// Reports whether an entry of `managedFields` owns this field, alone or as a part of what it owns completely.
+    ///
+    /// Source: the format `FieldsV1` of `metav1.ManagedFieldsEntry`: `f:name` is a field, `k:{...}` a list element by
+    /// its key, `v:...` one by its value; an entry without children is owned completely.
+    #[must_use]
+    pub fn is_owned_in(&self, fields: &Value) -> bool {
+        let mut at = fields;
+        for step in &self.0 {
+            let below = at.as_object().into_iter().flatten();
+            let mut below = below.filter(|(name, _)| *name != ".").peekable();
+            if below.peek().is_none() {
+                return at != fields;
+            }
+            let found = below.find(|(name, _)| match step {
+                Step::Field(field) => name.strip_prefix("f:") == Some(field),
+                Step::Element(element) => is_element(element, name),
+            });
+            match found {
+                Some((_, fields)) => at = fields,
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plain = |name: &str| {
+            name.chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+        };
+        for (index, step) in self.0.iter().enumerate() {
+            match step {
+                Step::Field(name) if !is_plain(name) => write!(f, "[{name:?}]")?,
+                Step::Field(name) if index == 0 => f.write_str(name)?,
+                Step::Field(name) => write!(f, ".{name}")?,
+                Step::Element(element) => {
+                    let key = MERGE_KEYS.iter().find_map(|key| Some((key, element.get(*key)?)));
+                    match key {
+                        Some((key, Value::String(value))) => write!(f, "[{key}={value}]")?,
+                        Some((key, value)) => write!(f, "[{key}={value}]")?,
+                        None => f.write_str("[]")?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reports whether a name in `FieldsV1` denotes this list element.
+#[must_use]
+pub fn is_element(element: &Value, name: &str) -> bool {
+    let Some((how, text)) = name.split_once(':') else {
+        return false;
+    };
+    let Ok(named) = serde_json::from_str::<Value>(text) else {
+        return false;
+    };
+    match (how, &named) {
+        ("k", Value::Object(keys)) => keys.iter().all(|(key, value)| element.get(key) == Some(value)),
+        ("v", value) => element == value,
+        _ => false,
+    }
+}
+
+/// Who wrote a field, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldWriter {
+    /// The name of the field manager.
+    pub manager: String,
+    /// When it last changed the object.
+    pub time: Option<Timestamp>,
+}
+
+/// Returns the field manager other than `own` that owns a field. If none does, for example because it removed the
+/// field, returns the one that changed the object last. Managers that write only the status are left out, except
+/// for a field there.
+#[must_use]
+pub fn other_writer(managed: &[ManagedFieldsEntry], path: &FieldPath, own: &str) -> Option<FieldWriter> {
+    let fields = |entry: &ManagedFieldsEntry| entry.fields_v1.as_ref().map(|fields| fields.0.clone());
+    let is_owner = |entry: &ManagedFieldsEntry| fields(entry).is_some_and(|fields| path.is_owned_in(&fields));
+    let newest = |is_wanted: &dyn Fn(&ManagedFieldsEntry) -> bool| {
+        let others = managed
+            .iter()
+            .filter(|entry| entry.manager.as_deref() != Some(own));
+        let wanted = others.filter(|entry| is_wanted(entry));
+        wanted.max_by_key(|entry| entry.time.as_ref().map(|time| time.0))
+    };
+    let entry =
+        newest(&is_owner).or_else(|| newest(&|entry| entry.subresource.as_deref() != Some("status")))?;
+    Some(FieldWriter {
+        manager: entry.manager.clone()?,
+        time: entry.time.as_ref().map(|time| time.0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn entries(entries: &Value) -> Vec<ManagedFieldsEntry> {
+        serde_json::from_value(entries.clone()).unwrap()
+    }
+
+    fn writer(path: &FieldPath, managed: &Value) -> Option<String> {
+        other_writer(&entries(managed), path, "operator-host/echo").map(|writer| writer.manager)
+    }
+
+    fn image() -> FieldPath {
+        let container = json!({ "name": "app", "image": "b" });
+        let spec = FieldPath::default().field("spec").field("template").field("spec");
+        spec.field("containers").element(&container).field("image")
+    }
+
+    #[test]
+    fn a_path_reads_as_in_kubectl() {
+        assert_eq!(
+            image().to_string(),
+            "spec.template.spec.containers[name=app].image"
+        );
+        let label = FieldPath::default()
+            .field("metadata")
+            .field("labels")
+            .field("app.kubernetes.io/name");
+        assert_eq!(label.to_string(), r#"metadata.labels["app.kubernetes.io/name"]"#);
+        let port = FieldPath::default()
+            .field("ports")
+            .element(&json!({ "containerPort": 80 }));
+        assert_eq!(port.to_string(), "ports[containerPort=80]");
+    }
+
+    #[test]
+    fn the_other_manager_that_owns_the_field_is_found_whoever_wrote_later() {
+        let owned = json!({ "f:spec": { "f:template": { "f:spec": { "f:containers": {
+            "k:{\"name\":\"app\"}": { ".": {}, "f:image": {} },
+        } } } } });
+        let managed = json!([
+            { "manager": "operator-host/echo", "operation": "Apply", "time": "2026-01-04T00:00:00Z", "fieldsV1": owned },
+            { "manager": "rival", "operation": "Update", "time": "2026-01-01T00:00:00Z", "fieldsV1": owned },
+            { "manager": "kubectl", "operation": "Update", "time": "2026-01-02T00:00:00Z",
+              "fieldsV1": { "f:spec": { "f:replicas": {} } } },
+            { "manager": "kubelet", "operation": "Update", "subresource": "status", "time": "2026-01-03T00:00:00Z",
+              "fieldsV1": { "f:status": {} } },
+        ]);
+        assert_eq!(writer(&image(), &managed).as_deref(), Some("rival"));
+        let replicas = FieldPath::default().field("spec").field("replicas");
+        assert_eq!(writer(&replicas, &managed).as_deref(), Some("kubectl"));
+        // Nobody owns a field that was removed: the last writer, though not of the status.
+        let paused = FieldPath::default().field("spec").field("paused");
+        assert_eq!(writer(&paused, &managed).as_deref(), Some("kubectl"));
+        assert_eq!(writer(&paused, &json!([])), None);
+    }
+
+    #[test]
+    fn a_field_within_what_is_owned_completely_is_owned() {
+        let rules = FieldPath::default().field("rules");
+        let managed = json!([{ "manager": "rival", "operation": "Update", "fieldsV1": { "f:rules": {} } }]);
+        assert_eq!(
+            writer(&rules.element(&json!({ "verbs": [] })).field("verbs"), &managed).as_deref(),
+            Some("rival")
+        );
+        assert!(!FieldPath::default().field("spec").is_owned_in(&json!({})));
+    }
+}

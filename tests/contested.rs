@@ -1,0 +1,147 @@
+//! Another client keeps changing back what the host applies.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, is_true};
+use crate::support::{LIMIT, Scenario, condition};
+use crate::telemetry::get;
+
+/// A controller that wants another text in a ConfigMap.
+struct Rival {
+    changes: Arc<Mutex<Vec<Instant>>>,
+    task: JoinHandle<()>,
+}
+
+impl Rival {
+    /// Starts it. It looks at the ConfigMap every few milliseconds, as a watch would.
+    fn start(scenario: &Scenario, name: &'static str) -> Self {
+        let changes = Arc::new(Mutex::new(Vec::new()));
+        let (api, list) = (scenario.api(CONFIG_MAP), Arc::clone(&changes));
+        let task = tokio::spawn(async move {
+            let rival = PatchParams {
+                field_manager: Some("rival".into()),
+                ..PatchParams::default()
+            };
+            let patch = Patch::Merge(json!({ "data": { "text": "rival" } }));
+            loop {
+                let now = api.get(name).await.expect("the ConfigMap");
+                if now.data["data"]["text"] != "rival" {
+                    api.patch(name, &rival, &patch).await.expect("the patch is taken");
+                    list.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(Instant::now());
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        Self { changes, task }
+    }
+
+    /// Waits until it has changed the ConfigMap back so many times, and returns when.
+    async fn until(&self, times: usize) -> Vec<Instant> {
+        let start = Instant::now();
+        loop {
+            let changes = self
+                .changes
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            if changes.len() >= times {
+                return changes;
+            }
+            assert!(start.elapsed() < LIMIT, "only {} changes", changes.len());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
+    let scenario = Scenario::new("contested").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let children = json!([config_map("a", "plugin"), config_map("b", "plugin")]);
+    scenario
+        .puppet("p", json!({ "response": { "children": children } }))
+        .await;
+    scenario.until_ready("p").await;
+
+    let rival = Rival::start(&scenario, "a");
+    let message = scenario
+        .until_condition(PUPPET, "p", "Contested", "True", "FieldContested")
+        .await;
+    assert_contains(
+        &message,
+        &[
+            "ConfigMap contested/a",
+            "\"rival\"",
+            "data.text",
+            "at most every 5s",
+        ],
+    );
+    scenario
+        .until_event_with("p", "Warning", "FieldContested", "data.text")
+        .await;
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    assert!(
+        is_true(&puppet, "Ready"),
+        "a ConfigMap is ready whatever it contains"
+    );
+    let synced = condition(&puppet, "Synced").unwrap();
+    assert_eq!(
+        [&synced["status"], &synced["reason"]],
+        ["False", "FieldContested"]
+    );
+    let metrics = get(&host, "/metrics").await.1;
+    assert_contains(
+        &metrics,
+        &["operator_children_contested{controller=\"puppet\"} 1"],
+    );
+
+    // The other child is corrected at once all the while.
+    let start = Instant::now();
+    scenario
+        .patch(CONFIG_MAP, "b", json!({ "data": { "text": "user" } }))
+        .await;
+    let restored = |map: &kube::core::DynamicObject| map.data["data"]["text"] == "plugin";
+    scenario.until(CONFIG_MAP, "b", "restored", restored).await;
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+
+    // The first four times are corrected at once, then after 5 s and after 10 s.
+    let changes = rival.until(7).await;
+    let gap = |index: usize| (changes[index] - changes[index - 1]).as_secs_f64();
+    assert!(gap(5) > 4.5 && gap(6) > 9.5, "{changes:?}");
+    let message = scenario
+        .until(PUPPET, "p", "told of the seventh time", |puppet| {
+            condition(puppet, "Contested")
+                .is_some_and(|it| it["message"].to_string().contains("back 7 times"))
+        })
+        .await;
+    assert!(condition(&message, "Stalled").is_none());
+
+    rival.task.abort();
+    scenario.until(CONFIG_MAP, "a", "applied again", restored).await;
+    let puppet = scenario
+        .until(PUPPET, "p", "no longer contested", |puppet| {
+            condition(puppet, "Contested").is_none() && is_true(puppet, "Synced")
+        })
+        .await;
+    assert!(is_true(&puppet, "Ready"));
+    scenario
+        .until_event_with(
+            "p",
+            "Normal",
+            "ContestEnded",
+            "data.text is no longer changed back",
+        )
+        .await;
+    let metrics = get(&host, "/metrics").await.1;
+    assert_contains(
+        &metrics,
+        &["operator_children_contested{controller=\"puppet\"} 0"],
+    );
+}
