@@ -23,6 +23,7 @@ help: ## Print this list
 	@echo "  CLUSTER=current make run       uses the cluster of the current kubeconfig"
 	@echo "  HOST_LOG=all make run          shows the host's whole log (all, warn, none)"
 	@echo "  KUBEBUILDER_ASSETS=folder ...  uses the etcd and kube-apiserver in that folder"
+	@echo "  CONTROL_PLANE_MIRROR=URL ...   downloads the control plane from that mirror"
 
 run: prerequisites ## Start a local cluster with the host in it and show what happens
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
@@ -45,6 +46,7 @@ check: prerequisites ## Check format, spelling, lints and documentation, run the
 test: prerequisites ## Check format, spelling, lints and documentation, run every test
 	@cargo fmt --all --check
 	@cd plugins && cargo fmt --all --check
+	@tests/control-plane/install_test.py
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	plugins/build.sh tests/fixtures/puppet tests/fixtures/cluster-puppet >&2; \
 	$(MAKE) --no-print-directory lint doc; \

@@ -16,7 +16,7 @@ done
 
 # package:command, where having the command from somewhere else is as good.
 needed=(gcc:cc libc6-dev: make:make openssl:openssl util-linux:setpriv kubernetes-client:kubectl
-    shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool ca-certificates:)
+    shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool curl:curl ca-certificates:)
 missing=()
 for item in "${needed[@]}"; do
     package=${item%%:*} program=${item#*:}
@@ -27,8 +27,9 @@ for item in "${needed[@]}"; do
     fi
 done
 if ((${#missing[@]})); then
-    install_packages "to compile and link (gcc), to make keys (openssl), to look into the cluster (kubectl), to \
-check scripts (shellcheck), spelling (codespell), links (python3) and what is measured (prometheus)" "${missing[@]}"
+    install_packages "to compile and link (gcc), to make keys (openssl), to download a control plane (curl), to look \
+into the cluster (kubectl), to check scripts (shellcheck), spelling (codespell), links (python3) and what is measured \
+(prometheus)" "${missing[@]}"
     # The tests run a Prometheus of their own; nobody asked for one that starts with the machine.
     if [[ " ${missing[*]} " == *" prometheus "* ]] && command -v systemctl >/dev/null; then
         as_root systemctl --quiet disable --now prometheus 2>/dev/null || true

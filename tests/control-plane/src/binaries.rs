@@ -47,7 +47,7 @@ impl Binaries {
     }
 }
 
-/// Runs `install.sh`, which prints the folder and builds its contents if necessary.
+/// Runs `install.sh`, which prints the folder, and downloads or builds its contents if necessary.
 fn install() -> Result<PathBuf, Error> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
     let output = Command::new(&script)
