@@ -11,10 +11,10 @@ cd "$here/.."
 folder=$(mktemp)
 trap 'stop_job; rm -f "$folder"' EXIT
 
-# Beside cargo, which waits for downloads and for single crates; through a pipe, so that its progress comes in
-# whole lines and does not fight with cargo's own.
+# Beside cargo, which waits for downloads and for single crates. cargo is quiet: on a terminal, the line that is written
+# over and over is the control plane's.
 control_plane() {
-    tests/control-plane/install.sh 2>&1 >"$folder" | cat >&2
+    tests/control-plane/install.sh >"$folder"
 }
 [[ ${CLUSTER:-local} == current ]] || start_job control_plane
 

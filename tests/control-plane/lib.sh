@@ -2,17 +2,21 @@
 # What the set-up scripts share: talking to the person on stderr, Debian packages, long steps with progress.
 # Sourced, never run.
 
+# Removes what another script writes over and over in the last line of the terminal.
+line=''
+[[ ! -t 2 ]] || line=$'\r\e[K'
+
 if [[ -t 2 && -z "${NO_COLOR:-}" ]]; then
     bold=$'\e[1m' red=$'\e[31m' dim=$'\e[2m' plain=$'\e[0m'
 else
     bold='' red='' dim='' plain=''
 fi
 
-say() { printf '%s==>%s %s\n' "$bold" "$plain" "$*" >&2; }
+say() { printf '%s%s==>%s %s\n' "$line" "$bold" "$plain" "$*" >&2; }
 
 # fail WHAT-HAPPENED WHAT-TO-DO
 fail() {
-    printf '%serror:%s %s\n' "$red" "$plain" "$1" >&2
+    printf '%s%serror:%s %s\n' "$line" "$red" "$plain" "$1" >&2
     [[ $# -lt 2 ]] || printf '  %s\n' "$2" >&2
     exit 1
 }
