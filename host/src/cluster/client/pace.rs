@@ -34,8 +34,11 @@ impl Pace {
     pub async fn wait(&self) -> Duration {
         let now = Instant::now();
         let at = self.next(now);
-        tokio::time::sleep_until(at).await;
-        at.saturating_duration_since(now)
+        if at > now {
+            // Even a sleep until now takes until the timer's next millisecond.
+            tokio::time::sleep_until(at).await;
+        }
+        at - now
     }
 
     fn next(&self, now: Instant) -> Instant {
