@@ -26,7 +26,7 @@ fn hello(replicas: u32) -> String {
 #[tokio::test]
 async fn a_deployment_follows_the_replicas_and_goes_with_its_hello() {
     let scenario = Scenario::new("hello-scale").await;
-    let _host = scenario.start_uncached(CONTROLLER);
+    let _host = scenario.start_uncached(CONTROLLER, &[]);
     scenario.apply(&hello(2)).await;
     let deployment = scenario.until(DEPLOYMENT, "h", "there", |_| true).await;
     let labels = deployment.metadata.labels.clone().unwrap();

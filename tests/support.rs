@@ -210,9 +210,9 @@ impl Scenario {
     }
 
     /// Starts a host that keeps no compiled code.
-    pub fn start_uncached(&self, controllers: &str) -> Host {
+    pub fn start_uncached(&self, controllers: &str, arguments: &[&str]) -> Host {
         let config = self.config(controllers);
-        Host::start_through(&[], &config, &self.kubeconfig, &[], &[], self.folder.path())
+        Host::start_through(&[], &config, &self.kubeconfig, arguments, &[], self.folder.path())
     }
 
     /// Starts a host in its own mount namespace, after running a shell script in it.

@@ -69,13 +69,14 @@ async fn start(table: &mut Table, cluster: &ControlPlane) {
             let mut pods = follow(&scenario, "v1/Pod").await;
             create(&scenario, "e", 1).await;
             let folder = cache.path().join("compiled");
-            let mut arguments = vec!["--log", "info"];
-            if cached {
-                arguments.extend(["--cache-dir", folder.to_str().expect("UTF-8")]);
-            }
-            let config = scenario.config(&controllers("1h"));
+            let folder = folder.to_str().expect("UTF-8");
             let started = Instant::now();
-            let host = scenario.start_with(&config, &arguments);
+            let host = if cached {
+                let config = scenario.config(&controllers("1h"));
+                scenario.start_with(&config, &["--log", "info", "--cache-dir", folder])
+            } else {
+                scenario.start_uncached(&controllers("1h"), &["--log", "info"])
+            };
             pods.recv().await.expect("a pod");
             if i > 0 || !cached {
                 samples.push(started.elapsed());
