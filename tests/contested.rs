@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, is_true};
@@ -18,8 +18,9 @@ struct Rival {
 }
 
 impl Rival {
-    /// Starts it. It looks at the ConfigMap every few milliseconds, as a watch would.
-    fn start(scenario: &Scenario, name: &'static str) -> Self {
+    /// Starts it. It looks at the ConfigMap every few milliseconds, as a watch would. Its text is `null` if it removes
+    /// the field.
+    fn start(scenario: &Scenario, name: &'static str, text: Value) -> Self {
         let changes = Arc::new(Mutex::new(Vec::new()));
         let (api, list) = (scenario.api(CONFIG_MAP), Arc::clone(&changes));
         let task = tokio::spawn(async move {
@@ -27,10 +28,10 @@ impl Rival {
                 field_manager: Some("rival".into()),
                 ..PatchParams::default()
             };
-            let patch = Patch::Merge(json!({ "data": { "text": "rival" } }));
+            let patch = Patch::Merge(json!({ "data": { "text": text } }));
             loop {
                 let now = api.get(name).await.expect("the ConfigMap");
-                if now.data["data"]["text"] != "rival" {
+                if now.data["data"]["text"] != text {
                     api.patch(name, &rival, &patch).await.expect("the patch is taken");
                     list.lock()
                         .unwrap_or_else(PoisonError::into_inner)
@@ -70,7 +71,7 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
         .await;
     scenario.until_ready("p").await;
 
-    let rival = Rival::start(&scenario, "a");
+    let rival = Rival::start(&scenario, "a", json!("rival"));
     let message = scenario
         .until_condition(PUPPET, "p", "Contested", "True", "FieldContested")
         .await;
@@ -80,7 +81,7 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
             "ConfigMap contested/a",
             "\"rival\"",
             "data.text",
-            "at most every 5s",
+            "at most once in 5s",
         ],
     );
     scenario
@@ -143,5 +144,80 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
     assert_contains(
         &metrics,
         &["operator_children_contested{controller=\"puppet\"} 0"],
+    );
+}
+
+/// Regression: a contest without an apply never ended, and its gauge stayed.
+#[tokio::test]
+async fn a_client_that_removes_a_field_is_not_named_and_a_pause_ends_the_contest() {
+    let scenario = Scenario::new("contested-pause").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let children = json!([config_map("a", "plugin")]);
+    scenario
+        .puppet("p", json!({ "response": { "children": children } }))
+        .await;
+    scenario.until_ready("p").await;
+    let rival = Rival::start(&scenario, "a", Value::Null);
+    let message = scenario
+        .until_condition(PUPPET, "p", "Contested", "True", "FieldContested")
+        .await;
+    // A client that owns nothing is not in `managedFields`.
+    assert_contains(&message, &["the last time data by another client"]);
+    let paused = json!({ "metadata": { "annotations": { "operator-host.dev/paused": "true" } } });
+    scenario.patch(PUPPET, "p", paused).await;
+    scenario
+        .until(PUPPET, "p", "paused and no longer contested", |puppet| {
+            is_true(puppet, "Paused")
+                && condition(puppet, "Contested").is_none()
+                && condition(puppet, "Synced").is_none()
+        })
+        .await;
+    let metrics = get(&host, "/metrics").await.1;
+    assert_contains(
+        &metrics,
+        &["operator_children_contested{controller=\"puppet\"} 0"],
+    );
+    rival.task.abort();
+}
+
+/// Regression: every change by others of a child whose values the API server writes otherwise counted as a contest.
+#[tokio::test]
+async fn changes_beside_a_value_that_the_server_writes_otherwise_are_no_contest() {
+    let scenario = Scenario::new("contested-normalized").await;
+    let host = scenario.start(&controller(
+        "puppet.wasm",
+        "children: [{apiVersion: v1, kind: Secret}]",
+    ));
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s" }, "stringData": { "user": "root" },
+    });
+    scenario
+        .puppet("p", json!({ "response": { "children": [secret] } }))
+        .await;
+    scenario.until_ready("p").await;
+    let reconciles = || host.log().matches("\"reconcile done\"").count();
+    for i in 0..10 {
+        let before = reconciles();
+        let note = json!({ "metadata": { "annotations": { "note": i.to_string() } } });
+        scenario.patch("v1/Secret", "s", note).await;
+        let start = Instant::now();
+        while reconciles() == before {
+            assert!(start.elapsed() < LIMIT, "the host has not seen the change");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    scenario
+        .patch("v1/Secret", "s", json!({ "data": { "user": "" } }))
+        .await;
+    scenario
+        .until("v1/Secret", "s", "restored", |secret| {
+            secret.data["data"]["user"] == "cm9vdA=="
+        })
+        .await;
+    let puppet = scenario.until_ready("p").await;
+    assert!(
+        condition(&puppet, "Contested").is_none(),
+        "{:?}",
+        puppet.data["status"]
     );
 }

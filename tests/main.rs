@@ -40,6 +40,7 @@ mod mysql;
 mod namespaces;
 mod needs;
 mod neighbours;
+mod order;
 mod outages;
 mod ownership;
 mod packs;

@@ -124,6 +124,8 @@ async fn lead(context: &Arc<Context>, plugin: tokio::sync::watch::Receiver<Live>
     }
     context.queue.close();
     workers.wait().await;
+    // What this replica knows is outdated from now on, and no longer counts in its metrics.
+    context.forget_all();
 }
 
 fn all_watches(context: &Context) -> Vec<Arc<Reflector>> {

@@ -10,5 +10,6 @@ pub mod conditions;
 pub mod drift;
 pub mod field_path;
 pub mod names;
+pub mod order;
 pub mod readiness;
 pub mod selectors;

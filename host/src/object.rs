@@ -23,6 +23,10 @@ pub const DIGEST_ANNOTATION: &str = "operator-host.dev/plugin-digest";
 pub const APPLIED_ANNOTATION: &str = "operator-host.dev/applied";
 /// Annotation of every child: the parent's generation at the last change, as `generation/uid` of the parent.
 pub const GENERATION_ANNOTATION: &str = "operator-host.dev/parent-generation";
+/// Annotation of a child, from the plugin: the children that come before it, as `Kind.group/name`, separated by commas.
+pub const AFTER_ANNOTATION: &str = "operator-host.dev/after";
+/// Annotation of a parent that is being deleted: its cleanup is done, and its children are deleted in order.
+pub const CLEANED_UP_ANNOTATION: &str = "operator-host.dev/cleaned-up";
 /// Annotation of a parent: with the value `true`, the host does not touch it or its children.
 pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";
 /// Annotation of a parent kind's CustomResourceDefinition: the version with this digest takes over whatever proving

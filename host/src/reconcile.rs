@@ -22,7 +22,8 @@ use self::outcome::{Changes, FinalAnswer, collect_events};
 use self::prune::prune;
 use self::release::release;
 use self::secrets::{Generated, generate};
-use crate::desired::conditions::{StatusUpdate, Verdict};
+use self::teardown::Teardown;
+use crate::desired::conditions::{Reason, StatusUpdate, Verdict};
 use crate::desired::ownership::owns;
 use crate::desired::plan::{Plan, Policy, plan};
 use crate::desired::readiness;
@@ -58,6 +59,7 @@ mod leaving;
 mod outcome;
 mod predecessor;
 mod related;
+mod teardown;
 
 /// Reconciles one parent and returns when to reconcile it next. Never fails: it reports errors in the parent's
 /// conditions, in an Event and in the log.
@@ -78,6 +80,7 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
         k8s.object.generation = parent.metadata.generation.unwrap_or_default(),
     );
     if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
+        contest::forget(context, name);
         return finish(context, &parent, None, Verdict::Paused, Action::OnChange).await;
     }
     let parent = match handover::take_over(context, parent).await {
@@ -92,7 +95,10 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
         return leaving::abandon(context, &parent, &result).await;
     }
     match result {
-        Ok(None) => Action::OnChange,
+        Ok(None) => {
+            contest::forget(context, name);
+            Action::OnChange
+        }
         Ok(Some(answer)) => {
             answer.publish(context, &parent);
             let look = contest::next(context, name);
@@ -141,16 +147,29 @@ async fn converge(
             // The garbage collector deletes its dependents.
             return Ok(None);
         }
-        let answer = if plugin.description().finalizer {
+        let answer = if plugin.description().finalizer && !teardown::has_begun(parent) {
             cleanup(context, &plugin, parent, changes).await?
         } else {
             FinalAnswer::done()
         };
         if answer.done {
-            remove_finalizer(context, parent).await?;
-            // No status is written any more, but the Events of the cleanup must be visible.
-            answer.publish(context, parent);
-            return Ok(None);
+            let waiting = match teardown::delete_in_order(context, &plugin, parent, changes).await? {
+                Teardown::Waiting(reason) => Some(Verdict::CleaningUp(reason)),
+                Teardown::Done(parent) => {
+                    remove_finalizer(context, &parent).await?;
+                    None
+                }
+                Teardown::Gone => None,
+            };
+            if waiting.is_none() {
+                // No status is written any more, but the Events of the cleanup must be visible.
+                answer.publish(context, parent);
+                return Ok(None);
+            }
+            return Ok(Some(FinalAnswer {
+                verdict: waiting,
+                ..answer
+            }));
         }
         return Ok(Some(answer));
     }
@@ -241,11 +260,14 @@ async fn iterate(
         if !applied.failed.is_empty() {
             return Err(ReconcileError::Api(applied.failed));
         }
-        let (deleted, failed) = prune(context, parent, &observed, &plan).await;
-        changed |= !deleted.is_empty();
-        changes.deleted.extend(deleted);
-        if !failed.is_empty() {
-            return Err(ReconcileError::Api(failed));
+        // What waits may replace what is no longer wanted.
+        if applied.waiting.is_empty() {
+            let (deleted, failed) = prune(context, parent, &observed, &plan).await;
+            changed |= !deleted.is_empty();
+            changes.deleted.extend(deleted);
+            if !failed.is_empty() {
+                return Err(ReconcileError::Api(failed));
+            }
         }
         changed |= context.remember_versions(&NamespacedName::of(parent), &plan);
         let Response {
@@ -262,7 +284,10 @@ async fn iterate(
                 conditions,
                 events,
                 requeue: requeue_after_ms.map(after),
-                verdict: Some(readiness::verdict(&plan, |key| context.existing(key))),
+                verdict: Some(match applied.waiting.into_iter().next() {
+                    Some(why) => Verdict::Reconciling(Reason::waiting(why)),
+                    None => readiness::verdict(&plan, |key| context.existing(key)),
+                }),
                 done: false,
                 _share: share,
             });

@@ -72,7 +72,7 @@ impl Condition {
     /// Reports whether the condition is not as it should be.
     fn is_problem(&self) -> bool {
         match self.type_.as_str() {
-            "Stalled" | "Reconciling" | "Paused" | "PluginHeldBack" => self.status != "False",
+            "Stalled" | "Reconciling" | "Paused" | "PluginHeldBack" | "Contested" => self.status != "False",
             _ => self.status != "True",
         }
     }

@@ -199,8 +199,8 @@ impl<'a> ResourceClient<'a> {
         self.bounded("create", name, api.create(&params, &body)).await
     }
 
-    /// Deletes the object with this UID, and only at this resource version when one is given. Its dependents are
-    /// deleted in the background.
+    /// Deletes the object with this UID, and only at this resource version when one is given. `propagation` is when its
+    /// dependents are deleted: [`PropagationPolicy::Background`] means after it.
     ///
     /// Returns the object while it waits for its grace period or finalizers, `None` once it is deleted.
     ///
@@ -211,13 +211,14 @@ impl<'a> ResourceClient<'a> {
         name: &NamespacedName,
         uid: &str,
         version: Option<&str>,
+        propagation: PropagationPolicy,
     ) -> Result<Option<DynamicObject>, ApiError> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(uid.to_owned()),
                 resource_version: version.map(str::to_owned),
             }),
-            propagation_policy: Some(PropagationPolicy::Background),
+            propagation_policy: Some(propagation),
             ..DeleteParams::default()
         };
         let api = self.api(name);

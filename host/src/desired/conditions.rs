@@ -29,6 +29,8 @@ pub const PLUGIN_HELD_BACK: &str = "PluginHeldBack";
 
 /// Present and true while another client keeps changing back what the host applied to a child.
 pub const CONTESTED: &str = "Contested";
+/// The reason of [`CONTESTED`].
+pub(crate) const FIELD_CONTESTED: &str = "FieldContested";
 
 /// The result of a reconcile, for the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +71,12 @@ impl Reason {
             reason: shorten(&reason.into(), MAX_REASON),
             message: shorten(&message.into(), MAX_MESSAGE),
         }
+    }
+
+    /// Creates the reason why not every child is applied: one comes after another that is not ready.
+    #[must_use]
+    pub fn waiting(why: impl Into<String>) -> Self {
+        Self::new("WaitingForChild", why)
     }
 
     /// Creates the reason why a deleted parent stays: its cleanup succeeded but is not done.
@@ -312,9 +320,15 @@ pub(crate) fn set_contested(
     now: Timestamp,
 ) {
     set_condition(CONTESTED, parent, contested, status, now);
-    let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
+    let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) else {
+        return;
+    };
+    if contested.is_none() {
+        // The status of a parent that was paused during a contest.
+        conditions.retain(|condition| condition["type"] != SYNCED || condition["reason"] != FIELD_CONTESTED);
+    }
     let is_synced = |condition: &&mut Value| condition["type"] == SYNCED && condition["status"] == "True";
-    let synced = conditions.into_iter().flatten().find(is_synced);
+    let synced = conditions.iter_mut().find(is_synced);
     if let (Some(synced), Some(Reason { reason, .. })) = (synced, contested) {
         let condition = Condition {
             type_: SYNCED.to_owned(),

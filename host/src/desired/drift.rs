@@ -170,8 +170,9 @@ impl Matcher {
                     has_merge_key(desired) && !live.iter().any(|live| self.value(&context, live, desired))
                 });
                 missing.map(|desired| {
-                    let path = path.clone().element(desired);
                     let same = live.iter().find(|live| has_same_key(live, desired));
+                    // The live element has defaults among its keys, such as the protocol of a port.
+                    let path = path.clone().element(same.unwrap_or(desired));
                     same.map_or_else(
                         || path.clone(),
                         |live| self.within(context, live, desired, path.clone()),

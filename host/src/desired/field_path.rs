@@ -107,29 +107,49 @@ pub fn is_element(element: &Value, name: &str) -> bool {
 pub struct FieldWriter {
     /// The name of the field manager.
     pub manager: String,
+    /// The subresource through which it wrote, such as `scale`.
+    pub subresource: Option<String>,
     /// When it last changed the object.
     pub time: Option<Timestamp>,
+    /// Whether it owns the field. Otherwise, it may have removed the field.
+    pub is_owner: bool,
+}
+
+/// Reports whether a manager wrote only the status. Before Kubernetes 1.22, entries do not name the subresource.
+#[must_use]
+pub fn is_only_status(entry: &ManagedFieldsEntry) -> bool {
+    let fields = entry.fields_v1.as_ref().and_then(|fields| fields.0.as_object());
+    entry.subresource.as_deref() == Some("status")
+        || fields.is_some_and(|fields| fields.keys().all(|field| field == "f:status"))
 }
 
 /// Returns the field manager other than `own` that owns a field. If none does, for example because it removed the
-/// field, returns the one that changed the object last. Managers that write only the status are left out, except
-/// for a field there.
+/// field, returns the one that last changed more than the status since `own` applied the object; `None` when nobody did.
 #[must_use]
 pub fn other_writer(managed: &[ManagedFieldsEntry], path: &FieldPath, own: &str) -> Option<FieldWriter> {
     let fields = |entry: &ManagedFieldsEntry| entry.fields_v1.as_ref().map(|fields| fields.0.clone());
     let is_owner = |entry: &ManagedFieldsEntry| fields(entry).is_some_and(|fields| path.is_owned_in(&fields));
+    let time = |entry: &ManagedFieldsEntry| entry.time.as_ref().map(|time| time.0);
+    let is_own = |entry: &ManagedFieldsEntry| entry.manager.as_deref() == Some(own);
     let newest = |is_wanted: &dyn Fn(&ManagedFieldsEntry) -> bool| {
-        let others = managed
-            .iter()
-            .filter(|entry| entry.manager.as_deref() != Some(own));
-        let wanted = others.filter(|entry| is_wanted(entry));
-        wanted.max_by_key(|entry| entry.time.as_ref().map(|time| time.0))
+        let others = managed.iter().filter(|entry| !is_own(entry));
+        others
+            .filter(|entry| is_wanted(entry))
+            .max_by_key(|entry| time(entry))
     };
-    let entry =
-        newest(&is_owner).or_else(|| newest(&|entry| entry.subresource.as_deref() != Some("status")))?;
+    let applied = managed
+        .iter()
+        .filter(|entry| is_own(entry))
+        .filter_map(time)
+        .max();
+    let is_later = |entry: &ManagedFieldsEntry| time(entry) >= applied && !is_only_status(entry);
+    let owner = newest(&is_owner);
+    let entry = owner.or_else(|| newest(&is_later))?;
     Some(FieldWriter {
         manager: entry.manager.clone()?,
-        time: entry.time.as_ref().map(|time| time.0),
+        subresource: entry.subresource.clone().filter(|name| !name.is_empty()),
+        time: time(entry),
+        is_owner: owner.is_some(),
     })
 }
 
@@ -186,9 +206,15 @@ mod tests {
         assert_eq!(writer(&image(), &managed).as_deref(), Some("rival"));
         let replicas = FieldPath::default().field("spec").field("replicas");
         assert_eq!(writer(&replicas, &managed).as_deref(), Some("kubectl"));
-        // Nobody owns a field that was removed: the last writer, though not of the status.
+        // Nobody owns a field that was removed, and nobody but the host and the kubelet wrote since the host did.
         let paused = FieldPath::default().field("spec").field("paused");
-        assert_eq!(writer(&paused, &managed).as_deref(), Some("kubectl"));
+        assert_eq!(writer(&paused, &managed), None);
+        let mut later = managed.clone();
+        later[2]["time"] = "2026-01-05T00:00:00Z".into();
+        later[3]["time"] = "2026-01-06T00:00:00Z".into();
+        later[3].as_object_mut().unwrap().remove("subresource");
+        let last = other_writer(&entries(&later), &paused, "operator-host/echo").unwrap();
+        assert_eq!((last.manager.as_str(), last.is_owner), ("kubectl", false));
         assert_eq!(writer(&paused, &json!([])), None);
     }
 

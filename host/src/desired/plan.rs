@@ -14,11 +14,12 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::names;
+use super::order;
 use super::ownership::{is_reference_to, retains};
 use super::provenance::{ACCEPT_ANNOTATION, SecretProof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
+    AFTER_ANNOTATION, APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, NamespacedName, PARENT_ANNOTATION, annotation, controller_of,
     fingerprint, generation_mark, label, name_problem, shorten,
 };
@@ -49,6 +50,8 @@ pub struct Desired {
     pub body: Value,
     /// Hash of the body without the plugin's digest.
     pub fingerprint: String,
+    /// The children that come before it.
+    pub after: Vec<ChildRef>,
 }
 
 /// A Secret whose values the host generates.
@@ -79,6 +82,55 @@ impl Plan {
         let desired = self.desired.iter().map(|desired| &desired.key);
         let secrets = self.secrets.iter().map(|secret| &secret.key);
         desired.chain(secrets).chain(&self.keep)
+    }
+
+    /// Finds the children that come before each one. Returns what is wrong with their annotations.
+    fn resolve_order(&mut self) -> Vec<Refusal> {
+        let keys: Vec<(Identity, ChildRef)> = self.keys().map(|key| (key.identity(), key.clone())).collect();
+        let mut refusals = Vec::new();
+        for desired in &mut self.desired {
+            let Some(text) = desired.body["metadata"]["annotations"][AFTER_ANNOTATION].as_str() else {
+                continue;
+            };
+            let mut refuse = |problem| {
+                let which = desired.key.to_string();
+                refusals.push(Refusal::BadOrder { which, problem });
+            };
+            let references = match order::parse(text) {
+                Ok(references) => references,
+                Err(part) => {
+                    let part = shorten(&part, SHOWN);
+                    refuse(format!(
+                        "contains {part:?}; write `Kind.group/name`, for example `Job.batch/migrate`"
+                    ));
+                    continue;
+                }
+            };
+            for reference in references {
+                match keys
+                    .iter()
+                    .find(|(identity, _)| reference.means(&desired.key.name, identity))
+                {
+                    Some((_, key)) => desired.after.push(key.clone()),
+                    None => refuse(format!(
+                        "names {}, which is not among the children that the plugin wants",
+                        shorten(&reference.to_string(), SHOWN)
+                    )),
+                }
+            }
+        }
+        if let Some(members) = order::circle(&self.desired) {
+            let names: Vec<_> = members
+                .iter()
+                .chain(members.first())
+                .map(ToString::to_string)
+                .collect();
+            refusals.push(Refusal::BadOrder {
+                which: names[0].clone(),
+                problem: format!("makes a circle: {}", names.join(" waits for ")),
+            });
+        }
+        refusals
     }
 
     /// Returns every child that the plan names, independent of the version. `existing` provides the UIDs, since one
@@ -185,6 +237,8 @@ pub enum Refusal {
     NotProved { which: String, controller: String },
     #[error("the generated Secret {which}: {problem}")]
     BadSecret { which: String, problem: String },
+    #[error("{which}: its annotation `{AFTER_ANNOTATION}` {problem}")]
+    BadOrder { which: String, problem: String },
 }
 
 /// Validates the plugin's answer and completes it.
@@ -236,6 +290,7 @@ pub fn plan(
             },
         })
         .collect();
+    refusals.extend(plan.resolve_order());
     if !refusals.is_empty() {
         return Err(refusals);
     }
@@ -315,6 +370,7 @@ impl Policy<'_> {
             key,
             body,
             fingerprint,
+            after: Vec::new(),
         })
     }
 

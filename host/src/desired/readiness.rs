@@ -74,6 +74,22 @@ pub fn unready(child: &DynamicObject) -> Option<String> {
     }
 }
 
+/// Returns why what comes after this child must wait: it is not ready, or, if it is a Job, has not completed.
+#[must_use]
+pub fn unfinished(child: &DynamicObject) -> Option<String> {
+    let is_job = child
+        .types
+        .as_ref()
+        .is_some_and(|types| types.kind == "Job" && types.api_version.starts_with("batch/"));
+    let completes = || {
+        let completed = Status(&child.data["status"])
+            .condition_with("Complete", "True")
+            .is_some();
+        (!completed).then(|| "it has not completed".to_owned())
+    };
+    unready(child).or_else(|| is_job.then(completes).flatten())
+}
+
 /// The status of an object.
 struct Status<'a>(&'a Value);
 
@@ -268,6 +284,21 @@ mod tests {
     struct Case {
         object: DynamicObject,
         unready: Option<String>,
+    }
+
+    #[test]
+    fn what_comes_after_a_job_waits_until_it_has_completed() {
+        let job = |status: Value| -> DynamicObject {
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "a" }, "status": status,
+            }))
+            .unwrap()
+        };
+        let running = serde_json::json!({ "startTime": "2026-01-01T00:00:00Z" });
+        assert_eq!(unready(&job(running.clone())), None);
+        assert_eq!(unfinished(&job(running)).as_deref(), Some("it has not completed"));
+        let complete = serde_json::json!({ "conditions": [{ "type": "Complete", "status": "True" }] });
+        assert_eq!(unfinished(&job(complete)), None);
     }
 
     #[test]

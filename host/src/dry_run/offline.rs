@@ -18,8 +18,8 @@ use crate::crd::definition;
 use crate::desired::conditions::{self, Reason, Verdict};
 use crate::desired::plan::{Policy, Refusal, plan};
 use crate::desired::provenance::SecretProof;
-use crate::desired::readiness;
 use crate::desired::selectors::selects;
+use crate::desired::{order, readiness};
 use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, without_host_metadata};
 use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{
@@ -174,7 +174,17 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         .map_err(|refusals| RenderError::Refused(refusals.iter().map(refusal).collect()))?;
     let verdict = match cleaned_up {
         Some(false) => Verdict::CleaningUp(Reason::cleaning_up(&config.finalizer())),
-        _ => readiness::verdict(&plan, existing),
+        _ => {
+            let mut missing = plan
+                .desired
+                .iter()
+                .filter(|desired| existing(&desired.key).is_none());
+            let waiting = missing.find_map(|desired| order::waits_for(desired, existing));
+            waiting.map_or_else(
+                || readiness::verdict(&plan, existing),
+                |why| Verdict::Reconciling(Reason::waiting(why)),
+            )
+        }
     };
     let mut keep: Vec<ChildRef> = plan.keep.into_iter().collect();
     keep.sort();

@@ -11,10 +11,10 @@ use super::context::Context;
 use super::freshness::may_create;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
-use crate::desired::drift;
 use crate::desired::field_path::FieldPath;
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Desired;
+use crate::desired::{drift, order};
 use crate::object::{
     APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, annotation,
     fingerprint, is_terminating, made_at,
@@ -30,6 +30,8 @@ pub struct Applied {
     pub created: Vec<ChildRef>,
     /// Children that were changed.
     pub updated: Vec<ChildRef>,
+    /// Why children were not applied that come after others.
+    pub waiting: Vec<String>,
     /// Errors for children that the API server rejected.
     pub failed: Vec<ApiError>,
 }
@@ -44,7 +46,6 @@ impl Applied {
 
 /// Applies the children that differ. One failure does not prevent the other applies.
 pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired]) -> Applied {
-    contest::end(context, parent, desired);
     let mut applied = Applied::default();
     // One kind after the other, since a pod may need the claim before it.
     for group in desired.chunk_by(|a, b| a.key.kind == b.key.kind) {
@@ -57,6 +58,7 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
             match results.next().await {
                 Some(Ok(ApplyOutcome::Created)) => applied.created.push(desired.key.clone()),
                 Some(Ok(ApplyOutcome::Updated)) => applied.updated.push(desired.key.clone()),
+                Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) | None => {}
                 Some(Err(error)) => {
                     // The next child would fail, too. A terminating namespace, however, stops only its own parents;
@@ -72,6 +74,7 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
             }
         }
     }
+    contest::end(context, parent, desired);
     applied
 }
 
@@ -79,6 +82,8 @@ enum ApplyOutcome {
     Created,
     Updated,
     Unchanged,
+    /// It comes after a child that is not ready.
+    Waiting(String),
 }
 
 async fn apply_one(
@@ -92,9 +97,18 @@ async fn apply_one(
         .as_deref()
         .is_some_and(|live| !needs_apply(context, parent_object, desired, live))
     {
-        let now = Instant::now();
-        context.memory_of(parent, |memory| memory.contests.is_as_desired(&desired.key, now));
+        if !live.as_deref().is_some_and(is_terminating) {
+            let now = Instant::now();
+            context.memory_of(parent, |memory| memory.contests.is_as_desired(&desired.key, now));
+        }
         return Ok(ApplyOutcome::Unchanged);
+    }
+    // What the plugin wanted before is restored at once.
+    let is_news = live
+        .as_deref()
+        .is_none_or(|live| annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint));
+    if is_news && let Some(why) = order::waits_for(desired, |key| context.existing(key)) {
+        return Ok(ApplyOutcome::Waiting(why));
     }
     // `desired::plan` has refused kinds that the cluster does not serve.
     let Some(resource) = context.resources.get(&desired.key.kind) else {
@@ -138,11 +152,8 @@ async fn apply_one(
         Some(_) => ApplyOutcome::Updated,
     };
     remember(context, parent, desired, &answer);
-    if force {
-        let now = Instant::now();
-        context.memory_of(parent, |memory| {
-            memory.contests.applied(&desired.key, &desired.fingerprint, now);
-        });
+    if let Some(live) = live.as_deref().filter(|_| force) {
+        contest::applied(context, parent_object, desired, live, &answer);
     }
     // A response without a change is not our write: the plugin may not have seen that version.
     if !matches!(outcome, ApplyOutcome::Unchanged) {

@@ -3,6 +3,7 @@
 
 mod state;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use kube::core::DynamicObject;
@@ -10,18 +11,23 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 pub use self::state::Contests;
-use self::state::{Report, Seen};
+use self::state::{Report, Rival, Seen};
+use super::action::MIN_DELAY;
 use super::apply::difference;
 use super::context::Context;
 use crate::cluster::resource_client::ResourceClient;
+use crate::desired::conditions::FIELD_CONTESTED;
 use crate::desired::field_path::other_writer;
 use crate::desired::plan::Desired;
-use crate::object::{APPLIED_ANNOTATION, NamespacedName, annotation};
+use crate::object::{APPLIED_ANNOTATION, ChildRef, NamespacedName, annotation, made_at, shorten};
 use crate::plugin::contract::EventType;
 
-/// Reports whether a child that differs is not applied now, because another client has changed it back again and again.
+/// Maximum size of a path in a message, in bytes: a plugin may choose the keys in it.
+const MAX_PATH: usize = 256;
+
+/// Reports whether a child that differs is not applied now, because it was changed back again and again.
 ///
-/// Each time that it is changed back, the first call reads it, to see who did it.
+/// Each time that it is changed back, it is read once, to see who did it.
 pub(super) async fn is_on_hold(
     context: &Context,
     parent: &DynamicObject,
@@ -36,8 +42,8 @@ pub(super) async fn is_on_hold(
     });
     match seen {
         Seen::Edit => false,
-        Seen::Contested { hold, is_new } => {
-            if is_new {
+        Seen::Contested { hold, is_reported } => {
+            if !is_reported {
                 report(context, parent, desired).await;
             }
             hold
@@ -51,39 +57,73 @@ async fn report(context: &Context, parent: &DynamicObject, desired: &Desired) {
     let Some(resource) = context.resources.get(&key.kind) else {
         return;
     };
-    // The caches do not have `managedFields`.
-    let live = match ResourceClient::new(&context.children_writer, resource)
-        .read(&key.name)
-        .await
-    {
-        Ok(live) => live,
+    // The caches do not have `managedFields`, and the account that writes the children may not read them.
+    let objects = ResourceClient::new(&context.writer, resource);
+    let live = match objects.read(&key.name).await {
+        Ok(Some(live)) => live,
+        Ok(None) => return,
         Err(error) => {
+            // The next reconcile asks again.
             debug!("cannot find out who changes {key}: {error}");
-            None
+            return;
         }
     };
-    let path = live.as_ref().and_then(|live| difference(desired, live));
-    let writer = live.as_ref().zip(path.as_ref()).and_then(|(live, path)| {
+    let Some(path) = difference(desired, &live) else {
+        return;
+    };
+    let manager = context.config.field_manager();
+    let applied = annotation(&live, APPLIED_ANNOTATION);
+    let rival = if applied.is_some_and(|applied| applied != desired.fingerprint) {
+        Rival::Host(manager)
+    } else {
         let managed = live.metadata.managed_fields.as_deref().unwrap_or_default();
-        other_writer(managed, path, &context.config.field_manager())
-    });
-    let path = path.map(|path| path.to_string());
+        other_writer(managed, &path, &manager).map_or(Rival::Unknown, Rival::Manager)
+    };
+    let path = shorten(&path.to_string(), MAX_PATH);
     let began = context.memory_of(&NamespacedName::of(parent), |memory| {
         let counted = || context.observer.metrics.contested();
-        memory.contests.report(key, Report { path, writer }, counted)
+        memory.contests.report(key, Report { path, rival }, counted)
     });
     if let Some(message) = began {
         warn!("{message}");
-        context.publish(parent, EventType::Warning, "FieldContested", &message);
+        context.publish(parent, EventType::Warning, FIELD_CONTESTED, &message);
     }
+}
+
+/// Remembers that a child was applied, which made `answer` of `live`.
+pub(super) fn applied(
+    context: &Context,
+    parent: &DynamicObject,
+    desired: &Desired,
+    live: &DynamicObject,
+    answer: &DynamicObject,
+) {
+    let name = NamespacedName::of(parent);
+    let was_changed = context.memory_of(&name, |memory| memory.contests.is_changed(&desired.key));
+    // A difference that stays has another reason: the API server or a webhook always writes that field otherwise.
+    let is_futile = was_changed && difference(desired, live) == difference(desired, answer);
+    let is_other_body = made_at(parent, live) == parent.metadata.generation
+        && annotation(live, APPLIED_ANNOTATION).is_some_and(|applied| applied != desired.fingerprint);
+    context.memory_of(&name, |memory| {
+        let contests = &mut memory.contests;
+        if is_futile {
+            contests.take_back(&desired.key);
+        } else {
+            contests.applied(&desired.key, &desired.fingerprint, is_other_body, Instant::now());
+        }
+    });
 }
 
 /// Ends the contests that are over: those of children that nobody has changed back for a while, and those of children
 /// that the plugin no longer wants.
 pub(super) fn end(context: &Context, parent: &DynamicObject, desired: &[Desired]) {
-    let ended = context.memory_of(&NamespacedName::of(parent), |memory| {
-        let is_wanted = |key: &_| desired.iter().any(|desired| desired.key == *key);
-        memory.contests.end(is_wanted, Instant::now())
+    let name = NamespacedName::of(parent);
+    if context.memory_of(&name, |memory| memory.contests.is_empty()) {
+        return;
+    }
+    let wanted: HashSet<&ChildRef> = desired.iter().map(|desired| &desired.key).collect();
+    let ended = context.memory_of(&name, |memory| {
+        memory.contests.end(|key| wanted.contains(key), Instant::now())
     });
     for message in ended {
         info!("{message}");
@@ -91,7 +131,13 @@ pub(super) fn end(context: &Context, parent: &DynamicObject, desired: &[Desired]
     }
 }
 
+/// Forgets the contests of a parent whose children are not applied any more, for example because it is paused.
+pub(super) fn forget(context: &Context, parent: &NamespacedName) {
+    context.memory_of(parent, |memory| memory.contests.clear());
+}
+
 /// Returns when to reconcile a parent again because of its contested children.
 pub(super) fn next(context: &Context, parent: &NamespacedName) -> Option<Duration> {
-    context.memory_of(parent, |memory| memory.contests.next(Instant::now()))
+    let next = context.memory_of(parent, |memory| memory.contests.next(Instant::now()));
+    next.map(|next| next.max(MIN_DELAY))
 }

@@ -8,13 +8,13 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::action::{Action, MIN_DELAY};
+use super::contest;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::needs::NeedError;
 use super::status;
-use crate::clock::now;
 use crate::cluster::api_error::{ApiError, Fault};
-use crate::desired::conditions::{self, Reason, StatusUpdate, Verdict};
+use crate::desired::conditions::{Reason, StatusUpdate, Verdict, current};
 use crate::object::{NamespacedName, is_terminating, shorten};
 use crate::plugin::contract::EventType;
 use crate::plugin::{CallError, Class};
@@ -42,7 +42,6 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
             shorten(backtrace, MAX_LINE)
         );
     }
-    let desired = conditions::desired(&parent, None, None, &verdict, now());
     let reason = match &verdict {
         Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
         Verdict::Reconciled | Verdict::Progressing(_) | Verdict::CleaningUp(_) | Verdict::Paused => None,
@@ -50,12 +49,9 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
     // Waiting does not deserve a Warning.
     let waits =
         matches!(error, ReconcileError::Call(CallError::Retry { .. })) || is_waiting_for_deletion(error);
-    if let Some(reason) =
-        reason.filter(|_| !waits && desired.get("conditions") != parent.data["status"].get("conditions"))
-    {
-        context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
-    }
-    if !matches!(next, Action::OnChange) {
+    if matches!(next, Action::OnChange) {
+        contest::forget(context, name);
+    } else {
         count_failure(context, name);
     }
     let update = StatusUpdate {
@@ -63,6 +59,12 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
         conditions: None,
         verdict: &verdict,
     };
+    let before = current(&parent);
+    let conditions = status::desired(context, &parent, before, &update).remove("conditions");
+    let is_news = conditions.as_ref() != before.get("conditions");
+    if let Some(reason) = reason.filter(|_| !waits && is_news) {
+        context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
+    }
     match status::write(context, &parent, &update).await {
         Ok(_) => next,
         Err(error) => {

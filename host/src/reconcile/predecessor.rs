@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::api::PropagationPolicy;
 use kube::core::DynamicObject;
 use serde_json::json;
 use tokio::time::Instant;
@@ -188,7 +189,9 @@ async fn clear_one(
         changes.updated.push(key.clone());
         return Ok(true);
     }
-    let left = objects.delete(&key.name, uid, version).await?;
+    let left = objects
+        .delete(&key.name, uid, version, PropagationPolicy::Background)
+        .await?;
     info!("deleted {key}: it belonged to an earlier parent of this name, which was deleted");
     changes.deleted.push(key.clone());
     match left {

@@ -5,21 +5,23 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
+use kube::api::PropagationPolicy;
 use kube::core::DynamicObject;
 
 use super::context::Context;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::config::{ControllerConfig, Removal};
+use crate::desired::order;
 use crate::desired::ownership::{owns, removal};
 use crate::desired::plan::{Named, Plan};
 use crate::desired::provenance::SecretProof;
-use crate::object::{ChildRef, NamespacedName, is_terminating};
+use crate::object::{AFTER_ANNOTATION, ChildRef, NamespacedName, annotation, is_terminating};
 
 /// Maximum number of concurrent deletions per parent.
 const CONCURRENCY: usize = 4;
 
-/// Deletes unwanted children. Returns the deleted ones and the errors of the deletions that failed. When the API server
+/// Deletes unwanted children, except those before others that are not deleted yet. Returns the deleted ones and the errors of the deletions that failed. When the API server
 /// is overloaded or silent, it stops early and leaves the others to the next reconcile.
 pub async fn prune(
     context: &Context,
@@ -32,10 +34,19 @@ pub async fn prune(
     // Compute this now, since the applies of this iteration may have created some of them.
     let named = plan.named(&|key| context.existing(key));
     let proof = context.provenance.proof();
-    let requests: Vec<_> = observed
+    // What is being deleted already keeps back what comes before it.
+    let is_going = |child: &DynamicObject| {
+        is_terminating(child) && owns(&context.config, parent, child) && !named.contains(child)
+    };
+    let going: Vec<&DynamicObject> = observed
         .iter()
-        .filter_map(|child| Some((unwanted(&context.config, proof, parent, child, &named)?, child)))
-        .map(|(key, child)| async move {
+        .map(|child| &**child)
+        .filter(|child| is_going(child) || unwanted(&context.config, proof, parent, child, &named).is_some())
+        .collect();
+    let requests: Vec<_> = order::deletable(&going)
+        .into_iter()
+        .map(|child| async move {
+            let key = ChildRef::of(child);
             let outcome = delete(context, parent_name, &key, child).await;
             (key, outcome)
         })
@@ -71,8 +82,14 @@ async fn delete(
     else {
         return Ok(false);
     };
+    // What comes before it waits until its own dependents are deleted, too, such as the pods of a Deployment.
+    let propagation = match annotation(child, AFTER_ANNOTATION) {
+        Some(_) => PropagationPolicy::Foreground,
+        None => PropagationPolicy::Background,
+    };
+    let version = child.metadata.resource_version.as_deref();
     match ResourceClient::new(&context.children_writer, resource)
-        .delete(&key.name, uid, child.metadata.resource_version.as_deref())
+        .delete(&key.name, uid, version, propagation)
         .await
     {
         Ok(Some(terminating)) => context.record_child(parent, key, terminating),

@@ -13,6 +13,23 @@ use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::{StatusUpdate, compose, current, set_contested, set_held_back};
 use crate::object::{NamespacedName, fingerprint};
 
+/// Computes the desired status. `before` is the current one, from which missing parts are kept.
+pub(super) fn desired(
+    context: &Context,
+    parent: &DynamicObject,
+    before: &Map<String, Value>,
+    update: &StatusUpdate<'_>,
+) -> Map<String, Value> {
+    let name = NamespacedName::of(parent);
+    let held_back = context.blocking_parents.reason(&name);
+    let contested = context.memory_of(&name, |memory| memory.contests.condition());
+    let now = now();
+    let mut status = compose(parent, before, update, now);
+    set_held_back(parent, held_back.as_ref(), &mut status, now);
+    set_contested(parent, contested.as_ref(), &mut status, now);
+    status
+}
+
 /// Writes the status if it differs from the current one, and returns whether it did.
 ///
 /// The apply is forced, so it must repeat every field of this field manager. Fields that this reconcile did not set are
@@ -26,16 +43,7 @@ pub async fn write(
     parent: &DynamicObject,
     update: &StatusUpdate<'_>,
 ) -> Result<bool, ApiError> {
-    let held_back = context.blocking_parents.reason(&NamespacedName::of(parent));
-    let contested = context.memory_of(&NamespacedName::of(parent), |memory| memory.contests.condition());
-    let now = now();
-    let status_of = |parent: &DynamicObject, before: &Map<String, Value>| {
-        let mut status = compose(parent, before, update, now);
-        set_held_back(parent, held_back.as_ref(), &mut status, now);
-        set_contested(parent, contested.as_ref(), &mut status, now);
-        status
-    };
-    let mut status = status_of(parent, current(parent));
+    let mut status = desired(context, parent, current(parent), update);
     if !context.resource.has_status || *current(parent) == status {
         return Ok(false);
     }
@@ -63,7 +71,7 @@ pub async fn write(
         // The status is about the generation of this reconcile.
         fresh.metadata.generation = parent.metadata.generation;
         let own = owned::status(&fresh, &context.config.field_manager());
-        status = status_of(&fresh, &own);
+        status = desired(context, &fresh, &own, update);
     }
     let body = json!({
         "apiVersion": context.config.parent.api_version,

@@ -13,6 +13,7 @@ use kube::{Client, ResourceExt};
 use serde_json::Value;
 
 use super::{Advice, Child, Condition, Event, Explanation, advice};
+use crate::desired::field_path::is_only_status;
 use crate::desired::readiness::unready;
 use crate::object::{
     CONTROLLER_LABEL, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, PARENT_ANNOTATION,
@@ -284,11 +285,8 @@ fn other_managers(object: &DynamicObject) -> Vec<String> {
     }
     for entry in object.managed_fields() {
         let manager = entry.manager.as_deref().unwrap_or_default();
-        let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
-        let only_status = fields
-            .and_then(Value::as_object)
-            .is_some_and(|fields| fields.keys().all(|field| field == "f:status"));
-        if !is_own(manager) && entry.subresource.as_deref().unwrap_or_default().is_empty() && !only_status {
+        let has_subresource = !entry.subresource.as_deref().unwrap_or_default().is_empty();
+        if !is_own(manager) && !has_subresource && !is_only_status(entry) {
             managers.insert(manager.to_owned());
         }
     }

@@ -653,3 +653,70 @@ fn a_name_that_the_api_server_refuses_is_refused_before_any_request() {
         "{refusals:?}"
     );
 }
+
+fn pod_after(name: &str, after: &str) -> Value {
+    let mut pod = pod(name);
+    pod["metadata"]["annotations"] = json!({ AFTER_ANNOTATION: after });
+    pod
+}
+
+#[test]
+fn what_comes_before_a_child_is_found_among_children_secrets_and_kept_children() {
+    let generate = [GeneratedSecret {
+        name: "root".into(),
+        entries: Vec::new(),
+    }];
+    let children = [pod("first"), pod_after("last", "Pod/first, Secret/default/root")];
+    let parent = parent(Some("default"));
+    let refusals = plan_with(&config(), &parent, None, &children, &generate).unwrap_err();
+    assert!(
+        refusals.iter().all(|refusal| !refusal.contains("after")),
+        "{refusals:?}"
+    );
+
+    let plan = planned(&[pod("first"), pod_after("last", "Pod/first")]);
+    let last = plan
+        .desired
+        .iter()
+        .find(|desired| desired.key.name.name == "last");
+    let names: Vec<_> = last.unwrap().after.iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["Pod default/first"]);
+}
+
+#[test]
+fn a_child_cannot_come_after_what_the_plugin_does_not_want() {
+    refused(
+        &[pod_after("web", "Pod/db")],
+        "Pod default/web: its annotation `operator-host.dev/after` names Pod/db, which",
+    );
+    refused(
+        &[pod("db"), pod_after("web", "Pod/other/db")],
+        "names Pod/other/db, which",
+    );
+    refused(
+        &[pod("db"), pod_after("web", "Pod.apps/db")],
+        "names Pod.apps/db, which",
+    );
+    refused(
+        &[pod_after("web", "db")],
+        "contains \"db\"; write `Kind.group/name`",
+    );
+}
+
+#[test]
+fn children_cannot_wait_for_each_other() {
+    refused(
+        &[pod_after("web", "Pod/web")],
+        "Pod default/web waits for Pod default/web",
+    );
+    let circle = [
+        pod_after("a", "Pod/b"),
+        pod_after("b", "Pod/c"),
+        pod_after("c", "Pod/b, Pod/d"),
+        pod("d"),
+    ];
+    refused(
+        &circle,
+        "makes a circle: Pod default/b waits for Pod default/c waits for Pod default/b",
+    );
+}

@@ -1,11 +1,12 @@
 //! The contested children of one parent. No I/O, and the time is an argument.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::desired::conditions::Reason;
+use crate::desired::conditions::{FIELD_CONTESTED, Reason};
 use crate::desired::field_path::FieldWriter;
 use crate::metrics::ContestedChild;
 use crate::object::ChildRef;
@@ -14,9 +15,10 @@ use crate::object::ChildRef;
 const CONTESTED_AFTER: u32 = 5;
 /// The shortest and the longest time between two applies of a contested child. Each change back doubles it.
 const DELAYS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
-/// The shortest and the longest time after which a child that was not changed back is no longer contested. It is twice
-/// the longest time that the other client has taken so far.
+/// The shortest and the longest time after which a child that was not changed back is no longer contested. It is
+/// [`QUIET_FACTOR`] times the longest time that the other client has taken so far.
 const QUIET: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
+const QUIET_FACTOR: u32 = 4;
 /// How many children the condition names.
 const SHOWN: usize = 3;
 
@@ -36,6 +38,8 @@ struct Contest {
     times: u32,
     /// The longest time from an apply to the change back.
     slowest: Duration,
+    /// Whether it was read who changed it back this time.
+    is_reported: bool,
     /// What was reported, once it is contested.
     report: Option<(Report, ContestedChild)>,
 }
@@ -43,10 +47,38 @@ struct Contest {
 /// Who changes which field.
 #[derive(Debug)]
 pub(super) struct Report {
-    /// The path of the field, if it is known.
-    pub(super) path: Option<String>,
-    /// The field manager, if it is known.
-    pub(super) writer: Option<FieldWriter>,
+    /// The path of the field.
+    pub(super) path: String,
+    /// Who changed it.
+    pub(super) rival: Rival,
+}
+
+/// Who changes a child back.
+#[derive(Debug)]
+pub(super) enum Rival {
+    /// Another field manager.
+    Manager(FieldWriter),
+    /// Another host, with this field manager.
+    Host(String),
+    /// `managedFields` does not tell.
+    Unknown,
+}
+
+impl fmt::Display for Rival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Manager(writer) => {
+                let probably = if writer.is_owner { "" } else { "probably " };
+                write!(f, "{probably}by the field manager {:?}", writer.manager)?;
+                if let Some(subresource) = &writer.subresource {
+                    write!(f, " (subresource {subresource})")?;
+                }
+                writer.time.map_or(Ok(()), |time| write!(f, " at {time}"))
+            }
+            Self::Host(manager) => write!(f, "by another host with the same field manager, {manager:?}"),
+            Self::Unknown => f.write_str("by another client"),
+        }
+    }
 }
 
 /// What a difference between a child and its desired state means.
@@ -54,8 +86,9 @@ pub(super) struct Report {
 pub(super) enum Seen {
     /// It is to be applied: the plugin wants something new, or somebody has made a few edits.
     Edit,
-    /// It is contested. `hold`: it is too early to apply it again. `is_new`: it was changed back just now.
-    Contested { hold: bool, is_new: bool },
+    /// It is contested. `hold`: it is too early to apply it again. `is_reported`: it was read who changed it this
+    /// time.
+    Contested { hold: bool, is_reported: bool },
 }
 
 impl Contest {
@@ -66,6 +99,7 @@ impl Contest {
             is_changed: false,
             times: 0,
             slowest: Duration::ZERO,
+            is_reported: false,
             report: None,
         }
     }
@@ -76,6 +110,7 @@ impl Contest {
 
     fn change_back(&mut self, now: Instant) {
         self.is_changed = true;
+        self.is_reported = false;
         self.times = self.times.saturating_add(1);
         self.slowest = self.slowest.max(now - self.applied);
     }
@@ -90,7 +125,7 @@ impl Contest {
     /// Returns how long a child must stay as applied until the contest is over.
     fn quiet(&self) -> Duration {
         if self.is_contested() {
-            (self.slowest * 2).clamp(QUIET.0, QUIET.1)
+            self.slowest.saturating_mul(QUIET_FACTOR).clamp(QUIET.0, QUIET.1)
         } else {
             QUIET.1
         }
@@ -106,26 +141,11 @@ impl Contest {
             }
     }
 
-    fn message(&self, key: &ChildRef) -> String {
-        let unknown = Report {
-            path: None,
-            writer: None,
-        };
-        let Report { path, writer } = self.report.as_ref().map_or(&unknown, |(report, _)| report);
-        let path = path.as_deref().unwrap_or("what the host applied");
-        let who = match writer {
-            Some(FieldWriter {
-                manager,
-                time: Some(time),
-            }) => format!("the field manager {manager:?} (last at {time})"),
-            Some(FieldWriter { manager, time: None }) => format!("the field manager {manager:?}"),
-            None => "another client".to_owned(),
-        };
+    fn message(&self, key: &ChildRef, Report { path, rival }: &Report) -> String {
+        let (times, delay) = (self.times, self.delay());
         format!(
-            "{key}: {who} has changed {path} back {times} times, so the host applies it at most every {delay:?}; stop \
-             that client, or leave the field out of what the plugin wants",
-            times = self.times,
-            delay = self.delay()
+            "{key} was changed back {times} times, the last time {path} {rival}. The host applies this child at most \
+             once in {delay:?}. Stop the other client, or leave the field out of what the plugin wants"
         )
     }
 }
@@ -151,8 +171,11 @@ impl Contests {
         if contest.fingerprint != fingerprint {
             return Seen::Edit;
         }
-        let is_new = !contest.is_changed;
-        if is_new {
+        if !contest.is_changed {
+            if !contest.is_contested() && contest.due() <= now {
+                // The earlier edits are too long ago to matter.
+                *contest = Contest::new(fingerprint, now);
+            }
             contest.change_back(now);
         }
         if !contest.is_contested() {
@@ -160,12 +183,13 @@ impl Contests {
         }
         Seen::Contested {
             hold: now < contest.due(),
-            is_new,
+            is_reported: contest.is_reported,
         }
     }
 
-    /// Notes that the body with this fingerprint was applied to an existing child.
-    pub(in crate::reconcile) fn applied(&mut self, key: &ChildRef, fingerprint: &str, now: Instant) {
+    /// Notes that the body with this fingerprint was applied to an existing child. `is_other_body`: it replaced another
+    /// body for the same generation of the parent, which a second host may restore.
+    pub(super) fn applied(&mut self, key: &ChildRef, fingerprint: &str, is_other_body: bool, now: Instant) {
         match self.0.get_mut(key) {
             Some(contest) => {
                 if contest.fingerprint != fingerprint {
@@ -174,24 +198,52 @@ impl Contests {
                 contest.applied = now;
                 contest.is_changed = false;
             }
-            None => {
+            None if is_other_body => {
                 self.0.insert(key.clone(), Contest::new(fingerprint, now));
+            }
+            None => {}
+        }
+    }
+
+    /// Notes that an apply did not put the last difference right, which was no change back, then.
+    pub(super) fn take_back(&mut self, key: &ChildRef) {
+        if let Some(contest) = self.0.get_mut(key) {
+            contest.is_changed = false;
+            contest.times = contest.times.saturating_sub(1);
+            if !contest.is_contested() {
+                contest.report = None;
             }
         }
     }
 
     /// Notes that a child is as desired.
     pub(in crate::reconcile) fn is_as_desired(&mut self, key: &ChildRef, now: Instant) {
-        // The other client has given in.
-        if let Some(contest) = self.0.get_mut(key).filter(|contest| contest.is_changed) {
+        let changed = self.0.get_mut(key).filter(|contest| contest.is_changed);
+        // While the host waits, others may change it to and fro.
+        if let Some(contest) = changed.filter(|contest| !contest.is_contested() || contest.due() <= now) {
             contest.is_changed = false;
             contest.applied = now;
         }
     }
 
+    /// Reports whether a child was changed back since it was last applied.
+    pub(super) fn is_changed(&self, key: &ChildRef) -> bool {
+        self.0.get(key).is_some_and(|contest| contest.is_changed)
+    }
+
+    /// Reports whether no child was changed back.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Forgets a child that was deleted.
     pub(in crate::reconcile) fn forget(&mut self, key: &ChildRef) {
         self.0.remove(key);
+    }
+
+    /// Forgets all children.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 
     /// Stores who contests a child. Returns the message when this is its first report; `counted` then counts it as long
@@ -203,26 +255,28 @@ impl Contests {
         counted: impl FnOnce() -> ContestedChild,
     ) -> Option<String> {
         let contest = self.0.get_mut(key)?;
-        let Some((known, _)) = &mut contest.report else {
-            contest.report = Some((report, counted()));
-            return Some(contest.message(key));
-        };
-        // Keep what is known if it was changed again before it was read.
-        if report.path.is_some() {
-            *known = report;
+        contest.is_reported = true;
+        let message = contest.message(key, &report);
+        match &mut contest.report {
+            Some((known, _)) => {
+                *known = report;
+                None
+            }
+            None => {
+                contest.report = Some((report, counted()));
+                Some(message)
+            }
         }
-        None
     }
 
-    /// Ends what is over, and returns a message for each contest that was reported.
+    /// Ends what is over, and returns a message for each child that was contested and is still wanted.
     pub(super) fn end(&mut self, is_wanted: impl Fn(&ChildRef) -> bool, now: Instant) -> Vec<String> {
         let is_over = |key: &ChildRef, contest: &mut Contest| {
             !is_wanted(key) || (!contest.is_changed && contest.due() <= now)
         };
         let ended = self.0.extract_if(is_over).filter_map(|(key, contest)| {
-            let (report, _) = contest.report?;
-            let path = report.path.as_deref().unwrap_or("what the host applied");
-            Some(format!("{key}: {path} is no longer changed back"))
+            let (report, _) = contest.report.filter(|_| is_wanted(&key))?;
+            Some(format!("{key}: {} is no longer changed back", report.path))
         });
         ended.collect()
     }
@@ -237,21 +291,21 @@ impl Contests {
 
     /// Returns the condition about the contested children; `None` when there are none.
     pub(in crate::reconcile) fn condition(&self) -> Option<Reason> {
-        let mut contested: Vec<_> = self
+        let contested = self
             .0
             .iter()
-            .filter(|(_, contest)| contest.report.is_some())
-            .collect();
-        contested.sort_by_key(|(key, _)| *key);
+            .filter_map(|(key, contest)| Some((key, contest, &contest.report.as_ref()?.0)));
+        let mut contested: Vec<_> = contested.collect();
+        contested.sort_by_key(|(key, ..)| *key);
         let mut messages: Vec<_> = contested
             .iter()
             .take(SHOWN)
-            .map(|(key, contest)| contest.message(key))
+            .map(|(key, contest, report)| contest.message(key, report))
             .collect();
         if contested.len() > SHOWN {
             messages.push(format!("and {} more children", contested.len() - SHOWN));
         }
-        (!messages.is_empty()).then(|| Reason::new("FieldContested", messages.join(". ")))
+        (!messages.is_empty()).then(|| Reason::new(FIELD_CONTESTED, messages.join(". ")))
     }
 }
 
@@ -283,10 +337,12 @@ mod tests {
 
     fn report() -> Report {
         Report {
-            path: Some("spec.replicas".into()),
-            writer: Some(FieldWriter {
+            path: "spec.replicas".into(),
+            rival: Rival::Manager(FieldWriter {
                 manager: "rival".into(),
+                subresource: None,
                 time: None,
+                is_owner: true,
             }),
         }
     }
@@ -300,7 +356,10 @@ mod tests {
             *now += after;
             loop {
                 match contests.differs(&key, "f", Some("f"), *now) {
-                    Seen::Contested { is_new: true, hold } => {
+                    Seen::Contested {
+                        is_reported: false,
+                        hold,
+                    } => {
                         contests.report(&key, report(), counted);
                         if !hold {
                             break;
@@ -310,7 +369,7 @@ mod tests {
                     Seen::Contested { hold: false, .. } | Seen::Edit => break,
                 }
             }
-            contests.applied(&key, "f", *now);
+            contests.applied(&key, "f", false, *now);
             applies.push(*now);
         }
         applies
@@ -332,8 +391,8 @@ mod tests {
         let message = contests.condition().unwrap().message;
         assert!(
             message.starts_with(
-                "Deployment a/web: the field manager \"rival\" has changed spec.replicas back 16 times, so the host \
-                 applies it at most every 300s"
+                "Deployment a/web was changed back 16 times, the last time spec.replicas by the field manager \"rival\". \
+                 The host applies this child at most once in 300s"
             ),
             "{message}"
         );
@@ -365,10 +424,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_client_must_be_quiet_for_twice_its_time() {
+    fn a_slow_client_must_be_quiet_for_longer() {
         let (mut contests, mut now) = (Contests::default(), Instant::now());
         fight(&mut contests, 6, Duration::from_secs(600), &mut now);
-        assert_eq!(contests.next(now), Some(Duration::from_secs(1200)));
+        assert_eq!(contests.next(now), Some(Duration::from_secs(2400)));
     }
 
     #[test]
@@ -380,23 +439,21 @@ mod tests {
             contests.differs(&key, "f", Some("f"), now),
             Seen::Contested {
                 hold: true,
-                is_new: true
+                is_reported: false
             }
         );
         assert_eq!(contests.differs(&key, "g", Some("f"), now), Seen::Edit);
-        contests.applied(&key, "g", now);
+        contests.applied(&key, "g", false, now);
         assert_eq!(
             contests.differs(&key, "g", Some("g"), now),
             Seen::Contested {
                 hold: true,
-                is_new: true
+                is_reported: false
             }
         );
-        assert_eq!(
-            contests.end(|_| false, now).len(),
-            1,
-            "the plugin no longer wants the child"
-        );
+        // The plugin no longer wants the child.
+        assert_eq!(contests.end(|_| false, now), [""; 0]);
+        assert_eq!(contests.condition(), None);
     }
 
     #[test]
@@ -405,7 +462,7 @@ mod tests {
         let key = child("a/web");
         for _ in 0..CONTESTED_AFTER {
             assert_eq!(contests.differs(&key, "ours", Some("theirs"), now), Seen::Edit);
-            contests.applied(&key, "ours", now);
+            contests.applied(&key, "ours", true, now);
         }
         assert!(matches!(
             contests.differs(&key, "ours", Some("theirs"), now),
@@ -419,7 +476,29 @@ mod tests {
         fight(&mut contests, 8, Duration::from_secs(1), &mut now);
         let key = child("a/web");
         contests.differs(&key, "f", Some("f"), now);
+        // It may be changed to and fro until it is the host's turn.
+        contests.is_as_desired(&key, now);
+        assert!(contests.is_changed(&key));
+        now += contests.next(now).unwrap();
         contests.is_as_desired(&key, now);
         assert_eq!(contests.end(|_| true, now + QUIET.0).len(), 1);
+    }
+
+    /// Regression: when the API server writes a field otherwise, every change of others counted as a change of it.
+    #[test]
+    fn a_difference_that_an_apply_does_not_put_right_is_no_contest() {
+        let (mut contests, now) = (Contests::default(), Instant::now());
+        let key = child("a/web");
+        for _ in 0..2 * CONTESTED_AFTER {
+            assert_eq!(contests.differs(&key, "f", Some("f"), now), Seen::Edit);
+            contests.take_back(&key);
+        }
+    }
+
+    #[test]
+    fn edits_an_hour_apart_are_no_contest() {
+        let (mut contests, mut now) = (Contests::default(), Instant::now());
+        fight(&mut contests, 2 * CONTESTED_AFTER, QUIET.1, &mut now);
+        assert_eq!(contests.condition(), None);
     }
 }

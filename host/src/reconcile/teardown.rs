@@ -1,0 +1,100 @@
+//! Deletes the children of a parent that is being deleted in the reverse of their order, before the finalizer is removed.
+//! The garbage collector deletes all others, in no order.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use super::context::Context;
+use super::error::ReconcileError;
+use super::outcome::Changes;
+use super::prune::prune;
+use crate::cluster::resource_client::ResourceClient;
+use crate::desired::conditions::Reason;
+use crate::desired::order;
+use crate::desired::ownership::owns;
+use crate::desired::plan::Plan;
+use crate::object::{CLEANED_UP_ANNOTATION, NamespacedName, annotation};
+use crate::plugin::Plugin;
+
+/// Reports whether the deletion of the children has begun. Then the plugin's cleanup is done, and is not called again: it
+/// would miss children that are deleted already.
+pub(super) fn has_begun(parent: &DynamicObject) -> bool {
+    annotation(parent, CLEANED_UP_ANNOTATION) == Some("true")
+}
+
+/// The state of the deletion.
+pub(super) enum Teardown {
+    /// No child that is left comes after another one. The parent may have been changed.
+    Done(Arc<DynamicObject>),
+    /// It waits for children to be deleted.
+    Waiting(Reason),
+    /// The parent was deleted meanwhile.
+    Gone,
+}
+
+/// Deletes the children that come last.
+pub(super) async fn delete_in_order(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    changes: &mut Changes,
+) -> Result<Teardown, ReconcileError> {
+    let mut parent = Arc::clone(parent);
+    let children = owned(context, plugin, &parent);
+    if !order::is_ordered(&refer(&children)) {
+        return Ok(Teardown::Done(parent));
+    }
+    if !has_begun(&parent) {
+        match begin(context, &parent).await? {
+            Some(begun) => parent = begun,
+            None => return Ok(Teardown::Gone),
+        }
+    }
+    let (deleted, failed) = prune(context, &parent, &children, &Plan::default()).await;
+    changes.deleted.extend(deleted);
+    if !failed.is_empty() {
+        return Err(ReconcileError::Api(failed));
+    }
+    let left = owned(context, plugin, &parent);
+    if !order::is_ordered(&refer(&left)) {
+        return Ok(Teardown::Done(parent));
+    }
+    let message = format!(
+        "its children are deleted one after the other, in the reverse of their order, and {} of them are left; the \
+         finalizer {} stays until then",
+        left.len(),
+        context.config.finalizer()
+    );
+    Ok(Teardown::Waiting(Reason::new("DeletingChildren", message)))
+}
+
+/// Returns the children that go with their parent, including those that are being deleted.
+fn owned(context: &Context, plugin: &Plugin, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
+    let mut children = context.observed(parent, plugin);
+    children.retain(|child| owns(&context.config, parent, child));
+    children
+}
+
+fn refer(objects: &[Arc<DynamicObject>]) -> Vec<&DynamicObject> {
+    objects.iter().map(|object| &**object).collect()
+}
+
+/// Records on the parent that its cleanup is done; `None` when the parent was deleted.
+async fn begin(
+    context: &Context,
+    parent: &DynamicObject,
+) -> Result<Option<Arc<DynamicObject>>, ReconcileError> {
+    let body = json!({ "metadata": {
+        "resourceVersion": parent.resource_version(), "annotations": { CLEANED_UP_ANNOTATION: "true" },
+    } });
+    let name = NamespacedName::of(parent);
+    let objects = ResourceClient::new(&context.writer, &context.resource);
+    match objects.merge(&name, &body, &context.config.field_manager()).await {
+        Ok(answer) => Ok(context.record_parent(parent, None, answer)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
