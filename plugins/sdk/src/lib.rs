@@ -68,8 +68,10 @@ pub mod testing;
 
 pub use crd::Column;
 pub use kinds::{
-    CONFIG_MAP, DEPLOYMENT, Kind, PERSISTENT_VOLUME_CLAIM, POD, SECRET, SERVICE, SERVICE_ACCOUNT,
-    STATEFUL_SET,
+    CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CONFIG_MAP, CRON_JOB, DAEMON_SET, DEPLOYMENT, ENDPOINT_SLICE,
+    HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, LIMIT_RANGE, NAMESPACE, NETWORK_POLICY, NODE,
+    PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, REPLICA_SET, RESOURCE_QUOTA,
+    ROLE, ROLE_BINDING, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, STORAGE_CLASS,
 };
 pub use labels::Labels;
 pub use object::Object;
@@ -88,9 +90,10 @@ pub use template::Template;
 /// The names that a plugin's source usually needs.
 pub mod prelude {
     pub use crate::{
-        CONFIG_MAP, CleanupResponse, Column, Condition, DEPLOYMENT, Event, Failure, GeneratedSecret, Kind,
-        Labels, Need, Object, PERSISTENT_VOLUME_CLAIM, POD, Parent, Plugin, Quantity, Request, Response,
-        SECRET, SERVICE, Value, json,
+        CONFIG_MAP, CRON_JOB, CleanupResponse, Column, Condition, DAEMON_SET, DEPLOYMENT, Event, Failure,
+        GeneratedSecret, HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, Labels, NETWORK_POLICY, Need, Object,
+        PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, Parent, Plugin, Quantity, ROLE, ROLE_BINDING,
+        Request, Response, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Value, json,
     };
 }
 
