@@ -18,6 +18,9 @@ pub(crate) struct Crd {
     pub(crate) columns: &'static [Column],
     pub(crate) names: Option<(&'static str, usize)>,
     pub(crate) cluster_scoped: bool,
+    pub(crate) scale: Option<Scale>,
+    pub(crate) rules: &'static [Rule],
+    pub(crate) deprecation: Option<&'static str>,
 }
 
 /// A column of `kubectl get`.
@@ -30,47 +33,123 @@ pub struct Column {
     title: &'static str,
     type_: &'static str,
     path: &'static str,
+    wide: bool,
 }
 
 impl Column {
     /// Creates a column of strings, from its title and the path of its values, such as `.status.phase`.
     #[must_use]
     pub const fn string(title: &'static str, path: &'static str) -> Self {
-        Self {
-            title,
-            type_: "string",
-            path,
-        }
+        Self::new(title, "string", path)
     }
 
     /// Creates a column of integers.
     #[must_use]
     pub const fn integer(title: &'static str, path: &'static str) -> Self {
-        Self {
-            title,
-            type_: "integer",
-            path,
-        }
+        Self::new(title, "integer", path)
+    }
+
+    /// Creates a column of numbers that may have fractions.
+    #[must_use]
+    pub const fn number(title: &'static str, path: &'static str) -> Self {
+        Self::new(title, "number", path)
     }
 
     /// Creates a column of booleans.
     #[must_use]
     pub const fn boolean(title: &'static str, path: &'static str) -> Self {
-        Self {
-            title,
-            type_: "boolean",
-            path,
-        }
+        Self::new(title, "boolean", path)
     }
 
     /// Creates a column of times, shown as ages.
     #[must_use]
     pub const fn date(title: &'static str, path: &'static str) -> Self {
+        Self::new(title, "date", path)
+    }
+
+    /// Shows the column only in `kubectl get -o wide`.
+    #[must_use]
+    pub const fn wide(mut self) -> Self {
+        self.wide = true;
+        self
+    }
+
+    const fn new(title: &'static str, type_: &'static str, path: &'static str) -> Self {
         Self {
             title,
-            type_: "date",
+            type_,
             path,
+            wide: false,
         }
+    }
+}
+
+/// The subresource `scale`: `kubectl scale` and a HorizontalPodAutoscaler set the number of replicas of a resource.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    target_family = "wasm",
+    allow(dead_code, reason = "only the native build makes the text")
+)]
+pub struct Scale {
+    wanted: &'static str,
+    observed: &'static str,
+    selector: Option<&'static str>,
+}
+
+impl Scale {
+    /// Creates the subresource from the paths of two integers: the wanted replicas, such as `.spec.replicas`, and the
+    /// existing ones, such as `.status.replicas`.
+    #[must_use]
+    pub const fn new(wanted: &'static str, observed: &'static str) -> Self {
+        Self {
+            wanted,
+            observed,
+            selector: None,
+        }
+    }
+
+    /// Sets the path of a string with the label selector of the pods, such as `.status.selector`. A
+    /// HorizontalPodAutoscaler needs it. [`Labels::query`](crate::Labels::query) returns that string.
+    #[must_use]
+    pub const fn selector(mut self, path: &'static str) -> Self {
+        self.selector = Some(path);
+        self
+    }
+}
+
+/// A rule in CEL that the API server checks before it stores a resource.
+///
+/// API servers before Kubernetes 1.25 ignore rules, and so do `render` and `check`. What the plugin relies on, it also
+/// checks itself and reports with [`Failure::invalid`](crate::Failure::invalid).
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    target_family = "wasm",
+    allow(dead_code, reason = "only the native build makes the text")
+)]
+pub struct Rule {
+    rule: &'static str,
+    message: &'static str,
+    path: Option<&'static str>,
+}
+
+impl Rule {
+    /// Creates a rule about the whole resource, and the message for a resource that breaks it. `self` is the resource,
+    /// as in `self.spec.min <= self.spec.max`. A rule with `oldSelf` is checked on updates only, as in
+    /// `self.spec.engine == oldSelf.spec.engine`.
+    #[must_use]
+    pub const fn new(rule: &'static str, message: &'static str) -> Self {
+        Self {
+            rule,
+            message,
+            path: None,
+        }
+    }
+
+    /// Sets the field that the API server names with the message, such as `.spec.max`.
+    #[must_use]
+    pub const fn at(mut self, path: &'static str) -> Self {
+        self.path = Some(path);
+        self
     }
 }
 
@@ -83,6 +162,9 @@ impl Crd {
             columns: &[],
             names: None,
             cluster_scoped: false,
+            scale: None,
+            rules: &[],
+            deprecation: None,
         }
     }
 }

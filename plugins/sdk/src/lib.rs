@@ -66,7 +66,7 @@ mod template;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use crd::Column;
+pub use crd::{Column, Rule, Scale};
 pub use kinds::{
     CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CONFIG_MAP, CRON_JOB, DAEMON_SET, DEPLOYMENT, ENDPOINT_SLICE,
     HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, LIMIT_RANGE, NAMESPACE, NETWORK_POLICY, NODE,
@@ -93,7 +93,7 @@ pub mod prelude {
         CONFIG_MAP, CRON_JOB, CleanupResponse, Column, Condition, DAEMON_SET, DEPLOYMENT, Event, Failure,
         GeneratedSecret, HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, Labels, NETWORK_POLICY, Need, Object,
         PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, Parent, Plugin, Quantity, ROLE, ROLE_BINDING,
-        Request, Response, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Value, json,
+        Request, Response, Rule, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Scale, Value, json,
     };
 }
 

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::bindings::exports::operator_host::plugin::reconciler::Guest;
 use crate::bindings::operator_host::plugin::types as wit;
-use crate::crd::{Column, Crd};
+use crate::crd::{Column, Crd, Rule, Scale};
 use crate::kinds::Kind;
 use crate::request::Request;
 use crate::response::{CleanupResponse, Failure, Response};
@@ -97,6 +97,37 @@ where
     /// which must be shorter or simpler than object names in general.
     pub const fn names(mut self, pattern: &'static str, max_length: usize) -> Self {
         self.crd.names = Some((pattern, max_length));
+        self
+    }
+
+    /// Adds the subresource `scale`, for `kubectl scale` and for HorizontalPodAutoscalers.
+    pub const fn scale(mut self, scale: Scale) -> Self {
+        self.crd.scale = Some(scale);
+        self
+    }
+
+    /// Sets rules about the whole resource, which the API server checks. Types and fields can have rules of their own:
+    ///
+    /// ```
+    /// # use schemars::JsonSchema;
+    /// #[derive(JsonSchema)]
+    /// #[schemars(extend("x-kubernetes-validations" = [
+    ///     { "rule": "self.min <= self.max", "message": "min must not exceed max" },
+    /// ]))]
+    /// struct Replicas {
+    ///     min: u32,
+    ///     max: u32,
+    /// }
+    /// ```
+    pub const fn rules(mut self, rules: &'static [Rule]) -> Self {
+        self.crd.rules = rules;
+        self
+    }
+
+    /// Deprecates this version of the kind: the API server sends this warning, at most 256 characters, with each answer,
+    /// and `kubectl` prints it. To deprecate a field, use `#[deprecated]`, which its description then mentions.
+    pub const fn deprecated(mut self, warning: &'static str) -> Self {
+        self.crd.deprecation = Some(warning);
         self
     }
 

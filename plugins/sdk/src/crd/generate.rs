@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::{Column, Crd, structural};
+use super::{Column, Crd, Rule, Scale, structural};
 use crate::kinds::Kind;
 
 impl Crd {
@@ -38,6 +38,9 @@ impl Crd {
         if let Some(description) = spec_description {
             root["description"] = description;
         }
+        if !self.rules.is_empty() {
+            root["x-kubernetes-validations"] = self.rules.iter().map(rule).collect();
+        }
 
         let (group, version) = parent
             .api_version
@@ -52,6 +55,21 @@ impl Crd {
         if !self.categories.is_empty() {
             names["categories"] = json!(self.categories);
         }
+        let mut version = json!({
+            "name": version,
+            "served": true,
+            "storage": true,
+            "schema": { "openAPIV3Schema": root },
+            "subresources": { "status": {} },
+            "additionalPrinterColumns": self.columns(),
+        });
+        if let Some(scale) = self.scale {
+            version["subresources"]["scale"] = subresource(scale);
+        }
+        if let Some(warning) = self.deprecation {
+            version["deprecated"] = true.into();
+            version["deprecationWarning"] = warning.into();
+        }
         let definition = json!({
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
@@ -60,14 +78,7 @@ impl Crd {
                 "group": group,
                 "names": names,
                 "scope": if self.cluster_scoped { "Cluster" } else { "Namespaced" },
-                "versions": [{
-                    "name": version,
-                    "served": true,
-                    "storage": true,
-                    "schema": { "openAPIV3Schema": root },
-                    "subresources": { "status": {} },
-                    "additionalPrinterColumns": self.columns(),
-                }],
+                "versions": [version],
             },
         });
         (definition, problems)
@@ -77,9 +88,33 @@ impl Crd {
         let age = Column::date("Age", ".metadata.creationTimestamp");
         let columns = self.columns.iter().chain([&age]);
         columns
-            .map(|column| json!({ "name": column.title, "type": column.type_, "jsonPath": column.path }))
+            .map(|column| {
+                let mut shown =
+                    json!({ "name": column.title, "type": column.type_, "jsonPath": column.path });
+                if column.wide {
+                    // Kubernetes shows columns of priority 0 always, and all others only in the wide output.
+                    shown["priority"] = 1.into();
+                }
+                shown
+            })
             .collect()
     }
+}
+
+fn rule(rule: &Rule) -> Value {
+    let mut entry = json!({ "rule": rule.rule, "message": rule.message });
+    if let Some(path) = rule.path {
+        entry["fieldPath"] = path.into();
+    }
+    entry
+}
+
+fn subresource(scale: Scale) -> Value {
+    let mut paths = json!({ "specReplicasPath": scale.wanted, "statusReplicasPath": scale.observed });
+    if let Some(selector) = scale.selector {
+        paths["labelSelectorPath"] = selector.into();
+    }
+    paths
 }
 
 fn schema_of<T: JsonSchema>(path: &str, problems: &mut Vec<String>) -> Value {
@@ -153,6 +188,20 @@ mod tests {
         open: Open,
         #[schemars(extend("x-kubernetes-validations" = [{ "rule": "self > 1" }]))]
         ruled: i32,
+        limits: Option<Range>,
+        #[deprecated]
+        old: bool,
+        /// The former name.
+        #[deprecated]
+        older: bool,
+    }
+
+    #[derive(JsonSchema)]
+    #[schemars(extend("x-kubernetes-validations" = [{ "rule": "self.min <= self.max" }]))]
+    #[allow(dead_code, reason = "for its schema alone")]
+    struct Range {
+        min: i32,
+        max: i32,
     }
 
     #[derive(JsonSchema)]
@@ -252,6 +301,66 @@ mod tests {
         assert_eq!(
             properties["ruled"]["x-kubernetes-validations"][0]["rule"],
             "self > 1"
+        );
+        let limits = &properties["limits"];
+        assert_eq!(limits["nullable"], true);
+        assert_eq!(
+            limits["x-kubernetes-validations"][0]["rule"],
+            "self.min <= self.max"
+        );
+        assert_eq!(properties["old"]["description"], "Deprecated.");
+        assert_eq!(properties["older"]["description"], "Deprecated. The former name.");
+    }
+
+    #[test]
+    fn settings_of_the_plugin_become_parts_of_the_definition() {
+        const CRD: Crd = Crd {
+            categories: &["shops"],
+            columns: &[
+                Column::number("Load", ".status.load"),
+                Column::string("Selector", ".status.selector").wide(),
+            ],
+            scale: Some(Scale::new(".spec.replicas", ".status.replicas").selector(".status.selector")),
+            rules: &[
+                Rule::new("self.spec.a <= self.spec.b", "a must not exceed b").at(".spec.a"),
+                Rule::new("self.spec.b == oldSelf.spec.b", "b cannot change"),
+            ],
+            deprecation: Some("example.com/v1 Shop is deprecated; use v2"),
+            ..Crd::new()
+        };
+        let (definition, problems) = CRD.generate::<Nested, Nested>(Kind::new("example.com/v1", "Shop"));
+        assert_eq!(problems, [""; 0]);
+        assert_eq!(definition["spec"]["names"]["categories"], json!(["shops"]));
+        let version = &definition["spec"]["versions"][0];
+        assert_eq!(
+            version["subresources"],
+            json!({
+                "status": {},
+                "scale": {
+                    "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas",
+                    "labelSelectorPath": ".status.selector",
+                },
+            })
+        );
+        assert_eq!(
+            version["additionalPrinterColumns"],
+            json!([
+                { "name": "Load", "type": "number", "jsonPath": ".status.load" },
+                { "name": "Selector", "type": "string", "jsonPath": ".status.selector", "priority": 1 },
+                { "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" },
+            ])
+        );
+        assert_eq!(
+            version["schema"]["openAPIV3Schema"]["x-kubernetes-validations"],
+            json!([
+                { "rule": "self.spec.a <= self.spec.b", "message": "a must not exceed b", "fieldPath": ".spec.a" },
+                { "rule": "self.spec.b == oldSelf.spec.b", "message": "b cannot change" },
+            ])
+        );
+        assert_eq!(version["deprecated"], true);
+        assert_eq!(
+            version["deprecationWarning"],
+            "example.com/v1 Shop is deprecated; use v2"
         );
     }
 

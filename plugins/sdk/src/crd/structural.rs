@@ -59,6 +59,7 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str, problems: &mut Ve
         return;
     }
     translate_values(fields);
+    mention_deprecation(fields);
     fields.retain(|keyword, value| {
         (KEYWORDS.contains(&keyword.as_str())
             || keyword == "nullable"
@@ -196,6 +197,19 @@ fn hoist_properties(alternative: &mut Value, properties: &mut Value) -> Value {
         }
     }
     rule
+}
+
+/// Mentions a deprecated field in its description: Kubernetes has no keyword for it.
+fn mention_deprecation(fields: &mut Map<String, Value>) {
+    if fields.get("deprecated") != Some(&Value::Bool(true)) {
+        return;
+    }
+    let text = match fields.get("description").and_then(Value::as_str) {
+        Some(text) if text.starts_with("Deprecated") => return,
+        Some(text) => format!("Deprecated. {text}"),
+        None => "Deprecated.".to_owned(),
+    };
+    fields.insert("description".to_owned(), Value::String(text));
 }
 
 /// Translates keywords whose values Kubernetes represents differently.
