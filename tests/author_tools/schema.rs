@@ -127,6 +127,7 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
     assert_eq!(definition::problems(&crd, &parent), []);
     let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
     let image = &format!("{spec}/image");
+    let scale = &"/spec/versions/0/subresources".to_owned();
     for (at, value, path, message) in [
         (
             image,
@@ -268,6 +269,42 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
             "one of integer",
         ),
         (
+            scale,
+            json!({"status": {}, "scale": {"specReplicasPath": ".spec.replicas"}}),
+            "scale.statusReplicasPath",
+            "is missing",
+        ),
+        (
+            scale,
+            json!({"status": {}, "scale": {"specReplicasPath": ".status.replicas"}}),
+            "scale.specReplicasPath",
+            "must begin with .spec.",
+        ),
+        (
+            scale,
+            json!({"status": {}, "scale": {"specReplicasPath": ".spec.size"}}),
+            "scale.specReplicasPath",
+            "no \"size\"",
+        ),
+        (
+            scale,
+            json!({"status": {}, "scale": {"specReplicasPath": ".spec.image"}}),
+            "scale.specReplicasPath",
+            "of type \"string\"; it must be of type integer",
+        ),
+        (
+            &"/spec/versions/0/deprecationWarning".into(),
+            json!("use v2"),
+            "spec.versions[0].deprecationWarning",
+            "needs `deprecated: true`",
+        ),
+        (
+            image,
+            json!({"type": "string", "x-kubernetes-validations": [{"message": "no rule"}]}),
+            "properties.image.x-kubernetes-validations[0]",
+            "`rule` is missing",
+        ),
+        (
             &"/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/conditions".into(),
             json!({"type": "string"}),
             "status.conditions",
@@ -275,7 +312,8 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
         ),
     ] {
         let mut crd = crd.clone();
-        *crd.pointer_mut(at).unwrap() = value.clone();
+        let (parent_of, name) = at.rsplit_once('/').unwrap();
+        crd.pointer_mut(parent_of).unwrap()[name] = value.clone();
         let problems = definition::problems(&crd, &parent);
         assert!(
             problems

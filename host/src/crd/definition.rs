@@ -51,12 +51,14 @@ pub fn problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
     }
     for (index, version) in versions.iter().enumerate() {
         let path = format!("spec.versions[{index}]");
+        deprecation(version, &path, &mut problems);
         let at = format!("{path}.schema.openAPIV3Schema");
         match version.pointer("/schema/openAPIV3Schema") {
             None => problems.push(Problem::new(&at, "is missing")),
             Some(schema) => {
                 problems.extend(structural::problems(schema, &at));
                 columns(version, schema, &path, &mut problems);
+                scale(version, schema, &path, &mut problems);
             }
         }
     }
@@ -150,6 +152,61 @@ fn columns(version: &Value, schema: &Value, path: &str, problems: &mut Vec<Probl
                 format!("is {json_path:?}; the schema has no {unknown:?}"),
             );
         }
+    }
+}
+
+/// Checks the paths of the subresource `scale`. The API server reads and writes the fields there, and requires no
+/// more of the schema; the types are those that a `Scale` has.
+fn scale(version: &Value, schema: &Value, path: &str, problems: &mut Vec<Problem>) {
+    let Some(scale) = version["subresources"]["scale"].as_object() else {
+        return;
+    };
+    let at = format!("{path}.subresources.scale");
+    for (name, roots, type_) in [
+        ("specReplicasPath", &[".spec."][..], "integer"),
+        ("statusReplicasPath", &[".status."], "integer"),
+        ("labelSelectorPath", &[".spec.", ".status."], "string"),
+    ] {
+        let mut wrong = |message: String| problems.push(Problem::new(field(&at, name), message));
+        let Some(json_path) = scale.get(name).and_then(Value::as_str) else {
+            if name != "labelSelectorPath" {
+                wrong("is missing".into());
+            }
+            continue;
+        };
+        if json_path.contains('[') || !roots.iter().any(|root| json_path.starts_with(root)) {
+            let roots = roots.join(" or ");
+            wrong(format!(
+                "is {json_path:?}; it must begin with {roots} and name fields only"
+            ));
+        } else if let Some(unknown) = unknown_field(json_path, schema) {
+            wrong(format!("is {json_path:?}; the schema has no {unknown:?}"));
+        } else {
+            let found = schema.pointer(&(json_path.replace('.', "/properties/") + "/type"));
+            if let Some(found) = found.filter(|found| *found != type_) {
+                wrong(format!(
+                    "is {json_path:?}, of type {found}; it must be of type {type_}"
+                ));
+            }
+        }
+    }
+}
+
+/// Maximum number of bytes of a deprecation warning.
+const WARNING: usize = 256;
+
+fn deprecation(version: &Value, path: &str, problems: &mut Vec<Problem>) {
+    let Some(warning) = version["deprecationWarning"].as_str() else {
+        return;
+    };
+    let mut wrong = |message: String| problems.push(Problem::new(field(path, "deprecationWarning"), message));
+    if version["deprecated"] != true {
+        wrong("needs `deprecated: true` beside it".into());
+    }
+    if warning.is_empty() || warning.len() > WARNING || warning.contains(char::is_control) {
+        wrong(format!(
+            "is {warning:?}; it must be one line of 1 to {WARNING} bytes"
+        ));
     }
 }
 

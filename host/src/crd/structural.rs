@@ -102,6 +102,7 @@ fn walk(schema: &Value, path: &str, root: bool, problems: &mut Vec<Problem>) {
     check_shape(schema, path, problems);
     check_lists(schema, path, problems);
     check_values(schema, path, problems);
+    check_rules(schema, path, problems);
     for junctor in JUNCTORS {
         for (index, branch) in schema[junctor].as_array().into_iter().flatten().enumerate() {
             within_junctor(branch, schema, &format!("{path}.{junctor}[{index}]"), problems);
@@ -279,6 +280,29 @@ fn check_values(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
                     problem.message
                 ),
             ));
+        }
+    }
+}
+
+/// Checks the form of the rules in CEL. Only an API server compiles them.
+fn check_rules(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
+    let Some(rules) = schema.get("x-kubernetes-validations") else {
+        return;
+    };
+    let Some(rules) = rules.as_array() else {
+        let message = "`x-kubernetes-validations` must be a list of rules";
+        return problems.push(Problem::new(path, message));
+    };
+    for (index, rule) in rules.iter().enumerate() {
+        let at = format!("{path}.x-kubernetes-validations[{index}]");
+        let text = |name: &str| rule[name].as_str().unwrap_or_default().trim();
+        if text("rule").is_empty() {
+            problems.push(Problem::new(&at, "`rule` is missing or not a string"));
+        }
+        if text("message").contains('\n') {
+            problems.push(Problem::new(&at, "`message` must be one line"));
+        } else if text("rule").contains('\n') && text("message").is_empty() {
+            problems.push(Problem::new(&at, "a rule of several lines needs a `message`"));
         }
     }
 }
