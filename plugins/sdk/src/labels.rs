@@ -39,6 +39,10 @@ impl Labels {
         pairs.collect::<Vec<_>>().join(",")
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (*key, value.as_str()))
+    }
+
     /// Reports whether an object has all of the labels.
     #[must_use]
     pub fn select(&self, object: &Object) -> bool {

@@ -36,6 +36,8 @@
 //! # fn main() {}
 //! ```
 //!
+//! [`builders`] write the children of the usual kinds, in place of `json!`.
+//!
 //! The host does all the rest: watches, server-side apply, pruning, ownership, status conditions, Events,
 //! retries. The function is pure: the same request gives the same response, so do not read the clock
 //! (use [`Request::now`]) and do not generate passwords (use [`Response::generate`]).
@@ -46,6 +48,7 @@
 #[cfg(target_family = "wasm")]
 mod allocator;
 mod bindings;
+pub mod builders;
 #[cfg(feature = "command")]
 mod command;
 mod crd;

@@ -264,7 +264,7 @@ impl Object {
 }
 
 /// Calls `f` with the names in a path.
-fn along<T>(path: &str, f: impl FnOnce(&[&str]) -> T) -> T {
+pub(crate) fn along<T>(path: &str, f: impl FnOnce(&[&str]) -> T) -> T {
     let steps = path.split('/').skip(1);
     if !path.contains('~') {
         return f(&steps.collect::<Vec<_>>());

@@ -1,0 +1,117 @@
+//! HorizontalPodAutoscaler and PodDisruptionBudget.
+
+use serde_json::{Value, json};
+
+use super::{add_labels, builder, object, push, put};
+use crate::kinds::{HORIZONTAL_POD_AUTOSCALER, Kind, POD_DISRUPTION_BUDGET};
+use crate::labels::Labels;
+
+builder! {
+    /// A HorizontalPodAutoscaler (`autoscaling/v2`).
+    HorizontalPodAutoscaler
+}
+
+impl HorizontalPodAutoscaler {
+    /// Creates an autoscaler for an object with the subresource `scale`, such as a Deployment, with up to this many
+    /// replicas. Leave `replicas` out of the object itself.
+    pub fn new(name: impl Into<String>, kind: Kind, target: impl Into<String>, max: u32) -> Self {
+        let mut scaler = object(HORIZONTAL_POD_AUTOSCALER, name.into());
+        let target = json!({ "apiVersion": kind.api_version, "kind": kind.kind, "name": target.into() });
+        put(&mut scaler, &["spec", "scaleTargetRef"], target);
+        put(&mut scaler, &["spec", "maxReplicas"], max.into());
+        Self(scaler)
+    }
+
+    /// Sets the least number of replicas. The default is 1.
+    pub fn min(mut self, replicas: u32) -> Self {
+        put(&mut self.0, &["spec", "minReplicas"], replicas.into());
+        self
+    }
+
+    /// Aims at this average use of processor time, in percent of what the pods request.
+    pub fn cpu(self, percent: u32) -> Self {
+        self.utilization("cpu", percent)
+    }
+
+    /// Aims at this average use of memory, in percent of what the pods request.
+    pub fn memory(self, percent: u32) -> Self {
+        self.utilization("memory", percent)
+    }
+
+    fn utilization(mut self, resource: &str, percent: u32) -> Self {
+        let target = json!({ "type": "Utilization", "averageUtilization": percent });
+        let metric = json!({ "type": "Resource", "resource": { "name": resource, "target": target } });
+        push(&mut self.0, &["spec", "metrics"], metric);
+        self
+    }
+}
+
+builder! {
+    /// A PodDisruptionBudget.
+    PodDisruptionBudget
+}
+
+impl PodDisruptionBudget {
+    /// Creates a budget for the pods with these labels: set one of its two limits.
+    pub fn new(name: impl Into<String>, pods: &Labels) -> Self {
+        let mut budget = object(POD_DISRUPTION_BUDGET, name.into());
+        add_labels(&mut budget, &["spec", "selector", "matchLabels"], pods);
+        Self(budget)
+    }
+
+    /// Requires so many pods to stay, as a number or a text such as `50%`.
+    pub fn min_available(mut self, pods: impl Into<Value>) -> Self {
+        put(&mut self.0, &["spec", "minAvailable"], pods.into());
+        self
+    }
+
+    /// Allows so many pods to be missing, as a number or a text such as `50%`.
+    pub fn max_unavailable(mut self, pods: impl Into<Value>) -> Self {
+        put(&mut self.0, &["spec", "maxUnavailable"], pods.into());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::DEPLOYMENT;
+
+    #[test]
+    fn an_autoscaler_refers_to_its_target_and_its_metrics() {
+        let scaler = HorizontalPodAutoscaler::new("web", DEPLOYMENT, "web", 9)
+            .min(2)
+            .cpu(70)
+            .memory(80);
+        let metric = |name: &str, percent: u32| {
+            json!({ "type": "Resource", "resource": {
+                "name": name, "target": { "type": "Utilization", "averageUtilization": percent },
+            } })
+        };
+        assert_eq!(
+            Value::from(scaler),
+            json!({
+                "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": { "name": "web" },
+                "spec": {
+                    "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "web" },
+                    "minReplicas": 2, "maxReplicas": 9, "metrics": [metric("cpu", 70), metric("memory", 80)],
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn a_budget_takes_numbers_and_percentages() {
+        let budget = PodDisruptionBudget::new("web", &Labels::new("app", "web"));
+        let spec = |budget| Value::from(budget)["spec"].take();
+        let selector = json!({ "matchLabels": { "app": "web" } });
+        assert_eq!(
+            spec(budget.clone().min_available(1)),
+            json!({ "selector": selector, "minAvailable": 1 })
+        );
+        assert_eq!(
+            spec(budget.max_unavailable("50%")),
+            json!({ "selector": selector, "maxUnavailable": "50%" })
+        );
+    }
+}
