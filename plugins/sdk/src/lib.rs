@@ -49,6 +49,7 @@
 mod allocator;
 mod bindings;
 pub mod builders;
+mod checksum;
 #[cfg(feature = "command")]
 mod command;
 mod crd;
@@ -64,11 +65,13 @@ mod request;
 mod response;
 mod rollout;
 mod scan;
+mod sha256;
 #[cfg(feature = "yaml")]
 mod template;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use checksum::{CHECKSUM, checksum};
 pub use crd::{Column, Rule, Scale};
 pub use kinds::{
     CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CONFIG_MAP, CRON_JOB, DAEMON_SET, DEPLOYMENT, ENDPOINT_SLICE,

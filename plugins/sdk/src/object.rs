@@ -258,7 +258,7 @@ impl Object {
         }
     }
 
-    fn value(&self) -> &Value {
+    pub(crate) fn value(&self) -> &Value {
         self.value.get_or_init(|| parse(&self.text))
     }
 }

@@ -45,7 +45,7 @@ macro_rules! workload {
                 self
             }
 
-            /// Adds an annotation to the pods. Its change replaces them.
+            /// Adds an annotation to the pods. Its change replaces them; see [`checksum`](crate::checksum).
             pub fn pod_annotation(mut self, key: &str, value: impl Into<String>) -> Self {
                 put(&mut self.0, &[$($template,)+ "metadata", "annotations", key], value.into().into());
                 self
