@@ -70,6 +70,7 @@ mod sha256;
 mod template;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod text;
 
 pub use checksum::{CHECKSUM, checksum};
 pub use crd::{Column, Rule, Scale};

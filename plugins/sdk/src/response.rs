@@ -12,8 +12,9 @@ pub use crate::bindings::operator_host::plugin::types::{
 
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::kinds::Kind;
-use crate::object::Object;
+use crate::object::{self, Object};
 use crate::request::Request;
+use crate::text;
 
 /// The desired state. The host deletes every child of the parent that the response does not name (with
 /// [`child`](Self::child), [`keep`](Self::keep) or [`generate`](Self::generate)), except for the kinds that it retains.
@@ -201,7 +202,8 @@ macro_rules! shared {
             ///
             /// When it does not serialize to JSON: a map whose keys are not strings.
             pub fn object(self, child: &impl Serialize) -> Self {
-                self.child(to_value(child))
+                // Not `serde_json::to_value`: each field of a type of k8s-openapi would take more code.
+                self.child(object::parse(&text::json(child)))
             }
 
             /// Sets the parent's whole status, except `conditions` and `observedGeneration`, which the host writes.
@@ -248,14 +250,6 @@ fn to_text(value: &impl Serialize) -> String {
     match serde_json::to_string(value) {
         Ok(text) => text,
         Err(error) => panic!("the status cannot be written as JSON: {error}"),
-    }
-}
-
-/// Serializes a child; see [`to_text`].
-fn to_value(child: &impl Serialize) -> Value {
-    match serde_json::to_value(child) {
-        Ok(value) => value,
-        Err(error) => panic!("a child cannot be written as JSON: {error}"),
     }
 }
 

@@ -1,0 +1,437 @@
+//! Serializes to JSON text with little code.
+//!
+//! A type such as those of k8s-openapi has hundreds of fields, and each contains a copy of what the serializer does for a
+//! field. Here that is a call of a function that all of them share: text is appended to a string, and there are no errors
+//! to pass on.
+
+use std::fmt::{self, Display};
+
+use serde::ser::{
+    Error, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
+    SerializeTupleStruct, SerializeTupleVariant, Serializer,
+};
+
+/// Returns the JSON text of a value, as `serde_json::to_string` does.
+///
+/// Panics when JSON cannot represent the value: a map whose keys are not strings. It is a bug of the plugin, and the
+/// host reports the panic with its message.
+pub(crate) fn json(value: &impl Serialize) -> String {
+    let mut text = String::new();
+    let Ok(()) = value.serialize(Text(&mut text));
+    text
+}
+
+/// Appends to a text.
+struct Text<'a>(&'a mut String);
+
+/// There are no errors, so that the compiler leaves out what handles them.
+#[derive(Debug)]
+enum Never {}
+
+impl Display for Never {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {}
+    }
+}
+
+impl std::error::Error for Never {}
+
+impl Error for Never {
+    fn custom<T: Display>(message: T) -> Self {
+        panic!("a value cannot be written as JSON: {message}")
+    }
+}
+
+impl<'a> Text<'a> {
+    #[inline(never)]
+    fn plain(self, text: &str) {
+        self.0.push_str(text);
+    }
+
+    #[inline(never)]
+    fn integer(self, value: i64) {
+        self.0.push_str(&value.to_string());
+    }
+
+    #[inline(never)]
+    fn string(self, text: &str) {
+        self.0.push('"');
+        for c in text.chars() {
+            let escaped = match c {
+                '"' => "\\\"",
+                '\\' => "\\\\",
+                '\n' => "\\n",
+                '\r' => "\\r",
+                '\t' => "\\t",
+                '\0'..='\u{1f}' => {
+                    self.0.push_str("\\u00");
+                    let code = u32::from(c);
+                    self.0.extend(char::from_digit(code >> 4, 16));
+                    self.0.extend(char::from_digit(code & 15, 16));
+                    continue;
+                }
+                _ => {
+                    self.0.push(c);
+                    continue;
+                }
+            };
+            self.0.push_str(escaped);
+        }
+        self.0.push('"');
+    }
+
+    /// Begins a list or an object.
+    #[inline(never)]
+    fn begin(self, bracket: char) -> Self {
+        self.0.push(bracket);
+        self
+    }
+
+    #[inline(never)]
+    fn end(self, bracket: &str) {
+        self.0.push_str(bracket);
+    }
+
+    /// Begins an object with one field, and its value.
+    #[inline(never)]
+    fn variant(self, name: &str) -> Self {
+        self.0.push('{');
+        Text(self.0).string(name);
+        self.0.push(':');
+        self
+    }
+
+    /// Continues a list or an object.
+    #[inline(never)]
+    fn next(&mut self) -> Text<'_> {
+        if !self.0.ends_with(['[', '{']) {
+            self.0.push(',');
+        }
+        Text(self.0)
+    }
+
+    /// Continues an object with a field.
+    #[inline(never)]
+    fn field(&mut self, name: &str) -> Text<'_> {
+        self.next().string(name);
+        self.0.push(':');
+        Text(self.0)
+    }
+
+    /// Completes the key of a map, which begins at this byte: a number or boolean becomes a string.
+    #[inline(never)]
+    fn complete_key(&mut self, start: usize) {
+        match self.0[start..].chars().next() {
+            Some('"') => {}
+            Some('n' | '[' | '{') | None => {
+                panic!("a map whose keys are not strings cannot be written as JSON")
+            }
+            Some(_) => {
+                self.0.insert(start, '"');
+                self.0.push('"');
+            }
+        }
+    }
+}
+
+type Written = Result<(), Never>;
+
+/// Defines a method for each type of integers.
+macro_rules! integers {
+    ($($method:ident: $type:ty),*) => {
+        $(fn $method(self, value: $type) -> Written {
+            self.integer(value.into());
+            Ok(())
+        })*
+    };
+}
+
+impl<'a> Serializer for Text<'a> {
+    type Ok = ();
+    type Error = Never;
+    type SerializeSeq = Self;
+    type SerializeTuple = Self;
+    type SerializeTupleStruct = Self;
+    type SerializeTupleVariant = Self;
+    type SerializeMap = Self;
+    type SerializeStruct = Self;
+    type SerializeStructVariant = Self;
+
+    integers!(
+        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
+        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32
+    );
+
+    fn serialize_u64(self, value: u64) -> Written {
+        self.plain(&value.to_string());
+        Ok(())
+    }
+
+    fn serialize_bool(self, value: bool) -> Written {
+        self.plain(if value { "true" } else { "false" });
+        Ok(())
+    }
+
+    fn serialize_f32(self, value: f32) -> Written {
+        self.serialize_f64(value.into())
+    }
+
+    fn serialize_f64(self, value: f64) -> Written {
+        match serde_json::Number::from_f64(value) {
+            Some(number) => self.plain(&number.to_string()),
+            None => self.plain("null"),
+        }
+        Ok(())
+    }
+
+    fn serialize_char(self, value: char) -> Written {
+        self.string(value.encode_utf8(&mut [0; 4]));
+        Ok(())
+    }
+
+    fn serialize_str(self, value: &str) -> Written {
+        self.string(value);
+        Ok(())
+    }
+
+    fn serialize_bytes(self, value: &[u8]) -> Written {
+        self.collect_seq(value)
+    }
+
+    fn serialize_none(self) -> Written {
+        self.serialize_unit()
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Written {
+        value.serialize(self)
+    }
+
+    fn serialize_unit(self) -> Written {
+        self.plain("null");
+        Ok(())
+    }
+
+    fn serialize_unit_struct(self, _: &'static str) -> Written {
+        self.serialize_unit()
+    }
+
+    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Written {
+        self.serialize_str(variant)
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Written {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        value: &T,
+    ) -> Written {
+        let text = self.variant(variant);
+        value.serialize(Text(text.0))?;
+        text.end("}");
+        Ok(())
+    }
+
+    fn serialize_seq(self, _: Option<usize>) -> Result<Self, Never> {
+        Ok(self.begin('['))
+    }
+
+    fn serialize_tuple(self, _: usize) -> Result<Self, Never> {
+        Ok(self.begin('['))
+    }
+
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Self, Never> {
+        Ok(self.begin('['))
+    }
+
+    fn serialize_tuple_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        _: usize,
+    ) -> Result<Self, Never> {
+        Ok(self.variant(variant).begin('['))
+    }
+
+    fn serialize_map(self, _: Option<usize>) -> Result<Self, Never> {
+        Ok(self.begin('{'))
+    }
+
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self, Never> {
+        Ok(self.begin('{'))
+    }
+
+    fn serialize_struct_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        _: usize,
+    ) -> Result<Self, Never> {
+        Ok(self.variant(variant).begin('{'))
+    }
+}
+
+/// Implements a trait for lists.
+macro_rules! list {
+    ($trait:ident, $method:ident, $end:literal) => {
+        impl $trait for Text<'_> {
+            type Ok = ();
+            type Error = Never;
+
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Written {
+                value.serialize(self.next())
+            }
+
+            fn end(self) -> Written {
+                Text::end(self, $end);
+                Ok(())
+            }
+        }
+    };
+}
+
+list!(SerializeSeq, serialize_element, "]");
+list!(SerializeTuple, serialize_element, "]");
+list!(SerializeTupleStruct, serialize_field, "]");
+list!(SerializeTupleVariant, serialize_field, "]}");
+
+/// Implements a trait for structs.
+macro_rules! object {
+    ($trait:ident, $end:literal) => {
+        impl $trait for Text<'_> {
+            type Ok = ();
+            type Error = Never;
+
+            fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Written {
+                value.serialize(self.field(name))
+            }
+
+            fn end(self) -> Written {
+                Text::end(self, $end);
+                Ok(())
+            }
+        }
+    };
+}
+
+object!(SerializeStruct, "}");
+object!(SerializeStructVariant, "}}");
+
+impl SerializeMap for Text<'_> {
+    type Ok = ();
+    type Error = Never;
+
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Written {
+        let start = self.next().0.len();
+        key.serialize(Text(self.0))?;
+        self.complete_key(start);
+        Ok(())
+    }
+
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Written {
+        self.0.push(':');
+        value.serialize(Text(self.0))
+    }
+
+    fn end(self) -> Written {
+        Text::end(self, "}");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Serialize;
+    use serde_json::{Value, json as value};
+
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Everything<'a> {
+        text: &'a str,
+        numbers: (i8, u64, i64, f32, f64),
+        none: Option<u8>,
+        some: Option<bool>,
+        unit: (),
+        letter: char,
+        list: Vec<Vec<u8>>,
+        empty: BTreeMap<String, u8>,
+        by_text: BTreeMap<&'a str, Kind>,
+        by_number: BTreeMap<i32, u8>,
+        by_choice: BTreeMap<bool, u8>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        left_out: Option<u8>,
+        kinds: Vec<Kind>,
+        wrapped: Wrapper,
+        pair: Pair,
+        #[serde(flatten)]
+        rest: Value,
+    }
+
+    #[derive(Serialize)]
+    struct Wrapper(u8);
+
+    #[derive(Serialize)]
+    struct Pair(u8, String);
+
+    #[derive(Serialize)]
+    enum Kind {
+        Unit,
+        Newtype(u8),
+        Tuple(u8, u8),
+        Struct { a: u8, b: Option<u8> },
+    }
+
+    #[test]
+    fn the_text_is_that_of_serde_json() {
+        let everything = Everything {
+            text: "a \"b\" \\ \n\r\t \u{1}\u{1f}\u{7f} é 😀 /",
+            numbers: (-8, u64::MAX, i64::MIN, 1.5, 1e300),
+            none: None,
+            some: Some(true),
+            unit: (),
+            letter: '"',
+            list: vec![vec![], vec![1], vec![2, 3]],
+            empty: BTreeMap::new(),
+            by_text: BTreeMap::from([("a", Kind::Unit), ("b{", Kind::Newtype(1))]),
+            by_number: BTreeMap::from([(-1, 1), (2, 2)]),
+            by_choice: BTreeMap::from([(false, 1)]),
+            left_out: None,
+            kinds: vec![
+                Kind::Tuple(1, 2),
+                Kind::Struct { a: 1, b: None },
+                Kind::Newtype(3),
+                Kind::Unit,
+            ],
+            wrapped: Wrapper(1),
+            pair: Pair(1, "[".into()),
+            rest: value!({ "x": { "y": [null, {}, "{"] } }),
+        };
+        assert_eq!(json(&everything), serde_json::to_string(&everything).unwrap());
+        for value in [
+            value!(null),
+            value!([]),
+            value!({}),
+            value!("["),
+            value!(1.0),
+            value!([[], {}]),
+        ] {
+            assert_eq!(json(&value), value.to_string());
+        }
+        assert_eq!(json(&f64::NAN), "null");
+    }
+
+    #[test]
+    #[should_panic(expected = "a map whose keys are not strings")]
+    fn a_key_that_json_cannot_represent_is_a_bug() {
+        json(&BTreeMap::from([(vec![1], 1)]));
+    }
+}
