@@ -13,6 +13,7 @@
 //! ```
 
 use std::path::Path;
+use std::time::Duration;
 use std::{env, fs};
 
 use serde_json::Value;
@@ -23,33 +24,40 @@ use crate::object::Object;
 use crate::plugin::Reconciler;
 use crate::response::{Condition, Event, Failure, GeneratedSecret, Need};
 
+/// How often the host calls a plugin until its needs settle.
+const CALLS: usize = 5;
+
 /// The input of one call: a parent, the existing objects, and the time.
 #[derive(Clone, Debug)]
 pub struct Case {
     parent: Value,
     children: Vec<Value>,
     related: Vec<(String, Vec<Value>)>,
+    existing: Vec<Value>,
     now: String,
     namespace_terminating: bool,
 }
 
 impl Case {
-    /// Creates a case with a parent from YAML and no other objects. The parent's namespace is `default` unless the
-    /// YAML contains another one.
+    /// Creates a case with a parent from YAML. The parent's namespace is `default` unless the YAML contains another one.
+    ///
+    /// Further documents are objects that exist in the cluster, as in a `sample.yaml` with the ConfigMap that the plugin
+    /// reads: [`run`](Self::run) and [`clean_up`](Self::clean_up) answer needs with them, as the host does.
     ///
     /// # Panics
     ///
-    /// When the text is not a single YAML document.
+    /// When the text is not YAML, or is empty.
     #[must_use]
-    pub fn new(parent: &str) -> Self {
-        let mut documents = documents(parent);
-        assert_eq!(documents.len(), 1, "the parent is one YAML document");
+    pub fn new(yaml: &str) -> Self {
+        let mut documents = documents(yaml);
+        assert!(!documents.is_empty(), "the first document is the parent");
         let mut parent = documents.remove(0);
         default_to(&mut parent["metadata"]["namespace"], "default");
         Self {
             parent,
             children: Vec::new(),
             related: Vec::new(),
+            existing: documents,
             now: "2026-01-01T00:00:00Z".to_owned(),
             namespace_terminating: false,
         }
@@ -163,15 +171,10 @@ impl Case {
     /// # Panics
     ///
     /// When the plugin violates the contract: a child of a kind that it does not declare, two children of the same
-    /// name, or two calls with the same request and different responses.
+    /// name, or two calls with the same request and different responses. When its needs change with each answer.
     pub fn run(&self, plugin: &impl Reconciler) -> Result<Outcome, Failure> {
-        let response = plugin.reconcile(self.request());
-        assert_eq!(
-            response,
-            plugin.reconcile(self.request()),
-            "the same request gives the same response"
-        );
-        let outcome = Outcome::from(response?);
+        let call = |request: wit::Request| plugin.reconcile(request);
+        let outcome = Outcome::from(self.settled(call, |response| &response.needs)?);
         let makes = plugin.describe("", "", "").makes;
         for (position, child) in outcome.children.iter().enumerate() {
             let is_made = |kind: &wit::Kind| {
@@ -194,8 +197,73 @@ impl Case {
     /// # Errors
     ///
     /// The plugin's own failures.
+    ///
+    /// # Panics
+    ///
+    /// As [`run`](Self::run).
     pub fn clean_up(&self, plugin: &impl Reconciler) -> Result<Cleanup, Failure> {
-        plugin.cleanup(self.request()).map(Cleanup::from)
+        let call = |request: wit::Request| plugin.cleanup(request);
+        self.settled(call, |response| &response.needs).map(Cleanup::from)
+    }
+
+    /// Calls the plugin, and again while existing objects answer needs that the request did not.
+    fn settled<Answer: PartialEq + std::fmt::Debug>(
+        &self,
+        call: impl Fn(wit::Request) -> Result<Answer, Failure>,
+        needs: fn(&Answer) -> &[Need],
+    ) -> Result<Answer, Failure> {
+        let mut case = self.clone();
+        for _ in 0..CALLS {
+            let answer = call(case.request());
+            assert_eq!(
+                answer,
+                call(case.request()),
+                "the same request gives the same response"
+            );
+            let answer = answer?;
+            let is_answered = |need: &&Need| case.related.iter().any(|(id, _)| *id == need.id);
+            let unanswered: Vec<Need> = needs(&answer)
+                .iter()
+                .filter(|need| !is_answered(need))
+                .cloned()
+                .collect();
+            // Without existing objects the test itself answers the needs, with `related`.
+            if unanswered.is_empty() || self.existing.is_empty() {
+                return Ok(answer);
+            }
+            for need in unanswered {
+                let found = self
+                    .existing
+                    .iter()
+                    .filter(|object| self.is_needed(&need, object));
+                case.related.push((need.id.clone(), found.cloned().collect()));
+            }
+        }
+        panic!("the plugin has other needs after each of {CALLS} calls");
+    }
+
+    /// Reports whether a need selects an existing object.
+    fn is_needed(&self, need: &Need, object: &Value) -> bool {
+        let own = &self.parent["metadata"]["namespace"];
+        let wanted = need.namespace.as_deref().or(own.as_str());
+        let metadata = &object["metadata"];
+        let namespace = metadata["namespace"].as_str().or(own.as_str());
+        object["apiVersion"] == need.api_version.as_str()
+            && object["kind"] == need.kind.as_str()
+            && namespace == wanted
+            && need.name.as_deref().is_none_or(|name| metadata["name"] == name)
+            && need
+                .label_selector
+                .iter()
+                .flat_map(|selector| selector.split(','))
+                .all(|term| match term.split_once('=') {
+                    Some((key, value)) if !key.ends_with('!') && !value.starts_with('=') => {
+                        metadata["labels"][key] == value
+                    }
+                    _ => panic!(
+                        "a test knows selectors of the form `key=value` only, and not {term:?}: use `related`"
+                    ),
+                })
     }
 
     fn request(&self) -> wit::Request {
@@ -240,11 +308,23 @@ pub struct Outcome {
     pub conditions: Vec<Condition>,
     /// The Events.
     pub events: Vec<Event>,
+    /// The time after which the plugin wants to be called again, whatever changes.
+    pub requeue_after: Option<Duration>,
     /// The objects that the plugin wants to read.
     pub needs: Vec<Need>,
 }
 
 impl Outcome {
+    /// Returns the condition of a type.
+    ///
+    /// # Panics
+    ///
+    /// When the plugin does not set it.
+    #[must_use]
+    pub fn condition(&self, type_: &str) -> &Condition {
+        condition(&self.conditions, type_)
+    }
+
     /// Returns the names of the children, in order.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
@@ -290,8 +370,16 @@ impl From<wit::Response> for Outcome {
             status: response.status.map_or(Value::Null, |status| json(&status)),
             conditions: response.conditions,
             events: response.events,
+            requeue_after: response.requeue_after_ms.map(Duration::from_millis),
             needs: response.needs,
         }
+    }
+}
+
+fn condition<'a>(conditions: &'a [Condition], type_: &str) -> &'a Condition {
+    match conditions.iter().find(|condition| condition.type_ == type_) {
+        Some(condition) => condition,
+        None => panic!("there is no condition {type_} among {conditions:?}"),
     }
 }
 
@@ -304,8 +392,26 @@ pub struct Cleanup {
     pub children: Vec<Value>,
     /// The status, or `null`.
     pub status: Value,
+    /// The conditions.
+    pub conditions: Vec<Condition>,
     /// The Events.
     pub events: Vec<Event>,
+    /// The time after which the plugin wants to be called again, whatever changes.
+    pub requeue_after: Option<Duration>,
+    /// The objects that the plugin wants to read.
+    pub needs: Vec<Need>,
+}
+
+impl Cleanup {
+    /// Returns the condition of a type.
+    ///
+    /// # Panics
+    ///
+    /// When the plugin does not set it.
+    #[must_use]
+    pub fn condition(&self, type_: &str) -> &Condition {
+        condition(&self.conditions, type_)
+    }
 }
 
 impl From<wit::CleanupResponse> for Cleanup {
@@ -314,7 +420,10 @@ impl From<wit::CleanupResponse> for Cleanup {
             done: response.done,
             children: response.children.iter().map(|child| json(child)).collect(),
             status: response.status.map_or(Value::Null, |status| json(&status)),
+            conditions: response.conditions,
             events: response.events,
+            requeue_after: response.requeue_after_ms.map(Duration::from_millis),
+            needs: response.needs,
         }
     }
 }
@@ -424,3 +533,6 @@ fn merged(before: &Value, applied: &Value) -> Value {
         _ => applied.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;
