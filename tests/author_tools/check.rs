@@ -86,3 +86,27 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
     );
     host(&["check", "/nowhere.wasm"]).expect(2);
 }
+
+#[test]
+fn check_calls_the_plugin_with_the_objects_that_it_needs() {
+    let desk = Desk::new();
+    let cluster = "apiVersion: database.example.com/v1\nkind: MySQLCluster\nmetadata: {name: db}\n\
+                   spec: {version: '8.4', storageSize: 1Gi, rootPasswordSecret: {name: pw}}\n";
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: pw}\ndata: {password: cHc=}\n";
+    let alone = desk.file("alone.yaml", cluster);
+    let both = desk.file("both.yaml", format!("{cluster}---\n{secret}"));
+    let secret = desk.file("secret.yaml", secret);
+    let check = |arguments: &[&std::path::Path]| {
+        let mut all = vec!["check".to_owned(), sample("mysql")];
+        for (option, file) in ["--sample", "--related"].iter().zip(arguments) {
+            all.extend([(*option).to_owned(), file.to_str().unwrap().to_owned()]);
+        }
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        host(&all).expect(0).out
+    };
+    let allowed = "db: 3, all of them allowed";
+    assert!(!check(&[&alone]).contains(allowed));
+    for out in [check(&[&alone, &secret]), check(&[&both])] {
+        assert!(out.contains(allowed), "{out}");
+    }
+}

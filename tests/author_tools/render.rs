@@ -3,7 +3,7 @@
 use plugin_fixtures::{Fixture, Form, cases};
 use serde_json::{Value, json};
 
-use super::{Desk, sample};
+use super::{Desk, host, sample};
 
 const ECHO: &str = "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {name: e}\n";
 
@@ -97,6 +97,39 @@ fn needs_are_answered_from_the_related_objects_and_defaults_are_filled_in() {
         !found.out.contains("secret/"),
         "the password is the user's: {}",
         found.out
+    );
+}
+
+#[test]
+fn objects_of_other_kinds_in_a_sample_are_those_that_needs_find() {
+    let desk = Desk::new();
+    let several = |secret: &str| {
+        format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: default}}\n---\n{MYSQL}---\n\
+             apiVersion: v1\nkind: Secret\nmetadata: {{name: {secret}}}\ndata: {{password: cHc=}}\n"
+        )
+    };
+    let found = desk
+        .render(&sample("mysql"), &several("pw"), &["-o", "name"])
+        .expect(0);
+    assert!(found.out.contains("pod/db-0\n"), "{}", found.out);
+    let missing = desk.render(&sample("mysql"), &several("others"), &[]).expect(1);
+    assert!(missing.err.contains("retry requested"), "{}", missing.err);
+    let only = desk.file("only.yaml", several("pw").replace("MySQLCluster", "MySQL"));
+    let wrong = host(&[
+        "render",
+        "--plugin",
+        &sample("mysql"),
+        "-f",
+        only.to_str().unwrap(),
+    ])
+    .expect(2);
+    assert!(
+        wrong
+            .err
+            .contains("document 2: the kind is database.example.com/v1/MySQL; the plugin reconciles"),
+        "{}",
+        wrong.err
     );
 }
 
@@ -215,7 +248,11 @@ fn a_resource_that_does_not_fit_is_refused_with_path_and_rule() {
             "document 2: not a Kubernetes object: `apiVersion` is missing or not a string",
         ),
         ("{".to_owned(), "resource.yaml"),
-        (String::new(), "no resource"),
+        (String::new(), "no resource of the kind my-operator.dev/v1/Echo"),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n".to_owned(),
+            "no resource of the kind my-operator.dev/v1/Echo",
+        ),
     ] {
         let answer = desk.render(&sample("echo"), &resource, &[]).expect(2);
         assert!(

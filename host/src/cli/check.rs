@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::{Failure, plugin_file, render};
 use crate::config::Config;
 use crate::crd::definition;
 use crate::dry_run::offline::{self, RenderError, Scene};
-use crate::plugin::contract::{Request, Response};
+use crate::plugin::contract::Response;
 use crate::plugin::{Call, CallError, LoadError, Plugin, RandomSource};
 use crate::rbac::power;
 use crate::reconcile::evaluate::EvaluateError;
@@ -27,9 +26,12 @@ use crate::reconcile::evaluate::EvaluateError;
 pub struct Args {
     /// The plugin's WebAssembly file
     plugin: PathBuf,
-    /// Resources to reconcile with the plugin; repeatable
+    /// Resources to reconcile with the plugin; repeatable. Objects of other kinds count as in `--related`
     #[arg(long, short, value_name = "FILE")]
     sample: Vec<PathBuf>,
+    /// Objects that the plugin finds when it asks to read others; repeatable
+    #[arg(long, value_name = "FILE")]
+    related: Vec<PathBuf>,
     /// A configuration whose controller of the plugin's kind must allow what the plugin creates and reads
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -248,25 +250,25 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
         return Ok(());
     }
     let now = Timestamp::UNIX_EPOCH;
-    let parents = match render::parents(&args.sample, plugin, now) {
-        Ok(parents) => parents,
+    let render::Resources { parents, mut related } = match render::resources(&args.sample, plugin, now) {
+        Ok(resources) => resources,
         Err(Failure::Usage(error)) => {
             report.add(Level::Fail, "samples", error.to_string());
             return Ok(());
         }
         Err(other) => return Err(other),
     };
+    related.extend(render::objects(&args.related)?);
     for parent in parents {
         let name = parent.metadata.name.clone().unwrap_or_default();
-        let parent = Arc::new(parent);
-        let request = Request {
-            parent: Arc::clone(&parent),
+        let scene = Scene {
+            parent: Arc::new(parent),
             children: Vec::new(),
-            related: Vec::new(),
+            related: related.clone(),
             now,
-            traceparent: None,
-            namespace_terminating: false,
         };
+        // The call whose answer counts: the one that finds what the plugin needs.
+        let request = offline::last_request(plugin, &scene).await;
         // Random numbers change from one reconcile to the next, and no answer may depend on them.
         let first = plugin.try_reconcile(&request, RandomSource::First).await;
         cost(plugin, &name, &first, report);
@@ -290,7 +292,7 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
                         report.add(Level::Fail, "determinism", message);
                     }
                 }
-                children(plugin, &name, parent, report).await;
+                children(plugin, &name, &scene, report).await;
             }
         }
     }
@@ -298,14 +300,8 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
 }
 
 /// Checks the children and needs of an answer, as a reconcile does.
-async fn children(plugin: &Plugin, name: &str, parent: Arc<DynamicObject>, report: &mut Report) {
-    let scene = Scene {
-        parent,
-        children: Vec::new(),
-        related: Vec::new(),
-        now: Timestamp::UNIX_EPOCH,
-    };
-    match offline::reconcile(plugin, &scene).await {
+async fn children(plugin: &Plugin, name: &str, scene: &Scene, report: &mut Report) {
+    match offline::reconcile(plugin, scene).await {
         Ok(rendering) => {
             let count = rendering.children.len() + rendering.generate.len();
             report.add(
@@ -391,6 +387,7 @@ mod tests {
         let args = Args {
             plugin: PathBuf::new(),
             sample: vec![file],
+            related: Vec::new(),
             config: None,
         };
         let mut report = Report::default();

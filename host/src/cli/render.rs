@@ -15,6 +15,7 @@ use crate::crd::{definition, schema};
 use crate::desired::names;
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::offline::{self, RenderError, Scene};
+use crate::plugin::contract::Kind;
 use crate::plugin::{CallError, Plugin};
 use crate::reconcile::evaluate::EvaluateError;
 
@@ -27,7 +28,8 @@ pub struct Args {
     /// The plugin's WebAssembly file
     #[arg(long, short, env = "OPERATOR_HOST_PLUGIN", value_name = "FILE")]
     plugin: PathBuf,
-    /// Files with the custom resources, one or more documents each; repeatable
+    /// Files with the custom resources, one or more documents each; repeatable. Objects of other kinds count as in
+    /// `--related`
     #[arg(long = "filename", short, required = true, value_name = "FILE")]
     filename: Vec<PathBuf>,
     /// Existing children, such as the output of `kubectl get pods -o yaml`
@@ -106,9 +108,9 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
         .await?
         .with_context(|| args.plugin.display().to_string())?;
     let description = plugin.description();
-    let parents = parents(&args.filename, &plugin, args.now)?;
+    let Resources { parents, mut related } = resources(&args.filename, &plugin, args.now)?;
     let children = objects(&args.children)?;
-    let related = objects(&args.related)?;
+    related.extend(objects(&args.related)?);
     let mut done = Vec::with_capacity(parents.len());
     for parent in parents {
         let scene = Scene {
@@ -148,23 +150,34 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
     })
 }
 
+/// The objects in files with samples.
+pub(super) struct Resources {
+    /// The custom resources of the plugin's kind.
+    pub(super) parents: Vec<DynamicObject>,
+    /// The objects of other kinds, which a need may find.
+    pub(super) related: Vec<Arc<DynamicObject>>,
+}
+
 /// Reads the resources and fills in their defaults.
 ///
 /// # Errors
-/// When a resource does not fit its definition; lists every problem of all files.
-pub(super) fn parents(
-    files: &[PathBuf],
-    plugin: &Plugin,
-    now: Timestamp,
-) -> Result<Vec<DynamicObject>, Failure> {
+/// When a resource does not fit its definition; lists every problem of all files. When a kind is almost the plugin's: in
+/// its group, and not one that the plugin creates or reads.
+pub(super) fn resources(files: &[PathBuf], plugin: &Plugin, now: Timestamp) -> Result<Resources, Failure> {
     let description = plugin.description();
+    let known = |kind: &Kind| description.makes.contains(kind) || description.reads.contains(kind);
     let crd = description.crd.as_ref();
     let schema = crd.and_then(|crd| definition::schema(crd, &description.parent));
     let mut parents = Vec::new();
+    let mut related = Vec::new();
     let mut wrong = Vec::new();
     for file in files {
         for mut document in documents::read(file).map_err(usage)? {
             let kind = document.kind();
+            if kind != description.parent && (kind.group() != description.parent.group() || known(&kind)) {
+                related.push(Arc::new(dynamic(file, &document)?));
+                continue;
+            }
             if kind != description.parent {
                 let (file, number) = (file.display(), document.number);
                 wrong.push(format!(
@@ -190,7 +203,10 @@ pub(super) fn parents(
         }
     }
     if parents.is_empty() && wrong.is_empty() {
-        wrong.push("the files contain no resource".into());
+        wrong.push(format!(
+            "the files contain no resource of the kind {}",
+            description.parent
+        ));
     }
     if !wrong.is_empty() {
         return Err(Failure::Usage(anyhow!(wrong.join("\n"))));
@@ -198,7 +214,7 @@ pub(super) fn parents(
     if schema.is_some_and(schema::has_rules) {
         eprintln!("note: CEL rules (`x-kubernetes-validations`) are not evaluated without a cluster");
     }
-    Ok(parents)
+    Ok(Resources { parents, related })
 }
 
 fn place(file: &Path, document: &Document) -> String {
@@ -211,18 +227,25 @@ fn place(file: &Path, document: &Document) -> String {
     )
 }
 
-fn objects(files: &[PathBuf]) -> Result<Vec<Arc<DynamicObject>>, Failure> {
+/// Reads existing objects.
+///
+/// # Errors
+/// When a file contains something other than objects.
+pub(super) fn objects(files: &[PathBuf]) -> Result<Vec<Arc<DynamicObject>>, Failure> {
     let mut objects = Vec::new();
     for file in files {
         for document in documents::read(file).map_err(usage)? {
-            let object = document.dynamic().map_err(|error| {
-                let place = place(file, &document);
-                Failure::Usage(anyhow!("{place}: {error}"))
-            })?;
-            objects.push(Arc::new(object));
+            objects.push(Arc::new(dynamic(file, &document)?));
         }
     }
     Ok(objects)
+}
+
+fn dynamic(file: &Path, document: &Document) -> Result<DynamicObject, Failure> {
+    document.dynamic().map_err(|error| {
+        let place = place(file, document);
+        Failure::Usage(anyhow!("{place}: {error}"))
+    })
 }
 
 fn usage(error: impl Into<anyhow::Error>) -> Failure {

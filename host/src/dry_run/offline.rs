@@ -1,6 +1,7 @@
 //! Reconciles one parent once without a cluster: the same [`evaluate`] as in `reconcile` calls the plugin, on given
 //! objects, and the same [`plan`] checks its answer.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -146,13 +147,7 @@ pub fn own(
 /// When the call fails, a need is invalid, or the answer is refused.
 pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, RenderError> {
     let description = plugin.description();
-    let subject = Subject {
-        parent: &scene.parent,
-        children: &scene.children,
-        now: scene.now,
-        namespace_terminating: false,
-    };
-    let (response, cleaned_up) = call(plugin, &subject, &Files { description, scene }).await?;
+    let (response, cleaned_up) = call(plugin, &subject(scene), &Files { description, scene }).await?;
     let config = controller(description);
     let parent = &*scene.parent;
     let existing = |key: &ChildRef| {
@@ -202,6 +197,42 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         requeue_after_ms: response.requeue_after_ms,
         cleaned_up,
     })
+}
+
+/// Returns the request of the last call that [`reconcile`] makes for a parent that is not being deleted: of the call whose
+/// answer counts, or of the one that failed.
+pub async fn last_request(plugin: &Plugin, scene: &Scene) -> Request {
+    let last = RefCell::new(Request {
+        parent: Arc::clone(&scene.parent),
+        children: scene.children.clone(),
+        related: Vec::new(),
+        now: scene.now,
+        traceparent: None,
+        namespace_terminating: false,
+    });
+    let call = |request: Request| {
+        last.replace(request.clone());
+        async move {
+            let Call { outcome, share, .. } = plugin.reconcile(&request).await;
+            (outcome, share)
+        }
+    };
+    let source = Files {
+        description: plugin.description(),
+        scene,
+    };
+    // The caller makes the call again, and reports its failure.
+    let _ = evaluate::<Response, _>(&subject(scene), &source, Vec::new(), call, |_| {}).await;
+    last.into_inner()
+}
+
+fn subject(scene: &Scene) -> Subject<'_> {
+    Subject {
+        parent: &scene.parent,
+        children: &scene.children,
+        now: scene.now,
+        namespace_terminating: false,
+    }
 }
 
 /// Calls the plugin for a parent without any effect. For a parent that is being deleted and has a cleanup, also returns
