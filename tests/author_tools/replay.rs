@@ -116,6 +116,92 @@ fn the_exit_code_shows_whether_an_answer_differs_and_the_difference_is_printed()
     replay(&plugin, Path::new("/nowhere")).expect(2);
 }
 
+#[test]
+fn an_accepted_answer_replaces_the_recorded_one_and_nothing_else_in_the_file() {
+    let desk = Desk::new();
+    let plugin = desk.file("p.wasm", Fixture::new(cases::ANSWER).build(Form::Component));
+    let accept = |plugin: &str, record: &Path| {
+        host(&["replay", "--accept", "--plugin", plugin, record.to_str().unwrap()])
+    };
+    // In an order and with spaces that only a person writes.
+    let case = |output: &str| {
+        format!(
+            "{{\n  \"input\": {{\"contract\": \"0.1.0\",  \"call\": \"reconcile\", \"request\": {{\n    \
+             \"parent\": {{\"kind\": \"Fixture\", \"apiVersion\": \"fixtures.dev/v1\", \
+             \"metadata\": {{\"name\": \"f\", \"uid\": \"u\"}}}},\n    \
+             \"children\": [], \"related\": [], \"now\": \"2026-01-01T00:00:00Z\"}}}},\n  \"output\": {output}\n}}\n"
+        )
+    };
+    let record = desk.file("case.json", case("{\"response\": {}}"));
+    let plugin = plugin.to_str().unwrap();
+    let answer = accept(plugin, &record).expect(0);
+    for line in [
+        "accepted   ",
+        "+++ replayed",
+        "1 calls replayed: 0 the same, 1 accepted, 0 different",
+    ] {
+        assert!(answer.out.contains(line), "{line:?} is not in {}", answer.out);
+    }
+    let expected = serde_json::to_string_pretty(&answered())
+        .unwrap()
+        .replace('\n', "\n  ");
+    let written = std::fs::read_to_string(&record).unwrap();
+    assert_eq!(written, case(&expected));
+    replay(plugin, &record).expect(0);
+    assert!(
+        accept(plugin, &record)
+            .expect(0)
+            .out
+            .contains("1 the same, 0 accepted, 0 different")
+    );
+
+    // A record of a host names the version that answered.
+    let mut by_host: Value = serde_json::from_str(&record_of_a_host()).unwrap();
+    let recorded = desk.file("host.json", by_host.to_string());
+    accept(plugin, &recorded).expect(0);
+    by_host = serde_json::from_str(&std::fs::read_to_string(&recorded).unwrap()).unwrap();
+    assert_eq!(by_host["output"], answered());
+    assert_eq!(by_host["plugin"]["name"], "fixture");
+
+    // A failed call is no answer.
+    let panics = desk.file("panic.wasm", Fixture::new(cases::PANIC).build(Form::Component));
+    let failed = accept(panics.to_str().unwrap(), &record).expect(1);
+    assert!(failed.out.contains("0 accepted, 1 different"), "{}", failed.out);
+    assert_eq!(std::fs::read_to_string(&record).unwrap(), written);
+}
+
+fn record_of_a_host() -> String {
+    let mut record: Value = serde_json::from_str(&record(&json!({"response": {}}))).unwrap();
+    record["plugin"] = json!({"name": "earlier", "version": "0.1.0", "digest": "sha256:0"});
+    record.to_string()
+}
+
+/// The values of Secrets are masked in what is compared. In a case with values in clear, an accepted answer must contain
+/// them, too: a masked one would differ from then on.
+#[test]
+fn an_accepted_answer_is_the_same_in_the_next_replay_with_values_of_secrets_in_clear() {
+    let desk = Desk::new();
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"password": "correct horse"},
+    });
+    let spec = json!({"response": {"children": [secret, {
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"url": "root:correct horse@db"},
+    }]}});
+    let record = json!({
+        "input": {"contract": "0.1.0", "call": "reconcile", "request": {
+            "parent": {
+                "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": "p", "uid": "u"}, "spec": spec,
+            },
+            "children": [secret], "related": [], "now": "2026-01-01T00:00:00Z",
+        }},
+        "output": {"response": {}},
+    });
+    let file = desk.file("case.json", record.to_string());
+    let puppet = sample("puppet");
+    host(&["replay", "--accept", "--plugin", &puppet, file.to_str().unwrap()]).expect(0);
+    replay(&puppet, &file).expect(0);
+}
+
 fn records(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return Vec::new();

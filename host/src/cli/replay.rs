@@ -1,5 +1,7 @@
 //! `operator-host replay`: repeats recorded calls.
 
+mod accept;
+
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +19,7 @@ use crate::record::{Record, RecordedAnswer, Version, mask};
 /// The options of `replay`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 every answer equals the recorded one, 1 some answers differ, 2 everything else."
+    after_help = "Exit codes: 0 every answer equals the recorded one or is accepted, 1 some answers differ, 2 everything else."
 )]
 pub struct Args {
     /// The plugin's WebAssembly file: the recorded version, or one to compare with it
@@ -26,6 +28,9 @@ pub struct Args {
     /// Records that `run --record` wrote, or folders of them
     #[arg(required = true, value_name = "RECORD")]
     records: Vec<PathBuf>,
+    /// Replace recorded answers that differ by the new ones. A call that fails without an answer is not accepted
+    #[arg(long)]
+    accept: bool,
     /// The plugin log lines to print, from `off` to `trace`
     #[arg(long, env = "OPERATOR_HOST_LOG", default_value = "off", value_name = "LEVEL")]
     log: String,
@@ -65,29 +70,40 @@ async fn replay(args: Args) -> Result<ExitCode, Failure> {
     let mut out = std::io::stdout().lock();
     let colour = out.is_terminal() && plugin_file::colour();
     let live = Version::of(&plugin);
-    let mut different = 0;
+    let (mut accepted, mut different) = (0, 0);
     for (file, record) in &records {
         let answer = call(&plugin, record).await?;
-        let (before, after) = (text(record, &record.output)?, text(record, &answer)?);
+        let (before, after) = (shown(record, &record.output)?, shown(record, &answer)?);
         if before == after {
             writeln!(out, "same       {}", file.display())?;
             continue;
         }
-        different += 1;
-        writeln!(out, "different  {}", file.display())?;
+        if args.accept && !matches!(answer, RecordedAnswer::Fault(_)) {
+            accept::accept(file, record, &answer, &live).with_context(|| file.display().to_string())?;
+            accepted += 1;
+            writeln!(out, "accepted   {}", file.display())?;
+        } else {
+            different += 1;
+            writeln!(out, "different  {}", file.display())?;
+        }
         let recorded = match &record.plugin {
             Some(version) => format!("recorded ({version})"),
             None => "recorded".to_owned(),
         };
         let names = (recorded.as_str(), &*format!("replayed ({live})"));
+        let (before, after) = (
+            serde_saphyr::to_string(&before)?,
+            serde_saphyr::to_string(&after)?,
+        );
         out.write_all(rendering::diff(names, &before, &after, colour).as_bytes())?;
     }
-    let same = records.len() - different;
-    writeln!(
-        out,
-        "{} calls replayed: {same} the same, {different} different",
-        records.len()
-    )?;
+    let all = records.len();
+    let same = all - different - accepted;
+    write!(out, "{all} calls replayed: {same} the same, ")?;
+    if args.accept {
+        write!(out, "{accepted} accepted, ")?;
+    }
+    writeln!(out, "{different} different")?;
     Ok(ExitCode::from(u8::from(different > 0)))
 }
 
@@ -143,8 +159,8 @@ async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<RecordedAnswer
     })
 }
 
-/// Formats the answer as a record contains it, with the same masking of Secrets.
-fn text(record: &Record, answer: &RecordedAnswer) -> anyhow::Result<String> {
+/// Returns the answer as a record contains it, with the same masking of Secrets.
+fn shown(record: &Record, answer: &RecordedAnswer) -> anyhow::Result<Value> {
     let mut document = serde_json::to_value(Record {
         output: answer.clone(),
         ..record.clone()
@@ -152,7 +168,7 @@ fn text(record: &Record, answer: &RecordedAnswer) -> anyhow::Result<String> {
     mask(&mut document);
     let mut answer = document["output"].take();
     tidy(&mut answer);
-    Ok(serde_saphyr::to_string(&answer)?)
+    Ok(answer)
 }
 
 /// Removes the empty fields of an answer.

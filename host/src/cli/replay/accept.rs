@@ -1,0 +1,109 @@
+//! Replaces the answer in a record. The rest of the file stays as it is written, so that a diff shows the answer only.
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use super::{LIMIT, shown, tidy};
+use crate::files;
+use crate::record::{Record, RecordedAnswer, Version};
+
+/// Writes a new answer, and the version that gave it if the record names one.
+///
+/// # Errors
+/// When the file cannot be read or written, or is no longer the record that was read.
+pub(super) fn accept(
+    file: &Path,
+    record: &Record,
+    answer: &RecordedAnswer,
+    version: &Version,
+) -> anyhow::Result<()> {
+    let mut text = String::from_utf8(files::read(file, LIMIT)?)?;
+    let now: Record = serde_json::from_str(&text).context("the file has changed")?;
+    if now.output != record.output {
+        return Err(anyhow!("the file has changed while it was replayed"));
+    }
+    let mut parts = vec![("output", new_output(record, answer)?)];
+    if record.plugin.is_some() {
+        parts.push(("plugin", serde_json::to_value(version)?));
+    }
+    for (name, value) in parts {
+        let place = member(&text, name).with_context(|| format!("the record has no {name:?}"))?;
+        let value = if text.trim_end().contains('\n') {
+            // A level deeper than the record itself. A string of JSON contains no line break.
+            serde_json::to_string_pretty(&value)?.replace('\n', "\n  ")
+        } else {
+            value.to_string()
+        };
+        text.replace_range(place, &value);
+    }
+    std::fs::write(file, text)?;
+    Ok(())
+}
+
+/// Returns the answer as the file shows it: with the values of Secrets masked, unless they are in the request in clear.
+/// Then the answer must contain them in clear, too, to be the same in the next replay.
+fn new_output(record: &Record, answer: &RecordedAnswer) -> anyhow::Result<Value> {
+    let masked = shown(record, answer)?;
+    let accepted = Record {
+        output: serde_json::from_value(masked.clone())?,
+        ..record.clone()
+    };
+    if shown(&accepted, &accepted.output)? == shown(&accepted, answer)? {
+        return Ok(masked);
+    }
+    let mut clear = serde_json::to_value(answer)?;
+    tidy(&mut clear);
+    Ok(clear)
+}
+
+/// Returns the place of a value in a JSON object, by its name.
+fn member(text: &str, name: &str) -> Option<Range<usize>> {
+    let (mut at, mut depth) = (0, 0);
+    while let Some(byte) = text.as_bytes().get(at) {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            b'"' => {
+                let end = at + length(&text[at..])?;
+                let rest = text[end..].trim_ascii_start().strip_prefix(':');
+                if let Some(value) = rest.filter(|_| depth == 1 && text[at + 1..end - 1] == *name) {
+                    let value = value.trim_ascii_start();
+                    let start = text.len() - value.len();
+                    return Some(start..start + length(value)?);
+                }
+                at = end;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// Returns the length of the value with which a text begins.
+fn length(text: &str) -> Option<usize> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    values.next()?.ok()?;
+    Some(values.byte_offset())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_found_beside_and_below_values_that_look_like_it() {
+        let text = r#"{ "a": "output", "input": {"output": 1, "x\"}": ["output"]},
+            "output" : {"b": "}"}, "c": 2 }"#;
+        let place = |name| member(text, name).map(|place| &text[place]);
+        assert_eq!(place("output"), Some(r#"{"b": "}"}"#));
+        assert_eq!(place("a"), Some("\"output\""));
+        assert_eq!(place("c"), Some("2"));
+        assert_eq!(place("b"), None);
+    }
+}
