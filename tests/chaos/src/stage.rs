@@ -76,6 +76,7 @@ impl Stage {
         let options = Options {
             node: Some(node::Options {
                 ready_after: Duration::from_millis(50),
+                ..node::Options::default()
             }),
             durable: true,
             ..Options::default()

@@ -2,10 +2,11 @@
 //!
 //! - A pod whose claims are all Bound is bound to the Node [`NODE`], and is Running and Ready after
 //!   [`Options::ready_after`]. A pod that is being deleted is removed at once.
+//! - A pod of a Job ends [`Options::ends_after`] later, with success or with the code in the annotation [`EXIT_CODE`].
 //! - A claim with a storage class is bound to a new volume, which grows with the claim's request and is deleted
 //!   with the claim. The class [`STORAGE_CLASS`] is the default one.
 //! - The annotations [`HOLD_READY`] and [`HOLD_BOUND`] hold a pod or a claim back until they are removed, so that a
-//!   test can pause a rollout.
+//!   test can pause a rollout or a Job.
 //!
 //! It reacts to watch events only: the next step for an object is a pure function of the object (`pods`, `claims`),
 //! and one loop (`work`) executes it, one request per object at a time.
@@ -35,6 +36,10 @@ pub const HOLD_READY: &str = "control-plane/hold-ready";
 /// A claim with this annotation set to `"true"` stays Pending.
 pub const HOLD_BOUND: &str = "control-plane/hold-bound";
 
+/// A pod with this annotation ends with this exit code, whoever owns it. With another code than `0` it fails, unless its
+/// restart policy restarts its containers: then it goes on running.
+pub const EXIT_CODE: &str = "control-plane/exit-code";
+
 /// The field manager of the simulation's applies.
 const MANAGER: &str = "control-plane-node";
 
@@ -43,12 +48,15 @@ const MANAGER: &str = "control-plane-node";
 pub struct Options {
     /// Time from a pod's binding until it is Running and Ready, for the image pull and the start.
     pub ready_after: Duration,
+    /// Time from a pod's being Running until it ends, for the pods of Jobs.
+    pub ends_after: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             ready_after: Duration::from_millis(300),
+            ends_after: Duration::from_millis(500),
         }
     }
 }

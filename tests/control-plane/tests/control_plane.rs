@@ -14,6 +14,7 @@ use control_plane::{ControlPlane, Options, connect, node};
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
+        batch::v1::Job,
         core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount},
         rbac::v1::{Role, RoleBinding},
     },
@@ -227,6 +228,61 @@ async fn a_deployment_gets_ready_pods_and_takes_them_along() {
         |pod: Option<&Pod>| pod.is_none(),
     )
     .await;
+}
+
+fn holds(type_: &'static str) -> impl Fn(Option<&Job>) -> bool {
+    move |job| {
+        let conditions = job.and_then(|job| job.status.as_ref()?.conditions.as_ref());
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|condition| condition.type_ == type_ && condition.status == "True")
+    }
+}
+
+#[tokio::test]
+async fn a_job_completes_or_fails_with_its_pods() {
+    let plane = ControlPlane::start(Options::default()).await.unwrap();
+    let client = plane.client().await.unwrap();
+    let jobs = api::<Job>(&client);
+    let job = |name: &str, annotations: Value| {
+        json!({
+            "metadata": { "name": name },
+            "spec": {
+                "backoffLimit": 0,
+                "template": {
+                    "metadata": { "annotations": annotations },
+                    "spec": { "restartPolicy": "Never", "containers": [{ "name": "main", "image": "main:1" }] },
+                },
+            },
+        })
+    };
+    create(&jobs, job("good", json!({}))).await;
+    create(&jobs, job("bad", json!({ node::EXIT_CODE: "3" }))).await;
+    create(&jobs, job("held", json!({ node::HOLD_READY: "true" }))).await;
+    until(&jobs, "good", "the Job is complete", holds("Complete")).await;
+    until(&jobs, "bad", "the Job has failed", holds("Failed")).await;
+
+    // One that is held runs until it is released.
+    let pods = api::<Pod>(&client);
+    let of_held = ListParams::default().labels("job-name=held");
+    let name = within("the held Job has a pod", async {
+        loop {
+            if let [pod] = &pods.list(&of_held).await.unwrap().items[..] {
+                return pod.name_any();
+            }
+        }
+    })
+    .await;
+    until(&pods, &name, "the held pod is Running", |pod: Option<&Pod>| {
+        pod.and_then(|pod| pod.status.as_ref()?.phase.as_deref()) == Some("Running")
+    })
+    .await;
+    assert!(!holds("Complete")(Some(&jobs.get("held").await.unwrap())));
+    let go = json!({ "metadata": { "annotations": { node::HOLD_READY: null } } });
+    pods.patch(&name, &PatchParams::default(), &Patch::Merge(go))
+        .await
+        .unwrap();
+    until(&jobs, "held", "the released Job is complete", holds("Complete")).await;
+    plane.shutdown().await;
 }
 
 #[tokio::test]

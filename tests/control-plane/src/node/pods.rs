@@ -3,11 +3,11 @@
 use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{HOLD_READY, NODE};
+use super::{EXIT_CODE, HOLD_READY, NODE};
 
 /// The address of the Node.
 pub(super) const HOST_IP: &str = "10.244.0.1";
@@ -23,6 +23,11 @@ pub(super) enum Step {
         ready: bool,
         /// Whether this is its first status.
         first: bool,
+    },
+    /// Write the status of a pod whose containers have ended with this code.
+    End {
+        /// The exit code of every container.
+        code: i32,
     },
     /// Delete it without a grace period: nothing has to be stopped.
     Remove,
@@ -56,9 +61,25 @@ pub(super) fn next(pod: &Pod, claim_is_bound: impl Fn(&str) -> bool) -> Option<S
         Some(_) => {
             let ready = pod.annotations().get(HOLD_READY).map(String::as_str) != Some("true");
             let first = phase == "Pending";
-            (first || is_ready(status) != ready || !runs_these_images(spec, status))
-                .then_some(Step::Run { ready, first })
+            if first || is_ready(status) != ready || !runs_these_images(spec, status) {
+                return Some(Step::Run { ready, first });
+            }
+            let code = exit_code(pod).filter(|_| ready)?;
+            let restarts = spec.restart_policy.as_deref() != Some("Never");
+            (code == 0 || !restarts).then_some(Step::End { code })
         }
+    }
+}
+
+/// Returns the code with which the containers of a pod end; `None` for a pod that runs until it is deleted.
+fn exit_code(pod: &Pod) -> Option<i32> {
+    match pod.annotations().get(EXIT_CODE) {
+        Some(code) => code.parse().ok(),
+        None => pod
+            .owner_references()
+            .iter()
+            .any(|owner| owner.kind == "Job" && owner.controller == Some(true))
+            .then_some(0),
     }
 }
 
@@ -140,6 +161,49 @@ pub(super) fn running(pod: &Pod, ready: bool, number: u32, now: Timestamp) -> Va
     })
 }
 
+/// Returns the strategic merge patch of the status of a running pod whose containers have ended.
+pub(super) fn ended(pod: &Pod, code: i32, now: Timestamp) -> Value {
+    let reason = if code == 0 { "Completed" } else { "Error" };
+    let running = pod.status.clone().unwrap_or_default();
+    let containers = running.container_statuses.unwrap_or_default();
+    let container = |status: &ContainerStatus| {
+        let started = status
+            .state
+            .as_ref()
+            .and_then(|state| state.running.as_ref()?.started_at.as_ref());
+        json!({
+            "name": status.name,
+            "ready": false,
+            "started": false,
+            "state": {
+                "running": null,
+                "terminated": {
+                    "exitCode": code,
+                    "reason": reason,
+                    "startedAt": started,
+                    "finishedAt": now.to_string(),
+                    "containerID": status.container_id,
+                },
+            },
+        })
+    };
+    let condition = |kind: &str| {
+        json!({
+            "type": kind,
+            "status": "False",
+            "lastTransitionTime": now.to_string(),
+            "reason": if code == 0 { "PodCompleted" } else { "PodFailed" },
+        })
+    };
+    json!({
+        "status": {
+            "phase": if code == 0 { "Succeeded" } else { "Failed" },
+            "conditions": [condition("ContainersReady"), condition("Ready")],
+            "containerStatuses": containers.iter().map(container).collect::<Vec<_>>(),
+        },
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,6 +270,65 @@ mod tests {
         assert_eq!(next(&pod, |_| true), None);
         pod.metadata.finalizers = None;
         assert_eq!(next(&pod, |_| true), Some(Step::Clear));
+    }
+
+    /// Returns a pod of a Job that is Running and Ready.
+    fn of_a_job(annotations: &Value, restarts: &str) -> Pod {
+        let owner =
+            json!({ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true });
+        let metadata = json!({ "annotations": annotations, "ownerReferences": [owner] });
+        let mut pod = bound(&json!({ "phase": "Pending" }), &metadata);
+        pod.spec.as_mut().unwrap().restart_policy = Some(restarts.to_owned());
+        let patch = running(&pod, true, 0, Timestamp::UNIX_EPOCH);
+        pod.status = serde_json::from_value(patch["status"].clone()).unwrap();
+        pod
+    }
+
+    #[test]
+    fn a_pod_of_a_job_ends_and_needs_nothing_then() {
+        let mut pod = of_a_job(&json!({}), "OnFailure");
+        assert_eq!(next(&pod, |_| true), Some(Step::End { code: 0 }));
+        let patch = ended(&pod, 0, Timestamp::UNIX_EPOCH);
+        assert_eq!(patch["status"]["phase"], "Succeeded");
+        pod.status = serde_json::from_value(patch["status"].clone()).unwrap();
+        assert_eq!(next(&pod, |_| true), None);
+    }
+
+    #[test]
+    fn a_pod_ends_with_the_code_of_its_annotation() {
+        let code = json!({ EXIT_CODE: "3" });
+        assert_eq!(
+            next(&of_a_job(&code, "Never"), |_| true),
+            Some(Step::End { code: 3 })
+        );
+        assert_eq!(
+            next(&of_a_job(&code, "OnFailure"), |_| true),
+            None,
+            "it is restarted"
+        );
+        let mut alone = of_a_job(&json!({ EXIT_CODE: "0" }), "Never");
+        alone.metadata.owner_references = None;
+        assert_eq!(next(&alone, |_| true), Some(Step::End { code: 0 }));
+        alone.metadata.annotations = None;
+        assert_eq!(next(&alone, |_| true), None);
+        let patch = ended(&alone, 3, Timestamp::UNIX_EPOCH);
+        assert_eq!(patch["status"]["phase"], "Failed");
+        assert_eq!(
+            patch["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"],
+            3
+        );
+    }
+
+    #[test]
+    fn a_held_pod_of_a_job_does_not_end() {
+        let held = of_a_job(&json!({ HOLD_READY: "true" }), "Never");
+        assert_eq!(
+            next(&held, |_| true),
+            Some(Step::Run {
+                ready: false,
+                first: false
+            })
+        );
     }
 
     #[test]

@@ -61,6 +61,8 @@ struct Work<'a> {
     acted_on: HashMap<Key, String>,
     /// When a pod may start.
     start_at: HashMap<Uid, Instant>,
+    /// When a pod of a Job ends.
+    end_at: HashMap<Uid, Instant>,
     /// When a pod whose deletion is complete except for the last step counts as stuck.
     left_at: HashMap<Uid, Instant>,
     permits: Arc<Semaphore>,
@@ -87,6 +89,7 @@ pub(super) async fn run(client: Client, options: &Options) {
         acting: HashSet::new(),
         acted_on: HashMap::new(),
         start_at: HashMap::new(),
+        end_at: HashMap::new(),
         left_at: HashMap::new(),
         permits: Arc::new(Semaphore::new(CONCURRENCY)),
         pending: FuturesUnordered::new(),
@@ -130,6 +133,7 @@ impl Work<'_> {
     fn pod_gone(&mut self, uid: &str) {
         self.pods.remove(uid);
         self.start_at.remove(uid);
+        self.end_at.remove(uid);
         self.left_at.remove(uid);
         self.acted_on.remove(&(Kind::Pod, uid.to_owned()));
     }
@@ -202,6 +206,7 @@ impl Work<'_> {
         };
         let wait = match step {
             pods::Step::Run { first: true, .. } => Some((&mut self.start_at, self.options.ready_after)),
+            pods::Step::End { .. } => Some((&mut self.end_at, self.options.ends_after)),
             // The last step follows by itself, unless the API server lost its store at that moment.
             pods::Step::Clear => Some((&mut self.left_at, LEFT)),
             _ => None,
@@ -308,6 +313,11 @@ async fn act_on_pod(
         }
         pods::Step::Run { ready, .. } => {
             let patch = pods::running(pod, ready, number, Timestamp::now());
+            api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
+                .await?;
+        }
+        pods::Step::End { code } => {
+            let patch = pods::ended(pod, code, Timestamp::now());
             api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
                 .await?;
         }
