@@ -24,6 +24,7 @@ type Cleanup<Spec, Status> = fn(&Request<Spec, Status>) -> Result<CleanupRespons
 pub struct Plugin<Spec, Status> {
     reconcile: Reconcile<Spec, Status>,
     cleanup: Option<Cleanup<Spec, Status>>,
+    deletes_in_order: bool,
     parent: Kind,
     makes: &'static [Kind],
     reads: &'static [Kind],
@@ -44,6 +45,7 @@ where
         Self {
             reconcile,
             cleanup: None,
+            deletes_in_order: false,
             parent: Kind::new(api_version, kind),
             makes: &[],
             reads: &[],
@@ -66,6 +68,14 @@ where
     /// Sets a function that is called while a parent is being deleted, until it returns that it is done.
     pub const fn cleanup(mut self, cleanup: Cleanup<Spec, Status>) -> Self {
         self.cleanup = Some(cleanup);
+        self
+    }
+
+    /// Lets the host delete the children of a deleted parent in the reverse of their order, which
+    /// [`Response::child_after`](crate::Response::child_after) sets. This needs a finalizer on each parent, and so does a
+    /// [`cleanup`](Self::cleanup): a plugin that has one need not call this.
+    pub const fn delete_in_order(mut self) -> Self {
+        self.deletes_in_order = true;
         self
     }
 
@@ -161,7 +171,7 @@ where
             parent: self.parent.into(),
             makes: self.makes.iter().copied().map(wit::Kind::from).collect(),
             reads: self.reads.iter().copied().map(wit::Kind::from).collect(),
-            finalizer: self.cleanup.is_some(),
+            finalizer: self.cleanup.is_some() || self.deletes_in_order,
             crd: Some(crd.to_owned()),
         }
     }

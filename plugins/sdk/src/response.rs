@@ -77,6 +77,32 @@ impl<Status> Response<Status> {
         self
     }
 
+    /// Adds a child that comes after others: the host creates and changes it when they are ready (a Job: when it has
+    /// completed), and deletes it before them. The others must be among the children, the generated Secrets or the kept
+    /// children of this response.
+    ///
+    /// ```
+    /// use operator_plugin::builders::{Container, Deployment, Job};
+    /// use operator_plugin::{JOB, Labels, ObjectRef, Response};
+    ///
+    /// let selector = Labels::new("app", "shop");
+    /// let migrate = Job::new("migrate-7").container(Container::new("migrate", "shop:7"));
+    /// let app = Deployment::new("shop", &selector).container(Container::new("app", "shop:7"));
+    /// let response = Response::<()>::empty()
+    ///     .child(migrate)
+    ///     .child_after([ObjectRef::new(JOB, "migrate-7")], app);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When the child, its metadata or its annotations are no JSON object.
+    pub fn child_after(self, others: impl IntoIterator<Item = ObjectRef>, child: impl Into<Value>) -> Self {
+        let mut child = child.into();
+        let others: Vec<_> = others.into_iter().map(|other| other.in_annotation()).collect();
+        child["metadata"]["annotations"]["operator-host.dev/after"] = others.join(", ").into();
+        self.child(child)
+    }
+
     /// Adds several children; see [`child`](Self::child).
     pub fn children(mut self, children: impl IntoIterator<Item = Value>) -> Self {
         self.children.extend(children);
@@ -213,7 +239,8 @@ macro_rules! shared {
             }
 
             /// Adds a condition. `Ready` replaces the one that the host derives. The host sets `Synced`,
-            /// `Reconciling`, `Stalled`, `Paused` and `PluginHeldBack`, and ignores conditions of these types.
+            /// `Reconciling`, `Stalled`, `Paused`, `PluginHeldBack` and `Contested`, and ignores conditions of these
+            /// types.
             pub fn condition(mut self, condition: Condition) -> Self {
                 self.conditions.push(condition);
                 self
@@ -268,6 +295,19 @@ impl ObjectRef {
             namespace: None,
             name: name.into(),
         }
+    }
+}
+
+impl ObjectRef {
+    /// Returns the reference as the host parses it in an annotation: `Kind.group/namespace/name`.
+    fn in_annotation(&self) -> String {
+        let group = self
+            .api_version
+            .split_once('/')
+            .map(|(group, _)| format!(".{group}"));
+        let namespace = self.namespace.as_ref().map(|namespace| format!("{namespace}/"));
+        let (group, namespace) = (group.unwrap_or_default(), namespace.unwrap_or_default());
+        format!("{}{group}/{namespace}{}", self.kind, self.name)
     }
 }
 
@@ -501,5 +541,20 @@ mod tests {
         assert_eq!(named(Response::empty()), (String::new(), None));
         assert_eq!(named(Response::new(())), (String::new(), Some("null".into())));
         assert_eq!(named(Response::keep_children(&request)), ("Pod n/p".into(), None));
+    }
+
+    #[test]
+    fn a_child_lists_those_that_it_comes_after_as_the_host_parses_them() {
+        let elsewhere = ObjectRef {
+            namespace: Some("other".into()),
+            ..ObjectRef::new(crate::kinds::JOB, "migrate")
+        };
+        let others = [ObjectRef::new(crate::kinds::SECRET, "root"), elsewhere];
+        let web = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web" } });
+        let response = Response::<()>::empty().child_after(others, web);
+        assert_eq!(
+            response.children[0]["metadata"]["annotations"],
+            json!({ "operator-host.dev/after": "Secret/root, Job.batch/other/migrate" })
+        );
     }
 }
