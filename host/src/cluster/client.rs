@@ -5,6 +5,7 @@ mod measured;
 mod pace;
 mod reach;
 mod retry_after;
+mod server_clock;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,7 @@ use self::measured::Measured;
 pub use self::pace::Pace;
 use self::reach::Reach;
 pub(crate) use self::reach::chain;
+pub use self::server_clock::ServerClock;
 
 /// Path of a pod's token. Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
 const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
@@ -69,6 +71,7 @@ pub struct Connection {
     transport: Transport,
     metrics: Arc<Metrics>,
     reach: Reach,
+    clock: ServerClock,
 }
 
 impl Connection {
@@ -97,6 +100,7 @@ impl Connection {
             config,
             metrics,
             reach: Reach::default(),
+            clock: ServerClock::default(),
         })
     }
 
@@ -143,6 +147,7 @@ impl Connection {
             .layer(config.extra_headers_layer()?)
             .and_then(retry_after::keep)
             .map_err(BoxError::from)
+            .map_response(self.clock.listen())
             .map_request(move |request| fence::bound(request, &term))
             .map_result(self.reach.listen())
             .service(transport);
@@ -184,6 +189,7 @@ impl WriterFactory {
             term: self.term.clone(),
             acts_as: acts_as.cloned(),
             pace: None,
+            clock: self.connection.clock.clone(),
         })
     }
 }
@@ -199,6 +205,8 @@ pub struct Writer {
     pub acts_as: Option<ServiceAccount>,
     /// Its write rate limit; `None` for no limit.
     pub pace: Option<Arc<Pace>>,
+    /// The API server's clock.
+    pub clock: ServerClock,
 }
 
 impl Writer {
@@ -220,6 +228,7 @@ impl From<Client> for Writer {
             term: Term::endless(),
             acts_as: None,
             pace: None,
+            clock: ServerClock::default(),
         }
     }
 }

@@ -408,7 +408,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::leader::term::Term;
 
     /// Regression: after any failure, a repetition became a new Event beside the first one.
     #[tokio::test]
@@ -428,12 +427,7 @@ mod tests {
                 .body(Body::from(body.to_string().into_bytes()));
             async { response }
         };
-        let writer = Writer {
-            client: Client::new(tower::service_fn(server), "default"),
-            term: Term::endless(),
-            acts_as: None,
-            pace: None,
-        };
+        let writer = Writer::from(Client::new(tower::service_fn(server), "default"));
         let (events, _task) = Events::start(writer, "host".into(), Arc::new(Metrics::unread()));
         let parent =
             serde_json::from_value(json!({ "metadata": { "name": "a", "namespace": "b" } })).unwrap();

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use tokio::time::Instant;
@@ -49,8 +48,7 @@ pub(super) fn check_deadline(
     else {
         return false;
     };
-    // If the clock was behind at the deletion, the parent waits a little longer.
-    let waited = Timestamp::now().duration_since(since.0);
+    let waited = context.writer.clock.now().duration_since(since.0);
     let left = limit.saturating_sub(Duration::try_from(waited).unwrap_or_default());
     if !left.is_zero() {
         context
