@@ -25,7 +25,8 @@ pub const APPLIED_ANNOTATION: &str = "operator-host.dev/applied";
 pub const GENERATION_ANNOTATION: &str = "operator-host.dev/parent-generation";
 /// Annotation of a child, from the plugin: the children that come before it, as `Kind.group/name`, separated by commas.
 pub const AFTER_ANNOTATION: &str = "operator-host.dev/after";
-/// Annotation of a parent that is being deleted: its cleanup is done, and its children are deleted in order.
+/// Annotation of a parent that is being deleted: its cleanup is done, and its children are deleted in order. The value is
+/// the controller's finalizer and the parent's UID.
 pub const CLEANED_UP_ANNOTATION: &str = "operator-host.dev/cleaned-up";
 /// Annotation of a parent: with the value `true`, the host does not touch it or its children.
 pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";

@@ -24,6 +24,7 @@ use self::release::release;
 use self::secrets::{Generated, generate};
 use self::teardown::Teardown;
 use crate::desired::conditions::{Reason, StatusUpdate, Verdict};
+use crate::desired::order::Waiting;
 use crate::desired::ownership::owns;
 use crate::desired::plan::{Plan, Policy, plan};
 use crate::desired::readiness;
@@ -147,7 +148,7 @@ async fn converge(
             // The garbage collector deletes its dependents.
             return Ok(None);
         }
-        let answer = if plugin.description().finalizer && !teardown::has_begun(parent) {
+        let answer = if plugin.description().finalizer && !teardown::has_begun(context, parent) {
             cleanup(context, &plugin, parent, changes).await?
         } else {
             FinalAnswer::done()
@@ -260,14 +261,17 @@ async fn iterate(
         if !applied.failed.is_empty() {
             return Err(ReconcileError::Api(applied.failed));
         }
-        // What waits may replace what is no longer wanted.
-        if applied.waiting.is_empty() {
-            let (deleted, failed) = prune(context, parent, &observed, &plan).await;
-            changed |= !deleted.is_empty();
-            changes.deleted.extend(deleted);
-            if !failed.is_empty() {
-                return Err(ReconcileError::Api(failed));
-            }
+        // What waits may replace what is no longer wanted, and what it waits for may have to be replaced first.
+        let may_go = |kind: &Kind| {
+            let waits_for =
+                |waiting: &Waiting| waiting.kind.kind == kind.kind && waiting.kind.group() == kind.group();
+            applied.waiting.is_empty() || applied.waiting.iter().any(waits_for)
+        };
+        let (deleted, failed) = prune(context, parent, &observed, &plan, may_go).await;
+        changed |= !deleted.is_empty();
+        changes.deleted.extend(deleted);
+        if !failed.is_empty() {
+            return Err(ReconcileError::Api(failed));
         }
         changed |= context.remember_versions(&NamespacedName::of(parent), &plan);
         let Response {
@@ -285,7 +289,7 @@ async fn iterate(
                 events,
                 requeue: requeue_after_ms.map(after),
                 verdict: Some(match applied.waiting.into_iter().next() {
-                    Some(why) => Verdict::Reconciling(Reason::waiting(why)),
+                    Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
                     None => readiness::verdict(&plan, |key| context.existing(key)),
                 }),
                 done: false,
@@ -332,13 +336,15 @@ async fn cleanup(
             return Err(ReconcileError::Api(applied.failed));
         }
         collect_events(&mut events, new);
+        let waiting = applied.waiting.into_iter().next();
+        let done = done && waiting.is_none();
         if done || !changed {
             return Ok(FinalAnswer {
                 status,
                 conditions,
                 events,
                 requeue: requeue_after_ms.map(after),
-                verdict: None,
+                verdict: waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why))),
                 done,
                 _share: share,
             });

@@ -52,7 +52,7 @@ pub fn first_difference(group: &str, live: &Value, desired: &Value) -> Option<Fi
 
 /// Reports whether a group is Kubernetes' own. A custom resource's group may end in `.k8s.io`, too; then a zero
 /// value that somebody removes there is not restored.
-fn is_built_in(group: &str) -> bool {
+pub(super) fn is_built_in(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io")
 }
 

@@ -4,7 +4,7 @@
 //! An answer is used completely or not at all: a plugin that asks for one forbidden child is not trusted with the
 //! rest.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use thiserror::Error;
 
 use super::names;
 use super::order;
-use super::ownership::{is_reference_to, retains};
+use super::ownership::{is_reference_to, owns, retains};
 use super::provenance::{ACCEPT_ANNOTATION, SecretProof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
     AFTER_ANNOTATION, APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, NamespacedName, PARENT_ANNOTATION, annotation, controller_of,
-    fingerprint, generation_mark, label, name_problem, shorten,
+    fingerprint, generation_mark, is_terminating, label, name_problem, shorten,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
@@ -52,6 +52,8 @@ pub struct Desired {
     pub fingerprint: String,
     /// The children that come before it.
     pub after: Vec<ChildRef>,
+    /// How many children come before it, one after the other.
+    pub depth: usize,
 }
 
 /// A Secret whose values the host generates.
@@ -82,55 +84,6 @@ impl Plan {
         let desired = self.desired.iter().map(|desired| &desired.key);
         let secrets = self.secrets.iter().map(|secret| &secret.key);
         desired.chain(secrets).chain(&self.keep)
-    }
-
-    /// Finds the children that come before each one. Returns what is wrong with their annotations.
-    fn resolve_order(&mut self) -> Vec<Refusal> {
-        let keys: Vec<(Identity, ChildRef)> = self.keys().map(|key| (key.identity(), key.clone())).collect();
-        let mut refusals = Vec::new();
-        for desired in &mut self.desired {
-            let Some(text) = desired.body["metadata"]["annotations"][AFTER_ANNOTATION].as_str() else {
-                continue;
-            };
-            let mut refuse = |problem| {
-                let which = desired.key.to_string();
-                refusals.push(Refusal::BadOrder { which, problem });
-            };
-            let references = match order::parse(text) {
-                Ok(references) => references,
-                Err(part) => {
-                    let part = shorten(&part, SHOWN);
-                    refuse(format!(
-                        "contains {part:?}; write `Kind.group/name`, for example `Job.batch/migrate`"
-                    ));
-                    continue;
-                }
-            };
-            for reference in references {
-                match keys
-                    .iter()
-                    .find(|(identity, _)| reference.means(&desired.key.name, identity))
-                {
-                    Some((_, key)) => desired.after.push(key.clone()),
-                    None => refuse(format!(
-                        "names {}, which is not among the children that the plugin wants",
-                        shorten(&reference.to_string(), SHOWN)
-                    )),
-                }
-            }
-        }
-        if let Some(members) = order::circle(&self.desired) {
-            let names: Vec<_> = members
-                .iter()
-                .chain(members.first())
-                .map(ToString::to_string)
-                .collect();
-            refusals.push(Refusal::BadOrder {
-                which: names[0].clone(),
-                problem: format!("makes a circle: {}", names.join(" waits for ")),
-            });
-        }
-        refusals
     }
 
     /// Returns every child that the plan names, independent of the version. `existing` provides the UIDs, since one
@@ -290,12 +243,16 @@ pub fn plan(
             },
         })
         .collect();
-    refusals.extend(plan.resolve_order());
+    if refusals.is_empty() {
+        refusals = policy.resolve_order(&mut plan);
+    }
     if !refusals.is_empty() {
         return Err(refusals);
     }
-    plan.desired
-        .sort_by(|a, b| (rank(&a.key.kind), &a.key).cmp(&(rank(&b.key.kind), &b.key)));
+    plan.desired.sort_by(|a, b| {
+        let place = |desired: &Desired| (desired.depth, rank(&desired.key.kind));
+        (place(a), &a.key).cmp(&(place(b), &b.key))
+    });
     Ok(plan)
 }
 
@@ -326,6 +283,98 @@ fn rank(kind: &Kind) -> u8 {
 }
 
 impl Policy<'_> {
+    /// Finds the children that come before each one. Returns what is wrong with their annotations.
+    fn resolve_order(&self, plan: &mut Plan) -> Vec<Refusal> {
+        let is_ordered =
+            |desired: &Desired| !desired.body["metadata"]["annotations"][AFTER_ANNOTATION].is_null();
+        if !plan.desired.iter().any(is_ordered) {
+            return Vec::new();
+        }
+        let wanted = plan.desired.iter().map(|desired| &desired.key);
+        let wanted = wanted.chain(plan.secrets.iter().map(|secret| &secret.key));
+        // A kept child counts if it is one.
+        let kept = plan.keep.iter().filter(|key| self.is_own(key));
+        let named: HashMap<Identity, ChildRef> = wanted
+            .chain(kept)
+            .map(|key| (key.identity(), key.clone()))
+            .collect();
+        let mut refusals = Vec::new();
+        for desired in &mut plan.desired {
+            let Some(text) = desired.body["metadata"]["annotations"][AFTER_ANNOTATION].as_str() else {
+                continue;
+            };
+            match self.before(&desired.key, text, &named) {
+                Ok(after) => desired.after = after,
+                Err(problem) => refusals.push(Refusal::BadOrder {
+                    which: desired.key.to_string(),
+                    problem,
+                }),
+            }
+        }
+        match order::depths(&plan.desired) {
+            Ok(depths) => {
+                let all = plan.desired.iter_mut().zip(depths);
+                all.for_each(|(desired, depth)| desired.depth = depth);
+            }
+            Err(members) => {
+                const SHOWN: usize = 5;
+                let mut names: Vec<_> = members.iter().take(SHOWN).map(ToString::to_string).collect();
+                if members.len() > SHOWN {
+                    names.push(format!("{} others", members.len() - SHOWN));
+                }
+                names.extend(names.first().cloned());
+                refusals.push(Refusal::BadOrder {
+                    which: names[0].clone(),
+                    problem: format!("makes a circle: {}", names.join(" waits for ")),
+                });
+            }
+        }
+        refusals
+    }
+
+    /// Returns the children that the text of an annotation names.
+    fn before(
+        &self,
+        child: &ChildRef,
+        text: &str,
+        named: &HashMap<Identity, ChildRef>,
+    ) -> Result<Vec<ChildRef>, String> {
+        let mut before = Vec::new();
+        for reference in order::parse(text)? {
+            let candidates = reference.candidates(&child.name);
+            if let Some(key) = candidates.iter().find_map(|identity| named.get(identity)) {
+                before.push(key.clone());
+                continue;
+            }
+            // A child that the plugin is about to replace is there, and not wanted for the moment. A cleanup need not name
+            // what stays.
+            let is_there = candidates.iter().any(|identity| {
+                let mut kinds = self.config.children.keys();
+                kinds.any(|kind| {
+                    let key = ChildRef {
+                        kind: kind.clone(),
+                        name: identity.name.clone(),
+                    };
+                    kind.kind == identity.kind && kind.group() == identity.group && self.is_own(&key)
+                })
+            });
+            if !is_there && !is_terminating(self.parent) {
+                return Err(format!(
+                    "names {}, which is not among the children that the plugin wants",
+                    shorten(&reference.to_string(), SHOWN)
+                ));
+            }
+        }
+        Ok(before)
+    }
+
+    /// Reports whether an object exists and is a child of the parent.
+    fn is_own(&self, key: &ChildRef) -> bool {
+        (self.existing)(key).is_some_and(|object| {
+            owns(self.config, self.parent, &object) || retains(self.config, self.proof, self.parent, &object)
+        })
+    }
+
     fn child(&self, index: usize, child: &Value) -> Result<Desired, Refusal> {
         let key = self.key(index, child)?;
         let which = key.to_string();
@@ -371,6 +420,7 @@ impl Policy<'_> {
             body,
             fingerprint,
             after: Vec::new(),
+            depth: 0,
         })
     }
 

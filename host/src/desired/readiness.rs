@@ -13,6 +13,7 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::conditions::{Reason, Verdict};
+use super::drift::is_built_in;
 use super::plan::Plan;
 use crate::object::{ChildRef, is_terminating};
 
@@ -74,20 +75,29 @@ pub fn unready(child: &DynamicObject) -> Option<String> {
     }
 }
 
-/// Returns why what comes after this child must wait: it is not ready, or, if it is a Job, has not completed.
+/// Returns why what comes after this child must wait; `None` when it need not. `has_status`: objects of this kind have a
+/// status.
+///
+/// It must be ready, with three differences. A Job must have completed. A claim may wait for its first consumer. The
+/// controller of a custom resource must have written a status: without one, it has not seen the resource.
 #[must_use]
-pub fn unfinished(child: &DynamicObject) -> Option<String> {
-    let is_job = child
-        .types
-        .as_ref()
-        .is_some_and(|types| types.kind == "Job" && types.api_version.starts_with("batch/"));
-    let completes = || {
-        let completed = Status(&child.data["status"])
-            .condition_with("Complete", "True")
-            .is_some();
-        (!completed).then(|| "it has not completed".to_owned())
-    };
-    unready(child).or_else(|| is_job.then(completes).flatten())
+pub fn unfinished(child: &DynamicObject, has_status: bool) -> Option<String> {
+    let types = child.types.clone().unwrap_or_default();
+    let (group, _) = types.api_version.split_once('/').unwrap_or_default();
+    let status = Status(&child.data["status"]);
+    match (group, types.kind.as_str()) {
+        ("", "PersistentVolumeClaim") if !is_terminating(child) => {
+            (status.0["phase"] == "Lost").then(|| "it has lost its volume".to_owned())
+        }
+        ("batch", "Job") => unready(child).or_else(|| {
+            let completed = status.condition_with("Complete", "True").is_some();
+            (!completed).then(|| "it has not completed".to_owned())
+        }),
+        _ if has_status && !is_built_in(group) && status.0.is_null() => {
+            Some("its controller has not written a status yet".to_owned())
+        }
+        _ => unready(child),
+    }
 }
 
 /// The status of an object.
@@ -296,9 +306,32 @@ mod tests {
         };
         let running = serde_json::json!({ "startTime": "2026-01-01T00:00:00Z" });
         assert_eq!(unready(&job(running.clone())), None);
-        assert_eq!(unfinished(&job(running)).as_deref(), Some("it has not completed"));
+        assert_eq!(
+            unfinished(&job(running), true).as_deref(),
+            Some("it has not completed")
+        );
         let complete = serde_json::json!({ "conditions": [{ "type": "Complete", "status": "True" }] });
-        assert_eq!(unfinished(&job(complete)), None);
+        assert_eq!(unfinished(&job(complete), true), None);
+    }
+
+    #[test]
+    fn what_comes_after_a_custom_resource_waits_for_its_status_and_after_a_claim_for_nothing() {
+        let object = |kind: &str, status: Value| -> DynamicObject {
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": if kind == "Database" { "example.com/v1" } else { "v1" },
+                "kind": kind, "metadata": { "name": "a" }, "status": status,
+            }))
+            .unwrap()
+        };
+        let new = object("Database", Value::Null);
+        assert_eq!(
+            unfinished(&new, true).as_deref(),
+            Some("its controller has not written a status yet")
+        );
+        assert_eq!(unfinished(&new, false), None);
+        assert_eq!(unfinished(&object("ConfigMap", Value::Null), false), None);
+        let pending = serde_json::json!({ "phase": "Pending" });
+        assert_eq!(unfinished(&object("PersistentVolumeClaim", pending), true), None);
     }
 
     #[test]

@@ -17,10 +17,11 @@ use crate::config::{
 };
 use crate::crd::definition;
 use crate::desired::conditions::{self, Reason, Verdict};
+use crate::desired::order::Order;
 use crate::desired::plan::{Policy, Refusal, plan};
 use crate::desired::provenance::SecretProof;
+use crate::desired::readiness;
 use crate::desired::selectors::selects;
-use crate::desired::{order, readiness};
 use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, without_host_metadata};
 use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{
@@ -170,14 +171,16 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
     let verdict = match cleaned_up {
         Some(false) => Verdict::CleaningUp(Reason::cleaning_up(&config.finalizer())),
         _ => {
+            // Files do not tell what the host has applied, so only what is not there waits.
+            let order = Order::of(&plan.desired);
             let mut missing = plan
                 .desired
                 .iter()
                 .filter(|desired| existing(&desired.key).is_none());
-            let waiting = missing.find_map(|desired| order::waits_for(desired, existing));
+            let waiting = missing.find_map(|desired| order.waits_for(desired, existing, |_| false));
             waiting.map_or_else(
                 || readiness::verdict(&plan, existing),
-                |why| Verdict::Reconciling(Reason::waiting(why)),
+                |waiting| Verdict::Reconciling(Reason::waiting(waiting.why)),
             )
         }
     };

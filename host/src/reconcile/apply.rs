@@ -11,14 +11,16 @@ use super::context::Context;
 use super::freshness::may_create;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
+use crate::desired::drift;
 use crate::desired::field_path::FieldPath;
+use crate::desired::order::{Order, Waiting};
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Desired;
-use crate::desired::{drift, order};
 use crate::object::{
     APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, annotation,
     fingerprint, is_terminating, made_at,
 };
+use crate::plugin::contract::Kind;
 
 /// Maximum number of concurrent applies per parent.
 const CONCURRENCY: usize = 4;
@@ -30,8 +32,8 @@ pub struct Applied {
     pub created: Vec<ChildRef>,
     /// Children that were changed.
     pub updated: Vec<ChildRef>,
-    /// Why children were not applied that come after others.
-    pub waiting: Vec<String>,
+    /// What children wait for that were not applied.
+    pub waiting: Vec<Waiting>,
     /// Errors for children that the API server rejected.
     pub failed: Vec<ApiError>,
 }
@@ -47,11 +49,12 @@ impl Applied {
 /// Applies the children that differ. One failure does not prevent the other applies.
 pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired]) -> Applied {
     let mut applied = Applied::default();
+    let order = &Order::of(desired);
     // One kind after the other, since a pod may need the claim before it.
-    for group in desired.chunk_by(|a, b| a.key.kind == b.key.kind) {
+    for group in desired.chunk_by(|a, b| a.depth == b.depth && a.key.kind == b.key.kind) {
         let requests: Vec<_> = group
             .iter()
-            .map(|desired| apply_one(context, parent, desired))
+            .map(|desired| apply_one(context, parent, desired, order))
             .collect();
         let mut results = std::pin::pin!(stream::iter(requests).buffered(CONCURRENCY));
         for desired in group {
@@ -83,13 +86,14 @@ enum ApplyOutcome {
     Updated,
     Unchanged,
     /// It comes after a child that is not ready.
-    Waiting(String),
+    Waiting(Waiting),
 }
 
 async fn apply_one(
     context: &Context,
     parent_object: &DynamicObject,
     desired: &Desired,
+    order: &Order<'_>,
 ) -> Result<ApplyOutcome, ApiError> {
     let parent = &NamespacedName::of(parent_object);
     let live = context.existing(&desired.key);
@@ -97,18 +101,23 @@ async fn apply_one(
         .as_deref()
         .is_some_and(|live| !needs_apply(context, parent_object, desired, live))
     {
-        if !live.as_deref().is_some_and(is_terminating) {
-            let now = Instant::now();
-            context.memory_of(parent, |memory| memory.contests.is_as_desired(&desired.key, now));
-        }
+        let (key, now) = (&desired.key, Instant::now());
+        let is_going = live.as_deref().is_some_and(is_terminating);
+        context.memory_of(parent, |memory| match is_going {
+            true => memory.contests.forget(key),
+            false => memory.contests.is_as_desired(key, now),
+        });
         return Ok(ApplyOutcome::Unchanged);
     }
-    // What the plugin wanted before is restored at once.
-    let is_news = live
-        .as_deref()
-        .is_none_or(|live| annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint));
-    if is_news && let Some(why) = order::waits_for(desired, |key| context.existing(key)) {
-        return Ok(ApplyOutcome::Waiting(why));
+    // What the plugin wanted before is restored at once, and a cleanup can change what exists.
+    let may_wait = live.as_deref().is_none_or(|live| {
+        !is_terminating(parent_object) && annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint)
+    });
+    let has_status = |kind: &Kind| context.resources.get(kind).is_some_and(|kind| kind.has_status);
+    if may_wait && let Some(waiting) = order.waits_for(desired, |key| context.existing(key), has_status) {
+        // It is not applied, so it cannot be changed back.
+        context.memory_of(parent, |memory| memory.contests.forget(&desired.key));
+        return Ok(ApplyOutcome::Waiting(waiting));
     }
     // `desired::plan` has refused kinds that the cluster does not serve.
     let Some(resource) = context.resources.get(&desired.key.kind) else {
@@ -245,7 +254,7 @@ fn metadata_difference(desired: &Value, live: &DynamicObject) -> Option<FieldPat
 }
 
 /// Returns a fingerprint of everything that an apply could change.
-fn content(live: &DynamicObject) -> String {
+pub(super) fn content(live: &DynamicObject) -> String {
     let mut data = live.data.clone();
     if let Some(data) = data.as_object_mut() {
         data.remove("status");

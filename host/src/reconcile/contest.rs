@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 pub use self::state::Contests;
 use self::state::{Report, Rival, Seen};
 use super::action::MIN_DELAY;
-use super::apply::difference;
+use super::apply::{content, difference};
 use super::context::Context;
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::FIELD_CONTESTED;
@@ -100,8 +100,8 @@ pub(super) fn applied(
 ) {
     let name = NamespacedName::of(parent);
     let was_changed = context.memory_of(&name, |memory| memory.contests.is_changed(&desired.key));
-    // A difference that stays has another reason: the API server or a webhook always writes that field otherwise.
-    let is_futile = was_changed && difference(desired, live) == difference(desired, answer);
+    // If an apply changes nothing, the API server or a webhook always writes a field otherwise.
+    let is_futile = was_changed && content(live) == content(answer);
     let is_other_body = made_at(parent, live) == parent.metadata.generation
         && annotation(live, APPLIED_ANNOTATION).is_some_and(|applied| applied != desired.fingerprint);
     context.memory_of(&name, |memory| {

@@ -13,6 +13,7 @@ use super::error::ReconcileError;
 use super::failure::{fail, note_transient};
 use super::finalizer::remove_finalizer;
 use super::outcome::FinalAnswer;
+use super::teardown;
 use crate::desired::conditions::{Reason, Verdict};
 use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::contract::EventType;
@@ -68,11 +69,18 @@ pub(super) async fn abandon(
         Ok(_) => "the plugin did not say that it is done".to_owned(),
         Err(error) => error.to_string(),
     };
-    let message = format!(
-        "the cleanup was not done within {:?} (`finalizer.releaseAfter`), so the resource is released without it. It may \
-         leave behind what it should have cleaned up: {why}",
-        context.config.release_after.unwrap_or_default()
-    );
+    let limit = context.config.release_after.unwrap_or_default();
+    let message = if teardown::has_begun(context, parent) {
+        format!(
+            "the children were not deleted in their order within {limit:?} (`finalizer.releaseAfter`), so the others are \
+             deleted at once"
+        )
+    } else {
+        format!(
+            "the cleanup was not done within {limit:?} (`finalizer.releaseAfter`), so the resource is released without \
+             it. It may leave behind what it should have cleaned up: {why}"
+        )
+    };
     if let Err(error) = remove_finalizer(context, parent).await {
         return fail(context, parent, &error.into()).await;
     }

@@ -12,42 +12,47 @@ use super::context::Context;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::config::{ControllerConfig, Removal};
-use crate::desired::order;
+use crate::desired::order::Deletion;
 use crate::desired::ownership::{owns, removal};
 use crate::desired::plan::{Named, Plan};
 use crate::desired::provenance::SecretProof;
-use crate::object::{AFTER_ANNOTATION, ChildRef, NamespacedName, annotation, is_terminating};
+use crate::object::{ChildRef, NamespacedName, is_terminating};
+use crate::plugin::contract::Kind;
 
 /// Maximum number of concurrent deletions per parent.
 const CONCURRENCY: usize = 4;
 
-/// Deletes unwanted children, except those before others that are not deleted yet. Returns the deleted ones and the errors of the deletions that failed. When the API server
+/// Deletes unwanted children of the kinds that may go, except those before others that are not deleted yet. Returns the deleted ones and the errors of the deletions that failed. When the API server
 /// is overloaded or silent, it stops early and leaves the others to the next reconcile.
 pub async fn prune(
     context: &Context,
     parent: &DynamicObject,
     observed: &[Arc<DynamicObject>],
     plan: &Plan,
+    may_go: impl Fn(&Kind) -> bool,
 ) -> (Vec<ChildRef>, Vec<ApiError>) {
     let parent_name = &NamespacedName::of(parent);
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     // Compute this now, since the applies of this iteration may have created some of them.
     let named = plan.named(&|key| context.existing(key));
     let proof = context.provenance.proof();
-    // What is being deleted already keeps back what comes before it.
-    let is_going = |child: &DynamicObject| {
-        is_terminating(child) && owns(&context.config, parent, child) && !named.contains(child)
+    let is_unwanted = |child: &DynamicObject| {
+        unwanted(&context.config, proof, parent, child, &named).is_some_and(|key| may_go(&key.kind))
     };
+    // What is being deleted already keeps back what comes before it.
+    let is_going = |child: &DynamicObject| is_terminating(child) && owns(&context.config, parent, child);
     let going: Vec<&DynamicObject> = observed
         .iter()
         .map(|child| &**child)
-        .filter(|child| is_going(child) || unwanted(&context.config, proof, parent, child, &named).is_some())
+        .filter(|child| is_going(child) || is_unwanted(child))
         .collect();
-    let requests: Vec<_> = order::deletable(&going)
+    let requests: Vec<_> = Deletion::of(&going)
+        .deletable()
         .into_iter()
-        .map(|child| async move {
+        .map(|(child, is_waited_for)| async move {
             let key = ChildRef::of(child);
-            let outcome = delete(context, parent_name, &key, child).await;
+            let propagation = propagation(&key.kind, is_waited_for);
+            let outcome = delete(context, parent_name, &key, child, propagation).await;
             (key, outcome)
         })
         .collect();
@@ -70,22 +75,29 @@ pub async fn prune(
     (deleted, failed)
 }
 
+/// Returns when the dependents of a child are deleted. Something may wait until a workload's pods are gone, too. All
+/// others are deleted first: a custom resource, for example, needs its dependents until its cleanup is done.
+fn propagation(kind: &Kind, is_waited_for: bool) -> PropagationPolicy {
+    let is_workload = kind.group() == "apps" || (kind.group() == "batch" && kind.kind == "Job");
+    if is_waited_for && is_workload {
+        PropagationPolicy::Foreground
+    } else {
+        PropagationPolicy::Background
+    }
+}
+
 /// Deletes one child, unless it has changed, and returns whether it did.
 async fn delete(
     context: &Context,
     parent: &NamespacedName,
     key: &ChildRef,
     child: &DynamicObject,
+    propagation: PropagationPolicy,
 ) -> Result<bool, ApiError> {
     // An object in the cache was listed, so its kind is served and it has a UID.
     let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
     else {
         return Ok(false);
-    };
-    // What comes before it waits until its own dependents are deleted, too, such as the pods of a Deployment.
-    let propagation = match annotation(child, AFTER_ANNOTATION) {
-        Some(_) => PropagationPolicy::Foreground,
-        None => PropagationPolicy::Background,
     };
     let version = child.metadata.resource_version.as_deref();
     match ResourceClient::new(&context.children_writer, resource)

@@ -13,16 +13,32 @@ use super::outcome::Changes;
 use super::prune::prune;
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::Reason;
-use crate::desired::order;
+use crate::desired::order::Deletion;
 use crate::desired::ownership::owns;
 use crate::desired::plan::Plan;
-use crate::object::{CLEANED_UP_ANNOTATION, NamespacedName, annotation};
+use crate::desired::readiness::unready;
+use crate::object::{CLEANED_UP_ANNOTATION, ChildRef, NamespacedName, annotation, is_terminating};
 use crate::plugin::Plugin;
+
+/// The finalizer with which the API server asks the garbage collector to leave the children alone.
+const ORPHAN: &str = "orphan";
 
 /// Reports whether the deletion of the children has begun. Then the plugin's cleanup is done, and is not called again: it
 /// would miss children that are deleted already.
-pub(super) fn has_begun(parent: &DynamicObject) -> bool {
-    annotation(parent, CLEANED_UP_ANNOTATION) == Some("true")
+pub(super) fn has_begun(context: &Context, parent: &DynamicObject) -> bool {
+    let config = &context.config;
+    let mut finalizers = config.former_finalizers().chain([config.finalizer()]);
+    let begun = annotation(parent, CLEANED_UP_ANNOTATION);
+    begun.is_some() && finalizers.any(|finalizer| begun == Some(&mark(&finalizer, parent)))
+}
+
+/// Returns the value of the annotation. A copy of the parent must not look cleaned up, and neither must it for another
+/// controller.
+fn mark(finalizer: &str, parent: &DynamicObject) -> String {
+    format!(
+        "{finalizer}/{}",
+        parent.metadata.uid.as_deref().unwrap_or_default()
+    )
 }
 
 /// The state of the deletion.
@@ -44,29 +60,38 @@ pub(super) async fn delete_in_order(
 ) -> Result<Teardown, ReconcileError> {
     let mut parent = Arc::clone(parent);
     let children = owned(context, plugin, &parent);
-    if !order::is_ordered(&refer(&children)) {
+    let is_orphaned = parent.finalizers().iter().any(|finalizer| finalizer == ORPHAN);
+    if is_orphaned || !Deletion::of(&refer(&children)).is_ordered() {
         return Ok(Teardown::Done(parent));
     }
-    if !has_begun(&parent) {
+    if !has_begun(context, &parent) {
         match begin(context, &parent).await? {
             Some(begun) => parent = begun,
             None => return Ok(Teardown::Gone),
         }
     }
-    let (deleted, failed) = prune(context, &parent, &children, &Plan::default()).await;
+    let (deleted, failed) = prune(context, &parent, &children, &Plan::default(), |_| true).await;
     changes.deleted.extend(deleted);
     if !failed.is_empty() {
         return Err(ReconcileError::Api(failed));
     }
     let left = owned(context, plugin, &parent);
-    if !order::is_ordered(&refer(&left)) {
+    if !Deletion::of(&refer(&left)).is_ordered() {
         return Ok(Teardown::Done(parent));
     }
+    let going = left.iter().find(|child| is_terminating(child));
+    let going = going.map(|child| {
+        format!(
+            "; {}: {}",
+            ChildRef::of(child),
+            unready(child).unwrap_or_default()
+        )
+    });
     let message = format!(
-        "its children are deleted one after the other, in the reverse of their order, and {} of them are left; the \
-         finalizer {} stays until then",
+        "its children are deleted in the reverse of their order, and {} of them are left, so the finalizer {} stays{}",
         left.len(),
-        context.config.finalizer()
+        context.config.finalizer(),
+        going.unwrap_or_default()
     );
     Ok(Teardown::Waiting(Reason::new("DeletingChildren", message)))
 }
@@ -88,7 +113,7 @@ async fn begin(
     parent: &DynamicObject,
 ) -> Result<Option<Arc<DynamicObject>>, ReconcileError> {
     let body = json!({ "metadata": {
-        "resourceVersion": parent.resource_version(), "annotations": { CLEANED_UP_ANNOTATION: "true" },
+        "resourceVersion": parent.resource_version(), "annotations": { CLEANED_UP_ANNOTATION: mark(&context.config.finalizer(), parent) },
     } });
     let name = NamespacedName::of(parent);
     let objects = ResourceClient::new(&context.writer, &context.resource);
