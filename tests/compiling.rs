@@ -129,6 +129,7 @@ async fn a_file_is_refused_with_the_same_words_inside_and_outside() {
         let inside = refused(inside.load(file.clone(), Limits::default()).await);
         let outside = refused(outside.load(file, Limits::default()).await);
         assert_eq!(inside.to_string(), outside.to_string());
+        assert_eq!(inside.part(), outside.part(), "{outside}");
     }
 }
 

@@ -177,6 +177,11 @@ pub(crate) fn explain<W: Wasi>(
             limit: limits.response,
         };
     }
+    if let Some(message) = cause.strip_prefix("resource limit exceeded: ") {
+        return CallError::TooManyParts {
+            message: message.to_owned(),
+        };
+    }
     CallError::protocol(cause)
 }
 

@@ -15,7 +15,8 @@ use crate::error::LoadError;
 
 /// Name of the subcommand.
 pub(crate) const COMMAND: &str = "compile-plugin";
-/// Exit code when the file is not a plugin; standard output contains the reason.
+/// Exit code when the file is not a plugin; standard output contains the [`Part`](crate::Part) that is wrong in the
+/// first line, then the reason.
 pub(crate) const REFUSED: i32 = 1;
 /// Exit code when the process could not limit itself or could not start; standard error contains the reason.
 pub(crate) const UNLIMITED: i32 = 70;
@@ -83,6 +84,10 @@ pub fn compile_plugin(limits: &Limited) -> ExitCode {
     // When a container runs out of memory, the kernel should kill this process first. This is written before
     // the process becomes non-dumpable, because the file then belongs to root.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    // The host shows these words to users, who have no use for a place in the compiler's sources.
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("{}", panic.payload_as_str().unwrap_or("it panicked"));
+    }));
     let mut file = Vec::new();
     let begun = limits
         .enter()
@@ -101,7 +106,10 @@ pub fn compile_plugin(limits: &Limited) -> ExitCode {
             eprintln!("{message}");
             return ExitCode::from(101);
         }
-        Err(error) => (error.to_string().into_bytes(), exit_code(REFUSED)),
+        Err(error) => (
+            format!("{}\n{error}", error.part().as_str()).into_bytes(),
+            exit_code(REFUSED),
+        ),
     };
     let mut stdout = io::stdout().lock();
     match stdout.write_all(&output).and_then(|()| stdout.flush()) {

@@ -35,7 +35,7 @@ impl Code {
     /// # Errors
     /// Returns an error when they are for another version, another processor or other settings.
     #[allow(unsafe_code, reason = "see SAFETY")]
-    pub(crate) fn load(self, engine: &Engine) -> wasmtime::Result<Machine> {
+    pub(crate) fn load(&self, engine: &Engine) -> wasmtime::Result<Machine> {
         let form = Engine::detect_precompiled(&self.0);
         // SAFETY: wasmtime requires that the bytes come from its own compiler, unchanged. They do: a `Code`
         // consists of the compiler's output, or of bytes that the cache has verified, in memory that nothing

@@ -6,18 +6,17 @@ use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationCon
 
 use crate::fair::{Fair, Member, Permit};
 use crate::lane::{Lane, Slow};
-use crate::limits::EngineOptions;
+use crate::limits::{EngineOptions, INSTANCES_PER_CALL};
 use crate::memory_budget::{Budget, Owner};
 use crate::ticker::{Ticker, Ticking};
 
-/// Limits of one component: a compiler's module, its adapter and the code that connects them need four core
-/// instances and one memory. The pool is sized for these limits in every concurrent call, so it cannot be
-/// exhausted.
-const INSTANCES_PER_CALL: u32 = 16;
-const TABLES_PER_CALL: u32 = 8;
-const MEMORIES_PER_CALL: u32 = 2;
+/// What one call has in the pool, which is sized for these limits in every concurrent call, so that it cannot be
+/// exhausted. A compiler's module, its adapter and the code that connects them need four core instances, a Python
+/// interpreter 38, both with one memory. A plugin that needs more is called outside of the pool.
+const POOLED_TABLES: u32 = 8;
+const POOLED_MEMORIES: u32 = 2;
 /// Large programs have one table element for each function whose address is taken.
-const TABLE_ELEMENTS: usize = 200_000;
+const POOLED_TABLE_ELEMENTS: usize = 200_000;
 
 /// Maximum number of unused pool slots that stay warm for the next call of the same plugin. Beyond it,
 /// another plugin or version reuses one of them instead of a slot that was never used; otherwise each reload
@@ -42,9 +41,12 @@ pub enum EngineError {
     Lane(std::io::Error),
 }
 
-/// The compiler and allocator, with the process-wide resources of every call: a turn and a ticking epoch.
+/// The compilers and allocators, with the process-wide resources of every call: a turn and a ticking epoch.
 pub(crate) struct Engine {
-    wasm: wasmtime::Engine,
+    /// With a pool of memory, if it could be reserved.
+    pooled: Option<wasmtime::Engine>,
+    /// For plugins that do not fit into the pool.
+    on_demand: wasmtime::Engine,
     ticker: Ticker,
     turns: Fair,
     memory: Budget,
@@ -71,24 +73,27 @@ impl Engine {
         let pooled = options
             .pooling
             .then(|| wasmtime::Engine::new(&config(Some(memory.turns()))));
-        let wasm = match pooled {
-            Some(Ok(engine)) => engine,
-            // A container with a limit on address space cannot reserve the pool; plugins run without it.
-            Some(Err(error)) => {
-                tracing::warn!(
-                    error = format!("{error:#}"),
-                    "cannot reserve a pool for plugin memory: calls are slower"
-                );
-                wasmtime::Engine::new(&config(None)).map_err(EngineError::Engine)?
-            }
-            None => wasmtime::Engine::new(&config(None)).map_err(EngineError::Engine)?,
-        };
-        let ticker = Ticker::start(wasm.weak()).map_err(EngineError::Ticker)?;
+        // A container with a limit on address space cannot reserve the pool; plugins run without it.
+        let pooled = pooled.and_then(|engine| {
+            engine
+                .inspect_err(|error| {
+                    tracing::warn!(
+                        error = format!("{error:#}"),
+                        "cannot reserve a pool for plugin memory: calls are slower"
+                    );
+                })
+                .ok()
+        });
+        let on_demand = wasmtime::Engine::new(&config(None)).map_err(EngineError::Engine)?;
+        let engines = pooled.iter().chain([&on_demand]);
+        let ticker =
+            Ticker::start(engines.map(wasmtime::Engine::weak).collect()).map_err(EngineError::Ticker)?;
         let turns = Fair::new(memory.turns() as usize, 1);
         let lane = Lane::start().map_err(EngineError::Lane)?;
         let next = AtomicU64::new(0);
         Ok(Self {
-            wasm,
+            pooled,
+            on_demand,
             ticker,
             turns,
             memory,
@@ -97,8 +102,14 @@ impl Engine {
         })
     }
 
-    pub(crate) fn wasm(&self) -> &wasmtime::Engine {
-        &self.wasm
+    /// Returns the engine that calls plugins in a pool of memory, if there is one.
+    pub(crate) fn pooled(&self) -> Option<&wasmtime::Engine> {
+        self.pooled.as_ref()
+    }
+
+    /// Returns the engine that calls the plugins that do not fit into the pool.
+    pub(crate) fn on_demand(&self) -> &wasmtime::Engine {
+        &self.on_demand
     }
 
     /// Registers one more plugin.
@@ -137,7 +148,8 @@ fn config(pool: Option<u32>) -> Config {
         .cranelift_nan_canonicalization(true)
         .relaxed_simd_deterministic(true)
         .wasm_memory64(false)
-        .wasm_multi_memory(false);
+        // The compiler connects two components by code that has the memories of both.
+        .wasm_multi_memory(true);
     if let Some(calls) = pool {
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(calls)));
     }
@@ -147,15 +159,17 @@ fn config(pool: Option<u32>) -> Config {
 fn pooling(calls: u32) -> PoolingAllocationConfig {
     let mut pool = PoolingAllocationConfig::default();
     pool.total_component_instances(calls)
+        // Instances take no room in the pool.
         .total_core_instances(calls * INSTANCES_PER_CALL)
-        .total_memories(calls * MEMORIES_PER_CALL)
-        .total_tables(calls * TABLES_PER_CALL)
+        .total_memories(calls * POOLED_MEMORIES)
+        .total_tables(calls * POOLED_TABLES)
         .total_stacks(calls)
         .max_core_instances_per_component(INSTANCES_PER_CALL)
-        .max_memories_per_component(MEMORIES_PER_CALL)
-        .max_tables_per_component(TABLES_PER_CALL)
-        .max_tables_per_module(TABLES_PER_CALL)
-        .table_elements(TABLE_ELEMENTS)
+        .max_memories_per_component(POOLED_MEMORIES)
+        .max_memories_per_module(POOLED_MEMORIES)
+        .max_tables_per_component(POOLED_TABLES)
+        .max_tables_per_module(POOLED_TABLES)
+        .table_elements(POOLED_TABLE_ELEMENTS)
         .max_unused_warm_slots(WARM)
         .linear_memory_keep_resident(KEEP_RESIDENT)
         .table_keep_resident(16 << 10)

@@ -24,7 +24,7 @@ pub enum LoadError {
     #[error("the file is not WebAssembly: a plugin is the output of a compiler for `wasm32-wasip1`")]
     NotWasm,
     /// The file is WebAssembly that is truncated or invalid.
-    #[error("the file is not valid WebAssembly: {message}; was it cut off?")]
+    #[error("the file is not valid WebAssembly: {message}{}", cut_off(message))]
     Malformed {
         /// The validator's message, with the offset in the file.
         message: String,
@@ -83,6 +83,8 @@ pub enum LoadError {
     /// A compiling process rejected the file, with the message of another variant.
     #[error("{message}")]
     Refused {
+        /// That variant's [`LoadError::part`].
+        part: Part,
         /// The message.
         message: String,
     },
@@ -177,6 +179,26 @@ impl LoadError {
         })
     }
 
+    /// Returns what the error is about.
+    #[must_use]
+    pub const fn part(&self) -> Part {
+        match self {
+            Self::TooLarge { .. }
+            | Self::Excessive { .. }
+            | Self::CompileTimeout(_)
+            | Self::CompileStalled(_)
+            | Self::CompileMemory { .. }
+            | Self::TooMuchCode { .. } => Part::Size,
+            Self::NotWasm | Self::Malformed { .. } | Self::OtherWorld { .. } => Part::Form,
+            Self::Forbidden { .. } => Part::Imports,
+            Self::Contract { .. } | Self::Bindings { .. } => Part::Contract,
+            Self::Refused { part, .. } => *part,
+            Self::Compiler { .. } | Self::FailedBefore { .. } => Part::Compiler,
+            Self::Describe(_) | Self::DescriptionTooLarge | Self::Description { .. } => Part::Describe,
+            Self::Host { .. } => Part::Host,
+        }
+    }
+
     /// Whether compiling the same file again would fail again.
     pub(crate) fn is_repeatable(&self) -> bool {
         !matches!(
@@ -210,6 +232,15 @@ impl From<wasmparser::BinaryReaderError> for LoadError {
         Self::Malformed {
             message: error.to_string(),
         }
+    }
+}
+
+/// Returns the advice for a message of the validator.
+fn cut_off(message: &str) -> &'static str {
+    if message.contains("unexpected end") {
+        "; was it cut off?"
+    } else {
+        ""
     }
 }
 
@@ -290,6 +321,51 @@ fn is_kind(kind: &Kind) -> bool {
         && group.len() <= 253
         && (group.is_empty() != kind.api_version.contains('/'))
         && (group.is_empty() || group.split('.').all(is_dns_label))
+}
+
+/// What a [`LoadError`] is about. Each is a check of `operator-host check`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The size of the file, or what it costs to compile.
+    Size,
+    /// Whether it is WebAssembly of one of the two forms.
+    Form,
+    /// Its imports.
+    Imports,
+    /// The contract that it is built for.
+    Contract,
+    /// The compiler.
+    Compiler,
+    /// Its `describe`.
+    Describe,
+    /// The host itself.
+    Host,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Size,
+        Self::Form,
+        Self::Imports,
+        Self::Contract,
+        Self::Compiler,
+        Self::Describe,
+        Self::Host,
+    ];
+
+    /// Returns the name in lower case.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Size => "size",
+            Self::Form => "form",
+            Self::Imports => "imports",
+            Self::Contract => "contract",
+            Self::Compiler => "compiler",
+            Self::Describe => "describe",
+            Self::Host => "host",
+        }
+    }
 }
 
 /// The items that are counted, over all modules in a file.
@@ -431,6 +507,18 @@ pub enum CallError {
         /// Bytes that the call would have had.
         wanted: usize,
     },
+    /// The guest consists of more parts than a call may have.
+    #[error(
+        "the plugin has too many parts ({message}): one call may have {} core instances, {} memories and {} tables; \
+         compose the plugin of fewer components",
+        limits::INSTANCES_PER_CALL,
+        limits::MEMORIES_PER_CALL,
+        limits::TABLES_PER_CALL
+    )]
+    TooManyParts {
+        /// Which of them, and how many.
+        message: String,
+    },
     /// The guest's answer is larger than allowed.
     #[error(
         "the plugin answered with more than {}: make it answer with less, or raise `limits.response` of \
@@ -520,7 +608,7 @@ impl CallError {
             Self::Retry { .. } => Class::Retry,
             Self::Trap { .. } => Class::Trap,
             Self::Timeout { .. } => Class::Timeout,
-            Self::Memory { .. } => Class::Memory,
+            Self::Memory { .. } | Self::TooManyParts { .. } => Class::Memory,
             Self::Request { .. } => Class::Request,
             Self::Output { .. } | Self::Values { .. } | Self::Heavy { .. } | Self::TooMany { .. } => {
                 Class::Output

@@ -109,6 +109,7 @@ mod tests {
     #[test]
     fn a_long_reason_is_cut() {
         let error = LoadError::Refused {
+            part: crate::Part::Form,
             message: "é".repeat(5000),
         };
         assert!(Failure::now(&error, WITHIN).reason.len() <= REASON);

@@ -61,7 +61,7 @@ pub use code_cache::{Cache, CacheError};
 pub use contract::ContractVersion;
 pub use digest::Digest;
 pub use engine::EngineError;
-pub use error::{CallError, Class, Count, LoadError};
+pub use error::{CallError, Class, Count, LoadError, Part};
 pub use limits::{EngineOptions, Limits};
 pub use loader::CodeOrigin;
 pub use log::TARGET as LOG_TARGET;

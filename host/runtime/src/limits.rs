@@ -69,6 +69,14 @@ pub const CONDITIONS: usize = 64;
 /// Events in one answer, and needs in one answer. Plugins use fewer of both.
 pub const LISTED: usize = 1_000;
 
+/// Core instances of one call: the modules that a component consists of, and how often it has each. The largest
+/// plugin known, a Python interpreter, has 38.
+pub const INSTANCES_PER_CALL: u32 = 256;
+/// Memories of one call. A component that is composed of several has one for each of them.
+pub const MEMORIES_PER_CALL: u32 = 16;
+/// Tables of one call.
+pub const TABLES_PER_CALL: u32 = 64;
+
 impl Default for Limits {
     fn default() -> Self {
         Self::DEFAULT
@@ -80,8 +88,8 @@ impl Default for Limits {
 pub struct EngineOptions {
     /// Maximum number of concurrent calls in the whole process; further calls wait for their turn.
     pub concurrency: u32,
-    /// Whether to keep the address space of finished calls for later calls. Faster, but reserves about 4 GiB
-    /// of address space (not of memory) per concurrent call.
+    /// Whether to keep the address space of finished calls for later calls. Faster, but reserves about 8 GiB
+    /// of address space (not of memory) per concurrent call. Plugins that need more run without it.
     pub pooling: bool,
     /// Bytes that all calls together may hold.
     pub memory: usize,

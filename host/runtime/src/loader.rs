@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tracing::warn;
+use tracing::{debug, warn};
 use wasmtime::Engine;
 
 use crate::code::{Code, Machine};
@@ -47,12 +47,12 @@ pub(crate) struct LoadedPlugin {
     pub(crate) took: Duration,
 }
 
-/// Loads plugins for one engine.
+/// Loads plugins.
 pub(crate) struct Loader {
-    engine: Engine,
-    /// The linkers for plugins.
-    component: crate::component::Linker,
-    command: crate::command::Linker,
+    /// Calls plugins in the pool, if there is one.
+    pooled: Option<Target>,
+    /// Calls plugins that do not fit into the pool. Code that was compiled for it runs in both.
+    on_demand: Target,
     compiler: Compiler,
     cache: Option<Cache>,
     compatibility: u64,
@@ -61,15 +61,50 @@ pub(crate) struct Loader {
     start_failure_logged: AtomicBool,
 }
 
-impl Loader {
-    pub(crate) fn new(engine: &Engine, compiler: Compiler, cache: Option<Cache>) -> wasmtime::Result<Self> {
+/// An engine, and what it provides to plugins.
+struct Target {
+    engine: Engine,
+    component: crate::component::Linker,
+    command: crate::command::Linker,
+}
+
+impl Target {
+    fn new(engine: &Engine) -> wasmtime::Result<Self> {
         Ok(Self {
             engine: engine.clone(),
             component: crate::component::linker(engine)?,
             command: crate::command::linker(engine)?,
+        })
+    }
+
+    fn link(&self, machine: Machine) -> Result<Prepared, LoadError> {
+        match machine {
+            Machine::Component(component) => {
+                ComponentForm::new(&self.engine, &self.component, &component).map(Prepared::Component)
+            }
+            Machine::Module(module) => CommandForm::new(&self.command, &module).map(Prepared::Command),
+        }
+    }
+}
+
+/// Machine code in the engine that calls it.
+struct Loaded {
+    machine: Machine,
+    is_pooled: bool,
+}
+
+impl Loader {
+    pub(crate) fn new(
+        engine: &crate::engine::Engine,
+        compiler: Compiler,
+        cache: Option<Cache>,
+    ) -> wasmtime::Result<Self> {
+        Ok(Self {
+            pooled: engine.pooled().map(Target::new).transpose()?,
+            on_demand: Target::new(engine.on_demand())?,
             compiler,
             cache,
-            compatibility: code_cache::compatibility(engine),
+            compatibility: code_cache::compatibility(engine.on_demand()),
             turns: Arc::new(Semaphore::new(MAX_COMPILATIONS)),
             start_failure_logged: AtomicBool::new(false),
         })
@@ -150,7 +185,7 @@ impl Loader {
         digest: Digest,
         limits: &Limits,
         turn: Option<OwnedSemaphorePermit>,
-    ) -> Result<Machine, LoadError> {
+    ) -> Result<Loaded, LoadError> {
         match subprocess.compile(&file, limits.compile).await {
             Ok(code) => {
                 drop(turn);
@@ -180,10 +215,10 @@ impl Loader {
         digest: Digest,
         limits: &Limits,
         turn: Option<OwnedSemaphorePermit>,
-    ) -> Result<Machine, LoadError> {
+    ) -> Result<Loaded, LoadError> {
         let work = self.blocking(move |loader| {
             let _turn = turn;
-            let code = compile::machine_code(&loader.engine, &file)?;
+            let code = compile::without_panic(&loader.on_demand.engine, &file)?;
             loader.store_and_load(&digest, Code::compiled(code))
         });
         tokio::time::timeout(limits.compile, work)
@@ -192,26 +227,43 @@ impl Loader {
     }
 
     /// Stores new code in the cache, and loads it.
-    fn store_and_load(&self, digest: &Digest, code: Code) -> Result<Machine, LoadError> {
+    fn store_and_load(&self, digest: &Digest, code: Code) -> Result<Loaded, LoadError> {
         if let Some(cache) = &self.cache {
             cache.put(&self.name(digest), &code);
         }
-        code.load(&self.engine).map_err(|error| LoadError::Host {
+        self.load_code(&code).map_err(|error| LoadError::Host {
             message: format!("{error:#}"),
         })
     }
 
-    fn cached(&self, name: &str) -> Option<Machine> {
-        let load = |code: Code| code.load(&self.engine);
-        self.cache.as_ref()?.get(name, load)
+    fn cached(&self, name: &str) -> Option<Loaded> {
+        self.cache.as_ref()?.get(name, |code| self.load_code(&code))
     }
 
-    async fn link(self: &Arc<Self>, machine: Machine) -> Result<Prepared, LoadError> {
-        let link = move |loader: &Self| match machine {
-            Machine::Component(component) => {
-                ComponentForm::new(&loader.engine, &loader.component, &component).map(Prepared::Component)
+    /// Loads code into the pool, if it fits.
+    fn load_code(&self, code: &Code) -> wasmtime::Result<Loaded> {
+        if let Some(pooled) = &self.pooled {
+            match code.load(&pooled.engine) {
+                Ok(machine) => {
+                    return Ok(Loaded {
+                        machine,
+                        is_pooled: true,
+                    });
+                }
+                Err(error) => debug!("a plugin is called outside of the pool, which is slower: {error:#}"),
             }
-            Machine::Module(module) => CommandForm::new(&loader.command, &module).map(Prepared::Command),
+        }
+        let machine = code.load(&self.on_demand.engine)?;
+        Ok(Loaded {
+            machine,
+            is_pooled: false,
+        })
+    }
+
+    async fn link(self: &Arc<Self>, loaded: Loaded) -> Result<Prepared, LoadError> {
+        let link = move |loader: &Self| {
+            let pooled = loader.pooled.as_ref().filter(|_| loaded.is_pooled);
+            pooled.unwrap_or(&loader.on_demand).link(loaded.machine)
         };
         self.blocking(link).await?
     }

@@ -49,7 +49,7 @@ impl Runtime {
         cache: Option<Cache>,
     ) -> Result<Self, EngineError> {
         let engine = Engine::new(options)?;
-        let loader = Loader::new(engine.wasm(), compiler, cache).map_err(EngineError::Engine)?;
+        let loader = Loader::new(&engine, compiler, cache).map_err(EngineError::Engine)?;
         Ok(Self(Arc::new(Shared {
             engine,
             loader: Arc::new(loader),

@@ -14,7 +14,7 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use crate::deterministic::{MonotonicClock, Origin};
-use crate::limits::Limits;
+use crate::limits::{INSTANCES_PER_CALL, Limits, MEMORIES_PER_CALL, TABLES_PER_CALL};
 use crate::log::{CallLog, WRITE_CHUNK};
 use crate::memory_budget::Room;
 use crate::stats::CallStats;
@@ -184,6 +184,19 @@ impl ResourceLimiter for Memory {
             return Ok(false);
         }
         self.grow(desired.saturating_sub(current).saturating_mul(size_of::<usize>()))
+    }
+
+    // Each of them takes address space of the host, or a mapping.
+    fn instances(&self) -> usize {
+        INSTANCES_PER_CALL as usize
+    }
+
+    fn tables(&self) -> usize {
+        TABLES_PER_CALL as usize
+    }
+
+    fn memories(&self) -> usize {
+        MEMORIES_PER_CALL as usize
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The limits are its arguments ([`Limited`]), and the plugin's file is its standard input. The exit codes are:
 //! - 0: standard output contains the machine code;
-//! - [`REFUSED`]: the file is not a plugin, and standard output contains the reason;
+//! - [`REFUSED`]: the file is not a plugin, and standard output contains the reason and what it is about;
 //! - [`UNLIMITED`]: the process could not start or limit itself, and nothing was compiled;
 //! - any other, or a signal: the compiler reached a limit, or failed.
 //!
@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 use crate::child::{COMMAND, Limited, REFUSED, UNLIMITED};
-use crate::error::LoadError;
+use crate::error::{LoadError, Part};
 use crate::limits::MIB;
 
 /// Ratio of the wall-clock limit to the processor time limit. Compiling has a low priority, and no file can make it
@@ -127,9 +127,7 @@ impl Subprocess {
         let memory = || LoadError::CompileMemory { limit: self.memory };
         let error = match (status.code(), status.signal().and_then(Signal::from_named_raw)) {
             (Some(0), _) => return Ok(output),
-            (Some(REFUSED), _) => LoadError::Refused {
-                message: String::from_utf8_lossy(&output).into_owned(),
-            },
+            (Some(REFUSED), _) => refused(&output),
             (Some(UNLIMITED), _) => return Err(Failed::Start(stderr)),
             (_, Some(Signal::SYS)) => {
                 return Err(Failed::Start("a system call is not permitted".into()));
@@ -143,6 +141,19 @@ impl Subprocess {
             },
         };
         Err(Failed::Plugin(error))
+    }
+}
+
+/// Reads the output of a process that refused a file.
+fn refused(output: &[u8]) -> LoadError {
+    let output = String::from_utf8_lossy(output);
+    let (part, message) = output.split_once('\n').unwrap_or_default();
+    LoadError::Refused {
+        part: Part::ALL
+            .into_iter()
+            .find(|known| known.as_str() == part)
+            .unwrap_or(Part::Compiler),
+        message: message.to_owned(),
     }
 }
 

@@ -6,6 +6,7 @@ mod bad_files;
 mod budget;
 mod cache;
 mod compat;
+mod composed;
 mod good_plugins;
 mod log;
 

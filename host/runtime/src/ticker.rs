@@ -1,7 +1,7 @@
 //! The clock that interrupts guests.
 //!
-//! Compiled guest code compares the engine's epoch with its deadline at every loop head and function entry.
-//! One thread advances the epoch while any call is running, so that a guest that computes for long returns
+//! Compiled guest code compares its engine's epoch with its deadline at every loop head and function entry.
+//! One thread advances the epochs while any call is running, so that a guest that computes for long returns
 //! its thread to tokio at every tick. This lets other calls continue, and lets the call's own deadline fire.
 //! While no call is running the thread sleeps without a timer, so an idle host does not wake up.
 
@@ -19,7 +19,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(10);
 /// stay awake during a stream of calls with short gaps.
 const IDLE_TICKS: u32 = 100;
 
-/// Owns the thread, which ends when this is dropped or when the engine is dropped.
+/// Owns the thread, which ends when this is dropped or when the engines are dropped.
 pub(crate) struct Ticker {
     shared: Arc<Shared>,
     thread: Thread,
@@ -34,7 +34,7 @@ struct Shared {
 }
 
 impl Ticker {
-    pub(crate) fn start(engine: EngineWeak) -> std::io::Result<Self> {
+    pub(crate) fn start(engines: Vec<EngineWeak>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             active: AtomicUsize::new(0),
             parked: AtomicBool::new(false),
@@ -42,7 +42,7 @@ impl Ticker {
         });
         let handle = thread::Builder::new().name("plugin-epoch".into()).spawn({
             let shared = Arc::clone(&shared);
-            move || shared.run(&engine)
+            move || shared.run(&engines)
         })?;
         Ok(Self {
             shared,
@@ -50,7 +50,7 @@ impl Ticker {
         })
     }
 
-    /// Advances the epoch until the guard is dropped.
+    /// Advances the epochs until the guard is dropped.
     pub(crate) fn tick(&self) -> Ticking<'_> {
         self.shared.active.fetch_add(1, SeqCst);
         // The thread sets `parked` before it reads `active` for the last time, and this code accesses them in
@@ -79,7 +79,7 @@ impl Drop for Ticking<'_> {
 }
 
 impl Shared {
-    fn run(&self, engine: &EngineWeak) {
+    fn run(&self, engines: &[EngineWeak]) {
         let mut idle = 0;
         while !self.stop.load(SeqCst) {
             if idle >= IDLE_TICKS {
@@ -87,9 +87,13 @@ impl Shared {
                 idle = 0;
             }
             thread::sleep(TICK);
-            match engine.upgrade() {
-                Some(engine) => engine.increment_epoch(),
-                None => return,
+            let mut is_in_use = false;
+            for engine in engines.iter().filter_map(EngineWeak::upgrade) {
+                engine.increment_epoch();
+                is_in_use = true;
+            }
+            if !is_in_use {
+                return;
             }
             idle = if self.active.load(SeqCst) == 0 {
                 idle + 1
@@ -125,7 +129,7 @@ mod tests {
     #[test]
     fn the_thread_parks_when_idle_wakes_for_a_call_and_ends_with_its_owner() {
         let engine = wasmtime::Engine::default();
-        let ticker = Ticker::start(engine.weak()).unwrap();
+        let ticker = Ticker::start(vec![engine.weak()]).unwrap();
         let shared = Arc::clone(&ticker.shared);
         wait_until("parks when idle", || shared.parked.load(SeqCst));
 

@@ -32,7 +32,8 @@ pub struct Args {
     /// Objects that the plugin finds when it asks to read others; repeatable
     #[arg(long, value_name = "FILE")]
     related: Vec<PathBuf>,
-    /// A configuration whose controller of the plugin's kind must allow what the plugin creates and reads
+    /// A configuration whose controller of the plugin's kind must allow what the plugin creates and reads, and whose
+    /// limits apply
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -90,7 +91,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     let config = args.config.as_deref().map(Config::load_without_plugins);
     let config = config.transpose().map_err(|error| Failure::Usage(error.into()))?;
     let mut report = Report::default();
-    match plugin_file::load(&args.plugin).await? {
+    match load(&args, config.as_ref()).await? {
         Ok(plugin) => {
             about(&plugin, &mut report);
             crd(&plugin, &mut report);
@@ -100,7 +101,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
             samples(&plugin, &args, &mut report).await?;
         }
         Err(error) => {
-            report.add(Level::Fail, part(&error), error.to_string());
+            report.add(Level::Fail, error.part().as_str(), error.to_string());
             let rest = "skipped: the other checks need a plugin that loads";
             report.add(Level::Warn, "the rest", rest);
         }
@@ -109,22 +110,17 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(report.failed())))
 }
 
-/// Returns the name of the check that a load error belongs to.
-fn part(error: &LoadError) -> &'static str {
-    match error {
-        LoadError::TooLarge { .. }
-        | LoadError::Excessive { .. }
-        | LoadError::CompileTimeout(_)
-        | LoadError::CompileStalled(_)
-        | LoadError::CompileMemory { .. }
-        | LoadError::TooMuchCode { .. } => "size",
-        // These occur in `run` only, which compiles in a separate process.
-        LoadError::Refused { .. } | LoadError::FailedBefore { .. } | LoadError::Compiler { .. } => "compiler",
-        LoadError::NotWasm | LoadError::Malformed { .. } | LoadError::OtherWorld { .. } => "form",
-        LoadError::Forbidden { .. } => "imports",
-        LoadError::Contract { .. } | LoadError::Bindings { .. } => "contract",
-        LoadError::Describe(_) | LoadError::DescriptionTooLarge | LoadError::Description { .. } => "describe",
-        LoadError::Host { .. } => "host",
+/// Loads the plugin with the limits of its controller, if there is a configuration.
+async fn load(args: &Args, config: Option<&Config>) -> Result<Result<Plugin, LoadError>, Failure> {
+    let plugin = match plugin_file::load(&args.plugin).await? {
+        Ok(plugin) => plugin,
+        error => return Ok(error),
+    };
+    let mut controllers = config.into_iter().flat_map(|config| &config.controllers);
+    let controller = controllers.find(|controller| controller.parent == plugin.description().parent);
+    match controller.map(|controller| controller.limits) {
+        Some(limits) if limits != *plugin.limits() => plugin_file::load_with(&args.plugin, limits).await,
+        _ => Ok(Ok(plugin)),
     }
 }
 

@@ -7,9 +7,12 @@ use anyhow::{Context, anyhow};
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
+use crate::memory_limit::Memory;
 use crate::plugin::pack::Compression;
 use crate::plugin::source;
-use crate::plugin::{EngineOptions, Limits, LoadError, Plugin, Runtime};
+use crate::plugin::{
+    Compiler, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess, compile_memory,
+};
 
 /// Reads a plugin's file and returns the plugin's name and bytes. The plugin may be compressed or in parts. A
 /// compressed plugin can be named with or without the compression's suffix.
@@ -51,11 +54,15 @@ pub(super) async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failu
 /// As [`load`].
 pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
     let (_, bytes) = read(file)?;
-    let runtime = Runtime::new(EngineOptions {
+    let options = EngineOptions {
         concurrency: 1,
         pooling: false,
         ..EngineOptions::default()
-    })?;
+    };
+    // As `run` does, so that both accept the same plugins.
+    let memory = compile_memory(Memory::of_process(None).process);
+    let compiler = Compiler::Subprocess(Subprocess::this_program(memory));
+    let runtime = Runtime::with(options, compiler, None)?;
     Ok(runtime.load(bytes, limits).await)
 }
 
