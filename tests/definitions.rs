@@ -6,10 +6,11 @@ use control_plane::{ControlPlane, Options};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::DynamicObject;
+use serde_json::json;
 
 use crate::echo::CONTROLLER;
 use crate::many_echoes::{ECHO, POD, apply, complaints, until_pods};
-use crate::puppet::controller;
+use crate::puppet::{assert_contains, config_map, controller};
 use crate::support::{Host, Scenario, condition, install, resource, root};
 use crate::telemetry::{get, until_ready_is_without};
 
@@ -155,7 +156,29 @@ async fn a_child_kind_without_definition(scenario: &Scenario) {
     scenario.until(ECHO, "w", "reconciled", reconciled(2)).await;
 }
 
-/// Regression: nobody reported it until a reconcile or a cleanup needed the kind.
+/// Regression: the advice was to install a CustomResourceDefinition for a kind of Kubernetes.
+#[tokio::test]
+async fn a_built_in_kind_in_a_version_that_is_not_served_stops_only_the_parents_that_want_it() {
+    let scenario = Scenario::new("not-served-version").await;
+    let children = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: batch/v9, kind: Job}]";
+    let _host = scenario.start(&controller("puppet.wasm", children));
+    let job = json!({"apiVersion": "batch/v9", "kind": "Job", "metadata": {"name": "j"}});
+    scenario
+        .puppet("job", json!({"response": {"children": [job]}}))
+        .await;
+    let message = scenario.until_stalled("job", "ChildRefused").await;
+    assert_contains(
+        &message,
+        &[
+            "Job j: the cluster does not serve the kind batch/v9/Job; it serves Job as batch/v1: use that version",
+        ],
+    );
+    scenario
+        .puppet("other", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    scenario.until_ready("other").await;
+}
+
 /// Regression: an object that has a new default value keeps its resource version, so its watch reports nothing.
 #[tokio::test]
 async fn a_new_default_value_reaches_the_objects_that_are_there() {
@@ -201,6 +224,7 @@ async fn a_new_default_value_reaches_the_objects_that_are_there() {
     until_pods(&scenario, 2).await;
 }
 
+/// Regression: nobody reported it until a reconcile or a cleanup needed the kind.
 #[tokio::test]
 async fn a_plugin_that_wants_more_than_its_configuration_allows_is_reported_when_it_is_loaded() {
     let scenario = Scenario::new("disagreements").await;

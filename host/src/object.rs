@@ -1,5 +1,7 @@
 //! Names of objects, and the labels and annotations by which the host recognizes its own objects.
 
+mod not_served;
+
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -9,6 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+pub use self::not_served::NotServed;
 use crate::plugin::contract::Kind;
 
 /// Label of every child: the name of the controller that created it.

@@ -374,7 +374,7 @@ fn make_plan(
         config: &context.config,
         parent,
         digest: &plugin.digest().to_string(),
-        namespaced: &|kind: &Kind| context.resources.get(kind).map(|resource| resource.namespaced),
+        namespaced: &|kind: &Kind| context.namespaced(kind),
         existing: &existing,
         proof: context.provenance.proof(),
     };

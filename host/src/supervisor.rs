@@ -22,6 +22,7 @@ use crate::controller;
 use crate::controller::scope;
 use crate::health::Readiness;
 use crate::leader::Leadership;
+use crate::object::NotServed;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::reconcile::context::{Context, ControllerState};
@@ -149,13 +150,17 @@ pub async fn supervise(
                 }
                 continue;
             }
-            Err(KindError::Unknown(kind)) => {
+            Err(KindError::Unknown(NotServed { kind, versions })) => {
                 proving.without_definition();
+                let served = match versions.as_slice() {
+                    [] => String::new(),
+                    versions => format!("; the cluster serves {} as {}", kind.kind, versions.join(" and ")),
+                };
                 shared
                     .instruments
                     .health
-                    .set(&config.name, Readiness::Waiting(kind.to_string()));
-                let text = format!("waiting for the CustomResourceDefinition of {kind}");
+                    .set(&config.name, Readiness::Waiting(format!("{kind}{served}")));
+                let text = format!("waiting for the CustomResourceDefinition of {kind}{served}");
                 if last_logged.as_ref() != Some(&text) {
                     info!(controller = config.name, "{text}");
                     last_logged = Some(text);
@@ -218,7 +223,7 @@ async fn until_changed(
             shared.kinds.forget(kind);
         }
         match shared.kinds.resolve_all(config).await {
-            Ok(now) if now == *resolved => {}
+            Ok(now) if now.serves_the_same(resolved) => {}
             Ok(_) => {
                 info!(
                     controller = config.name,
@@ -226,7 +231,7 @@ async fn until_changed(
                 );
                 return;
             }
-            Err(KindError::Unknown(kind)) => {
+            Err(KindError::Unknown(NotServed { kind, .. })) => {
                 info!(
                     controller = config.name,
                     "{kind} is no longer served: stopping the controller"
@@ -278,6 +283,7 @@ fn context(
         children_writer: writers.children,
         resource: Arc::clone(&resolved.parent),
         resources: resolved.others.clone(),
+        not_served: resolved.not_served.clone(),
         parents: watches(&config.parent, resolved.parent.namespaced, false),
         children: config.children.keys().map(others).collect(),
         reads: config.reads.iter().map(others).collect(),

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hyper::Request;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroup;
 use kube::core::GroupVersionKind;
 use kube::discovery::Scope;
 use kube::{Client, discovery};
@@ -13,6 +15,7 @@ use super::client::chain;
 use super::refusal::refusal;
 use crate::config::ControllerConfig;
 use crate::metrics::Metrics;
+use crate::object::NotServed;
 use crate::plugin::contract::Kind;
 
 /// Describes how to address the objects of one kind.
@@ -33,8 +36,8 @@ const DISCOVERY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30
 #[derive(Clone, Debug, Error)]
 pub enum KindError {
     /// The API server does not serve the kind.
-    #[error("the cluster does not serve the kind {0}: install its CustomResourceDefinition")]
-    Unknown(Kind),
+    #[error(transparent)]
+    Unknown(NotServed),
     /// Discovery failed.
     #[error("cannot look up the kind {kind} in the cluster: {message}")]
     Discovery {
@@ -46,12 +49,22 @@ pub enum KindError {
 }
 
 /// The resources that a controller needs, as the cluster serves them now.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Resolved {
     /// The resource of its parents.
     pub parent: Arc<ResolvedKind>,
     /// Those of its children and reads, as far as they are served.
     pub others: BTreeMap<Kind, Arc<ResolvedKind>>,
+    /// Why the remaining ones are not.
+    pub not_served: BTreeMap<Kind, NotServed>,
+}
+
+impl Resolved {
+    /// Reports whether the same kinds are served in the same way.
+    #[must_use]
+    pub fn serves_the_same(&self, other: &Self) -> bool {
+        self.parent == other.parent && self.others == other.others
+    }
 }
 
 /// Caches discovery results until [`Discovery::changed`] or [`Discovery::forget`] is called.
@@ -111,12 +124,40 @@ impl Discovery {
                     .iter()
                     .any(|(sub, _)| sub.plural == "status"),
             })),
-            Err(error) if is_missing(&error) => Err(KindError::Unknown(kind.clone())),
+            Err(error) if is_missing(&error) => Err(KindError::Unknown(NotServed {
+                kind: kind.clone(),
+                versions: self.versions_of(kind).await,
+            })),
             Err(error) => Err(KindError::Discovery {
                 kind: kind.clone(),
                 message: in_words(&error),
             }),
         }
+    }
+
+    /// Returns the API versions in which the API server serves a kind of this name in the same group; none when it does
+    /// not answer, because only advice depends on it.
+    async fn versions_of(&self, kind: &Kind) -> Vec<String> {
+        let group = kind.group();
+        // The core group has one version.
+        if group.is_empty() {
+            return Vec::new();
+        }
+        let ask = async {
+            let request = Request::get(format!("/apis/{group}")).body(Vec::new()).ok()?;
+            let group: APIGroup = self.client.request(request).await.ok()?;
+            let mut versions = Vec::new();
+            for version in group.versions {
+                let version = version.group_version;
+                let served = self.client.list_api_group_resources(&version).await.ok()?;
+                if served.resources.iter().any(|resource| resource.kind == kind.kind) {
+                    versions.push(version);
+                }
+            }
+            Some(versions)
+        };
+        let asked = tokio::time::timeout(DISCOVERY_TIMEOUT, ask).await;
+        asked.ok().flatten().unwrap_or_default()
     }
 
     /// Asks the API server again for every known kind that a definition could have changed, and calls
@@ -146,17 +187,23 @@ impl Discovery {
     /// When the API server does not serve the parent's kind, or does not answer.
     pub async fn resolve_all(&self, config: &ControllerConfig) -> Result<Resolved, KindError> {
         let parent = self.resolve(&config.parent).await?;
-        let mut others = BTreeMap::new();
+        let (mut others, mut not_served) = (BTreeMap::new(), BTreeMap::new());
         for kind in config.children.keys().chain(&config.reads) {
             match self.resolve(kind).await {
                 Ok(resource) => {
                     others.insert(kind.clone(), resource);
                 }
-                Err(KindError::Unknown(_)) => {}
+                Err(KindError::Unknown(why)) => {
+                    not_served.insert(kind.clone(), why);
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok(Resolved { parent, others })
+        Ok(Resolved {
+            parent,
+            others,
+            not_served,
+        })
     }
 
     /// Forgets the discovery results of a group whose CustomResourceDefinition was created, changed or deleted, and
@@ -227,7 +274,7 @@ mod tests {
     use std::convert::Infallible;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use hyper::{Request, Response};
+    use hyper::Response;
     use kube::client::Body;
     use kube::core::Status;
     use serde_json::json;
@@ -261,6 +308,36 @@ mod tests {
         kinds.ask_again().await;
         assert_eq!(kinds.changes_of("g.dev"), 1);
         assert!(kinds.resolve(&kind).await.unwrap().has_status);
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_is_served_in_another_version_is_reported_with_it() {
+        let service = tower::service_fn(|request: Request<Body>| {
+            let resources = |version: &str, kinds: &[&str]| {
+                let resources: Vec<_> = kinds
+                    .iter()
+                    .map(|kind| json!({ "name": kind.to_lowercase(), "singularName": "", "kind": kind, "namespaced": true, "verbs": ["list"] }))
+                    .collect();
+                json!({ "kind": "APIResourceList", "groupVersion": version, "resources": resources })
+            };
+            let version = |name: &str| json!({ "groupVersion": format!("batch/{name}"), "version": name });
+            let answer = match request.uri().path() {
+                "/apis/batch" => {
+                    json!({ "kind": "APIGroup", "name": "batch", "versions": [version("v1"), version("v1beta1")] })
+                }
+                "/apis/batch/v1" => resources("batch/v1", &["Job"]),
+                "/apis/batch/v1beta1" => resources("batch/v1beta1", &["CronJob"]),
+                other => panic!("{other}"),
+            };
+            async move { Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes()))) }
+        });
+        let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
+        let kind = Kind {
+            api_version: "batch/v1".into(),
+            kind: "CronJob".into(),
+        };
+        let error = kinds.resolve(&kind).await.unwrap_err().to_string();
+        assert!(error.contains("it serves CronJob as batch/v1beta1"), "{error}");
     }
 
     #[test]

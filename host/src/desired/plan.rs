@@ -20,7 +20,7 @@ use super::provenance::{ACCEPT_ANNOTATION, SecretProof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
     AFTER_ANNOTATION, APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
-    GENERATION_ANNOTATION, Identity, NamespacedName, PARENT_ANNOTATION, annotation, controller_of,
+    GENERATION_ANNOTATION, Identity, NamespacedName, NotServed, PARENT_ANNOTATION, annotation, controller_of,
     fingerprint, generation_mark, is_terminating, label, name_problem, shorten,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
@@ -33,8 +33,8 @@ pub struct Policy<'a> {
     pub parent: &'a DynamicObject,
     /// The digest of the plugin version that answered.
     pub digest: &'a str,
-    /// Returns whether a kind is namespaced; `None` when the cluster does not serve it.
-    pub namespaced: &'a dyn Fn(&Kind) -> Option<bool>,
+    /// Returns whether a kind is namespaced, if the cluster serves it.
+    pub namespaced: &'a dyn Fn(&Kind) -> Result<bool, NotServed>,
     /// Returns an existing object, as far as it is known.
     pub existing: &'a dyn Fn(&ChildRef) -> Option<Arc<DynamicObject>>,
     /// How to prove that the host generated a Secret.
@@ -139,8 +139,8 @@ pub enum Refusal {
         controller: String,
         kind: Kind,
     },
-    #[error("{which}: the cluster does not serve the kind {kind}; install its CustomResourceDefinition")]
-    KindUnknown { which: String, kind: Kind },
+    #[error("{which}: {why}")]
+    KindUnknown { which: String, why: NotServed },
     #[error(
         "{which}: children of {parent} may only be in its own namespace; owner references do not cross namespaces"
     )]
@@ -558,10 +558,8 @@ impl Policy<'_> {
         if !self.config.children.contains_key(kind) {
             return Err(self.kind_not_allowed(which(), kind));
         }
-        let namespaced = (self.namespaced)(kind).ok_or_else(|| Refusal::KindUnknown {
-            which: which(),
-            kind: kind.clone(),
-        })?;
+        let namespaced =
+            (self.namespaced)(kind).map_err(|why| Refusal::KindUnknown { which: which(), why })?;
         match (self.parent.namespace(), given) {
             (Some(_), _) if !namespaced => Err(Refusal::ClusterScoped { which: which() }),
             (None, _) if !namespaced => Ok(None),

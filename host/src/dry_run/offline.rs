@@ -162,7 +162,7 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         config: &config,
         parent,
         digest: &plugin.digest().to_string(),
-        namespaced: &|kind: &Kind| Some(is_namespaced(kind)),
+        namespaced: &|kind: &Kind| Ok(is_namespaced(kind)),
         existing: &existing,
         proof: SecretProof::Label,
     };

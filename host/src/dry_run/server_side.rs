@@ -27,7 +27,7 @@ use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan};
 use crate::desired::provenance::SecretProof;
 use crate::dry_run::offline;
-use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, is_terminating, label, slim};
+use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, label, slim};
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::reconcile::evaluate::{EvaluateError, Subject};
@@ -67,6 +67,7 @@ pub struct Preview<'a> {
     plugin: &'a Plugin,
     parent: Arc<ResolvedKind>,
     others: BTreeMap<Kind, Arc<ResolvedKind>>,
+    not_served: BTreeMap<Kind, NotServed>,
     provenance: Provenance,
 }
 
@@ -83,15 +84,29 @@ impl<'a> Preview<'a> {
         plugin: &'a Plugin,
         host: &str,
     ) -> Result<Self, PreviewError> {
-        let Resolved { parent, others } = kinds.resolve_all(config).await?;
+        let Resolved {
+            parent,
+            others,
+            not_served,
+        } = kinds.resolve_all(config).await?;
         Ok(Self {
             writer: Writer::from(client.clone()),
             config,
             plugin,
             parent,
             others,
+            not_served,
             provenance: Provenance::new(client.clone(), host),
         })
+    }
+
+    /// Returns the resource of a kind that the plugin may create or read.
+    fn resource(&self, kind: &Kind) -> Result<&ResolvedKind, NotServed> {
+        let why = || self.not_served.get(kind).cloned();
+        match self.others.get(kind) {
+            Some(resource) => Ok(resource),
+            None => Err(why().unwrap_or_else(|| NotServed::new(kind.clone()))),
+        }
     }
 
     /// Returns how generated Secrets are recognized: by the key, or by the label when the key is missing or the user
@@ -191,7 +206,7 @@ impl<'a> Preview<'a> {
             config: self.config,
             parent: &parent,
             digest: &digest,
-            namespaced: &|kind: &Kind| self.others.get(kind).map(|resource| resource.namespaced),
+            namespaced: &|kind: &Kind| self.resource(kind).map(|resource| resource.namespaced),
             existing: &|key: &ChildRef| there.get(key).cloned().map(Arc::new),
             proof,
         };
@@ -300,9 +315,9 @@ impl RelatedObjects for Preview<'_> {
         let Wanted {
             need, kind, selector, ..
         } = wanted;
-        let resource = self.others.get(kind);
-        let resource =
-            resource.ok_or_else(|| wanted.unreadable(KindError::Unknown(kind.clone()).to_string()))?;
+        let resource = self
+            .resource(kind)
+            .map_err(|why| wanted.unreadable(why.to_string()))?;
         let objects = ResourceClient::new(&self.writer, resource);
         let mut place = everything_in(wanted.namespace.as_deref());
         let found = match &need.name {

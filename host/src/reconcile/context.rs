@@ -27,7 +27,7 @@ use crate::config::{Allow, ControllerConfig};
 use crate::desired::api_versions::{self, Used};
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Plan;
-use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, label, version};
+use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, NotServed, label, version};
 use crate::plugin::Plugin;
 use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::registry::Live;
@@ -47,6 +47,8 @@ pub struct Context {
     pub resource: Arc<ResolvedKind>,
     /// The resources of the kinds that the plugin may create or read, as far as the cluster serves them.
     pub resources: BTreeMap<Kind, Arc<ResolvedKind>>,
+    /// Why the cluster does not serve the remaining ones.
+    pub not_served: BTreeMap<Kind, NotServed>,
     /// The watches of the custom resources.
     pub parents: KindReflectors,
     /// The watches of the kinds that the plugin may create.
@@ -89,6 +91,18 @@ impl Context {
         let plugin = self.memory_of(&NamespacedName::of(parent), |memory| memory.asked);
         self.events
             .publish(&self.config.name, plugin, parent, type_, reason, note);
+    }
+
+    /// Returns whether a kind that the plugin may create is namespaced.
+    ///
+    /// # Errors
+    /// When the cluster does not serve it.
+    pub fn namespaced(&self, kind: &Kind) -> Result<bool, NotServed> {
+        let why = || self.not_served.get(kind).cloned();
+        match self.resources.get(kind) {
+            Some(resource) => Ok(resource.namespaced),
+            None => Err(why().unwrap_or_else(|| NotServed::new(kind.clone()))),
+        }
     }
 
     /// Returns the parent as last known.

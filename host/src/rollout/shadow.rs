@@ -128,7 +128,7 @@ impl Snapshot {
             config: &context.config,
             parent: &self.parent,
             digest: &plugin.digest().to_string(),
-            namespaced: &|kind: &Kind| context.resources.get(kind).map(|resource| resource.namespaced),
+            namespaced: &|kind: &Kind| context.namespaced(kind),
             existing: &|key: &ChildRef| context.existing(key),
             proof: context.provenance.proof(),
         };

@@ -10,7 +10,8 @@ use operator_host::desired::ownership::{owns, retains};
 use operator_host::desired::plan::{Plan, Policy, plan};
 use operator_host::desired::provenance::SecretProof;
 use operator_host::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, PARENT_ANNOTATION, name_problem,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, NotServed, PARENT_ANNOTATION,
+    name_problem,
 };
 use operator_host::plugin::Limits;
 use operator_host::plugin::contract::{CommandOutput, Kind, Response};
@@ -96,7 +97,7 @@ fn is_allowed(config: &ControllerConfig, parent: &DynamicObject, plan: &Plan) {
         match (&parent.metadata.namespace, &key.name.namespace) {
             (Some(own), namespace) => assert_eq!(namespace.as_ref(), Some(own), "{key}"),
             (None, Some(namespace)) => assert!(config.other_namespaces.contains(namespace), "{key}"),
-            (None, None) => assert_eq!(namespaced(&key.kind), Some(false), "{key}"),
+            (None, None) => assert_eq!(namespaced(&key.kind), Ok(false), "{key}"),
         }
         assert_eq!(name_problem(&key.name.name), None, "{key}");
     }
@@ -237,11 +238,11 @@ fn object(value: Value) -> DynamicObject {
     serde_json::from_value(value).expect("an object")
 }
 
-fn namespaced(kind: &Kind) -> Option<bool> {
+fn namespaced(kind: &Kind) -> Result<bool, NotServed> {
     match kind.kind.as_str() {
-        "Node" => Some(false),
-        "Missing" => None,
-        _ => Some(true),
+        "Node" => Ok(false),
+        "Missing" => Err(NotServed::new(kind.clone())),
+        _ => Ok(true),
     }
 }
 

@@ -20,7 +20,7 @@ use super::requests::{Limits, Trouble, WatchSource};
 use super::{Inner, Wanted, WatchState};
 use crate::backoff::jittered;
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
-use crate::object::NamespacedName;
+use crate::object::{NamespacedName, NotServed};
 
 /// First delay between attempts of a failing watch; doubled after each one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
@@ -262,7 +262,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
                 tokio::time::sleep(retry.delay(sent, MAX_DELAY_UNREACHABLE, None)).await;
                 continue;
             }
-            Trouble::NotServed => return KindError::Unknown(inner.scope.kind.clone()).to_string(),
+            Trouble::NotServed => return NotServed::new(inner.scope.kind.clone()).to_string(),
             Trouble::Outdated => {
                 debug!(kind = %inner.scope.kind, "the last resource version has expired: listing again");
                 inner.metrics.watch_restarted(&inner.scope.kind);

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 use crate::config::{DEFAULT_BACKOFF, DEFAULT_PROVING, DEFAULT_WRITES};
 use crate::desired::ownership::owns;
-use crate::object::made_at;
+use crate::object::{NotServed, made_at};
 use crate::plugin::Limits;
 
 fn kind(api_version: &str, kind: &str) -> Kind {
@@ -59,12 +59,12 @@ fn pod(name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name }, "spec": { "x": 1 } })
 }
 
-/// Whether a kind of these tests is namespaced; `None` when it is not served.
-pub(super) fn namespaced(kind: &Kind) -> Option<bool> {
+/// Whether a kind of these tests is namespaced, if it is served.
+pub(super) fn namespaced(kind: &Kind) -> Result<bool, NotServed> {
     match kind.kind.as_str() {
-        "Node" => Some(false),
-        "Missing" => None,
-        _ => Some(true),
+        "Node" => Ok(false),
+        "Missing" => Err(NotServed::new(kind.clone())),
+        _ => Ok(true),
     }
 }
 
@@ -138,7 +138,7 @@ fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
             config: &config,
             parent: &parent,
             digest,
-            namespaced: &|_| Some(true),
+            namespaced: &|_| Ok(true),
             existing: &|_| None,
             proof: SecretProof::Key(None),
         };
