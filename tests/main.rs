@@ -32,6 +32,7 @@ mod explain;
 mod hello;
 mod hostile;
 mod impersonation;
+mod invalid_spec;
 mod killed;
 mod leaders;
 mod lifecycle;

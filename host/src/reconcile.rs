@@ -14,7 +14,7 @@ use self::apply::apply;
 use self::call::call;
 use self::context::Context;
 use self::error::ReconcileError;
-use self::failure::{count_failure, fail, status_not_written};
+use self::failure::{count_failure, fail, report, status_not_written};
 use self::finalizer::{remove_finalizer, set_finalizers};
 use self::freshness::up_to_date;
 use self::iterations::Iterations;
@@ -29,9 +29,9 @@ use crate::desired::ownership::owns;
 use crate::desired::plan::{Plan, Policy, plan};
 use crate::desired::readiness;
 use crate::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating};
-use crate::plugin::Plugin;
 use crate::plugin::contract::{CleanupResponse, Kind, Response};
 use crate::plugin::registry::Live;
+use crate::plugin::{CallError, Plugin};
 use crate::trace;
 
 pub mod apply;
@@ -56,6 +56,7 @@ mod finalizer;
 mod freshness;
 mod handover;
 mod iterations;
+mod last_valid;
 mod leaving;
 mod outcome;
 mod predecessor;
@@ -91,6 +92,12 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
     };
     let mut changes = Changes::default();
     let result = converge(context, &parent, &mut changes).await;
+    let kept = match &result {
+        Err(ReconcileError::Call(CallError::Invalid { .. })) => {
+            last_valid::keep(context, &parent, &mut changes).await
+        }
+        _ => None,
+    };
     changes.publish(context, &parent);
     if leaving::check_deadline(context, &parent, &result) {
         return leaving::abandon(context, &parent, &result).await;
@@ -120,7 +127,10 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
             if !span.is_disabled() {
                 trace::fail(span, class, &error.to_string(), "");
             }
-            fail(context, &parent, &error).await
+            if let Some(answer) = kept.as_ref().and_then(|kept| kept.answer.as_ref()) {
+                answer.publish(context, &parent);
+            }
+            report(context, &parent, &error, kept.as_ref()).await
         }
     }
 }
@@ -191,6 +201,9 @@ async fn converge(
         }
     }
     let mut answer = iterate(context, &plugin, &parent, changes).await?;
+    context.memory_of(&NamespacedName::of(&parent), |memory| {
+        memory.invalid_needs.clear()
+    });
     let left = predecessor::sweep(context, &NamespacedName::of(&parent), Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))
@@ -245,6 +258,9 @@ async fn iterate(
             }
             Err(error) => return Err(error),
         };
+        context.memory_of(&NamespacedName::of(parent), |memory| {
+            memory.last_valid = Some(Arc::clone(parent));
+        });
         let mut changed = false;
         for secret in &plan.secrets {
             match generate(context, parent, secret).await? {

@@ -329,7 +329,9 @@ impl Context {
         // The cache is not asked what was known: the watch may have delivered the result of the write already, with
         // a change of others that the reconcile has not seen.
         self.memory_of(&name, |memory| memory.wrote_parent(seen, status, &answer));
-        Some(self.parents.of(name.namespace.as_deref())?.record(answer))
+        let cached = self.parents.of(name.namespace.as_deref())?.record(answer);
+        self.memory_of(&name, |memory| memory.share_last_valid(&cached));
+        Some(cached)
     }
 
     /// Returns why the plugin cannot be shown this parent and its children: the error of the failing watch. Watches
@@ -476,10 +478,8 @@ impl Context {
     pub fn parents_in_need_of(&self, kind: &Kind, object: &DynamicObject) -> Vec<NamespacedName> {
         let memory = self.memory();
         let in_need = |parent: &NamespacedName, memory: &ParentMemory| {
-            memory
-                .needs
-                .iter()
-                .any(|need| crate::desired::selectors::selects(need, parent, kind, object))
+            let mut needs = memory.needs.iter().chain(&memory.invalid_needs);
+            needs.any(|need| crate::desired::selectors::selects(need, parent, kind, object))
         };
         memory
             .iter()

@@ -11,6 +11,7 @@ use super::action::{Action, MIN_DELAY};
 use super::contest;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
+use super::last_valid::Kept;
 use super::needs::NeedError;
 use super::status;
 use crate::cluster::api_error::{ApiError, Fault};
@@ -19,7 +20,18 @@ use crate::object::{NamespacedName, is_terminating, shorten};
 use crate::plugin::contract::EventType;
 use crate::plugin::{CallError, Class};
 
+/// Reports why a reconcile failed, and returns when to try again.
 pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> Action {
+    report(context, parent, error, None).await
+}
+
+/// Does what [`fail`] does. With `kept`, the status describes the children of the last valid spec.
+pub(super) async fn report(
+    context: &Context,
+    parent: &DynamicObject,
+    error: &ReconcileError,
+    kept: Option<&Kept>,
+) -> Action {
     let name = &NamespacedName::of(parent);
     if note_transient(context, parent, error) {
         debug!("{error}");
@@ -30,7 +42,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
         // A new parent of the same name, if any, is enqueued separately.
         return Action::OnChange;
     };
-    let (verdict, next) = judge(context, &parent, error);
+    let (verdict, next) = judge(context, &parent, error, kept);
     if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict {
         log_once(context, name, &reason.message);
     }
@@ -42,6 +54,12 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
             shorten(backtrace, MAX_LINE)
         );
     }
+    let answer = kept.and_then(|kept| kept.answer.as_ref());
+    let update = StatusUpdate {
+        fields: answer.and_then(|answer| answer.status.as_ref()),
+        conditions: answer.map(|answer| answer.conditions.as_slice()),
+        verdict: &verdict,
+    };
     let reason = match &verdict {
         Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
         Verdict::Reconciled | Verdict::Progressing(_) | Verdict::CleaningUp(_) | Verdict::Paused => None,
@@ -49,18 +67,20 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
     // Waiting does not deserve a Warning.
     let waits =
         matches!(error, ReconcileError::Call(CallError::Retry { .. })) || is_waiting_for_deletion(error);
-    if matches!(next, Action::OnChange) {
+    if kept.is_none() && matches!(next, Action::OnChange) {
         contest::forget(context, name);
-    } else {
+    }
+    if answer.is_none() && !matches!(next, Action::OnChange) {
         count_failure(context, name);
     }
-    let update = StatusUpdate {
+    // Without the plugin's conditions: their changes are no reason to repeat the Event.
+    let of_host = StatusUpdate {
         fields: None,
         conditions: None,
         verdict: &verdict,
     };
     let before = current(&parent);
-    let conditions = status::desired(context, &parent, before, &update).remove("conditions");
+    let conditions = status::desired(context, &parent, before, &of_host).remove("conditions");
     let is_news = conditions.as_ref() != before.get("conditions");
     if let Some(reason) = reason.filter(|_| !waits && is_news) {
         context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
@@ -161,12 +181,22 @@ fn deletion_blocked(context: &Context, parent: &DynamicObject, error: &Reconcile
 }
 
 /// Determines the condition and the next attempt after a failure.
-fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (Verdict, Action) {
+fn judge(
+    context: &Context,
+    parent: &DynamicObject,
+    error: &ReconcileError,
+    kept: Option<&Kept>,
+) -> (Verdict, Action) {
     let message = match error {
         _ if is_terminating(parent) => deletion_blocked(context, parent, error),
         // The plugin's own message.
         ReconcileError::Call(CallError::Invalid { message, .. } | CallError::Retry { message, .. }) => {
-            message.clone()
+            match kept.and_then(|kept| kept.problem.as_ref()) {
+                Some(problem) => {
+                    format!("{message}; the children of the last valid spec cannot be kept: {problem}")
+                }
+                None => message.clone(),
+            }
         }
         error => error.to_string(),
     };
@@ -175,7 +205,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
     match error {
         ReconcileError::Call(CallError::Invalid { reason, .. }) => (
             stalled(reason.as_deref().unwrap_or("InvalidSpec")),
-            Action::OnChange,
+            kept.map_or(Action::OnChange, |kept| kept.next),
         ),
         ReconcileError::Call(CallError::Retry { after, .. }) => {
             let verdict = reconciling("Retrying");

@@ -447,8 +447,8 @@ impl Need {
 }
 
 impl Failure {
-    /// Reports a problem that the user must fix in the resource. The message describes it and what to change. The
-    /// host does not retry until the resource changes.
+    /// Reports a problem that the user must fix in the resource. The message describes it and what to change. Until
+    /// the resource changes, the host keeps the children of the last spec for which the plugin had an answer.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid(Invalid {
             reason: None,

@@ -1,6 +1,7 @@
 //! What the host remembers of one parent between reconciles, and how it recognizes its own writes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use kube::core::DynamicObject;
 use opentelemetry::trace::SpanContext;
@@ -14,8 +15,8 @@ use crate::plugin::contract::Need;
 use crate::reconcile::contest::Contests;
 use crate::work_queue::ReconcileReason;
 
-/// What the host remembers of one parent between reconciles. Losing it costs a few
-/// needless requests, except for `parent_in_doubt`, which [`super::Context::forget_all`] keeps.
+/// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
+/// `parent_in_doubt`, which [`super::Context::forget_all`] keeps, and `last_valid`, which nothing can replace.
 #[derive(Debug, Default)]
 pub struct ParentMemory {
     /// Number of consecutive failures.
@@ -26,6 +27,10 @@ pub struct ParentMemory {
     pub asked: Option<Digest>,
     /// What the plugin last asked to read.
     pub needs: Vec<Need>,
+    /// The parent when the plugin last had a valid answer for it. In the usual case this is the object in the cache.
+    pub last_valid: Option<Arc<DynamicObject>>,
+    /// While the spec is invalid: what the plugin asked to read for it. `needs` are then those of `last_valid`.
+    pub invalid_needs: Vec<Need>,
     /// The version in which that plugin named each child, if a child can be seen in several.
     pub versions: Used,
     /// The resource version of the last own write to each child, in any version of its kind.
@@ -86,6 +91,27 @@ impl ParentMemory {
         }
     }
 
+    /// Returns the last valid state of this parent, if it is another one.
+    pub(in crate::reconcile) fn last_valid_before(
+        &self,
+        parent: &DynamicObject,
+    ) -> Option<Arc<DynamicObject>> {
+        let is_before = |last: &&Arc<DynamicObject>| {
+            last.metadata.uid == parent.metadata.uid && !is_same_wish(last, parent)
+        };
+        self.last_valid.as_ref().filter(is_before).cloned()
+    }
+
+    /// Replaces the last valid parent by the object that an own write has put into the cache, so that it is not kept
+    /// twice.
+    pub(super) fn share_last_valid(&mut self, cached: &Arc<DynamicObject>) {
+        if let Some(last) = &mut self.last_valid
+            && is_same_wish(last, cached)
+        {
+            *last = Arc::clone(cached);
+        }
+    }
+
     /// Reports whether a reason is only the watch event for this controller's own write.
     ///
     /// A child's event with an older version than our last write is one, too: the write's response was newer, and
@@ -107,6 +133,15 @@ impl ParentMemory {
             _ => false,
         }
     }
+}
+
+/// Reports whether two states of a parent differ in nothing that its owner sets: a plugin accepts both or neither.
+fn is_same_wish(one: &DynamicObject, other: &DynamicObject) -> bool {
+    let (one, other) = (&one.metadata, &other.metadata);
+    one.uid == other.uid
+        && one.generation == other.generation
+        && one.labels == other.labels
+        && one.annotations == other.annotations
 }
 
 /// Reports whether two states of a parent differ only in what a controller writes to it: status and finalizers.
