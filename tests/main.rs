@@ -35,6 +35,7 @@ mod impersonation;
 mod invalid_spec;
 mod killed;
 mod leaders;
+mod left_fields;
 mod lifecycle;
 mod many_echoes;
 mod mysql;

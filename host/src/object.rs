@@ -31,6 +31,9 @@ pub const AFTER_ANNOTATION: &str = "operator-host.dev/after";
 /// Annotation of a parent that is being deleted: its cleanup is done, and its children are deleted in order. The value is
 /// the controller's finalizer and the parent's UID.
 pub const CLEANED_UP_ANNOTATION: &str = "operator-host.dev/cleaned-up";
+/// Annotation of a child, which the plugin sets: the fields that the host leaves as they are, such as `spec.replicas`,
+/// separated by commas.
+pub const LEAVE_ANNOTATION: &str = "operator-host.dev/leave";
 /// Annotation of a parent: with the value `true`, the host does not touch it or its children.
 pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";
 /// Annotation of a parent kind's CustomResourceDefinition: the version with this digest takes over whatever proving

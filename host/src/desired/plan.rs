@@ -13,6 +13,7 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
+use super::left_fields::{self, LeftField};
 use super::names;
 use super::order;
 use super::ownership::{is_reference_to, owns, retains};
@@ -20,8 +21,8 @@ use super::provenance::{ACCEPT_ANNOTATION, SecretProof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
     AFTER_ANNOTATION, APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
-    GENERATION_ANNOTATION, Identity, NamespacedName, NotServed, PARENT_ANNOTATION, annotation, controller_of,
-    fingerprint, generation_mark, is_terminating, label, name_problem, shorten,
+    GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, NamespacedName, NotServed, PARENT_ANNOTATION,
+    annotation, controller_of, fingerprint, generation_mark, is_terminating, label, name_problem, shorten,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
@@ -46,14 +47,26 @@ pub struct Policy<'a> {
 pub struct Desired {
     /// Kind and name.
     pub key: ChildRef,
-    /// The complete body to apply, with owner reference, labels and annotations.
+    /// The complete body to apply, with owner reference, labels and annotations, but without the fields to leave.
     pub body: Value,
+    /// The fields that stay as they are once the child exists.
+    pub left: Vec<LeftField>,
     /// Hash of the body without the plugin's digest.
     pub fingerprint: String,
     /// The children that come before it.
     pub after: Vec<ChildRef>,
     /// How many children come before it, one after the other.
     pub depth: usize,
+}
+
+impl Desired {
+    /// Returns the body of a child that does not exist yet.
+    #[must_use]
+    pub fn new_body(&self) -> Value {
+        let mut body = self.body.clone();
+        left_fields::add_initial(&self.left, &mut body);
+        body
+    }
 }
 
 /// A Secret whose values the host generates.
@@ -163,6 +176,8 @@ pub enum Refusal {
         "{which}: it would hold the token of a ServiceAccount, which gives its readers that account's permissions; leave out the type `{TOKEN_TYPE}` and the annotation `{TOKEN_ANNOTATION}`, or list `serviceAccountTokens` under `allow` of the controller {controller:?}"
     )]
     TokenGiven { which: String, controller: String },
+    #[error("{which}: the annotation `{LEAVE_ANNOTATION}`: {problem}")]
+    BadLeave { which: String, problem: String },
     #[error("{which}: {name:?} cannot be its {field}: {problem}")]
     BadName {
         which: String,
@@ -411,6 +426,15 @@ impl Policy<'_> {
         if let Some(body) = body.as_object_mut() {
             body.remove("status");
         }
+        let left = match &child["metadata"]["annotations"][LEAVE_ANNOTATION] {
+            Value::String(text) => {
+                left_fields::take(text, &mut body).map_err(|problem| Refusal::BadLeave {
+                    which: which.clone(),
+                    problem,
+                })?
+            }
+            _ => Vec::new(),
+        };
         let fingerprint = fingerprint(&body);
         let annotations = &mut body["metadata"]["annotations"];
         annotations[APPLIED_ANNOTATION] = fingerprint.as_str().into();
@@ -418,6 +442,7 @@ impl Policy<'_> {
         Ok(Desired {
             key,
             body,
+            left,
             fingerprint,
             after: Vec::new(),
             depth: 0,

@@ -191,7 +191,7 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         children: plan
             .desired
             .into_iter()
-            .map(|child| without_host_metadata(child.body))
+            .map(|child| without_host_metadata(child.new_body()))
             .collect(),
         keep,
         generate: plan.secrets.into_iter().map(|secret| secret.secret).collect(),

@@ -22,10 +22,10 @@ use crate::cluster::client::Writer;
 use crate::cluster::discovery::{Discovery, KindError, Resolved, ResolvedKind};
 use crate::cluster::resource_client::ResourceClient;
 use crate::config::ControllerConfig;
-use crate::desired::api_versions;
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan};
 use crate::desired::provenance::SecretProof;
+use crate::desired::{api_versions, left_fields};
 use crate::dry_run::offline;
 use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, label, slim};
 use crate::plugin::Plugin;
@@ -275,8 +275,16 @@ impl<'a> Preview<'a> {
         let force = live
             .is_some_and(|live| owns(self.config, parent, live) || retains(self.config, proof, parent, live));
         let manager = self.config.field_manager();
+        let body = match live {
+            None => desired.new_body(),
+            Some(live) => {
+                let mut body = desired.body.clone();
+                left_fields::add_owned(&desired.left, live, &manager, &mut body);
+                body
+            }
+        };
         let after = ResourceClient::new(&self.writer, resource)
-            .try_apply(&desired.key.name, &desired.body, &manager, force)
+            .try_apply(&desired.key.name, &body, &manager, force)
             .await?;
         Ok(Difference::between(&desired.key, live, Some(&after)))
     }

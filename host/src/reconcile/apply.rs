@@ -11,11 +11,11 @@ use super::context::Context;
 use super::freshness::may_create;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
-use crate::desired::drift;
 use crate::desired::field_path::FieldPath;
 use crate::desired::order::{Order, Waiting};
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Desired;
+use crate::desired::{drift, left_fields};
 use crate::object::{
     APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, annotation,
     fingerprint, is_terminating, made_at,
@@ -138,10 +138,26 @@ async fn apply_one(
         return Ok(ApplyOutcome::Unchanged);
     }
     let manager = context.config.field_manager();
-    let mut body = desired.body.clone();
+    let mut body = match &live {
+        None => desired.new_body(),
+        Some(_) => desired.body.clone(),
+    };
     if let Some(live) = live.as_ref().filter(|_| force) {
         // The ownership check applies to this object only, not to a new one of the same name.
         body["metadata"]["uid"] = live.metadata.uid.clone().into();
+    }
+    if live.is_some() && !desired.left.is_empty() {
+        // The caches contain no managed fields.
+        let fresh = ResourceClient::new(&context.writer, resource)
+            .read(&desired.key.name)
+            .await?;
+        let Some(fresh) = fresh else {
+            // The watch reports the deletion.
+            return Ok(ApplyOutcome::Unchanged);
+        };
+        left_fields::add_owned(&desired.left, &fresh, &manager, &mut body);
+        // Refused if another manager changes a left field meanwhile.
+        body["metadata"]["resourceVersion"] = fresh.metadata.resource_version.into();
     }
     let answer = ResourceClient::new(&context.children_writer, resource)
         .apply(&desired.key.name, &body, &manager, force)

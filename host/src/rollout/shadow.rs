@@ -171,7 +171,7 @@ fn shown(response: &Response, plan: &Plan, done: Option<bool>) -> Value {
     let children: Vec<Value> = plan
         .desired
         .iter()
-        .map(|child| without_host_metadata(child.body.clone()))
+        .map(|child| without_host_metadata(child.new_body()))
         .collect();
     let list = |list: Vec<Value>| (!list.is_empty()).then_some(Value::Array(list));
     let conditions = response.conditions.iter().map(|c: &Condition| json!(c)).collect();

@@ -1,0 +1,183 @@
+//! Fields of a child that the host leaves as they are, such as the replicas of a Deployment with an autoscaler.
+//!
+//! A field that an apply no longer contains is reset to its default, unless another manager owns it. So an apply repeats
+//! the current value of a left field as long as nobody but this controller owns it, and leaves it out afterwards.
+//!
+//! Source: Kubernetes, "Server-Side Apply", transferring ownership.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+/// Maximum number of left fields of a child.
+const MAX_FIELDS: usize = 32;
+
+/// A field that is left as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeftField {
+    /// The names on the way to it.
+    path: Vec<String>,
+    /// The value for an object that does not exist yet.
+    initial: Option<Value>,
+}
+
+/// Takes the fields that the text of the annotation lists, such as `spec.replicas`, out of a body.
+///
+/// # Errors
+/// When the text is not a list of fields that can be left.
+pub fn take(text: &str, body: &mut Value) -> Result<Vec<LeftField>, String> {
+    let paths: Vec<&str> = text.split(',').map(str::trim).collect();
+    if paths.len() > MAX_FIELDS {
+        return Err(format!(
+            "it lists {} fields; the limit is {MAX_FIELDS}",
+            paths.len()
+        ));
+    }
+    paths
+        .into_iter()
+        .map(|text| {
+            let path: Vec<String> = text.split('.').map(str::to_owned).collect();
+            let is_of_the_host = matches!(path[0].as_str(), "apiVersion" | "kind" | "metadata" | "status");
+            if is_of_the_host || path.iter().any(String::is_empty) {
+                return Err(format!(
+                    "{text:?} is not a field that can be left; list fields such as `spec.replicas`, separated by commas"
+                ));
+            }
+            let initial = remove(body, &path);
+            Ok(LeftField { path, initial })
+        })
+        .collect()
+}
+
+/// Adds the values for an object that does not exist yet.
+pub fn add_initial(fields: &[LeftField], body: &mut Value) {
+    for LeftField { path, initial } in fields {
+        if let Some(initial) = initial {
+            insert(body, path, initial.clone());
+        }
+    }
+}
+
+/// Adds the current values of the fields that only this manager owns. `live` must contain its managed fields.
+pub fn add_owned(fields: &[LeftField], live: &DynamicObject, manager: &str, body: &mut Value) {
+    for LeftField { path, .. } in fields {
+        let owners = live.metadata.managed_fields.iter().flatten();
+        let (ours, others): (Vec<_>, Vec<_>) = owners
+            .filter(|entry| owns(entry, path))
+            .partition(|entry| is_apply_of(entry, manager));
+        if let Some(value) = path.iter().try_fold(&live.data, |value, name| value.get(name))
+            && !ours.is_empty()
+            && others.is_empty()
+        {
+            insert(body, path, value.clone());
+        }
+    }
+}
+
+fn is_apply_of(entry: &ManagedFieldsEntry, manager: &str) -> bool {
+    entry.manager.as_deref() == Some(manager) && entry.operation.as_deref() == Some("Apply")
+}
+
+/// Reports whether an entry contains a field or a part of it.
+fn owns(entry: &ManagedFieldsEntry, path: &[String]) -> bool {
+    let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+    fields.is_some_and(|fields| {
+        let mut names = path.iter();
+        names
+            .try_fold(fields, |fields, name| fields.get(format!("f:{name}")))
+            .is_some()
+    })
+}
+
+fn remove(body: &mut Value, path: &[String]) -> Option<Value> {
+    let (last, way) = path.split_last()?;
+    let parent = way.iter().try_fold(body, |place, name| place.get_mut(name))?;
+    parent.as_object_mut()?.remove(last)
+}
+
+fn insert(body: &mut Value, path: &[String], value: Value) {
+    let mut place = body;
+    for name in path {
+        let Value::Object(fields) = place else { return };
+        place = fields.entry(name.as_str()).or_insert_with(|| json!({}));
+    }
+    *place = value;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: &str = "operator-host/shop";
+
+    fn deployment(owners: &[(&str, &str)]) -> DynamicObject {
+        let entries: Vec<_> = owners
+            .iter()
+            .map(|(manager, operation)| {
+                json!({
+                    "manager": manager, "operation": operation, "fieldsType": "FieldsV1",
+                    "fieldsV1": { "f:spec": { "f:replicas": {} } },
+                })
+            })
+            .collect();
+        serde_json::from_value(json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": { "name": "a", "managedFields": entries },
+            "spec": { "replicas": 6, "paused": false },
+        }))
+        .unwrap()
+    }
+
+    fn applied(owners: &[(&str, &str)]) -> Value {
+        let mut body = json!({ "spec": { "replicas": 2, "paused": true } });
+        let fields = take("spec.replicas", &mut body).unwrap();
+        assert_eq!(body, json!({ "spec": { "paused": true } }));
+        add_owned(&fields, &deployment(owners), US, &mut body);
+        body
+    }
+
+    #[test]
+    fn the_current_value_is_repeated_until_another_manager_owns_the_field() {
+        let repeated = json!({ "spec": { "replicas": 6, "paused": true } });
+        let left_out = json!({ "spec": { "paused": true } });
+        assert_eq!(applied(&[(US, "Apply")]), repeated);
+        let scaler = ("kube-controller-manager", "Update");
+        assert_eq!(applied(&[(US, "Apply"), scaler]), left_out);
+        assert_eq!(applied(&[scaler]), left_out);
+        assert_eq!(applied(&[]), left_out, "a default, which nothing resets");
+    }
+
+    #[test]
+    fn a_new_object_gets_the_values_of_the_plugin() {
+        let whole = json!({ "spec": { "replicas": 2, "strategy": { "type": "Recreate" } } });
+        let mut body = whole.clone();
+        let fields = take("spec.replicas, spec.strategy.type, spec.paused", &mut body).unwrap();
+        assert_eq!(body, json!({ "spec": { "strategy": {} } }));
+        add_initial(&fields, &mut body);
+        assert_eq!(body, whole);
+    }
+
+    #[test]
+    fn only_fields_of_the_content_can_be_left() {
+        for text in [
+            "",
+            "spec..replicas",
+            "metadata.labels",
+            "status",
+            "kind",
+            "spec.replicas,",
+        ] {
+            let error = take(text, &mut json!({})).unwrap_err();
+            assert!(
+                error.contains("is not a field that can be left"),
+                "{text:?}: {error}"
+            );
+        }
+        let many = vec!["spec.a"; MAX_FIELDS + 1].join(",");
+        assert!(
+            take(&many, &mut json!({}))
+                .unwrap_err()
+                .contains("the limit is 32")
+        );
+    }
+}
