@@ -4,7 +4,8 @@
 # Without arguments, every plugin beside this script; a name is one of those; a folder is a plugin anywhere.
 # The results are target/plugins/NAME.wasm beside this script, whose paths are printed on standard output, one
 # a line; progress goes to standard error. What a plugin offers as a plain WASI command (a cargo feature
-# `command` and a binary NAME-command) is built too, to target/plugins/NAME-command.wasm.
+# `command` and a binary NAME-command) is built too, to target/plugins/NAME-command.wasm. The results of a plugin
+# outside of this checkout are target/plugins/NAME.wasm in its own folder.
 #
 # A folder with a go.mod is a plugin in Go, a plain WASI command; go.sh beside this script says with which Go. One with
 # a plugin.c is a plugin in C, with a Makefile of its own; c.sh says with which compiler.
@@ -126,8 +127,15 @@ build_c() {
 }
 
 build() {
-    local folder=$1 name
+    local folder=$1 name place checkout
     local manifest=$folder/Cargo.toml
+    place=$(cd "$folder" && pwd -P)
+    checkout=$(cd "$plugins/.." && pwd -P)
+    if [[ $place/ != "$checkout"/* ]]; then
+        # Its name may be that of a plugin here, which a host may be running.
+        local results=$place/target/plugins work=${CARGO_TARGET_DIR:-$place/target}
+        mkdir -p "$results"
+    fi
     if [[ -f $folder/go.mod ]]; then
         build_go "$folder"
         return
