@@ -112,6 +112,32 @@ fn a_plugin_in_rust_comes_with_the_lock_file_that_cargo_would_write() {
     assert!(output.status.success(), "{error}");
 }
 
+/// Regression: a test failed once, to update the definition, and the plugin had to be built once more.
+#[test]
+fn make_follows_the_types_of_a_plugin_in_rust() {
+    let desk = desk();
+    write(&desk, "types", "rust");
+    let file = desk.path().join("types/src/lib.rs");
+    let code = std::fs::read_to_string(&file).unwrap();
+    let changed = code.replace("range(max = 100)", "range(max = 7)");
+    assert_ne!(changed, code);
+    std::fs::write(&file, changed).unwrap();
+    make(&desk, "types", "test");
+    let plugin = desk.path().join("types/build/types.wasm");
+    let answer = host(&["crd", plugin.to_str().unwrap()]).expect(0);
+    assert!(answer.out.contains("maximum: 7"), "{}", answer.out);
+}
+
+/// Regression: it replaced a plugin of the same name in the checkout.
+#[test]
+fn a_plugin_outside_of_the_checkout_is_built_in_its_own_folder() {
+    let desk = tempfile::tempdir().unwrap();
+    write(&desk, "outside", "rust");
+    make(&desk, "outside", "build/outside.wasm");
+    assert!(desk.path().join("outside/target/plugins/outside.wasm").is_file());
+    assert!(!root().join("plugins/target/plugins/outside.wasm").exists());
+}
+
 #[test]
 fn a_plugin_in_go_passes_its_tests() {
     tested("greeter-go", "go");
