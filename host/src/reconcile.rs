@@ -202,7 +202,7 @@ async fn converge(
     }
     let mut answer = iterate(context, &plugin, &parent, changes).await?;
     context.memory_of(&NamespacedName::of(&parent), |memory| {
-        memory.invalid_needs.clear()
+        memory.invalid_needs.clear();
     });
     let left = predecessor::sweep(context, &NamespacedName::of(&parent), Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();

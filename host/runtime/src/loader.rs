@@ -189,7 +189,7 @@ impl Loader {
         match subprocess.compile(&file, limits.compile).await {
             Ok(code) => {
                 drop(turn);
-                self.blocking(move |loader| loader.store_and_load(&digest, Code::compiled(code)))
+                self.blocking(move |loader| loader.store_and_load(&digest, &Code::compiled(code)))
                     .await?
             }
             Err(Failed::Plugin(error)) => Err(error),
@@ -219,7 +219,7 @@ impl Loader {
         let work = self.blocking(move |loader| {
             let _turn = turn;
             let code = compile::without_panic(&loader.on_demand.engine, &file)?;
-            loader.store_and_load(&digest, Code::compiled(code))
+            loader.store_and_load(&digest, &Code::compiled(code))
         });
         tokio::time::timeout(limits.compile, work)
             .await
@@ -227,11 +227,11 @@ impl Loader {
     }
 
     /// Stores new code in the cache, and loads it.
-    fn store_and_load(&self, digest: &Digest, code: Code) -> Result<Loaded, LoadError> {
+    fn store_and_load(&self, digest: &Digest, code: &Code) -> Result<Loaded, LoadError> {
         if let Some(cache) = &self.cache {
-            cache.put(&self.name(digest), &code);
+            cache.put(&self.name(digest), code);
         }
-        self.load_code(&code).map_err(|error| LoadError::Host {
+        self.load_code(code).map_err(|error| LoadError::Host {
             message: format!("{error:#}"),
         })
     }
