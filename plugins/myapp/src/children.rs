@@ -1,6 +1,7 @@
 //! The desired objects of an application.
 
-use operator_plugin::{Labels, Value, json};
+use operator_plugin::builders::{Container, Deployment, Service};
+use operator_plugin::{Labels, json};
 
 use crate::MyAppSpec;
 
@@ -8,41 +9,27 @@ fn selector(name: &str) -> Labels {
     Labels::new("app", name)
 }
 
-fn labels(name: &str) -> Labels {
-    selector(name).and("managed-by", "operator-host")
+fn managed() -> Labels {
+    Labels::new("managed-by", "operator-host")
 }
 
-pub(crate) fn deployment(name: &str, spec: &MyAppSpec) -> Value {
-    json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": { "name": name, "labels": labels(name) },
-        "spec": {
-            "replicas": spec.replicas,
-            "selector": { "matchLabels": selector(name) },
-            "template": {
-                "metadata": { "labels": labels(name) },
-                "spec": { "containers": [{
-                    "name": "app",
-                    "image": spec.image,
-                    "env": spec.env,
-                    "ports": [{ "name": "http", "containerPort": spec.port, "protocol": "TCP" }],
-                    "resources": { "requests": spec.resources, "limits": spec.resources },
-                }] },
-            },
-        },
-    })
+pub(crate) fn deployment(name: &str, spec: &MyAppSpec) -> Deployment {
+    let app = Container::new("app", &spec.image)
+        .port("http", spec.port)
+        .requests(&spec.resources.cpu, &spec.resources.memory)
+        .limits(&spec.resources.cpu, &spec.resources.memory)
+        .set("/env", json!(spec.env));
+    Deployment::new(name, &selector(name))
+        .labels(&managed())
+        .pod_labels(&managed())
+        .replicas(spec.replicas)
+        .container(app)
 }
 
-pub(crate) fn service(name: &str, spec: &MyAppSpec) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": { "name": name, "labels": labels(name) },
-        "spec": {
-            "type": "ClusterIP",
-            "selector": selector(name),
-            "ports": [{ "name": "http", "port": spec.port, "targetPort": "http", "protocol": "TCP" }],
-        },
-    })
+pub(crate) fn service(name: &str, spec: &MyAppSpec) -> Service {
+    Service::new(name, &selector(name))
+        .labels(&selector(name))
+        .labels(&managed())
+        .port("http", spec.port)
+        .set("/spec/type", "ClusterIP")
 }
