@@ -112,6 +112,90 @@ async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to()
     assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), all);
 }
 
+/// A child of the same name is the rest of a generated Secret. Without a change of either, nothing is written.
+#[tokio::test]
+async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name() {
+    let scenario = Scenario::new("generated-rest").await;
+    let host = scenario.start(&controller(
+        "puppet.wasm",
+        "children: [{apiVersion: v1, kind: Secret}]",
+    ));
+    let spec = |team: &str, data: Value| {
+        let rest = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": {"team": team}},
+            "type": "kubernetes.io/basic-auth", "data": data,
+        });
+        json!({"response": {
+            "generate": [{"name": "s", "entries": [password()]}],
+            "children": [rest],
+            "status": {"seen": "$children"},
+        }})
+    };
+    let [root, admin, host_name] = ["cm9vdA==", "YWRtaW4=", "ZGI="];
+    scenario
+        .puppet("p", spec("a", json!({"username": root, "host": host_name})))
+        .await;
+    let puppet = scenario.until_ready("p").await;
+    let secret = scenario.get(SECRET, "s").await.unwrap();
+    let first = values(&secret);
+    assert_eq!(
+        (
+            &first["username"][..],
+            &first["host"][..],
+            first["password"].len()
+        ),
+        (root, host_name, 32)
+    );
+    assert_eq!(secret.data["type"], "kubernetes.io/basic-auth");
+    assert_eq!(secret.metadata.labels.as_ref().unwrap()["team"], "a");
+    assert!(secret.metadata.owner_references.is_none(), "it is retained");
+    // All values are blank for the plugin.
+    assert_eq!(
+        puppet.data["status"]["seen"][0]["data"],
+        json!({"username": "", "host": "", "password": ""})
+    );
+
+    // A change and a removal of what is fixed leave what is generated.
+    scenario.puppet("p", spec("b", json!({"username": admin}))).await;
+    scenario.until_ready("p").await;
+    let secret = scenario.get(SECRET, "s").await.unwrap();
+    let second = values(&secret);
+    assert_eq!(second["username"], admin);
+    assert_eq!(second["password"], first["password"]);
+    assert!(!second.contains_key("host"), "{second:?}");
+    assert_eq!(secret.metadata.labels.as_ref().unwrap()["team"], "b");
+
+    // Drift is put right, and a reconcile without a change writes nothing.
+    scenario
+        .patch(SECRET, "s", json!({"data": {"username": root}}))
+        .await;
+    let secret = scenario
+        .until(SECRET, "s", "the fixed entry", |s| {
+            s.data["data"]["username"] == admin
+        })
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let host = scenario.start(&controller(
+        "puppet.wasm",
+        "children: [{apiVersion: v1, kind: Secret}]",
+    ));
+    host.until_reconciles("generated-rest/p", 1).await;
+    scenario.until_ready("p").await;
+    assert_eq!(
+        scenario.get(SECRET, "s").await.unwrap().metadata.resource_version,
+        secret.metadata.resource_version
+    );
+
+    // A key cannot be both.
+    scenario.puppet("p", spec("b", json!({"password": root}))).await;
+    let message = scenario.until_stalled("p", "ChildRefused").await;
+    assert_contains(
+        &message,
+        &["/s", "\"password\"", "leave it out of one of the two"],
+    );
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), second);
+}
+
 #[tokio::test]
 async fn values_that_somebody_else_chose_are_not_drawn_over_even_when_children_are_adopted() {
     let scenario = Scenario::new("generated-not-ours").await;

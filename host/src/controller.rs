@@ -20,7 +20,9 @@ use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::NamespaceChange;
 use crate::desired::ownership::parent_of;
 use crate::leader::term::Warmth;
-use crate::object::{ChildRef, NamespacedName, controller_of, is_terminating, version};
+use crate::object::{
+    ChildRef, GENERATED_LABEL, NamespacedName, controller_of, is_terminating, label, version,
+};
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::reconcile::context::Context;
@@ -488,14 +490,17 @@ fn own_write_version(change: Change<'_>) -> Option<u128> {
     is_newer.then_some(new)
 }
 
-/// Reports whether both versions are equal, except for the resource version.
+/// Reports whether both versions are equal, except for the resource version. The caches do not hold the values of a
+/// generated Secret: only its resource version shows that one has changed.
 fn is_same(change: Change<'_>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else {
         return false;
     };
     let essence = |object: &DynamicObject| {
         let mut metadata = object.metadata.clone();
-        metadata.resource_version = None;
+        if label(object, GENERATED_LABEL).is_none() {
+            metadata.resource_version = None;
+        }
         metadata
     };
     Arc::ptr_eq(old, new) || (old.data == new.data && essence(old) == essence(new))

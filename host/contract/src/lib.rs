@@ -113,7 +113,8 @@ pub struct Response {
     pub children: Vec<Value>,
     /// Children that stay unchanged: neither applied nor deleted in this reconcile.
     pub keep: Vec<ObjectRef>,
-    /// Secrets whose values the host generates once.
+    /// Secrets whose values the host generates once. A child of the same name is the rest of such a Secret: its
+    /// labels, annotations, type and other entries.
     pub generate: Vec<GeneratedSecret>,
     /// The complete status of the parent except `conditions` and `observedGeneration`; absent: the status is
     /// not changed.

@@ -76,7 +76,7 @@ pub struct DesiredSecret {
     pub key: ChildRef,
     /// The required entries.
     pub secret: GeneratedSecret,
-    /// The Secret without its data.
+    /// The Secret without its data. A child of the same name, if there is one, has its other labels and entries.
     pub body: Value,
 }
 
@@ -223,7 +223,7 @@ pub fn plan(
     let mut refusals = Vec::new();
     let mut seen = HashSet::new();
     for (index, child) in children.iter().enumerate() {
-        match policy.child(index, child) {
+        match policy.child(index, child, generate) {
             Ok(desired) if !seen.insert(desired.key.identity()) => {
                 refusals.push(Refusal::Twice {
                     which: desired.key.to_string(),
@@ -233,8 +233,13 @@ pub fn plan(
             Err(refusal) => refusals.push(refusal),
         }
     }
+    let mut seen = HashSet::new();
     for secret in generate {
-        match policy.secret(secret) {
+        let rest = plan
+            .desired
+            .iter()
+            .find(|desired| policy.is_rest_of(&desired.key, secret));
+        match policy.secret(secret, rest) {
             Ok(secret) if !seen.insert(secret.key.identity()) => {
                 refusals.push(Refusal::Twice {
                     which: secret.key.to_string(),
@@ -390,13 +395,22 @@ impl Policy<'_> {
         })
     }
 
-    fn child(&self, index: usize, child: &Value) -> Result<Desired, Refusal> {
+    fn child(&self, index: usize, child: &Value, generate: &[GeneratedSecret]) -> Result<Desired, Refusal> {
         let key = self.key(index, child)?;
         let which = key.to_string();
-        let Some(removal) = self.config.children.get(&key.kind) else {
+        let Some(mut removal) = self.config.children.get(&key.kind) else {
             return Err(self.kind_not_allowed(which, &key.kind));
         };
-        self.check_existing(&key)?;
+        match generate.iter().find(|secret| self.is_rest_of(&key, secret)) {
+            // `secret` checks the existing object.
+            Some(secret) => {
+                if let Some(problem) = rest_problem(child, secret) {
+                    return Err(Refusal::BadSecret { which, problem });
+                }
+                removal = &self.config.generated;
+            }
+            None => self.check_existing(&key)?,
+        }
         let mut body = child.clone();
         // `key` has checked that both are objects.
         if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -449,7 +463,15 @@ impl Policy<'_> {
         })
     }
 
-    fn secret(&self, secret: &GeneratedSecret) -> Result<DesiredSecret, Refusal> {
+    /// Reports whether a child is the Secret whose values the host generates: then the child is all the rest of it.
+    fn is_rest_of(&self, child: &ChildRef, secret: &GeneratedSecret) -> bool {
+        child.kind == secret_kind()
+            && child.name.name == secret.name
+            && child.name.namespace == self.parent.namespace()
+    }
+
+    /// Completes a Secret to generate. `rest` is the child that has the same name.
+    fn secret(&self, secret: &GeneratedSecret, rest: Option<&Desired>) -> Result<DesiredSecret, Refusal> {
         Self::check_name("generate", "name", &secret.name, name_problem)?;
         Self::check_name("generate", "name", &secret.name, |name| {
             names::problem(&secret_kind(), name)
@@ -482,7 +504,12 @@ impl Policy<'_> {
         self.complete(&mut metadata, &key, self.config.generated);
         self.mark(&mut metadata["annotations"]);
         metadata.insert("name".into(), secret.name.clone().into());
-        let body = json!({ "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata });
+        // The type of an existing Secret cannot change.
+        let type_ = rest
+            .map(|rest| &rest.body["type"])
+            .filter(|type_| !type_.is_null());
+        let type_ = type_.cloned().unwrap_or_else(|| "Opaque".into());
+        let body = json!({ "apiVersion": "v1", "kind": "Secret", "type": type_, "metadata": metadata });
         Ok(DesiredSecret {
             key,
             secret: secret.clone(),
@@ -740,6 +767,20 @@ fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
             None
         }
     })
+}
+
+/// Checks the child that is the rest of a generated Secret.
+fn rest_problem(child: &Value, secret: &GeneratedSecret) -> Option<String> {
+    let is_fixed = |key: &str| {
+        ["data", "stringData"]
+            .iter()
+            .any(|field| !child[field][key].is_null())
+    };
+    let both = secret.entries.iter().find(|entry| is_fixed(&entry.key))?;
+    Some(format!(
+        "the key {:?} has a value in the child, and the host is to generate it as well; leave it out of one of the two",
+        both.key
+    ))
 }
 
 #[cfg(test)]

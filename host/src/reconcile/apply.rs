@@ -17,8 +17,8 @@ use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Desired;
 use crate::desired::{drift, left_fields};
 use crate::object::{
-    APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, annotation,
-    fingerprint, is_terminating, made_at,
+    APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL, GENERATION_ANNOTATION, NamespacedName,
+    annotation, fingerprint, is_terminating, label, made_at,
 };
 use crate::plugin::contract::Kind;
 
@@ -203,7 +203,8 @@ fn needs_apply(context: &Context, parent: &DynamicObject, desired: &Desired, liv
     if is_as_applied(desired, live) {
         return false;
     }
-    // The API server may permanently normalize a value. Then compare with the result of the last apply.
+    // The API server may permanently normalize a value, and the host does not hold the values of a generated Secret. Then
+    // compare with the result of the last apply.
     let now = (desired.fingerprint.clone(), content(live));
     context.memory_of(&NamespacedName::of(parent), |memory| {
         memory.normalized.get(&desired.key) != Some(&now)
@@ -223,7 +224,8 @@ fn remember(context: &Context, parent: &NamespacedName, desired: &Desired, answe
 
 fn is_as_applied(desired: &Desired, live: &DynamicObject) -> bool {
     let group = desired.key.kind.group();
-    drift::contains(group, &live.data, &desired.body)
+    !is_generated(live)
+        && drift::contains(group, &live.data, &desired.body)
         && metadata_difference(&desired.body["metadata"], live).is_none()
 }
 
@@ -269,11 +271,20 @@ fn metadata_difference(desired: &Value, live: &DynamicObject) -> Option<FieldPat
         .or_else(|| strings("annotations", metadata.annotations.as_ref()))
 }
 
-/// Returns a fingerprint of everything that an apply could change.
+/// Reports whether the host generated a part of the values of this Secret: all of them are blank in the caches.
+fn is_generated(live: &DynamicObject) -> bool {
+    label(live, GENERATED_LABEL).is_some()
+}
+
+/// Returns a fingerprint of everything that an apply could change. The values of a generated Secret are blank in the
+/// caches, and its version stands for them.
 pub(super) fn content(live: &DynamicObject) -> String {
     let mut data = live.data.clone();
     if let Some(data) = data.as_object_mut() {
         data.remove("status");
+        if is_generated(live) {
+            data.remove("data");
+        }
     }
     let metadata = &live.metadata;
     fingerprint(&(
@@ -282,5 +293,6 @@ pub(super) fn content(live: &DynamicObject) -> String {
         &metadata.owner_references,
         &metadata.finalizers,
         data,
+        is_generated(live).then_some(&metadata.resource_version),
     ))
 }

@@ -123,6 +123,20 @@ impl<Status> Response<Status> {
 
     /// Adds a Secret whose values the host generates once. A plugin must not generate passwords itself: it has no
     /// unpredictable randomness.
+    ///
+    /// A [`child`](Self::child) of the same name is the rest of the Secret: its labels, annotations, type and other
+    /// entries.
+    ///
+    /// ```
+    /// # use operator_plugin::prelude::*;
+    /// use operator_plugin::builders::Secret;
+    ///
+    /// # fn response() -> Response<()> {
+    /// Response::empty()
+    ///     .generate(GeneratedSecret::new("db").value("password", 24))
+    ///     .child(Secret::new("db").labels(&Labels::new("app", "db")).entry("username", "root"))
+    /// # }
+    /// ```
     pub fn generate(mut self, secret: GeneratedSecret) -> Self {
         self.generate.push(secret);
         self

@@ -449,6 +449,65 @@ fn generated_secrets_are_checked_and_carry_no_owner_unless_secrets_are_set_to_de
 }
 
 #[test]
+fn a_child_of_the_same_name_is_the_rest_of_a_generated_secret() {
+    let secret = |name: &str| GeneratedSecret {
+        name: name.into(),
+        entries: vec![crate::plugin::contract::GeneratedValue {
+            key: "password".into(),
+            length: 20,
+            alphabet: None,
+        }],
+    };
+    let rest = |more: Value| {
+        let mut rest = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "root", "labels": { "app": "db" } },
+            "type": "kubernetes.io/basic-auth",
+        });
+        for (field, value) in more.as_object().unwrap() {
+            rest[field] = value.clone();
+        }
+        rest
+    };
+    let with = |existing: Option<&Value>, child: Value, secrets: &[GeneratedSecret]| {
+        plan_with(&config(), &parent(Some("default")), existing, &[child], secrets)
+    };
+    let username = json!({ "stringData": { "username": "root" } });
+    let plan = with(None, rest(username.clone()), &[secret("root")]).unwrap();
+    let (child, generated) = (&plan.desired[0], &plan.secrets[0]);
+    assert_eq!(child.key, generated.key);
+    assert_eq!(generated.body["type"], "kubernetes.io/basic-auth");
+    assert_eq!(child.body["metadata"]["labels"]["app"], "db");
+    assert_eq!(child.body["stringData"]["username"], "root");
+    // It is kept as generated Secrets are, and not as other Secrets.
+    assert!(child.body["metadata"].get("ownerReferences").is_none());
+
+    for field in ["data", "stringData"] {
+        let both = with(
+            None,
+            rest(json!({ field: { "password": "x" } })),
+            &[secret("root")],
+        )
+        .unwrap_err();
+        assert!(
+            both[0].contains("the key \"password\" has a value in the child"),
+            "{both:?}"
+        );
+    }
+    // Another name, and the same name twice.
+    let other = with(None, rest(username.clone()), &[secret("other")]).unwrap();
+    assert!(other.desired[0].body["metadata"].get("ownerReferences").is_some());
+    let twice = with(None, rest(username.clone()), &[secret("root"), secret("root")]).unwrap_err();
+    assert!(twice[0].contains("asked for it twice"), "{twice:?}");
+
+    // A Secret that somebody else made stays refused.
+    let theirs = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "root", "namespace": "default", "uid": "x" },
+    });
+    let refused = with(Some(&theirs), rest(username), &[secret("root")]).unwrap_err();
+    assert!(refused[0].contains("root") && refused.len() == 1, "{refused:?}");
+}
+
+#[test]
 fn a_child_is_named_whatever_version_it_is_seen_in() {
     let config = ControllerConfig {
         children: BTreeMap::from([
