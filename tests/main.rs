@@ -38,6 +38,7 @@ mod leaders;
 mod left_fields;
 mod lifecycle;
 mod many_echoes;
+mod myapp;
 mod mysql;
 mod namespaces;
 mod needs;

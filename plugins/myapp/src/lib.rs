@@ -117,9 +117,11 @@ const PLUGIN: Plugin<MyAppSpec, MyAppStatus> = Plugin::new("example.com/v1", "My
     .makes(&[DEPLOYMENT, SERVICE])
     .short_names(&["ma"])
     .names("^[a-z]([-a-z0-9]*[a-z0-9])?$", 63)
+    .scale(Scale::new(".spec.replicas", ".status.replicas"))
     .columns(&[
         Column::string("Phase", ".status.phase"),
         Column::string("Ready", ".status.message"),
+        Column::string("Image", ".spec.image").wide(),
     ]);
 operator_plugin::register!(PLUGIN);
 
