@@ -20,13 +20,14 @@ impl Service {
     }
 
     /// Adds a TCP port, which leads to the container port of the same name.
-    pub fn port(self, name: &str, port: u16) -> Self {
+    pub fn port(self, name: &str, port: impl Into<i64>) -> Self {
         self.port_to(name, port, name)
     }
 
     /// Adds a TCP port, which leads to a container port, by number or by name.
-    pub fn port_to(mut self, name: &str, port: u16, target: impl Into<Value>) -> Self {
-        let port = json!({ "name": name, "port": port, "targetPort": target.into(), "protocol": "TCP" });
+    pub fn port_to(mut self, name: &str, port: impl Into<i64>, target: impl Into<Value>) -> Self {
+        let port =
+            json!({ "name": name, "port": port.into(), "targetPort": target.into(), "protocol": "TCP" });
         push(&mut self.0, &["spec", "ports"], port);
         self
     }

@@ -14,31 +14,31 @@ builder! {
 impl HorizontalPodAutoscaler {
     /// Creates an autoscaler for an object with the subresource `scale`, such as a Deployment, with up to this many
     /// replicas. Leave `replicas` out of the object itself.
-    pub fn new(name: impl Into<String>, kind: Kind, target: impl Into<String>, max: u32) -> Self {
+    pub fn new(name: impl Into<String>, kind: Kind, target: impl Into<String>, max: impl Into<i64>) -> Self {
         let mut scaler = object(HORIZONTAL_POD_AUTOSCALER, name.into());
         let target = json!({ "apiVersion": kind.api_version, "kind": kind.kind, "name": target.into() });
         put(&mut scaler, &["spec", "scaleTargetRef"], target);
-        put(&mut scaler, &["spec", "maxReplicas"], max.into());
+        put(&mut scaler, &["spec", "maxReplicas"], max.into().into());
         Self(scaler)
     }
 
     /// Sets the least number of replicas. The default is 1.
-    pub fn min(mut self, replicas: u32) -> Self {
-        put(&mut self.0, &["spec", "minReplicas"], replicas.into());
+    pub fn min(mut self, replicas: impl Into<i64>) -> Self {
+        put(&mut self.0, &["spec", "minReplicas"], replicas.into().into());
         self
     }
 
     /// Aims at this average use of processor time, in percent of what the pods request.
-    pub fn cpu(self, percent: u32) -> Self {
-        self.utilization("cpu", percent)
+    pub fn cpu(self, percent: impl Into<i64>) -> Self {
+        self.utilization("cpu", percent.into())
     }
 
     /// Aims at this average use of memory, in percent of what the pods request.
-    pub fn memory(self, percent: u32) -> Self {
-        self.utilization("memory", percent)
+    pub fn memory(self, percent: impl Into<i64>) -> Self {
+        self.utilization("memory", percent.into())
     }
 
-    fn utilization(mut self, resource: &str, percent: u32) -> Self {
+    fn utilization(mut self, resource: &str, percent: i64) -> Self {
         let target = json!({ "type": "Utilization", "averageUtilization": percent });
         let metric = json!({ "type": "Resource", "resource": { "name": resource, "target": target } });
         push(&mut self.0, &["spec", "metrics"], metric);

@@ -80,8 +80,8 @@ impl Deployment {
     }
 
     /// Sets the number of replicas. The default is 1. Leave it to a HorizontalPodAutoscaler if there is one.
-    pub fn replicas(mut self, replicas: u32) -> Self {
-        put(&mut self.0, &["spec", "replicas"], replicas.into());
+    pub fn replicas(mut self, replicas: impl Into<i64>) -> Self {
+        put(&mut self.0, &["spec", "replicas"], replicas.into().into());
         self
     }
 }
@@ -100,8 +100,8 @@ impl StatefulSet {
     }
 
     /// Sets the number of replicas. The default is 1.
-    pub fn replicas(mut self, replicas: u32) -> Self {
-        put(&mut self.0, &["spec", "replicas"], replicas.into());
+    pub fn replicas(mut self, replicas: impl Into<i64>) -> Self {
+        put(&mut self.0, &["spec", "replicas"], replicas.into().into());
         self
     }
 
@@ -144,8 +144,8 @@ impl Job {
     }
 
     /// Sets how many pods may fail before the Job has failed. The default is 6.
-    pub fn backoff_limit(mut self, failures: u32) -> Self {
-        put(&mut self.0, &["spec", "backoffLimit"], failures.into());
+    pub fn backoff_limit(mut self, failures: impl Into<i64>) -> Self {
+        put(&mut self.0, &["spec", "backoffLimit"], failures.into().into());
         self
     }
 }
@@ -195,8 +195,8 @@ impl Container {
     }
 
     /// Adds a TCP port, which Services and probes refer to by its name.
-    pub fn port(mut self, name: &str, port: u16) -> Self {
-        let port = json!({ "name": name, "containerPort": port, "protocol": "TCP" });
+    pub fn port(mut self, name: &str, port: impl Into<i64>) -> Self {
+        let port = json!({ "name": name, "containerPort": port.into(), "protocol": "TCP" });
         push(&mut self.0, &["ports"], port);
         self
     }
