@@ -219,7 +219,7 @@ impl Contests {
     /// Notes that a child is as desired.
     pub(in crate::reconcile) fn is_as_desired(&mut self, key: &ChildRef, now: Instant) {
         let changed = self.0.get_mut(key).filter(|contest| contest.is_changed);
-        // While the host waits, others may change it to and fro.
+        // While the host waits, others may change it back and forth.
         if let Some(contest) = changed.filter(|contest| !contest.is_contested() || contest.due() <= now) {
             contest.is_changed = false;
             contest.applied = now;
@@ -476,7 +476,7 @@ mod tests {
         fight(&mut contests, 8, Duration::from_secs(1), &mut now);
         let key = child("a/web");
         contests.differs(&key, "f", Some("f"), now);
-        // It may be changed to and fro until it is the host's turn.
+        // It may be changed back and forth until it is the host's turn.
         contests.is_as_desired(&key, now);
         assert!(contests.is_changed(&key));
         now += contests.next(now).unwrap();
