@@ -154,35 +154,11 @@ async fn converge(
     let finalizer = context.config.finalizer();
     let has_finalizer = parent.finalizers().contains(&finalizer);
     if is_terminating(parent) {
-        if !has_finalizer {
+        return match has_finalizer {
+            true => wind_down(context, &plugin, parent, changes).await,
             // The garbage collector deletes its dependents.
-            return Ok(None);
-        }
-        let answer = if plugin.description().finalizer && !teardown::has_begun(context, parent) {
-            cleanup(context, &plugin, parent, changes).await?
-        } else {
-            FinalAnswer::done()
+            false => Ok(None),
         };
-        if answer.done {
-            let waiting = match teardown::delete_in_order(context, &plugin, parent, changes).await? {
-                Teardown::Waiting(reason) => Some(Verdict::CleaningUp(reason)),
-                Teardown::Done(parent) => {
-                    remove_finalizer(context, &parent).await?;
-                    None
-                }
-                Teardown::Gone => None,
-            };
-            if waiting.is_none() {
-                // No status is written any more, but the Events of the cleanup must be visible.
-                answer.publish(context, parent);
-                return Ok(None);
-            }
-            return Ok(Some(FinalAnswer {
-                verdict: waiting,
-                ..answer
-            }));
-        }
-        return Ok(Some(answer));
     }
     if context.is_namespace_terminating(parent) {
         // The parent will soon be deleted, too.
@@ -207,6 +183,37 @@ async fn converge(
     let left = predecessor::sweep(context, &NamespacedName::of(&parent), Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))
+}
+
+/// Cleans up after a parent that is being deleted, deletes the children that are in an order, and removes the finalizer.
+/// Returns `None` when it was removed.
+async fn wind_down(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    changes: &mut Changes,
+) -> Result<Option<FinalAnswer>, ReconcileError> {
+    let answer = if plugin.description().finalizer && !teardown::has_begun(context, parent) {
+        cleanup(context, plugin, parent, changes).await?
+    } else {
+        FinalAnswer::done()
+    };
+    if !answer.done {
+        return Ok(Some(answer));
+    }
+    match teardown::delete_in_order(context, plugin, parent, changes).await? {
+        Teardown::Waiting(reason) => {
+            return Ok(Some(FinalAnswer {
+                verdict: Some(Verdict::CleaningUp(reason)),
+                ..answer
+            }));
+        }
+        Teardown::Done(parent) => remove_finalizer(context, &parent).await?,
+        Teardown::Gone => {}
+    }
+    // No status is written any more, but the Events of the cleanup must be visible.
+    answer.publish(context, parent);
+    Ok(None)
 }
 
 /// Deletes the children of a deleted parent if the garbage collector does not.

@@ -4,25 +4,28 @@
 //! An answer is used completely or not at all: a plugin that asks for one forbidden child is not trusted with the
 //! rest.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod refusal;
+mod resolve_order;
+
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
-use thiserror::Error;
 
+pub use self::refusal::Refusal;
+use self::refusal::{TOKEN_ANNOTATION, TOKEN_TYPE};
 use super::left_fields::{self, LeftField};
 use super::names;
-use super::order;
-use super::ownership::{is_reference_to, owns, retains};
+use super::ownership::{is_reference_to, retains};
 use super::provenance::{ACCEPT_ANNOTATION, SecretProof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
-    AFTER_ANNOTATION, APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, NamespacedName, NotServed, PARENT_ANNOTATION,
-    annotation, controller_of, fingerprint, generation_mark, is_terminating, label, name_problem, shorten,
+    annotation, controller_of, fingerprint, generation_mark, label, name_problem, shorten,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
@@ -134,81 +137,6 @@ impl Named {
     }
 }
 
-/// A violation of the policy in a plugin's answer. `which` names the child as well as possible.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[allow(missing_docs)] // The messages say what the fields hold.
-pub enum Refusal {
-    #[error(
-        "{which}: a child must be a JSON object with `apiVersion`, `kind` and `metadata.name`; {missing} is missing"
-    )]
-    Incomplete { which: String, missing: &'static str },
-    #[error("{which}: the plugin asked for it twice; an answer can contain a child once, in one version")]
-    Twice { which: String },
-    #[error(
-        "{which}: the controller {controller:?} may not create objects of the kind {kind}; list it under its `children` in the configuration"
-    )]
-    KindNotAllowed {
-        which: String,
-        controller: String,
-        kind: Kind,
-    },
-    #[error("{which}: {why}")]
-    KindUnknown { which: String, why: NotServed },
-    #[error(
-        "{which}: children of {parent} may only be in its own namespace; owner references do not cross namespaces"
-    )]
-    OtherNamespace { which: String, parent: String },
-    #[error(
-        "{which}: the namespace {namespace:?} is not allowed; list it under `otherNamespaces` in the configuration"
-    )]
-    NamespaceNotAllowed { which: String, namespace: String },
-    #[error("{which}: the kind is namespaced and its parent is not; the plugin must name a namespace")]
-    NoNamespace { which: String },
-    #[error("{which}: a namespaced parent cannot own a cluster-scoped object")]
-    ClusterScoped { which: String },
-    #[error("{which}: only the host sets `metadata.ownerReferences`; leave it out")]
-    OwnerGiven { which: String },
-    #[error(
-        "{which}: it has `metadata.finalizers`, so it stays until somebody removes them; leave them out, or list `finalizers` under `allow` of the controller {controller:?}"
-    )]
-    FinalizersGiven { which: String, controller: String },
-    #[error(
-        "{which}: it would hold the token of a ServiceAccount, which gives its readers that account's permissions; leave out the type `{TOKEN_TYPE}` and the annotation `{TOKEN_ANNOTATION}`, or list `serviceAccountTokens` under `allow` of the controller {controller:?}"
-    )]
-    TokenGiven { which: String, controller: String },
-    #[error("{which}: the annotation `{LEAVE_ANNOTATION}`: {problem}")]
-    BadLeave { which: String, problem: String },
-    #[error("{which}: {name:?} cannot be its {field}: {problem}")]
-    BadName {
-        which: String,
-        name: String,
-        field: &'static str,
-        problem: String,
-    },
-    #[error("{which} exists and belongs to {owner}; delete or rename one of the two")]
-    OwnedByOther { which: String, owner: String },
-    #[error(
-        "{which} belongs to an earlier {parent}, which was deleted; it is recreated once the garbage collector has removed it"
-    )]
-    OfPredecessor {
-        which: String,
-        parent: String,
-        child: Box<ChildRef>,
-    },
-    #[error(
-        "{which} exists and was not created by this host; delete or rename it, or set `adopt: true` for the controller {controller:?}"
-    )]
-    NotAdopted { which: String, controller: String },
-    #[error(
-        "{which} has the label and annotation of a child, but no owner reference: it was created by someone else, or while its kind was retained; delete it, or set `adopt: true` for the controller {controller:?}"
-    )]
-    NotProved { which: String, controller: String },
-    #[error("the generated Secret {which}: {problem}")]
-    BadSecret { which: String, problem: String },
-    #[error("{which}: its annotation `{AFTER_ANNOTATION}` {problem}")]
-    BadOrder { which: String, problem: String },
-}
-
 /// Validates the plugin's answer and completes it.
 ///
 /// # Errors
@@ -276,11 +204,6 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Kubernetes fills a Secret of this type with a token. Source: Kubernetes, "Secrets", service account tokens.
-const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
-/// The annotation that names the ServiceAccount.
-const TOKEN_ANNOTATION: &str = "kubernetes.io/service-account.name";
-
 /// Maximum number of bytes of an unchecked kind or name in a refusal; the rule follows after it.
 const SHOWN: usize = 100;
 
@@ -303,98 +226,6 @@ fn rank(kind: &Kind) -> u8 {
 }
 
 impl Policy<'_> {
-    /// Finds the children that come before each one. Returns what is wrong with their annotations.
-    fn resolve_order(&self, plan: &mut Plan) -> Vec<Refusal> {
-        let is_ordered =
-            |desired: &Desired| !desired.body["metadata"]["annotations"][AFTER_ANNOTATION].is_null();
-        if !plan.desired.iter().any(is_ordered) {
-            return Vec::new();
-        }
-        let wanted = plan.desired.iter().map(|desired| &desired.key);
-        let wanted = wanted.chain(plan.secrets.iter().map(|secret| &secret.key));
-        // A kept child counts if it is one.
-        let kept = plan.keep.iter().filter(|key| self.is_own(key));
-        let named: HashMap<Identity, ChildRef> = wanted
-            .chain(kept)
-            .map(|key| (key.identity(), key.clone()))
-            .collect();
-        let mut refusals = Vec::new();
-        for desired in &mut plan.desired {
-            let Some(text) = desired.body["metadata"]["annotations"][AFTER_ANNOTATION].as_str() else {
-                continue;
-            };
-            match self.before(&desired.key, text, &named) {
-                Ok(after) => desired.after = after,
-                Err(problem) => refusals.push(Refusal::BadOrder {
-                    which: desired.key.to_string(),
-                    problem,
-                }),
-            }
-        }
-        match order::depths(&plan.desired) {
-            Ok(depths) => {
-                let all = plan.desired.iter_mut().zip(depths);
-                all.for_each(|(desired, depth)| desired.depth = depth);
-            }
-            Err(members) => {
-                const SHOWN: usize = 5;
-                let mut names: Vec<_> = members.iter().take(SHOWN).map(ToString::to_string).collect();
-                if members.len() > SHOWN {
-                    names.push(format!("{} others", members.len() - SHOWN));
-                }
-                names.extend(names.first().cloned());
-                refusals.push(Refusal::BadOrder {
-                    which: names[0].clone(),
-                    problem: format!("makes a circle: {}", names.join(" waits for ")),
-                });
-            }
-        }
-        refusals
-    }
-
-    /// Returns the children that the text of an annotation names.
-    fn before(
-        &self,
-        child: &ChildRef,
-        text: &str,
-        named: &HashMap<Identity, ChildRef>,
-    ) -> Result<Vec<ChildRef>, String> {
-        let mut before = Vec::new();
-        for reference in order::parse(text)? {
-            let candidates = reference.candidates(&child.name);
-            if let Some(key) = candidates.iter().find_map(|identity| named.get(identity)) {
-                before.push(key.clone());
-                continue;
-            }
-            // A child that the plugin is about to replace is there, and not wanted for the moment. A cleanup need not name
-            // what stays.
-            let is_there = candidates.iter().any(|identity| {
-                let mut kinds = self.config.children.keys();
-                kinds.any(|kind| {
-                    let key = ChildRef {
-                        kind: kind.clone(),
-                        name: identity.name.clone(),
-                    };
-                    kind.kind == identity.kind && kind.group() == identity.group && self.is_own(&key)
-                })
-            });
-            if !is_there && !is_terminating(self.parent) {
-                return Err(format!(
-                    "names {}, which is not among the children that the plugin wants",
-                    shorten(&reference.to_string(), SHOWN)
-                ));
-            }
-        }
-        Ok(before)
-    }
-
-    /// Reports whether an object exists and is a child of the parent.
-    fn is_own(&self, key: &ChildRef) -> bool {
-        (self.existing)(key).is_some_and(|object| {
-            owns(self.config, self.parent, &object) || retains(self.config, self.proof, self.parent, &object)
-        })
-    }
-
     fn child(&self, index: usize, child: &Value, generate: &[GeneratedSecret]) -> Result<Desired, Refusal> {
         let key = self.key(index, child)?;
         let which = key.to_string();

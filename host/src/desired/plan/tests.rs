@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 use crate::config::{DEFAULT_BACKOFF, DEFAULT_PROVING, DEFAULT_WRITES};
 use crate::desired::ownership::owns;
-use crate::object::{NotServed, made_at};
+use crate::object::{AFTER_ANNOTATION, NotServed, made_at};
 use crate::plugin::Limits;
 
 fn kind(api_version: &str, kind: &str) -> Kind {
