@@ -85,6 +85,7 @@ async fn a_resource_is_explained_with_its_tree_its_conditions_and_what_to_do() {
         child["pluginDigest"].as_str().unwrap().starts_with("sha256:"),
         "{child}"
     );
+    assert_eq!(child["plugin"], "puppet 0.1.0");
     assert_eq!(
         child["otherManagers"].as_array().map(Vec::len),
         Some(1),

@@ -22,6 +22,8 @@ pub const GENERATED_LABEL: &str = "operator-host.dev/generated";
 pub const PARENT_ANNOTATION: &str = "operator-host.dev/parent";
 /// Annotation of every child: the digest of the plugin version that last changed it.
 pub const DIGEST_ANNOTATION: &str = "operator-host.dev/plugin-digest";
+/// Annotation of every child: the name and the version of the plugin that last changed it, as the plugin describes itself.
+pub const PLUGIN_ANNOTATION: &str = "operator-host.dev/plugin";
 /// Annotation of every child: a hash of the last applied body, without the plugin's digest.
 pub const APPLIED_ANNOTATION: &str = "operator-host.dev/applied";
 /// Annotation of every child: the parent's generation at the last change, as `generation/uid` of the parent.
@@ -275,6 +277,7 @@ pub(crate) fn without_host_metadata(mut child: Value) -> Value {
         PARENT_ANNOTATION,
         APPLIED_ANNOTATION,
         DIGEST_ANNOTATION,
+        PLUGIN_ANNOTATION,
         GENERATION_ANNOTATION,
     ];
     for name in ["labels", "annotations"] {

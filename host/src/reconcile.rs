@@ -397,6 +397,7 @@ fn make_plan(
         config: &context.config,
         parent,
         digest: &plugin.digest().to_string(),
+        plugin: &plugin.description().name_and_version(),
         namespaced: &|kind: &Kind| context.namespaced(kind),
         existing: &existing,
         proof: context.provenance.proof(),

@@ -64,6 +64,14 @@ pub struct Description {
     pub crd: Option<Value>,
 }
 
+impl Description {
+    /// Returns the name and the version, such as `echo 1.4.0`.
+    #[must_use]
+    pub fn name_and_version(&self) -> String {
+        format!("{} {}", self.name, self.version)
+    }
+}
+
 fn first_version() -> ContractVersion {
     ContractVersion::FIRST
 }

@@ -97,6 +97,9 @@ struct Child {
     /// The digest of the plugin version that last changed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     plugin_digest: Option<String>,
+    /// The name and version of that plugin, as it describes itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plugin: Option<String>,
     /// The generation of the resource at that change.
     #[serde(skip_serializing_if = "Option::is_none")]
     generation: Option<i64>,

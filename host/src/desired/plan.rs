@@ -25,7 +25,7 @@ use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, NamespacedName, NotServed, PARENT_ANNOTATION,
-    annotation, controller_of, fingerprint, generation_mark, label, name_problem, shorten,
+    PLUGIN_ANNOTATION, annotation, controller_of, fingerprint, generation_mark, label, name_problem, shorten,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
@@ -37,6 +37,8 @@ pub struct Policy<'a> {
     pub parent: &'a DynamicObject,
     /// The digest of the plugin version that answered.
     pub digest: &'a str,
+    /// The name and the version of the plugin, as it describes itself.
+    pub plugin: &'a str,
     /// Returns whether a kind is namespaced, if the cluster serves it.
     pub namespaced: &'a dyn Fn(&Kind) -> Result<bool, NotServed>,
     /// Returns an existing object, as far as it is known.
@@ -548,6 +550,7 @@ impl Policy<'_> {
     /// reason to write.
     fn mark(&self, annotations: &mut Value) {
         annotations[DIGEST_ANNOTATION] = self.digest.into();
+        annotations[PLUGIN_ANNOTATION] = self.plugin.into();
         if let Some(mark) = generation_mark(self.parent) {
             annotations[GENERATION_ANNOTATION] = mark.into();
         }

@@ -162,6 +162,7 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         config: &config,
         parent,
         digest: &plugin.digest().to_string(),
+        plugin: &plugin.description().name_and_version(),
         namespaced: &|kind: &Kind| Ok(is_namespaced(kind)),
         existing: &existing,
         proof: SecretProof::Label,

@@ -206,6 +206,7 @@ impl<'a> Preview<'a> {
             config: self.config,
             parent: &parent,
             digest: &digest,
+            plugin: &self.plugin.description().name_and_version(),
             namespaced: &|kind: &Kind| self.resource(kind).map(|resource| resource.namespaced),
             existing: &|key: &ChildRef| there.get(key).cloned().map(Arc::new),
             proof,

@@ -18,7 +18,7 @@ use crate::desired::plan::Desired;
 use crate::desired::{drift, left_fields};
 use crate::object::{
     APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL, GENERATION_ANNOTATION, NamespacedName,
-    annotation, fingerprint, is_terminating, label, made_at,
+    PLUGIN_ANNOTATION, annotation, fingerprint, is_terminating, label, made_at,
 };
 use crate::plugin::contract::Kind;
 
@@ -242,8 +242,10 @@ fn metadata_difference(desired: &Value, live: &DynamicObject) -> Option<FieldPat
         let mut desired = desired[field].as_object().into_iter().flatten();
         let differs = desired.find(|(key, value)| {
             // The version and generation of the last change: a difference in these alone is no reason to write.
-            !matches!(key.as_str(), DIGEST_ANNOTATION | GENERATION_ANNOTATION)
-                && live.and_then(|live| live.get(*key)).map(String::as_str) != value.as_str()
+            !matches!(
+                key.as_str(),
+                DIGEST_ANNOTATION | PLUGIN_ANNOTATION | GENERATION_ANNOTATION
+            ) && live.and_then(|live| live.get(*key)).map(String::as_str) != value.as_str()
         });
         differs.map(|(key, _)| path(field).field(key))
     };

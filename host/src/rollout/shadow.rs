@@ -128,6 +128,7 @@ impl Snapshot {
             config: &context.config,
             parent: &self.parent,
             digest: &plugin.digest().to_string(),
+            plugin: &plugin.description().name_and_version(),
             namespaced: &|kind: &Kind| context.namespaced(kind),
             existing: &|key: &ChildRef| context.existing(key),
             proof: context.provenance.proof(),

@@ -33,6 +33,7 @@ pub(crate) fn run(bytes: &[u8]) {
         config: &config,
         parent: &parent,
         digest: DIGEST,
+        plugin: "shop 1.0",
         namespaced: &namespaced,
         existing: &existing,
         proof: SecretProof::Key(None),

@@ -17,7 +17,7 @@ use crate::desired::field_path::is_only_status;
 use crate::desired::readiness::unready;
 use crate::object::{
     CONTROLLER_LABEL, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, PARENT_ANNOTATION,
-    PAUSED_ANNOTATION, annotation, controller_of, is_terminating, label,
+    PAUSED_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, is_terminating, label,
 };
 
 /// Number of concurrent requests.
@@ -258,6 +258,7 @@ fn describe(object: &DynamicObject, descendants: &[DynamicObject]) -> Child {
         retained: controller_of(object).is_none(),
         created: object.metadata.creation_timestamp.as_ref().map(|time| time.0),
         plugin_digest: annotation(object, DIGEST_ANNOTATION).map(str::to_owned),
+        plugin: annotation(object, PLUGIN_ANNOTATION).map(str::to_owned),
         generation: annotation(object, GENERATION_ANNOTATION)
             .and_then(|made_at| made_at.split('/').next()?.parse().ok()),
         other_managers: other_managers(object),

@@ -128,11 +128,7 @@ fn add_rows(rows: &mut Vec<Row>, child: &Child, branch: &str, indent: &str, now:
             child
                 .created
                 .map_or_else(String::new, |created| age(created, now)),
-            child
-                .plugin_digest
-                .as_deref()
-                .map(printable)
-                .map_or_else(String::new, |it| short(&it)),
+            plugin(child),
             child.generation.map_or_else(String::new, |it| it.to_string()),
             printable(&child.other_managers.join(", ")),
         ],
@@ -142,6 +138,17 @@ fn add_rows(rows: &mut Vec<Row>, child: &Child, branch: &str, indent: &str, now:
         let branch = format!("{indent}{}", if is_last { "└─ " } else { "├─ " });
         let deeper = format!("{indent}{}", if is_last { "   " } else { "│  " });
         add_rows(rows, below, &branch, &deeper, now);
+    }
+}
+
+/// Returns the version of the plugin that last changed a child, such as `echo 1.4.0 (0123456789ab)`.
+fn plugin(child: &Child) -> String {
+    let text = |value: &Option<String>| value.as_deref().map(printable);
+    match (text(&child.plugin), text(&child.plugin_digest)) {
+        (Some(plugin), Some(digest)) => format!("{plugin} ({})", short(&digest)),
+        // A host of an earlier version changed it.
+        (None, Some(digest)) => short(&digest),
+        (plugin, None) => plugin.unwrap_or_default(),
     }
 }
 
@@ -222,6 +229,7 @@ mod tests {
             retained: kind == "Secret",
             created: Some(at(0)),
             plugin_digest: Some("sha256:0123456789abcdef".into()),
+            plugin: Some("shop 1.4.0".into()),
             generation: Some(3),
             other_managers: Vec::new(),
             children,
@@ -284,11 +292,11 @@ Conditions
   Ready          False   60s   ChildrenNotReady: Deployment shop/web: 0 of 1 [2J replicas
 
 Children
-  NAME                 STATE                            AGE   PLUGIN        GENERATION  ALSO MANAGED BY
-  Deployment/web       0 of 1 replicas are available    100s  0123456789ab  3           kubectl-edit
-  └─ ReplicaSet/web-1  0 of 1 replicas are ready        100s  0123456789ab  3
-     └─ Pod/web-1-x    ImagePullBackOff: no such image  100s  0123456789ab  3
-  Secret/key           ready, retained                  100s  0123456789ab  3
+  NAME                 STATE                            AGE   PLUGIN                     GENERATION  ALSO MANAGED BY
+  Deployment/web       0 of 1 replicas are available    100s  shop 1.4.0 (0123456789ab)  3           kubectl-edit
+  └─ ReplicaSet/web-1  0 of 1 replicas are ready        100s  shop 1.4.0 (0123456789ab)  3
+     └─ Pod/web-1-x    ImagePullBackOff: no such image  100s  shop 1.4.0 (0123456789ab)  3
+  Secret/key           ready, retained                  100s  shop 1.4.0 (0123456789ab)  3
 
 Events, the newest first
   70s   Normal ChildrenChanged: created Deployment web (trace 4bf9)

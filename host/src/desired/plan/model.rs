@@ -148,6 +148,7 @@ fn planned(children: &[Child], existing: &[Existing]) -> Result<Plan, Vec<Refusa
         config: &config,
         parent: &serde_json::from_value(parent).unwrap(),
         digest: "sha256:d",
+        plugin: "shop 1.0",
         namespaced: &namespaced,
         existing: &|key| {
             let number: usize = key.name.name[1..].parse().unwrap();

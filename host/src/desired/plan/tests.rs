@@ -79,6 +79,7 @@ fn plan_with(
         config,
         parent,
         digest: "sha256:d",
+        plugin: "shop 1.0",
         namespaced: &namespaced,
         existing: &|key| {
             let existing = object(existing?.clone());
@@ -113,6 +114,7 @@ fn a_child_gets_owner_namespace_label_and_annotations() {
     assert_eq!(metadata["labels"][CONTROLLER_LABEL], "shop");
     assert_eq!(metadata["annotations"][PARENT_ANNOTATION], "default/a");
     assert_eq!(metadata["annotations"][DIGEST_ANNOTATION], "sha256:d");
+    assert_eq!(metadata["annotations"][PLUGIN_ANNOTATION], "shop 1.0");
     assert_eq!(
         metadata["annotations"][APPLIED_ANNOTATION],
         plan.desired[0].fingerprint
@@ -138,6 +140,7 @@ fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
             config: &config,
             parent: &parent,
             digest,
+            plugin: "shop 1.0",
             namespaced: &|_| Ok(true),
             existing: &|_| None,
             proof: SecretProof::Key(None),

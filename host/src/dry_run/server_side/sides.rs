@@ -4,7 +4,9 @@
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
-use crate::object::{APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION};
+use crate::object::{
+    APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, PLUGIN_ANNOTATION,
+};
 
 /// One child that would change.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +61,12 @@ fn plain(object: &DynamicObject) -> Value {
             metadata.remove(field);
         }
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            let marks = [APPLIED_ANNOTATION, DIGEST_ANNOTATION, GENERATION_ANNOTATION];
+            let marks = [
+                APPLIED_ANNOTATION,
+                DIGEST_ANNOTATION,
+                PLUGIN_ANNOTATION,
+                GENERATION_ANNOTATION,
+            ];
             annotations.retain(|name, _| !marks.contains(&name.as_str()));
         }
     }
