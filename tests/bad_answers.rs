@@ -46,10 +46,15 @@ fn cases(namespace: &str) -> Vec<Case> {
         case(
             "same-secret",
             json!({
-                "children": [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "both"}}],
+                "children": [{
+                    "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "both"}, "stringData": {"k": "v"},
+                }],
                 "generate": [{"name": "both", "entries": [{"key": "k", "length": 8}]}],
             }),
-            &["/both", "asked for it twice"],
+            &[
+                "/both",
+                "the key \"k\" has a value in the child, and the host is to generate it",
+            ],
         ),
         case(
             "short-secret",

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::support::root;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 9] = [
+const BEFORE: [&str; 10] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
@@ -16,6 +16,7 @@ const BEFORE: [&str; 9] = [
     "EventType::Warning,\"",
     "reason:\"",
     "EVENT:&str=\"",
+    "FIELD_CONTESTED:&str=\"",
     "unwrap_or(\"",
 ];
 
