@@ -76,7 +76,7 @@ impl Reason {
     /// Creates the reason why not every child is applied: one comes after another that is not ready.
     #[must_use]
     pub fn waiting(why: impl Into<String>) -> Self {
-        Self::new("WaitingForChild", why)
+        Reason::new("WaitingForChild", why)
     }
 
     /// Creates the reason why a deleted parent stays: its cleanup succeeded but is not done.
