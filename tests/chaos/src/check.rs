@@ -25,7 +25,7 @@ const QUIET: Duration = Duration::from_millis(300);
 const LEASE: &str = "operator-host";
 /// How long a Deployment may be stuck before it is examined, and the time between two restarts of the controller
 /// manager for it.
-const STUCK: Duration = Duration::from_secs(3);
+const STUCK: Duration = Duration::from_millis(1500);
 const RESTART: Duration = Duration::from_secs(20);
 /// How much longer a round may last while Kubernetes' own controllers have not rolled out a Deployment.
 const ROLLOUTS: Duration = Duration::from_secs(180);
