@@ -313,7 +313,12 @@ async fn iterate(
                 requeue: requeue_after_ms.map(after),
                 verdict: Some(match applied.waiting.into_iter().next() {
                     Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
-                    None => readiness::verdict(&plan, |key| context.existing(key)),
+                    // One that is missing was deleted after it was applied.
+                    None => readiness::verdict(
+                        &plan,
+                        |key| context.existing(key),
+                        |_| Some("it was deleted".into()),
+                    ),
                 }),
                 done: false,
                 _share: share,

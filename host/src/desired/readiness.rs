@@ -17,12 +17,16 @@ use super::drift::is_built_in;
 use super::plan::Plan;
 use crate::object::{ChildRef, is_terminating};
 
-/// Returns the verdict on a parent whose children are all applied. `existing` returns a child as last seen; a child
-/// that was not seen yet is judged as just created.
-pub fn verdict(plan: &Plan, existing: impl Fn(&ChildRef) -> Option<Arc<DynamicObject>>) -> Verdict {
+/// Returns the verdict on a parent whose children are all applied. `existing` returns a child as last seen, and `missing`
+/// why one that does not exist, with this body, is not ready.
+pub fn verdict(
+    plan: &Plan,
+    existing: impl Fn(&ChildRef) -> Option<Arc<DynamicObject>>,
+    missing: impl Fn(&Value) -> Option<String>,
+) -> Verdict {
     let judge = |key: &ChildRef, body: Option<&Value>| match (existing(key), body) {
         (Some(child), _) => unready(&child),
-        (None, Some(body)) => unready(&serde_json::from_value(body.clone()).ok()?),
+        (None, Some(body)) => missing(body),
         (None, None) => None,
     };
     let mut keep: Vec<_> = plan.keep.iter().collect();

@@ -20,7 +20,7 @@ use crate::desired::conditions::{self, Reason, Verdict};
 use crate::desired::order::Order;
 use crate::desired::plan::{Policy, Refusal, plan};
 use crate::desired::provenance::SecretProof;
-use crate::desired::readiness;
+use crate::desired::readiness::{self, unready};
 use crate::desired::selectors::selects;
 use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, without_host_metadata};
 use crate::plugin::acceptance::Trust;
@@ -169,6 +169,8 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
     };
     let plan = plan(&policy, &response.children, &response.keep, &response.generate)
         .map_err(|refusals| RenderError::Refused(refusals.iter().map(refusal).collect()))?;
+    // A child that does not exist is judged as just created.
+    let as_created = |body: &Value| unready(&serde_json::from_value(body.clone()).ok()?);
     let verdict = match cleaned_up {
         Some(false) => Verdict::CleaningUp(Reason::cleaning_up(&config.finalizer())),
         _ => {
@@ -180,7 +182,7 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
                 .filter(|desired| existing(&desired.key).is_none());
             let waiting = missing.find_map(|desired| order.waits_for(desired, existing, |_| false));
             waiting.map_or_else(
-                || readiness::verdict(&plan, existing),
+                || readiness::verdict(&plan, existing, as_created),
                 |waiting| Verdict::Reconciling(Reason::waiting(waiting.why)),
             )
         }
