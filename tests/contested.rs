@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -18,9 +19,20 @@ struct Rival {
 }
 
 impl Rival {
-    /// Starts it. It looks at the ConfigMap every few milliseconds, as a watch would. Its text is `null` if it removes
-    /// the field.
+    /// Starts one that wants another text; `null` if it removes the field.
     fn start(scenario: &Scenario, name: &'static str, text: Value) -> Self {
+        let patch = json!({ "data": { "text": text } });
+        Self::start_with(scenario, name, patch, move |map| map.data["data"]["text"] == text)
+    }
+
+    /// Starts one that applies this patch unless the ConfigMap is as it wants. It looks at the ConfigMap every few
+    /// milliseconds, as a watch would.
+    fn start_with(
+        scenario: &Scenario,
+        name: &'static str,
+        patch: Value,
+        is_content: impl Fn(&DynamicObject) -> bool + Send + 'static,
+    ) -> Self {
         let changes = Arc::new(Mutex::new(Vec::new()));
         let (api, list) = (scenario.api(CONFIG_MAP), Arc::clone(&changes));
         let task = tokio::spawn(async move {
@@ -28,10 +40,10 @@ impl Rival {
                 field_manager: Some("rival".into()),
                 ..PatchParams::default()
             };
-            let patch = Patch::Merge(json!({ "data": { "text": text } }));
+            let patch = Patch::Merge(patch);
             loop {
                 let now = api.get(name).await.expect("the ConfigMap");
-                if now.data["data"]["text"] != text {
+                if !is_content(&now) {
                     api.patch(name, &rival, &patch).await.expect("the patch is taken");
                     list.lock()
                         .unwrap_or_else(PoisonError::into_inner)
@@ -108,7 +120,7 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
     scenario
         .patch(CONFIG_MAP, "b", json!({ "data": { "text": "user" } }))
         .await;
-    let restored = |map: &kube::core::DynamicObject| map.data["data"]["text"] == "plugin";
+    let restored = |map: &DynamicObject| map.data["data"]["text"] == "plugin";
     scenario.until(CONFIG_MAP, "b", "restored", restored).await;
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
 
@@ -220,4 +232,51 @@ async fn changes_beside_a_value_that_the_server_writes_otherwise_are_no_contest(
         "{:?}",
         puppet.data["status"]
     );
+}
+
+/// Regression: the host did not notice a client that removed what the host recognizes its children by.
+#[tokio::test]
+async fn a_client_that_removes_the_marks_of_the_host_is_noticed() {
+    let scenario = Scenario::new("contested-marks").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let children = json!([
+        config_map("a", "plugin"),
+        config_map("b", "plugin"),
+        config_map("c", "plugin")
+    ]);
+    scenario
+        .puppet("p", json!({ "response": { "children": children } }))
+        .await;
+    scenario.until_ready("p").await;
+    let none = |map: &DynamicObject| map.metadata.annotations.is_none();
+    let annotations = json!({ "metadata": { "annotations": null } });
+    let no_label = |map: &DynamicObject| {
+        let labels = map.metadata.labels.as_ref();
+        labels.is_none_or(|labels| !labels.contains_key("operator-host.dev/controller"))
+    };
+    let label = json!({ "metadata": { "labels": { "operator-host.dev/controller": null } } });
+    let is_junk = |map: &DynamicObject| {
+        map.metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|annotations| annotations["operator-host.dev/applied"] == "junk")
+    };
+    let junk = json!({ "metadata": { "annotations": {
+        "operator-host.dev/applied": "junk", "operator-host.dev/parent-generation": null,
+    } } });
+    let _rivals = [
+        Rival::start_with(&scenario, "a", annotations, none),
+        Rival::start_with(&scenario, "b", label, no_label),
+        Rival::start_with(&scenario, "c", junk, is_junk),
+    ];
+    scenario
+        .until(PUPPET, "p", "contested by all three", |puppet| {
+            condition(puppet, "Contested").is_some_and(|contested| {
+                let message = contested["message"].as_str().unwrap_or_default();
+                ["/a was", "/b was", "/c was"]
+                    .iter()
+                    .all(|name| message.contains(name))
+            })
+        })
+        .await;
 }

@@ -7,7 +7,9 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+use super::field_path::is_element;
 
 /// Maximum number of left fields of a child.
 const MAX_FIELDS: usize = 32;
@@ -58,19 +60,55 @@ pub fn add_initial(fields: &[LeftField], body: &mut Value) {
     }
 }
 
-/// Adds the current values of the fields that only this manager owns. `live` must contain its managed fields.
+/// Adds the current values of what only this manager owns in the fields. `live` must contain its managed fields.
 pub fn add_owned(fields: &[LeftField], live: &DynamicObject, manager: &str, body: &mut Value) {
     for LeftField { path, .. } in fields {
-        let owners = live.metadata.managed_fields.iter().flatten();
-        let (ours, others): (Vec<_>, Vec<_>) = owners
-            .filter(|entry| owns(entry, path))
-            .partition(|entry| is_apply_of(entry, manager));
+        let entries = live.metadata.managed_fields.iter().flatten();
+        let (ours, others): (Vec<_>, Vec<_>) = entries
+            .filter_map(|entry| Some((entry, part(entry, path)?)))
+            .partition(|(entry, _)| is_apply_of(entry, manager));
+        let others: Vec<&Value> = others.into_iter().map(|(_, part)| part).collect();
         if let Some(value) = path.iter().try_fold(&live.data, |value, name| value.get(name))
-            && !ours.is_empty()
-            && others.is_empty()
+            && let Some((_, ours)) = ours.first()
+            && let Some(own) = only_ours(value, ours, &others)
         {
-            insert(body, path, value.clone());
+            insert(body, path, own);
         }
+    }
+}
+
+/// Returns the parts of a value that `ours` contains and none of the others.
+///
+/// Source: the format `FieldsV1` of `metav1.ManagedFieldsEntry`; see [`is_element`].
+fn only_ours(value: &Value, ours: &Value, others: &[&Value]) -> Option<Value> {
+    let below = ours.as_object().into_iter().flatten();
+    let below: Vec<_> = below.filter(|(name, _)| *name != ".").collect();
+    let others_in =
+        |name: &str| -> Vec<&Value> { others.iter().filter_map(|other| other.get(name)).collect() };
+    match value {
+        Value::Object(fields) if !below.is_empty() => {
+            let own = below.into_iter().filter_map(|(name, ours)| {
+                let field = name.strip_prefix("f:")?;
+                let value = only_ours(fields.get(field)?, ours, &others_in(name))?;
+                Some((field.to_owned(), value))
+            });
+            let own: Map<_, _> = own.collect();
+            (!own.is_empty()).then_some(Value::Object(own))
+        }
+        Value::Array(elements) if !below.is_empty() => {
+            let own = elements.iter().filter_map(|element| {
+                let (name, ours) = below.iter().find(|(name, _)| is_element(element, name))?;
+                let mut own = only_ours(element, ours, &others_in(name))?;
+                // An element is recognized by its keys, whoever owns them.
+                if let (Some(keys), Value::Object(own)) = (name.strip_prefix("k:"), &mut own) {
+                    own.extend(serde_json::from_str::<Map<_, _>>(keys).unwrap_or_default());
+                }
+                Some(own)
+            });
+            let own: Vec<_> = own.collect();
+            (!own.is_empty()).then_some(Value::Array(own))
+        }
+        value => others.is_empty().then(|| value.clone()),
     }
 }
 
@@ -78,15 +116,11 @@ fn is_apply_of(entry: &ManagedFieldsEntry, manager: &str) -> bool {
     entry.manager.as_deref() == Some(manager) && entry.operation.as_deref() == Some("Apply")
 }
 
-/// Reports whether an entry contains a field or a part of it.
-fn owns(entry: &ManagedFieldsEntry, path: &[String]) -> bool {
-    let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
-    fields.is_some_and(|fields| {
-        let mut names = path.iter();
-        names
-            .try_fold(fields, |fields, name| fields.get(format!("f:{name}")))
-            .is_some()
-    })
+/// Returns what an entry contains of a field.
+fn part<'a>(entry: &'a ManagedFieldsEntry, path: &[String]) -> Option<&'a Value> {
+    let fields = entry.fields_v1.as_ref().map(|fields| &fields.0)?;
+    let mut names = path.iter();
+    names.try_fold(fields, |fields, name| fields.get(format!("f:{name}")))
 }
 
 fn remove(body: &mut Value, path: &[String]) -> Option<Value> {
@@ -145,6 +179,32 @@ mod tests {
         assert_eq!(applied(&[(US, "Apply"), scaler]), left_out);
         assert_eq!(applied(&[scaler]), left_out);
         assert_eq!(applied(&[]), left_out, "a default, which nothing resets");
+    }
+
+    /// Regression: a key that somebody added to a left map made the host drop its own keys, and the server deleted them.
+    #[test]
+    fn of_a_map_only_the_keys_of_others_are_left_out() {
+        let entry = |manager: &str, operation: &str, fields: Value| json!({ "manager": manager, "operation": operation, "fieldsType": "FieldsV1", "fieldsV1": fields });
+        let ours = json!({ "f:data": { ".": {}, "f:a": {}, "f:b": {} }, "f:rules": {
+            "k:{\"port\":80}": { ".": {}, "f:port": {}, "f:name": {}, "f:weight": {} },
+        } });
+        let theirs = json!({ "f:data": { "f:b": {}, "f:c": {} }, "f:rules": {
+            "k:{\"port\":80}": { "f:weight": {} }, "k:{\"port\":81}": { ".": {}, "f:port": {} },
+        } });
+        let live: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "a", "managedFields": [entry(US, "Apply", ours), entry("user", "Update", theirs)] },
+            "data": { "a": "1", "b": "user", "c": "3" },
+            "rules": [{ "port": 80, "name": "web", "weight": 9 }, { "port": 81 }],
+        }))
+        .unwrap();
+        let mut body = json!({ "data": { "a": "0", "b": "0" }, "rules": [] });
+        let fields = take("data, rules", &mut body).unwrap();
+        add_owned(&fields, &live, US, &mut body);
+        assert_eq!(
+            body,
+            json!({ "data": { "a": "1" }, "rules": [{ "port": 80, "name": "web" }] })
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ use self::refusal::{TOKEN_ANNOTATION, TOKEN_TYPE};
 use super::left_fields::{self, LeftField};
 use super::names;
 use super::ownership::{is_reference_to, retains};
-use super::provenance::{ACCEPT_ANNOTATION, SecretProof, is_accepted};
+use super::provenance::{ACCEPT_ANNOTATION, PROVENANCE_ANNOTATION, SecretProof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
@@ -242,7 +242,15 @@ impl Policy<'_> {
                 }
                 removal = &self.config.generated;
             }
-            None => self.check_existing(&key)?,
+            None => {
+                self.check_existing(&key)?;
+                // What the host generated is retained as such, also when the plugin no longer asks for the values.
+                let is_generated =
+                    |secret: Arc<DynamicObject>| self.proof.holds(&self.config.parent, self.parent, &secret);
+                if key.kind == secret_kind() && (self.existing)(&key).is_some_and(is_generated) {
+                    removal = &self.config.generated;
+                }
+            }
         }
         let mut body = child.clone();
         // `key` has checked that both are objects.
@@ -265,9 +273,12 @@ impl Policy<'_> {
                 return Err(Refusal::TokenGiven { which, controller });
             }
             self.complete(metadata, &key, *removal);
-            // Only the host may set this label, on the Secrets that it generated.
+            // Only the host may set these marks, on the Secrets that it generated.
             if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
                 labels.remove(GENERATED_LABEL);
+            }
+            if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+                annotations.remove(PROVENANCE_ANNOTATION);
             }
         }
         if let Some(body) = body.as_object_mut() {

@@ -18,7 +18,7 @@ use crate::desired::plan::Desired;
 use crate::desired::{drift, left_fields};
 use crate::object::{
     APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL, GENERATION_ANNOTATION, NamespacedName,
-    PLUGIN_ANNOTATION, annotation, fingerprint, is_terminating, label, made_at,
+    PLUGIN_ANNOTATION, annotation, controller_of, fingerprint, is_terminating, label, made_at,
 };
 use crate::plugin::contract::Kind;
 
@@ -132,7 +132,12 @@ async fn apply_one(
         owns(&context.config, parent_object, live)
             || retains(&context.config, context.provenance.proof(), parent_object, live)
     });
-    if let Some(live) = live.as_deref().filter(|_| force)
+    // Without its label it is a child that cannot be forced, and that others may contest all the same.
+    let is_child = force
+        || live.as_deref().is_some_and(|live| {
+            controller_of(live).is_some_and(|owner| Some(&owner.uid) == parent_object.metadata.uid.as_ref())
+        });
+    if let Some(live) = live.as_deref().filter(|_| is_child)
         && contest::is_on_hold(context, parent_object, desired, live).await
     {
         return Ok(ApplyOutcome::Unchanged);
@@ -177,7 +182,7 @@ async fn apply_one(
         Some(_) => ApplyOutcome::Updated,
     };
     remember(context, parent, desired, &answer);
-    if let Some(live) = live.as_deref().filter(|_| force) {
+    if let Some(live) = live.as_deref().filter(|_| is_child) {
         contest::applied(context, parent_object, desired, live, &answer);
     }
     // A response without a change is not our write: the plugin may not have seen that version.

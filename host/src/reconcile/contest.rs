@@ -17,9 +17,11 @@ use super::apply::{content, difference};
 use super::context::Context;
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::FIELD_CONTESTED;
-use crate::desired::field_path::other_writer;
+use crate::desired::field_path::{FieldPath, other_writer};
 use crate::desired::plan::Desired;
-use crate::object::{APPLIED_ANNOTATION, ChildRef, NamespacedName, annotation, made_at, shorten};
+use crate::object::{
+    APPLIED_ANNOTATION, ChildRef, GENERATION_ANNOTATION, NamespacedName, annotation, made_at, shorten,
+};
 use crate::plugin::contract::EventType;
 
 /// Maximum size of a path in a message, in bytes: a plugin may choose the keys in it.
@@ -68,16 +70,21 @@ async fn report(context: &Context, parent: &DynamicObject, desired: &Desired) {
             return;
         }
     };
-    let Some(path) = difference(desired, &live) else {
+    let mark = || {
+        let path = FieldPath::default().field("metadata").field("annotations");
+        let is_newer = made_at(parent, &live) > parent.metadata.generation;
+        is_newer.then(|| path.field(GENERATION_ANNOTATION))
+    };
+    let Some(path) = difference(desired, &live).or_else(mark) else {
         return;
     };
     let manager = context.config.field_manager();
     let applied = annotation(&live, APPLIED_ANNOTATION);
-    let rival = if applied.is_some_and(|applied| applied != desired.fingerprint) {
-        Rival::Host(manager)
-    } else {
-        let managed = live.metadata.managed_fields.as_deref().unwrap_or_default();
-        other_writer(managed, &path, &manager).map_or(Rival::Unknown, Rival::Manager)
+    let managed = live.metadata.managed_fields.as_deref().unwrap_or_default();
+    let rival = match other_writer(managed, &path, &manager) {
+        Some(writer) if writer.is_owner => Rival::Manager(writer),
+        _ if applied.is_some_and(|applied| applied != desired.fingerprint) => Rival::Host(manager),
+        writer => writer.map_or(Rival::Unknown, Rival::Manager),
     };
     let path = shorten(&path.to_string(), MAX_PATH);
     let began = context.memory_of(&NamespacedName::of(parent), |memory| {
@@ -102,8 +109,10 @@ pub(super) fn applied(
     let was_changed = context.memory_of(&name, |memory| memory.contests.is_changed(&desired.key));
     // If an apply changes nothing, the API server or a webhook always writes a field otherwise.
     let is_futile = was_changed && content(live) == content(answer);
-    let is_other_body = made_at(parent, live) == parent.metadata.generation
-        && annotation(live, APPLIED_ANNOTATION).is_some_and(|applied| applied != desired.fingerprint);
+    // The body was another one, although the parent has not changed: a second host may restore it. Or others have removed
+    // the host's marks.
+    let is_other_body = annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint)
+        && made_at(parent, live).is_none_or(|made_at| Some(made_at) >= parent.metadata.generation);
     context.memory_of(&name, |memory| {
         let contests = &mut memory.contests;
         if is_futile {

@@ -187,8 +187,8 @@ impl Contests {
         }
     }
 
-    /// Notes that the body with this fingerprint was applied to an existing child. `is_other_body`: it replaced another
-    /// body for the same generation of the parent, which a second host may restore.
+    /// Notes that the body with this fingerprint was applied to an existing child. `is_other_body`: it replaced
+    /// another body, which somebody may restore.
     pub(super) fn applied(&mut self, key: &ChildRef, fingerprint: &str, is_other_body: bool, now: Instant) {
         match self.0.get_mut(key) {
             Some(contest) => {
