@@ -5,6 +5,7 @@ use futures::stream;
 use kube::core::DynamicObject;
 use serde_json::Value;
 use tokio::time::Instant;
+use tracing::debug;
 
 use super::contest;
 use super::context::Context;
@@ -141,6 +142,10 @@ async fn apply_one(
         && contest::is_on_hold(context, parent_object, desired, live).await
     {
         return Ok(ApplyOutcome::Unchanged);
+    }
+    if let Some(live) = &live {
+        let path = difference(desired, live).map_or_else(|| "its marks".to_owned(), |path| path.to_string());
+        debug!("applying {}, because it differs in {path}", desired.key);
     }
     let manager = context.config.field_manager();
     let mut body = match &live {
