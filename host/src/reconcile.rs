@@ -35,7 +35,6 @@ use crate::plugin::{CallError, Plugin};
 use crate::trace;
 
 pub mod apply;
-pub mod contest;
 pub mod context;
 pub mod evaluate;
 pub mod held_back;
@@ -50,6 +49,8 @@ pub mod status;
 mod action;
 mod admit;
 mod call;
+mod contest;
+mod difference;
 mod error;
 mod failure;
 mod finalizer;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::field_path::FieldPath;
+use super::field_path::{FieldPath, MERGE_KEYS};
 
 /// Reports whether the content `live` contains every field of the body `desired`, of an object of this API group,
 /// with the same value. Type and metadata are not compared.
@@ -251,22 +251,6 @@ const NONE_IS_NOT_ZERO: [&str; 16] = [
     "storageClassName",
     "tolerationSeconds",
     "ttlSecondsAfterFinished",
-];
-
-/// The keys by which server-side apply merges lists of the built-in kinds.
-///
-/// Source: `x-kubernetes-list-map-keys` in the OpenAPI description of Kubernetes.
-pub(super) const MERGE_KEYS: [&str; 10] = [
-    "name",
-    "containerPort",
-    "mountPath",
-    "devicePath",
-    "ip",
-    "port",
-    "topologyKey",
-    "type",
-    "uid",
-    "resourceName",
 ];
 
 /// Reports whether an element of a list has one of the keys by which server-side apply merges lists of the built-in

@@ -6,7 +6,21 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use serde_json::Value;
 
-use super::drift::MERGE_KEYS;
+/// The keys by which server-side apply merges lists of the built-in kinds.
+///
+/// Source: `x-kubernetes-list-map-keys` in the OpenAPI description of Kubernetes.
+pub(super) const MERGE_KEYS: [&str; 10] = [
+    "name",
+    "containerPort",
+    "mountPath",
+    "devicePath",
+    "ip",
+    "port",
+    "topologyKey",
+    "type",
+    "uid",
+    "resourceName",
+];
 
 /// The path of a field, from the root of its object.
 #[derive(Clone, Debug, Default, PartialEq)]

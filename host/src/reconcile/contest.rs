@@ -1,8 +1,6 @@
 //! Notices when another client keeps changing back what the host applies to a child. Then the host says who it is, and
 //! applies that child less and less often, so that the two do not spin.
 
-mod state;
-
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -10,11 +8,10 @@ use kube::core::DynamicObject;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-pub use self::state::Contests;
-use self::state::{Report, Rival, Seen};
 use super::action::MIN_DELAY;
-use super::apply::{content, difference};
 use super::context::Context;
+use super::context::contests::{Report, Rival, Seen};
+use super::difference::{content, difference};
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::FIELD_CONTESTED;
 use crate::desired::field_path::{FieldPath, other_writer};

@@ -1,5 +1,6 @@
 //! The state that all reconciles of one controller share: handles, caches, and the memory of each parent.
 
+pub(super) mod contests;
 mod memory;
 mod name_conflicts;
 
@@ -11,6 +12,7 @@ use kube::core::{DynamicObject, Selector};
 use serde_json::Value;
 use tokio::sync::watch;
 
+pub use self::contests::Contests;
 pub use self::memory::ParentMemory;
 use self::name_conflicts::NameConflicts;
 use super::held_back::BlockingParents;

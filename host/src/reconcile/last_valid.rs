@@ -18,20 +18,10 @@ use super::context::Context;
 use super::error::ReconcileError;
 use super::failure::note_transient;
 use super::iterate;
-use super::outcome::{Changes, FinalAnswer};
+use super::outcome::{Changes, Kept};
 use crate::object::{NamespacedName, is_terminating};
 use crate::plugin::CallError;
 use crate::plugin::registry::Live;
-
-/// What became of the children of the last valid spec.
-pub(super) struct Kept {
-    /// The plugin's answer for that spec, if its children are in place.
-    pub(super) answer: Option<FinalAnswer>,
-    /// Why they are not, for the condition.
-    pub(super) problem: Option<String>,
-    /// When to reconcile the parent next.
-    pub(super) next: Action,
-}
 
 /// Reconciles the last valid spec of a parent whose spec the plugin has just found invalid. Returns `None` when none is
 /// known.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use kube::core::DynamicObject;
 use tracing::info;
 
+use super::action::Action;
 use super::context::Context;
 use crate::desired::conditions::Verdict;
 use crate::object::ChildRef;
@@ -46,6 +47,16 @@ impl FinalAnswer {
             context.publish(parent, *type_, reason, message);
         }
     }
+}
+
+/// What became of the children of the last valid spec.
+pub(super) struct Kept {
+    /// The plugin's answer for that spec, if its children are in place.
+    pub(super) answer: Option<FinalAnswer>,
+    /// Why they are not, for the condition.
+    pub(super) problem: Option<String>,
+    /// When to reconcile the parent next.
+    pub(super) next: Action,
 }
 
 /// The number of plugin Events that a reconcile publishes. Further ones are dropped.

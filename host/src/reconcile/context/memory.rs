@@ -8,11 +8,11 @@ use opentelemetry::trace::SpanContext;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::contests::Contests;
 use crate::desired::api_versions::Used;
 use crate::object::{ChildRef, Identity, version};
 use crate::plugin::Digest;
 use crate::plugin::contract::Need;
-use crate::reconcile::contest::Contests;
 use crate::work_queue::ReconcileReason;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for

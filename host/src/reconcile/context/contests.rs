@@ -46,16 +46,16 @@ struct Contest {
 
 /// Who changes which field.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(in crate::reconcile) struct Report {
     /// The path of the field.
-    pub(super) path: String,
+    pub(in crate::reconcile) path: String,
     /// Who changed it.
-    pub(super) rival: Rival,
+    pub(in crate::reconcile) rival: Rival,
 }
 
 /// Who changes a child back.
 #[derive(Debug)]
-pub(super) enum Rival {
+pub(in crate::reconcile) enum Rival {
     /// Another field manager.
     Manager(FieldWriter),
     /// Another host, with this field manager.
@@ -83,7 +83,7 @@ impl fmt::Display for Rival {
 
 /// What a difference between a child and its desired state means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(in crate::reconcile) enum Seen {
     /// It is to be applied: the plugin wants something new, or somebody has made a few edits.
     Edit,
     /// It is contested. `hold`: it is too early to apply it again. `is_reported`: it was read who changed it this
@@ -153,7 +153,7 @@ impl Contest {
 impl Contests {
     /// Notes that a child differs from the body with this `fingerprint`, which is desired. `applied` is the fingerprint
     /// of the body that was last applied, according to the child.
-    pub(super) fn differs(
+    pub(in crate::reconcile) fn differs(
         &mut self,
         key: &ChildRef,
         fingerprint: &str,
@@ -189,7 +189,13 @@ impl Contests {
 
     /// Notes that the body with this fingerprint was applied to an existing child. `is_other_body`: it replaced
     /// another body, which somebody may restore.
-    pub(super) fn applied(&mut self, key: &ChildRef, fingerprint: &str, is_other_body: bool, now: Instant) {
+    pub(in crate::reconcile) fn applied(
+        &mut self,
+        key: &ChildRef,
+        fingerprint: &str,
+        is_other_body: bool,
+        now: Instant,
+    ) {
         match self.0.get_mut(key) {
             Some(contest) => {
                 if contest.fingerprint != fingerprint {
@@ -206,7 +212,7 @@ impl Contests {
     }
 
     /// Notes that an apply did not put the last difference right, which was no change back, then.
-    pub(super) fn take_back(&mut self, key: &ChildRef) {
+    pub(in crate::reconcile) fn take_back(&mut self, key: &ChildRef) {
         if let Some(contest) = self.0.get_mut(key) {
             contest.is_changed = false;
             contest.times = contest.times.saturating_sub(1);
@@ -227,12 +233,12 @@ impl Contests {
     }
 
     /// Reports whether a child was changed back since it was last applied.
-    pub(super) fn is_changed(&self, key: &ChildRef) -> bool {
+    pub(in crate::reconcile) fn is_changed(&self, key: &ChildRef) -> bool {
         self.0.get(key).is_some_and(|contest| contest.is_changed)
     }
 
     /// Reports whether no child was changed back.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::reconcile) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -242,13 +248,13 @@ impl Contests {
     }
 
     /// Forgets all children.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::reconcile) fn clear(&mut self) {
         self.0.clear();
     }
 
     /// Stores who contests a child. Returns the message when this is its first report; `counted` then counts it as long
     /// as the contest lasts.
-    pub(super) fn report(
+    pub(in crate::reconcile) fn report(
         &mut self,
         key: &ChildRef,
         report: Report,
@@ -270,7 +276,11 @@ impl Contests {
     }
 
     /// Ends what is over, and returns a message for each child that was contested and is still wanted.
-    pub(super) fn end(&mut self, is_wanted: impl Fn(&ChildRef) -> bool, now: Instant) -> Vec<String> {
+    pub(in crate::reconcile) fn end(
+        &mut self,
+        is_wanted: impl Fn(&ChildRef) -> bool,
+        now: Instant,
+    ) -> Vec<String> {
         let is_over = |key: &ChildRef, contest: &mut Contest| {
             !is_wanted(key) || (!contest.is_changed && contest.due() <= now)
         };
@@ -282,7 +292,7 @@ impl Contests {
     }
 
     /// Returns when the first contested child is to be applied again, or its contest ends.
-    pub(super) fn next(&self, now: Instant) -> Option<Duration> {
+    pub(in crate::reconcile) fn next(&self, now: Instant) -> Option<Duration> {
         let contested = self.0.values().filter(|contest| contest.is_contested());
         contested
             .map(|contest| contest.due().saturating_duration_since(now))
