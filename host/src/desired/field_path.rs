@@ -4,7 +4,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// The keys by which server-side apply merges lists of the built-in kinds.
 ///
@@ -100,9 +100,45 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// Reports whether a name in `FieldsV1` denotes this list element.
+/// Returns the parts of a value that the entry `ours` contains and none of the entries `others`; `None` when there are
+/// none. What an entry without children contains is owned completely.
+///
+/// Source: the format `FieldsV1` of `metav1.ManagedFieldsEntry`; see [`FieldPath::is_owned_in`].
 #[must_use]
-pub fn is_element(element: &Value, name: &str) -> bool {
+pub fn owned_part(value: &Value, ours: &Value, others: &[&Value]) -> Option<Value> {
+    let below = ours.as_object().into_iter().flatten();
+    let below: Vec<_> = below.filter(|(name, _)| *name != ".").collect();
+    let others_in =
+        |name: &str| -> Vec<&Value> { others.iter().filter_map(|other| other.get(name)).collect() };
+    match value {
+        Value::Object(fields) if !below.is_empty() => {
+            let own = below.into_iter().filter_map(|(name, ours)| {
+                let field = name.strip_prefix("f:")?;
+                let value = owned_part(fields.get(field)?, ours, &others_in(name))?;
+                Some((field.to_owned(), value))
+            });
+            let own: Map<_, _> = own.collect();
+            (!own.is_empty()).then_some(Value::Object(own))
+        }
+        Value::Array(elements) if !below.is_empty() => {
+            let own = elements.iter().filter_map(|element| {
+                let (name, ours) = below.iter().find(|(name, _)| is_element(element, name))?;
+                let mut own = owned_part(element, ours, &others_in(name))?;
+                // An element is recognized by its keys, whoever owns them.
+                if let (Some(keys), Value::Object(own)) = (name.strip_prefix("k:"), &mut own) {
+                    own.extend(serde_json::from_str::<Map<_, _>>(keys).unwrap_or_default());
+                }
+                Some(own)
+            });
+            let own: Vec<_> = own.collect();
+            (!own.is_empty()).then_some(Value::Array(own))
+        }
+        value => others.is_empty().then(|| value.clone()),
+    }
+}
+
+/// Reports whether a name in `FieldsV1` denotes this list element.
+fn is_element(element: &Value, name: &str) -> bool {
     let Some((how, text)) = name.split_once(':') else {
         return false;
     };

@@ -7,9 +7,9 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::field_path::is_element;
+use super::field_path::owned_part;
 
 /// Maximum number of left fields of a child.
 const MAX_FIELDS: usize = 32;
@@ -70,45 +70,10 @@ pub fn add_owned(fields: &[LeftField], live: &DynamicObject, manager: &str, body
         let others: Vec<&Value> = others.into_iter().map(|(_, part)| part).collect();
         if let Some(value) = path.iter().try_fold(&live.data, |value, name| value.get(name))
             && let Some((_, ours)) = ours.first()
-            && let Some(own) = only_ours(value, ours, &others)
+            && let Some(own) = owned_part(value, ours, &others)
         {
             insert(body, path, own);
         }
-    }
-}
-
-/// Returns the parts of a value that `ours` contains and none of the others.
-///
-/// Source: the format `FieldsV1` of `metav1.ManagedFieldsEntry`; see [`is_element`].
-fn only_ours(value: &Value, ours: &Value, others: &[&Value]) -> Option<Value> {
-    let below = ours.as_object().into_iter().flatten();
-    let below: Vec<_> = below.filter(|(name, _)| *name != ".").collect();
-    let others_in =
-        |name: &str| -> Vec<&Value> { others.iter().filter_map(|other| other.get(name)).collect() };
-    match value {
-        Value::Object(fields) if !below.is_empty() => {
-            let own = below.into_iter().filter_map(|(name, ours)| {
-                let field = name.strip_prefix("f:")?;
-                let value = only_ours(fields.get(field)?, ours, &others_in(name))?;
-                Some((field.to_owned(), value))
-            });
-            let own: Map<_, _> = own.collect();
-            (!own.is_empty()).then_some(Value::Object(own))
-        }
-        Value::Array(elements) if !below.is_empty() => {
-            let own = elements.iter().filter_map(|element| {
-                let (name, ours) = below.iter().find(|(name, _)| is_element(element, name))?;
-                let mut own = only_ours(element, ours, &others_in(name))?;
-                // An element is recognized by its keys, whoever owns them.
-                if let (Some(keys), Value::Object(own)) = (name.strip_prefix("k:"), &mut own) {
-                    own.extend(serde_json::from_str::<Map<_, _>>(keys).unwrap_or_default());
-                }
-                Some(own)
-            });
-            let own: Vec<_> = own.collect();
-            (!own.is_empty()).then_some(Value::Array(own))
-        }
-        value => others.is_empty().then(|| value.clone()),
     }
 }
 

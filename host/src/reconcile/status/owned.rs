@@ -3,12 +3,9 @@
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
-use crate::desired::field_path::is_element;
+use crate::desired::field_path::owned_part;
 
 /// Returns the part of an object's status that this manager owns.
-///
-/// Source: the format `FieldsV1` of `metav1.ManagedFieldsEntry`: `f:name` is a field, `k:{...}` a list element by
-/// its key, `v:...` one by its value; an entry without children is owned completely.
 pub(super) fn status(object: &DynamicObject, manager: &str) -> Map<String, Value> {
     let status = object.data.get("status").unwrap_or(&Value::Null);
     let mut own = Value::Object(Map::new());
@@ -16,43 +13,14 @@ pub(super) fn status(object: &DynamicObject, manager: &str) -> Map<String, Value
         let fields = entry.fields_v1.as_ref().map(|fields| &fields.0["f:status"]);
         if entry.manager.as_deref() == Some(manager)
             && let Some(fields @ Value::Object(_)) = fields
+            && let Some(part) = owned_part(status, fields, &[])
         {
-            merge(&mut own, pick(status, fields));
+            merge(&mut own, part);
         }
     }
     match own {
         Value::Object(own) => own,
         _ => Map::new(),
-    }
-}
-
-fn pick(value: &Value, fields: &Value) -> Value {
-    let below = || {
-        fields
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(name, _)| *name != ".")
-    };
-    if below().next().is_none() {
-        return value.clone();
-    }
-    match value {
-        Value::Object(value) => {
-            let owned = below().filter_map(|(name, fields)| {
-                let name = name.strip_prefix("f:")?;
-                Some((name.to_owned(), pick(value.get(name)?, fields)))
-            });
-            Value::Object(owned.collect())
-        }
-        Value::Array(elements) => {
-            let owned = elements.iter().filter_map(|element| {
-                let (_, fields) = below().find(|(name, _)| is_element(element, name))?;
-                Some(pick(element, fields))
-            });
-            Value::Array(owned.collect())
-        }
-        other => other.clone(),
     }
 }
 
