@@ -110,9 +110,7 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
         }
         Ok(Some(answer)) => {
             answer.publish(context, &parent);
-            let look = contest::next(context, name);
-            let next = answer.requeue.into_iter().chain(look).min();
-            let next = next.map_or(Action::OnChange, Action::After);
+            let next = contest::next(context, name, answer.requeue);
             let Some(parent) = context.as_seen(&parent) else {
                 return Action::OnChange;
             };
@@ -287,8 +285,7 @@ async fn iterate(
         }
         // What waits may replace what is no longer wanted, and what it waits for may have to be replaced first.
         let may_go = |kind: &Kind| {
-            let waits_for =
-                |waiting: &Waiting| waiting.kind.kind == kind.kind && waiting.kind.group() == kind.group();
+            let waits_for = |waiting: &Waiting| waiting.kind.is_version_of(kind);
             applied.waiting.is_empty() || applied.waiting.iter().any(waits_for)
         };
         let (deleted, failed) = prune(context, parent, &observed, &plan, may_go).await;

@@ -29,6 +29,12 @@ impl Kind {
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
+
+    /// Reports whether both are the same kind, maybe in different versions.
+    #[must_use]
+    pub fn is_version_of(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.group() == other.group()
+    }
 }
 
 impl fmt::Display for Kind {

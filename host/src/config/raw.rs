@@ -265,10 +265,7 @@ impl RawController {
             }
             let removal = removal.unwrap_or_else(|| Removal::default_for(&kind));
             let contradicts = |(other, set): &(&Kind, &Removal)| {
-                *other != &kind
-                    && other.group() == kind.group()
-                    && other.kind == kind.kind
-                    && **set != removal
+                *other != &kind && other.is_version_of(&kind) && **set != removal
             };
             if let Some((other, _)) = children.iter().find(contradicts) {
                 let message = format!(

@@ -8,7 +8,7 @@ use kube::core::DynamicObject;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::action::MIN_DELAY;
+use super::action::{Action, MIN_DELAY};
 use super::context::Context;
 use super::context::contests::{Report, Rival, Seen};
 use super::difference::{content, difference};
@@ -142,8 +142,10 @@ pub(super) fn forget(context: &Context, parent: &NamespacedName) {
     context.memory_of(parent, |memory| memory.contests.clear());
 }
 
-/// Returns when to reconcile a parent again because of its contested children.
-pub(super) fn next(context: &Context, parent: &NamespacedName) -> Option<Duration> {
-    let next = context.memory_of(parent, |memory| memory.contests.next(Instant::now()));
-    next.map(|next| next.max(MIN_DELAY))
+/// Returns when to reconcile a parent again: when the plugin asks for it, or because of its contested children.
+pub(super) fn next(context: &Context, parent: &NamespacedName, requeue: Option<Duration>) -> Action {
+    let look = context.memory_of(parent, |memory| memory.contests.next(Instant::now()));
+    let look = look.map(|look| look.max(MIN_DELAY));
+    let next = requeue.into_iter().chain(look).min();
+    next.map_or(Action::OnChange, Action::After)
 }

@@ -252,8 +252,7 @@ impl Context {
 
     /// Returns the watches of the same kind in its other versions.
     fn other_versions<'a>(&'a self, kind: &'a Kind) -> impl Iterator<Item = &'a KindReflectors> {
-        let is_other =
-            move |other: &Kind| other != kind && other.kind == kind.kind && other.group() == kind.group();
+        let is_other = move |other: &Kind| other != kind && other.is_version_of(kind);
         self.children
             .iter()
             .filter(move |(other, _)| is_other(other))

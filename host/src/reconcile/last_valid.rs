@@ -12,7 +12,6 @@ use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::Value;
 use tracing::debug;
 
-use super::action::Action;
 use super::contest;
 use super::context::Context;
 use super::error::ReconcileError;
@@ -52,11 +51,7 @@ pub(super) async fn keep(
         Ok(answer) => {
             context.memory_of(&name, |memory| memory.failures = 0);
             Kept {
-                next: {
-                    let look = contest::next(context, &name);
-                    let next = answer.requeue.into_iter().chain(look).min();
-                    next.map_or(Action::OnChange, Action::After)
-                },
+                next: contest::next(context, &name, answer.requeue),
                 answer: Some(answer),
                 problem: None,
             }
