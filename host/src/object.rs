@@ -12,6 +12,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 pub use self::not_served::NotServed;
+pub(crate) use self::not_served::is_built_in;
 use crate::plugin::contract::Kind;
 
 /// Label of every child: the name of the controller that created it.

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::field_path::{FieldPath, MERGE_KEYS};
+use crate::object::is_built_in;
 
 /// Reports whether the content `live` contains every field of the body `desired`, of an object of this API group,
 /// with the same value. Type and metadata are not compared.
@@ -48,12 +49,6 @@ pub fn first_difference(group: &str, live: &Value, desired: &Value) -> Option<Fi
             FieldPath::default(),
         )
     })
-}
-
-/// Reports whether a group is Kubernetes' own. A custom resource's group may end in `.k8s.io`, too; then a zero
-/// value that somebody removes there is not restored.
-pub(super) fn is_built_in(group: &str) -> bool {
-    !group.contains('.') || group.ends_with(".k8s.io")
 }
 
 /// The name of a field and of its parent field; list elements have none.
@@ -395,6 +390,13 @@ mod tests {
     fn a_custom_resource_keeps_its_zeros_so_one_that_is_missing_is_drift() {
         for zero in [json!(false), json!(0), json!("")] {
             assert!(!in_custom(&json!({"spec": {}}), &json!({"spec": {"x": zero}})));
+            // The group of another project.
+            let desired = json!({"spec": {"x": zero}});
+            assert!(!super::contains(
+                "gateway.networking.k8s.io",
+                &json!({"spec": {}}),
+                &desired
+            ));
         }
         assert!(in_custom(
             &json!({"spec": {}}),

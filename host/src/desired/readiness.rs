@@ -13,9 +13,8 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::conditions::{Reason, Verdict};
-use super::drift::is_built_in;
 use super::plan::Plan;
-use crate::object::{ChildRef, is_terminating};
+use crate::object::{ChildRef, is_built_in, is_terminating};
 
 /// Returns the verdict on a parent whose children are all applied. `existing` returns a child as last seen, and `missing`
 /// why one that does not exist, with this body, is not ready.

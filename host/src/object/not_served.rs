@@ -64,8 +64,8 @@ const GROUPS: &[&str] = &[
     "storagemigration",
 ];
 
-/// Reports whether a group is part of Kubernetes. The group of a definition contains a dot.
-fn is_built_in(group: &str) -> bool {
+/// Reports whether a group is part of Kubernetes. The group of a definition contains a dot, and may end in `.k8s.io`, too.
+pub(crate) fn is_built_in(group: &str) -> bool {
     let name = group.strip_suffix(".k8s.io");
     !group.contains('.') || name.is_some_and(|name| GROUPS.contains(&name))
 }
