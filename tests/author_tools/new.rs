@@ -36,8 +36,8 @@ fn write(desk: &TempDir, name: &str, language: &str) {
     assert!(answer.out.contains("make render"), "{}", answer.out);
 }
 
-/// Runs a target of its Makefile and returns its output.
-fn make(desk: &TempDir, name: &str, target: &str) -> String {
+/// Returns `make` of a target in its folder, as on an author's machine.
+fn make_command(desk: &TempDir, name: &str, target: &str) -> Command {
     let mut command = Command::new("make");
     command
         .arg(target)
@@ -49,16 +49,29 @@ fn make(desk: &TempDir, name: &str, target: &str) -> String {
             root().join("plugins/target").canonicalize().unwrap(),
         )
         .env_remove("OPERATOR_HOST_LOG")
-        .env_remove("MAKEFLAGS");
+        .env_remove("MAKEFLAGS")
+        // Where it is set, the tests of a plugin change no file.
+        .env_remove("CI");
+    command
+}
+
+/// Runs it and returns whether it succeeded, with all that it printed.
+fn run(command: &mut Command) -> (bool, String) {
     let output = command
         .output()
         .expect("make, of Debian's package make: run tests/prerequisites.sh");
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    assert!(output.status.success(), "make {target} in {name}:\n{out}{err}");
-    out.into_owned()
+    let printed = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&printed).into_owned(),
+    )
+}
+
+/// Runs a target of its Makefile, which succeeds, and returns its output.
+fn make(desk: &TempDir, name: &str, target: &str) -> String {
+    let (is_success, printed) = run(&mut make_command(desk, name, target));
+    assert!(is_success, "make {target} in {name}:\n{printed}");
+    printed
 }
 
 fn tested(name: &str, language: &str) -> TempDir {
@@ -126,6 +139,33 @@ fn make_follows_the_types_of_a_plugin_in_rust() {
     let plugin = desk.path().join("types/build/types.wasm");
     let answer = host(&["crd", plugin.to_str().unwrap()]).expect(0);
     assert!(answer.out.contains("maximum: 7"), "{}", answer.out);
+}
+
+/// Regression: the test before this one passed on a desk only, as continuous integration sets `CI`.
+#[test]
+fn with_ci_set_make_changes_no_definition_and_names_the_one_that_is_out_of_date() {
+    let desk = desk();
+    write(&desk, "stale", "rust");
+    let definition = desk.path().join("stale/crd.json");
+    let text = std::fs::read_to_string(&definition).unwrap();
+    let stale = text.replace("\"maximum\": 100", "\"maximum\": 101");
+    assert_ne!(stale, text);
+    std::fs::write(&definition, &stale).unwrap();
+    // Make looks at times, and the sources are to be newer.
+    let sources = std::fs::File::options()
+        .write(true)
+        .open(desk.path().join("stale/src/lib.rs"));
+    sources
+        .unwrap()
+        .set_modified(std::time::SystemTime::now())
+        .unwrap();
+    let (is_success, printed) = run(make_command(&desk, "stale", "crd.json").env("CI", "true"));
+    assert!(!is_success, "{printed}");
+    assert!(
+        printed.contains("crd.json does not match the plugin's types"),
+        "{printed}"
+    );
+    assert_eq!(std::fs::read_to_string(&definition).unwrap(), stale);
 }
 
 /// Regression: it replaced a plugin of the same name in the checkout.
