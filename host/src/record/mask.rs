@@ -63,10 +63,15 @@ impl StandIns {
 
     fn add(&mut self, value: Vec<u8>) {
         // Values that the host generated are empty already.
-        if !value.is_empty() {
-            let stand_in = format!("masked-{:04}", self.0.len() + 1);
-            self.0.entry(value).or_insert(stand_in);
+        if value.is_empty() {
+            return;
         }
+        // What is masked stays as it is, in whatever order the values are found.
+        let stand_in = match std::str::from_utf8(&value) {
+            Ok(text) if is_stand_in(text) => text.to_owned(),
+            _ => format!("masked-{:04}", self.0.len() + 1),
+        };
+        self.0.entry(value).or_insert(stand_in);
     }
 
     fn replace(&self, value: &mut Value, copies: &[(String, String)]) {
@@ -76,15 +81,20 @@ impl StandIns {
                     self.replace_values(map);
                 }
                 map.values_mut().for_each(|value| self.replace(value, copies));
-            }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.replace(item, copies)),
-            Value::String(text) => {
-                for (copy, stand_in) in copies {
-                    if text.contains(copy) {
-                        *text = text.replace(copy, stand_in);
-                    }
+                if map.keys().any(|key| is_copy(key, copies)) {
+                    *map = std::mem::take(map)
+                        .into_iter()
+                        .map(|(mut key, value)| {
+                            if is_copy(&key, copies) {
+                                replace_copies(&mut key, copies);
+                            }
+                            (key, value)
+                        })
+                        .collect();
                 }
             }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.replace(item, copies)),
+            Value::String(text) => replace_copies(text, copies),
             _ => {}
         }
     }
@@ -110,6 +120,29 @@ impl StandIns {
             annotations.remove(LAST_APPLIED);
         }
     }
+}
+
+fn replace_copies(text: &mut String, copies: &[(String, String)]) {
+    for (copy, stand_in) in copies {
+        if text.contains(copy) {
+            *text = text.replace(copy, stand_in);
+        }
+    }
+}
+
+/// Returns whether a key contains a copy of a value.
+///
+/// A key that is a word is the name of a field and stays: the value `password` must not take that key from its Secret,
+/// and the value `metadata` not that of every object.
+fn is_copy(key: &str, copies: &[(String, String)]) -> bool {
+    let is_word = key.bytes().all(|byte| byte.is_ascii_alphabetic());
+    !is_word && copies.iter().any(|(copy, _)| key.contains(copy))
+}
+
+/// Returns whether a text is a placeholder that [`mask`] made.
+fn is_stand_in(text: &str) -> bool {
+    text.strip_prefix("masked-")
+        .is_some_and(|number| number.len() >= 4 && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn is_secret(map: &Map<String, Value>) -> bool {
@@ -206,6 +239,27 @@ mod tests {
         // The placeholder has no white space, so a plugin that trims it gets the same text.
         assert_eq!(document["output"]["url"], format!("mysql://root:{stand_in}@db"));
         assert_eq!(document["output"]["whole"], stand_in);
+    }
+
+    /// Regression, found by fuzzing: keys stayed as they were.
+    #[test]
+    fn a_value_goes_from_keys_too_unless_the_key_is_the_name_of_a_field() {
+        let mut document = json!({
+            "related": [secret("hunter2hunter2"), secret("metadata"), secret("password")],
+            "annotations": {"url/root:hunter2hunter2": "a", "hunter2hunter2": "b", "plain": "c"},
+        });
+        mask(&mut document);
+        assert!(!document.to_string().contains("hunter2"), "{document}");
+        let annotations = document["annotations"].as_object().unwrap();
+        assert_eq!(annotations["plain"], "c");
+        assert_eq!(annotations.len(), 3, "{document}");
+        for secret in document["related"].as_array().unwrap() {
+            assert_eq!(secret["metadata"]["name"], "s");
+            assert_ne!(secret["data"]["password"], Value::Null);
+        }
+        let once = document.clone();
+        mask(&mut document);
+        assert_eq!(document, once);
     }
 
     #[test]

@@ -102,7 +102,10 @@ fn strings(value: &Value, see: &mut impl FnMut(&str)) {
         Value::Array(items) => items.iter().for_each(|item| strings(item, see)),
         Value::Object(map) => {
             for (key, value) in map {
-                see(key);
+                // A key that is a word is the name of a field.
+                if !key.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+                    see(key);
+                }
                 strings(value, see);
             }
         }
