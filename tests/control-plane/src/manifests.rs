@@ -20,6 +20,8 @@ use crate::{
 
 /// The field manager of these applies.
 const MANAGER: &str = "control-plane";
+/// The field of a schema with CEL rules.
+const RULES: &str = "x-kubernetes-validations";
 /// How long a definition may take to be served.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -71,7 +73,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// Applies `objects` with server-side apply and returns when every definition among them is served. The default
-/// namespace of namespaced objects is `default`.
+/// namespace of namespaced objects is `default`. Definitions lose their CEL rules where the API server does not know them.
 ///
 /// # Errors
 /// [`Error::Refused`] names the object that the API server refused.
@@ -86,7 +88,12 @@ pub async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<(), Err
     let definitions = sorted.iter().filter(|object| rank(object) == 0).count();
     let (definitions, others) = sorted.split_at(definitions);
     for object in definitions {
-        apply_one(client, object).await?;
+        match apply_one(client, object).await {
+            Err(Error::Refused { message, .. }) if message.contains(RULES) => {
+                apply_one(client, &without_rules(object)).await?;
+            }
+            other => other?,
+        }
     }
     for object in definitions {
         established(client, object).await?;
@@ -95,6 +102,23 @@ pub async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<(), Err
         apply_one(client, object).await?;
     }
     Ok(())
+}
+
+/// Returns a definition without CEL rules, for API servers that do not know them (before Kubernetes 1.23).
+fn without_rules(definition: &DynamicObject) -> DynamicObject {
+    fn remove(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Object(map) => {
+                map.remove(RULES);
+                map.values_mut().for_each(remove);
+            }
+            serde_json::Value::Array(items) => items.iter_mut().for_each(remove),
+            _ => {}
+        }
+    }
+    let mut definition = definition.clone();
+    remove(&mut definition.data);
+    definition
 }
 
 async fn established(client: &Client, object: &DynamicObject) -> Result<(), Error> {
