@@ -91,6 +91,7 @@ crds: ## Regenerate manifests/crds from the sample plugins
 	$(target)/debug/operator-host crd plugins/target/plugins/myapp.wasm > manifests/crds/myapps.example.com.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/mysql.wasm \
 	    > manifests/crds/mysqlclusters.database.example.com.yaml
+	$(target)/debug/operator-host crd plugins/target/plugins/webapp.wasm > manifests/crds/webapps.apps.example.com.yaml
 
 schemas: ## Regenerate the JSON Schemas of the contract
 	cargo build --workspace --quiet

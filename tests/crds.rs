@@ -13,6 +13,7 @@ fn the_committed_definitions_are_what_the_plugins_print() {
         ("hello", "helloes.fraim.co.jp"),
         ("mysql", "mysqlclusters.database.example.com"),
         ("myapp", "myapps.example.com"),
+        ("webapp", "webapps.apps.example.com"),
     ] {
         let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
         let output = Command::new(program)

@@ -68,4 +68,5 @@ mod troubleshooting;
 mod uninstall;
 mod versions;
 mod volumes;
+mod webapp;
 mod webhook;

@@ -57,7 +57,7 @@ fn compiled() -> &'static Path {
                 let runtime =
                     Runtime::with(EngineOptions::default(), compiler, Some(cache)).expect("a runtime");
                 let tokio = tokio::runtime::Runtime::new().expect("threads");
-                for name in ["puppet", "echo", "hello", "myapp", "mysql"] {
+                for name in ["puppet", "echo", "hello", "myapp", "mysql", "webapp"] {
                     let file = std::fs::read(plugin(name)).expect("a plugin");
                     tokio
                         .block_on(runtime.load(file, Limits::default()))

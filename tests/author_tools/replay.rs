@@ -28,6 +28,15 @@ fn every_echo_answers_the_same_cases_alike() {
 }
 
 #[test]
+fn the_large_sample_answers_its_cases() {
+    let folder = root().join("plugins/webapp/cases");
+    let count = std::fs::read_dir(&folder).unwrap().count();
+    let answer = replay(&sample("webapp"), &folder).expect(0);
+    let summary = format!("{count} calls replayed: {count} the same, 0 different\n");
+    assert!(count > 5 && answer.out.ends_with(&summary), "{}", answer.out);
+}
+
+#[test]
 fn every_echo_hands_out_the_same_definition() {
     let crd = |name: &str| host(&["crd", &sample(name)]).expect(0).out;
     assert_eq!(crd("echo"), crd("echo-c"));
