@@ -8,7 +8,8 @@
 # outside of this checkout are target/plugins/NAME.wasm in its own folder.
 #
 # A folder with a go.mod is a plugin in Go, a plain WASI command; go.sh beside this script says with which Go. One with
-# a plugin.c is a plugin in C, with a Makefile of its own; c.sh says with which compiler.
+# a plugin.c or plugin.js is a plugin in C or JavaScript, with a Makefile of its own; c.sh and js.sh say with which
+# compiler.
 #
 # The Rust target wasm32-wasip1 comes from rustup. Where rustup is not there or cannot download, it is put
 # together from Debian's packages, in the user's cache folder. WASM_TOOLCHAIN=rustup or debian forces one.
@@ -91,7 +92,19 @@ make_sysroot() {
     : >"$sysroot/complete"
 }
 
-# Prints the folders of the plugins beside this script: those with a library for WebAssembly, those in Go and in C.
+# The file that tells a plugin with a Makefile of its own.
+sources=(plugin.c plugin.js)
+
+has_source() {
+    local source
+    for source in "${sources[@]}"; do
+        [[ -f $1/$source ]] && return
+    done
+    return 1
+}
+
+# Prints the folders of the plugins beside this script: those with a library for WebAssembly, those in Go and those with
+# a Makefile.
 all_plugins() {
     local manifest
     for manifest in "$plugins"/*/Cargo.toml; do
@@ -100,8 +113,9 @@ all_plugins() {
     for manifest in "$plugins"/*/go.mod; do
         if [[ -f $manifest ]]; then echo "${manifest%/go.mod}"; fi
     done
-    for manifest in "$plugins"/*/plugin.c; do
-        if [[ -f $manifest ]]; then echo "${manifest%/plugin.c}"; fi
+    local folder
+    for folder in "$plugins"/*/; do
+        if has_source "$folder"; then echo "${folder%/}"; fi
     done
 }
 
@@ -117,12 +131,13 @@ build_go() {
     install_file "$work/go/$name.wasm" "$name"
 }
 
-build_c() {
-    local folder=$1 name cc
+build_with_make() {
+    local folder=$1 name arguments=()
     name=$(cd "$folder" && basename "$PWD")
-    cc=$("$plugins/c.sh")
+    [[ ! -f $folder/plugin.c ]] || arguments+=("CC=$("$plugins/c.sh")")
+    [[ ! -f $folder/plugin.js ]] || arguments+=("COMPONENTIZE=$("$plugins/js.sh")")
     say "building $name"
-    make --silent --directory "$folder" CC="$cc" >&2
+    make --silent --directory "$folder" "${arguments[@]}" >&2
     install_file "$folder/build/$name.wasm" "$name"
 }
 
@@ -140,11 +155,11 @@ build() {
         build_go "$folder"
         return
     fi
-    if [[ -f $folder/plugin.c ]]; then
-        build_c "$folder"
+    if has_source "$folder"; then
+        build_with_make "$folder"
         return
     fi
-    [[ -f $manifest ]] || die "$folder holds no plugin: there is no Cargo.toml, no go.mod and no plugin.c"
+    [[ -f $manifest ]] || die "$folder holds no plugin: there is no Cargo.toml, no go.mod and none of ${sources[*]}"
     [[ -n $prepared ]] || prepare_rust
     name=$(sed -n 's/^name *= *"\(.*\)"/\1/p' "$manifest" | head -n 1)
     if [[ ! -f $folder/crd.json ]]; then

@@ -20,7 +20,7 @@ fn every_echo_answers_the_same_cases_alike() {
     let folder = root().join("plugins/echo/cases");
     let count = std::fs::read_dir(&folder).unwrap().count();
     assert!(count > 10);
-    for name in ["echo", "echo-command", "echo-c"] {
+    for name in ["echo", "echo-command", "echo-c", "echo-js"] {
         let answer = replay(&sample(name), &folder).expect(0);
         let summary = format!("{count} calls replayed: {count} the same, 0 different\n");
         assert!(answer.out.ends_with(&summary), "{name}: {}", answer.out);
@@ -39,8 +39,9 @@ fn the_large_sample_answers_its_cases() {
 #[test]
 fn every_echo_hands_out_the_same_definition() {
     let crd = |name: &str| host(&["crd", &sample(name)]).expect(0).out;
-    assert_eq!(crd("echo"), crd("echo-c"));
-    assert_eq!(crd("echo"), crd("echo-command"));
+    for name in ["echo-command", "echo-c", "echo-js"] {
+        assert_eq!(crd("echo"), crd(name), "{name}");
+    }
 }
 
 /// Returns a record of one call of a fixture, with its own or another answer.
