@@ -59,8 +59,8 @@ fn cases() -> Vec<Case> {
         ),
         case(
             "socket",
-            importing("wasi_snapshot_preview1", "sock_accept"),
-            &["sock_accept", "no network"],
+            importing("wasi_snapshot_preview1", "sock_open"),
+            &["sock_open", "no network"],
         ),
         case(
             "mute",

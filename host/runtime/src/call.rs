@@ -14,6 +14,7 @@ use crate::error::CallError;
 use crate::limits::Limits;
 use crate::log::{CallLog, LogSource};
 use crate::memory_budget::{Room, Share};
+use crate::refusals::Refused;
 use crate::sandbox::{Sandbox, Wasi};
 use crate::stats::CallStats;
 
@@ -157,6 +158,12 @@ pub(crate) fn explain<W: Wasi>(
             backtrace: String::new(),
         };
     }
+    if let Some(refused) = error.downcast_ref::<Refused>() {
+        return CallError::Trap {
+            message: with_stderr(sandbox, &refused.to_string()),
+            backtrace: functions(&error).join("\n"),
+        };
+    }
     if let Some(&trap) = error.downcast_ref::<Trap>() {
         let functions = functions(&error);
         return CallError::Trap {
@@ -185,8 +192,7 @@ pub(crate) fn explain<W: Wasi>(
     CallError::protocol(cause)
 }
 
-/// Combines the last lines the guest wrote to standard error, which for a panic contain the reason, with how
-/// it ended.
+/// Combines what the guest wrote last, which for a panic or an exception contains the reason, with how it ended.
 fn with_stderr<W: Wasi>(sandbox: &Sandbox<W>, end: &str) -> String {
     sandbox.log.finish();
     let tail = sandbox.log.tail();

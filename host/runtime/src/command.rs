@@ -20,6 +20,7 @@ use crate::estimate::estimate;
 use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::memory_budget::Room;
+use crate::refusals;
 use crate::sandbox::{self, MAX_RESOURCES, Output, Sandbox};
 
 type State = Sandbox<WasiP1Ctx>;
@@ -37,11 +38,13 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     linker.func_wrap(MODULE, "proc_exit", |code: i32| -> wasmtime::Result<()> {
         Err(I32Exit(code).into())
     })?;
+    refusals::define_sockets(&mut linker)?;
     linker.allow_shadowing(false);
     Ok(linker)
 }
 
-const MODULE: &str = "wasi_snapshot_preview1";
+/// The module name of WASI preview 1.
+pub(crate) const MODULE: &str = "wasi_snapshot_preview1";
 /// `errno::nomem`.
 const NO_MEMORY: i32 = 48;
 
@@ -69,6 +72,8 @@ async fn poll_oneoff(
 pub(crate) struct CommandForm {
     pre: InstancePre<State>,
     contract: ContractVersion,
+    /// Functions that it imports and may not call.
+    pub(crate) refused: Vec<String>,
 }
 
 impl CommandForm {
@@ -83,7 +88,11 @@ impl CommandForm {
         }
         let pre = linker.instantiate_pre(module).map_err(LoadError::bindings)?;
         let contract = ContractVersion::FIRST;
-        Ok(Self { pre, contract })
+        Ok(Self {
+            pre,
+            contract,
+            refused: refusals::of_command(module),
+        })
     }
 
     /// Sets the contract version that the plugin's description declares.

@@ -19,6 +19,7 @@ use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::log::Level;
 use crate::memory_budget::Room;
+use crate::refusals;
 use crate::sandbox::{self, Preview2, Sandbox};
 use crate::stats::CallStats;
 
@@ -100,6 +101,8 @@ pub(crate) fn encode(module: &[u8]) -> Result<Vec<u8>, LoadError> {
 /// A linked component.
 pub(crate) struct ComponentForm {
     linked: Arc<Linked>,
+    /// Interfaces that it imports and may not call.
+    pub(crate) refused: Vec<String>,
 }
 
 struct Linked {
@@ -122,7 +125,15 @@ impl ComponentForm {
         let exports = types.exports(engine).map(|(name, _)| name.to_owned());
         let contract = check_exports(exports.collect())?;
         check_imports(types.imports(engine).map(|(name, _)| name.to_owned()))?;
-        let pre = linker.instantiate_pre(component).map_err(LoadError::bindings)?;
+        let refused = refusals::of_component(engine, component);
+        let pre = if refused.is_empty() {
+            linker.instantiate_pre(component)
+        } else {
+            let mut linker = linker.clone();
+            refusals::define(engine, &mut linker, component)?;
+            linker.instantiate_pre(component)
+        };
+        let pre = pre.map_err(LoadError::bindings)?;
         let reconciler = component.get_export_index(None, format!("{RECONCILER}@{contract}").as_str());
         let export = |name: Export| {
             component
@@ -138,6 +149,7 @@ impl ComponentForm {
         };
         Ok(Self {
             linked: Arc::new(linked),
+            refused,
         })
     }
 
@@ -277,9 +289,9 @@ pub(crate) fn check_exports(exports: Vec<String>) -> Result<ContractVersion, Loa
     }
 }
 
-/// Returns an error that names the imports which this host does not provide.
+/// Returns an error that names the imports which this host neither provides nor refuses when they are called.
 pub(crate) fn check_imports(imports: impl Iterator<Item = String>) -> Result<(), LoadError> {
-    LoadError::forbidden(imports.filter(|name| !gives(name)))
+    LoadError::forbidden(imports.filter(|name| !gives(name) && !refusals::refuses(name)))
 }
 
 /// Whether this host provides an interface, such as `wasi:io/poll@0.2.6`, to plugins.

@@ -2,12 +2,11 @@
 
 use wasmparser::{Parser, Payload};
 
+use crate::command::MODULE as PREVIEW_1;
 use crate::component;
 use crate::counts::Counts;
 use crate::error::LoadError;
-
-/// The module name of WASI preview 1.
-const PREVIEW_1: &str = "wasi_snapshot_preview1";
+use crate::refusals;
 
 /// The form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,10 +111,12 @@ fn inspect_component(bytes: &[u8], counts: &mut Counts) -> Result<(), LoadError>
 
 /// Whether a core module may import this function. File functions of preview 1 are allowed, because the
 /// standard libraries of most languages import some of them whether they are used or not; a call finds no
-/// files. Only programs that use sockets import them.
+/// files. Sockets are refused when a command calls them: Go's standard library imports them for the packages that a
+/// Kubernetes type needs. Of the languages with bindings, only programs that use sockets import them.
 fn allowed(shape: Shape, module: &str, name: &str) -> bool {
     match module {
+        PREVIEW_1 if refusals::SOCKETS.contains(&name) => shape == Shape::Command,
         PREVIEW_1 => !name.starts_with("sock_"),
-        _ => shape == Shape::Bindings && component::gives(module),
+        _ => shape == Shape::Bindings && (component::gives(module) || refusals::refuses(module)),
     }
 }

@@ -41,6 +41,7 @@ mod component;
 mod contract_versions;
 mod convert;
 pub mod estimate;
+mod refusals;
 
 // What a plugin sees during a call, and what is measured.
 mod deterministic;

@@ -187,6 +187,16 @@ impl Plugin {
         }
     }
 
+    /// Returns the interfaces and functions that it imports and that end a call which uses them, such as
+    /// `wasi:sockets/tcp@0.2.9` or `sock_accept`.
+    #[must_use]
+    pub fn refused_imports(&self) -> &[String] {
+        match &self.0.prepared {
+            Prepared::Component(form) => &form.refused,
+            Prepared::Command(form) => &form.refused,
+        }
+    }
+
     /// Returns the caps on its calls.
     #[must_use]
     pub fn limits(&self) -> &Limits {

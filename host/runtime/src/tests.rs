@@ -9,6 +9,7 @@ mod compat;
 mod composed;
 mod good_plugins;
 mod log;
+mod refusals;
 
 use std::sync::{Arc, LazyLock};
 

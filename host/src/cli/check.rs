@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::crd::definition;
 use crate::dry_run::offline::{self, RenderError, Scene};
 use crate::plugin::contract::Response;
-use crate::plugin::{Call, CallError, LoadError, Plugin, RandomSource};
+use crate::plugin::{Call, CallError, CodeOrigin, LoadError, Plugin, RandomSource};
 use crate::rbac::power;
 use crate::reconcile::evaluate::EvaluateError;
 
@@ -135,10 +135,14 @@ fn about(plugin: &Plugin, report: &mut Report) {
             plugin.digest()
         ),
     );
-    report.add(Level::Ok, "imports", "only what every plugin gets".to_owned());
+    report.add(Level::Ok, "imports", imports(plugin));
     let size = plugin.size();
+    let made = match plugin.code_origin() {
+        CodeOrigin::Compiled => "compiled",
+        CodeOrigin::Cached => "loaded from the cache",
+    };
     let text = format!(
-        "{} KiB, compiled in {:?}",
+        "{} KiB, {made} in {:?}",
         size.div_ceil(1024),
         plugin.compile_time()
     );
@@ -193,6 +197,19 @@ fn about(plugin: &Plugin, report: &mut Report) {
         let message = "`makes` names the parent's own kind: each parent would create another parent";
         report.add(Level::Warn, "describe", message);
     }
+}
+
+/// Describes the plugin's imports. Those that the host does not provide are no mistake: tool-chains bring them.
+fn imports(plugin: &Plugin) -> String {
+    let refused = plugin.refused_imports();
+    if refused.is_empty() {
+        return "only what every plugin gets".to_owned();
+    }
+    let names: Vec<String> = refused.iter().map(|name| format!("`{name}`")).collect();
+    format!(
+        "what every plugin gets, and {}: a call that uses one of these ends with an error",
+        names.join(", ")
+    )
 }
 
 fn crd(plugin: &Plugin, report: &mut Report) {

@@ -102,57 +102,57 @@ async fn a_plugin_for_another_contract_is_refused_with_both_versions() {
 async fn imports_outside_the_sandbox_are_refused_by_name() {
     let sockets =
         r#"(import "wasi_snapshot_preview1" "sock_accept" (func (param i32 i32 i32) (result i32)))"#;
+    let later = r#"(import "wasi_snapshot_preview1" "sock_open" (func (param i32 i32 i32) (result i32)))"#;
     let host = r#"(import "env" "connect" (func (param i32) (result i32)))"#;
     for form in FORMS {
         let with = |import| Fixture::new(cases::ANSWER).import(import).build(form);
-        assert_contains(
-            &refused(with(sockets)).await,
-            &["wasi_snapshot_preview1.sock_accept"],
-        );
+        // A command may import what Go brings, and not call it: see `refusals`.
+        let sockets = if form == Form::Component { sockets } else { later };
+        assert_contains(&refused(with(sockets)).await, &["wasi_snapshot_preview1.sock_"]);
         assert_contains(&refused(with(host)).await, &["env.connect"]);
     }
 }
 
 #[tokio::test]
 async fn interfaces_outside_the_sandbox_are_refused_by_name() {
-    const SOCKETS: &str = "package wasi:sockets@0.2.0; interface raw { get: func(); }";
-    const HTTP: &str = "package wasi:http@0.2.0; interface outgoing-handler { handle: func(); }";
+    const STORE: &str = "package wasi:keyvalue@0.2.0; interface store { get: func(); }";
+    const HTTP: &str = "package wasi:http@0.3.0; interface outgoing-handler { handle: func(); }";
     let with = |package, interface: &str, function: &str| {
         Fixture::new(cases::ANSWER)
             .world_import(package, interface)
             .import(&format!(r#"(import "{interface}" "{function}" (func))"#))
             .build(Form::Component)
     };
-    let message = refused(with(SOCKETS, "wasi:sockets/raw@0.2.0", "get")).await;
+    let message = refused(with(STORE, "wasi:keyvalue/store@0.2.0", "get")).await;
     assert_contains(
         &message,
-        &["wasi:sockets/raw@0.2.0", "this host does not provide"],
+        &["wasi:keyvalue/store@0.2.0", "this host does not provide"],
     );
-    let message = refused(with(HTTP, "wasi:http/outgoing-handler@0.2.0", "handle")).await;
+    let message = refused(with(HTTP, "wasi:http/outgoing-handler@0.3.0", "handle")).await;
     assert_contains(
         &message,
-        &["wasi:http/outgoing-handler@0.2.0", "this host does not provide"],
+        &["wasi:http/outgoing-handler@0.3.0", "this host does not provide"],
     );
 }
 
 #[tokio::test]
 async fn every_import_outside_the_sandbox_is_named_at_once() {
-    const HTTP: &str = "package wasi:http@0.2.0; interface outgoing-handler { handle: func(); }";
+    const HTTP: &str = "package wasi:http@0.3.0; interface outgoing-handler { handle: func(); }";
     let file = Fixture::new(cases::ANSWER)
         .import(r#"(import "wasi_snapshot_preview1" "sock_accept" (func (param i32 i32 i32) (result i32)))"#)
         .import(r#"(import "env" "connect" (func (param i32) (result i32)))"#)
-        .world_import(HTTP, "wasi:http/outgoing-handler@0.2.0")
-        .import(r#"(import "wasi:http/outgoing-handler@0.2.0" "handle" (func))"#)
+        .world_import(HTTP, "wasi:http/outgoing-handler@0.3.0")
+        .import(r#"(import "wasi:http/outgoing-handler@0.3.0" "handle" (func))"#)
         .build(Form::Component);
     assert_contains(
         &refused(file).await,
-        &["`env.connect`, `wasi:http/outgoing-handler@0.2.0`, `wasi_snapshot_preview1.sock_accept`, which"],
+        &["`env.connect`, `wasi:http/outgoing-handler@0.3.0`, `wasi_snapshot_preview1.sock_accept`, which"],
     );
 }
 
 #[test]
 fn a_component_that_cannot_be_a_plugin_is_refused_before_it_is_compiled() {
-    const HTTP: &str = "package wasi:http@0.2.0; interface outgoing-handler { handle: func(); }";
+    const HTTP: &str = "package wasi:http@0.3.0; interface outgoing-handler { handle: func(); }";
     let inspected = |fixture: &Fixture| {
         let component = component::encode(&fixture.build(Form::Component)).unwrap();
         inspect::inspect(&component).map_err(|error| error.to_string())
@@ -161,11 +161,11 @@ fn a_component_that_cannot_be_a_plugin_is_refused_before_it_is_compiled() {
     inspected(&answer).unwrap();
     let asks = answer
         .clone()
-        .world_import(HTTP, "wasi:http/outgoing-handler@0.2.0")
-        .import(r#"(import "wasi:http/outgoing-handler@0.2.0" "handle" (func))"#);
+        .world_import(HTTP, "wasi:http/outgoing-handler@0.3.0")
+        .import(r#"(import "wasi:http/outgoing-handler@0.3.0" "handle" (func))"#);
     assert_contains(
         &inspected(&asks).unwrap_err(),
-        &["`wasi:http/outgoing-handler@0.2.0`", "this host does not provide"],
+        &["`wasi:http/outgoing-handler@0.3.0`", "this host does not provide"],
     );
     assert_contains(
         &inspected(&answer.version("0.3.0")).unwrap_err(),

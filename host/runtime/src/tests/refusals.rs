@@ -1,0 +1,192 @@
+//! Imports that the host provides to no plugin: a plugin that tool-chains gave them loads, and one that calls them ends.
+
+use plugin_fixtures::{FORMS, Fixture, Form, cases};
+
+use super::*;
+
+/// Interfaces with resources of which one uses those of another, and one that the host provides. They are not called
+/// those of sockets, which the adapter for preview 1 knows.
+const IO: &str = "package wasi:io@0.2.0; interface streams { resource input-stream; }";
+const SOCKETS: &str = "package wasi:http@0.2.0;
+    interface network { resource network; }
+    interface instance-network { use network.{network}; instance-network: func() -> network; }
+    interface tcp {
+        use network.{network};
+        use wasi:io/streams@0.2.0.{input-stream};
+        resource tcp-socket { start-bind: func(to: borrow<network>) -> result; }
+        connect: func(addresses: list<list<u8>>) -> result<tuple<tcp-socket, input-stream>>;
+    }";
+const NETWORK: &str = "wasi:http/instance-network@0.2.0";
+const TCP: &str = "wasi:http/tcp@0.2.0";
+
+/// Returns a component that imports sockets.
+fn with_sockets(case: &str) -> Fixture {
+    Fixture::new(case)
+        .world_import(IO, "wasi:io/streams@0.2.0")
+        .world_import(SOCKETS, NETWORK)
+        .world_import("package wasi:nothing@0.2.0;", TCP)
+        .import(&format!(
+            r#"(import "{NETWORK}" "instance-network" (func $network (result i32)))
+               (import "{TCP}" "connect" (func $connect (param i32 i32 i32)))
+               (import "{TCP}" "[method]tcp-socket.start-bind" (func $bind (param i32 i32) (result i32)))
+               (import "{TCP}" "[resource-drop]tcp-socket" (func $drop-socket (param i32)))"#
+        ))
+}
+
+/// Returns a command that imports them.
+fn command_with_sockets(case: &str) -> Fixture {
+    Fixture::new(case).import(
+        r#"(import "wasi_snapshot_preview1" "sock_accept" (func $accept (param i32 i32 i32) (result i32)))
+           (import "wasi_snapshot_preview1" "sock_recv"
+             (func $recv (param i32 i32 i32 i32 i32 i32) (result i32)))
+           (import "wasi_snapshot_preview1" "sock_send" (func $send (param i32 i32 i32 i32 i32) (result i32)))
+           (import "wasi_snapshot_preview1" "sock_shutdown" (func $shutdown (param i32 i32) (result i32)))"#,
+    )
+}
+
+async fn loaded(fixture: &Fixture, form: Form) -> Plugin {
+    match load(fixture.build(form), Limits::default()).await {
+        Ok(plugin) => plugin,
+        Err(error) => panic!("{form:?}: {error}"),
+    }
+}
+
+/// Returns the error of a call that must fail.
+async fn error(fixture: &Fixture, form: Form) -> CallError {
+    let plugin = loaded(fixture, form).await;
+    let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
+    match call.outcome {
+        Ok(response) => panic!("{form:?} answered {response:?}"),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_does_not_call_them_answers_and_they_are_listed() {
+    let component = loaded(&with_sockets(cases::ANSWER), Form::Component).await;
+    // Not the interface that only has a type.
+    assert_eq!(
+        component.refused_imports(),
+        ["wasi:http/network@0.2.0", NETWORK, TCP]
+    );
+    let command = loaded(&command_with_sockets(cases::ANSWER), Form::Command).await;
+    let sockets = ["sock_accept", "sock_recv", "sock_send", "sock_shutdown"];
+    assert_eq!(command.refused_imports(), sockets);
+    for plugin in [component, command] {
+        let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
+        assert_eq!(call.outcome.unwrap().children[0]["metadata"]["name"], "answer");
+    }
+    for form in FORMS {
+        let plugin = loaded(&Fixture::new(cases::ANSWER), form).await;
+        assert!(plugin.refused_imports().is_empty(), "{form:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_of_one_ends_the_plugin_and_names_it() {
+    let calls = [
+        ("(drop (call $network))", format!("{NETWORK}#instance-network")),
+        (
+            "(call $connect (i32.const 0) (i32.const 0) (i32.const 8192))",
+            format!("{TCP}#connect"),
+        ),
+    ];
+    for (call, import) in calls {
+        let case = format!("(func $case {call} {})", "(unreachable)");
+        let error = error(&with_sockets(&case), Form::Component).await;
+        let words = format!("it called `{import}`, which this host does not provide");
+        assert!(error.to_string().contains(&words), "{error}");
+        assert!(
+            matches!(&error, CallError::Trap { backtrace, .. } if backtrace.contains("case")),
+            "{error:?}"
+        );
+    }
+    let calls = [
+        (
+            "sock_accept",
+            "(call $accept (i32.const 3) (i32.const 0) (i32.const 0))",
+        ),
+        (
+            "sock_recv",
+            "(call $recv (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0))",
+        ),
+        (
+            "sock_send",
+            "(call $send (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 0) (i32.const 0))",
+        ),
+        ("sock_shutdown", "(call $shutdown (i32.const 0) (i32.const 0))"),
+    ];
+    for (name, call) in calls {
+        let case = format!("(func $case (drop {call}) (unreachable))");
+        let error = error(&command_with_sockets(&case), Form::Command).await;
+        let words = format!("it called `wasi_snapshot_preview1.{name}`, which this host does not provide");
+        assert!(error.to_string().contains(&words), "{error}");
+    }
+}
+
+/// A handle that the guest made up, as a number, reaches no function of the host.
+#[tokio::test]
+async fn a_forged_handle_is_nothing() {
+    for handle in [0, 1, 7, -1] {
+        let calls = [
+            format!("(drop (call $bind (i32.const {handle}) (i32.const {handle})))"),
+            format!("(call $drop-socket (i32.const {handle}))"),
+        ];
+        for call in calls {
+            let error = error(&with_sockets(&format!("(func $case {call})")), Form::Component).await;
+            assert!(error.to_string().contains("handle"), "{call}: {error}");
+        }
+    }
+}
+
+/// Each of the 60,000 lists is the same 60,000 bytes: 3.6 GB, if the host copied them.
+#[tokio::test]
+async fn arguments_that_repeat_themselves_are_not_copied_without_end() {
+    const CASE: &str = "(func $case (local $entry i32)
+        (drop (memory.grow (i32.const 8)))
+        (local.set $entry (i32.const 131072))
+        (loop $next
+          (i32.store (local.get $entry) (i32.const 0))
+          (i32.store offset=4 (local.get $entry) (i32.const 60000))
+          (local.set $entry (i32.add (local.get $entry) (i32.const 8)))
+          (br_if $next (i32.lt_u (local.get $entry) (i32.const 611072))))
+        (call $connect (i32.const 131072) (i32.const 60000) (i32.const 8192)))";
+    let error = error(&with_sockets(CASE), Form::Component).await;
+    assert_eq!(error.class(), Class::Output, "{error}");
+}
+
+#[tokio::test]
+async fn what_no_tool_chain_brings_is_refused_when_the_plugin_is_loaded() {
+    for (package, interface) in [
+        (
+            "package wasi:keyvalue@0.2.0; interface store { get: func(); }",
+            "wasi:keyvalue/store@0.2.0",
+        ),
+        (
+            "package wasi:http@0.3.0; interface store { get: func(); }",
+            "wasi:http/store@0.3.0",
+        ),
+        (
+            "package wasi:http; interface store { get: func(); }",
+            "wasi:http/store",
+        ),
+        (
+            "package wasix:http@0.2.0; interface store { get: func(); }",
+            "wasix:http/store@0.2.0",
+        ),
+        (
+            "package acme:http@0.2.0; interface store { get: func(); }",
+            "acme:http/store@0.2.0",
+        ),
+    ] {
+        let import = format!(r#"(import "{interface}" "get" (func))"#);
+        let fixture = Fixture::new(cases::ANSWER)
+            .world_import(package, interface)
+            .import(&import);
+        let message = refused(fixture.build(Form::Component)).await;
+        assert!(
+            message.contains(interface) && message.contains("this host does not provide"),
+            "{message}"
+        );
+    }
+}
