@@ -99,6 +99,8 @@ struct State {
     unfinished: Vec<u8>,
     /// The last lines on standard error, including those over the cap.
     tail: VecDeque<String>,
+    /// The last exception with its stack, from the `log` import.
+    exception: Option<String>,
 }
 
 impl CallLog {
@@ -111,12 +113,19 @@ impl CallLog {
             dropped: 0,
             unfinished: Vec::new(),
             tail: VecDeque::new(),
+            exception: None,
         })))
     }
 
-    /// Writes one whole line, from the `log` import.
+    /// Writes one whole line, from the `log` import. An error of several lines is an exception of the guest's language
+    /// with its stack: how the language's runtime then ends the guest says less.
     pub(crate) fn line(&self, level: Level, text: &str) {
-        self.state().line(level, text);
+        let mut state = self.state();
+        let text = text.trim_end();
+        if level == Level::Error && text.contains('\n') {
+            state.exception = Some(cut(text, state.line_cap).to_owned());
+        }
+        state.line(level, text);
     }
 
     /// Ends the log of the call: writes the last line even without an end of line. Returns the number of
@@ -127,9 +136,12 @@ impl CallLog {
         (state.written, state.dropped)
     }
 
-    /// Returns the last lines on standard error, which contain a panic message.
+    /// Returns the last exception, or otherwise the last lines on standard error, which contain a panic message.
     pub(crate) fn tail(&self) -> String {
         let state = self.state();
+        if let Some(exception) = &state.exception {
+            return exception.clone();
+        }
         let lines: Vec<&str> = state.tail.iter().map(String::as_str).collect();
         lines.join("\n")
     }

@@ -45,6 +45,32 @@ async fn a_panic_message_reaches_the_user() {
     }
 }
 
+/// Only a line of several lines: a plugin may log an error and then panic for another reason.
+#[tokio::test]
+async fn an_exception_with_its_stack_in_the_log_explains_how_the_guest_ended() {
+    let case = |text: &str| {
+        format!(
+            r#"(data (i32.const 8192) "{text}") (data (i32.const 8448) "panicked\n")
+               (func $case
+                 (call $log (i32.const 4) (i32.const 8192) (i32.const {}))
+                 (call $write (i32.const 2) (i32.const 8448) (i32.const 9))
+                 (unreachable))"#,
+            text.replace("\\n", "n").len()
+        )
+    };
+    let end = "(wasm trap: wasm `unreachable` instruction executed)";
+    for (text, expected) in [
+        (
+            "TypeError: no image\\n at plugin.js:7",
+            format!("TypeError: no image\n at plugin.js:7 {end}"),
+        ),
+        ("TypeError: no image", format!("panicked {end}")),
+    ] {
+        let error = failure(Form::Component, &case(text), Limits::default()).await;
+        assert_eq!(error.to_string(), format!("the plugin stopped: {expected}"));
+    }
+}
+
 #[tokio::test]
 async fn an_exit_with_an_error_is_a_failure() {
     for form in FORMS {
