@@ -11,8 +11,11 @@ use crate::memory_limit::Memory;
 use crate::plugin::pack::Compression;
 use crate::plugin::source;
 use crate::plugin::{
-    Compiler, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess, compile_memory,
+    Cache, Compiler, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess, compile_memory,
 };
+
+/// Maximum size of the cache of compiled plugins: the default of `run`.
+const CACHE_SIZE: u64 = 1 << 30;
 
 /// Reads a plugin's file and returns the plugin's name and bytes. The plugin may be compressed or in parts. A
 /// compressed plugin can be named with or without the compression's suffix.
@@ -62,8 +65,16 @@ pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plug
     // As `run` does, so that both accept the same plugins.
     let memory = compile_memory(Memory::of_process(None).process);
     let compiler = Compiler::Subprocess(Subprocess::this_program(memory));
-    let runtime = Runtime::with(options, compiler, None)?;
+    let runtime = Runtime::with(options, compiler, cache()?)?;
     Ok(runtime.load(bytes, limits).await)
+}
+
+/// Opens the cache of compiled plugins that the environment names, as for `run`. A plugin with an interpreter takes ten
+/// seconds to compile.
+fn cache() -> Result<Option<Cache>, Failure> {
+    let folder = std::env::var_os("OPERATOR_HOST_CACHE_DIR").filter(|folder| !folder.is_empty());
+    let cache = folder.map(|folder| Cache::open(Path::new(&folder), CACHE_SIZE));
+    cache.transpose().map_err(|error| Failure::Usage(error.into()))
 }
 
 /// Prints the plugins' log lines on standard error.
