@@ -26,7 +26,7 @@ use crate::leader::term::Term;
 use crate::memory_limit::Memory;
 use crate::plugin::kept::Room;
 use crate::plugin::reload::Files;
-use crate::plugin::{Cache, Compiler, EngineError, EngineOptions, Runtime, Subprocess, compile_memory};
+use crate::plugin::{Cache, Compiler, EngineError, EngineOptions, Runtime, Subprocess};
 use crate::reconcile::provenance_key::Provenance;
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::Instruments;
@@ -77,6 +77,8 @@ pub struct Setup {
     pub config: Config,
     /// The memory of the process.
     pub memory: Memory,
+    /// The bytes that compiling one plugin may take.
+    pub compile_memory: usize,
     /// The folder of compiled plugins.
     pub cache_dir: Option<PathBuf>,
     /// The most bytes of that folder, including the versions stored in it.
@@ -114,7 +116,7 @@ pub async fn run(
         .cache_dir
         .as_deref()
         .and_then(|folder| open_cache(folder, cache_size));
-    let compiler = Compiler::Subprocess(Subprocess::this_program(compile_memory(setup.memory.process)));
+    let compiler = Compiler::Subprocess(Subprocess::this_program(setup.compile_memory));
     let runtime = Runtime::with(options, compiler, cache)?;
     let files = Files::start().map_err(OperatorError::Files)?;
     let client = connection.client()?;

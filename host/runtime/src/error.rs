@@ -101,7 +101,7 @@ pub enum LoadError {
     /// The compilation took more memory than the host gives it.
     #[error(
         "compiling the plugin takes more than {} MiB of memory: make it smaller, or give the container more memory, part of \
-         which the compiler may use",
+         which the compiler may use, or raise `--compile-memory`",
         limit / MIB
     )]
     CompileMemory {

@@ -16,6 +16,7 @@ use crate::health::server;
 use crate::leader;
 use crate::memory_limit::Memory;
 use crate::operator::{self, Setup};
+use crate::plugin::compile_memory;
 use crate::record::{Bounds, Keeper};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
@@ -67,6 +68,10 @@ pub struct Args {
     /// of the machine]
     #[arg(long, env = "OPERATOR_HOST_MEMORY", value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
+    /// Memory for compiling one plugin, such as `512Mi`; two are compiled at a time [default: a third of the memory, at
+    /// most `1Gi`]
+    #[arg(long, env = "OPERATOR_HOST_COMPILE_MEMORY", value_name = "SIZE", value_parser = size)]
+    compile_memory: Option<u64>,
     /// File with the trusted public keys, as YAML or as one key in PEM. With it, the host accepts only signed plugins
     /// [default: no signature required]
     #[arg(long, env = "OPERATOR_HOST_SIGNATURE_KEYS", value_name = "FILE")]
@@ -114,10 +119,11 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         config.check_place_of_keys(file).map_err(usage)?;
     }
     let config = config.trusting(keys.as_ref());
-    let given = args
-        .memory
-        .map(|size| usize::try_from(size).unwrap_or(usize::MAX));
-    let memory = Memory::of_process(given);
+    let bytes = |size| usize::try_from(size).unwrap_or(usize::MAX);
+    let memory = Memory::of_process(args.memory.map(bytes));
+    let compile_memory = args
+        .compile_memory
+        .map_or_else(|| compile_memory(memory.process), bytes);
     let fits = memory.check(&config);
     fits.map_err(|reason| Failure::Usage(anyhow::anyhow!("{}: {reason}", args.config.display())))?;
     let telemetry = Telemetry::start().map_err(|error| Failure::Usage(error.into()))?;
@@ -170,6 +176,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         client_ca: args.client_ca,
         config,
         memory,
+        compile_memory,
         cache_dir: args.cache_dir,
         cache_size: args.cache_size,
         state_dir: args.state_dir,
