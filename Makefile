@@ -11,6 +11,9 @@ target := $(or $(CARGO_TARGET_DIR),target)
 chaos = --host $(target)/debug/operator-host --plugins plugins/target/plugins --keep $(target)/chaos \
     --crds manifests/crds --crds tests/fixtures/puppet/crds.yaml
 
+# The samples whose tool-chains `make run` does without.
+languages = echo-js echo-python echo-zig echo-assemblyscript
+
 scale = --host $(target)/release/operator-host --plugin plugins/target/plugins/echo.wasm \
     --crd manifests/crds/echoes.my-operator.dev.yaml --output host/docs/reference
 build-scale = KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
@@ -48,7 +51,7 @@ test: prerequisites ## Check format, spelling, lints and documentation, run ever
 	@cd plugins && cargo fmt --all --check
 	@tests/control-plane/install_test.py
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
-	plugins/build.sh tests/fixtures/puppet tests/fixtures/cluster-puppet >&2; \
+	plugins/build.sh tests/fixtures/puppet tests/fixtures/cluster-puppet $(languages) >&2; \
 	$(MAKE) --no-print-directory lint doc; \
 	cargo test --workspace; \
 	$(target)/debug/chaos $(chaos) --rounds 20 --seed 100 --regressions tests/chaos/regressions; \

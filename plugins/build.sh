@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Builds plugins to WebAssembly: plugins/build.sh [NAME | FOLDER]...
 #
-# Without arguments, every plugin beside this script; a name is one of those; a folder is a plugin anywhere.
+# Without arguments, every plugin beside this script in Rust, Go and C; a name is one of those; a folder is a plugin anywhere.
 # The results are target/plugins/NAME.wasm beside this script, whose paths are printed on standard output, one
 # a line; progress goes to standard error. What a plugin offers as a plain WASI command (a cargo feature
 # `command` and a binary NAME-command) is built too, to target/plugins/NAME-command.wasm. The results of a plugin
 # outside of this checkout are target/plugins/NAME.wasm in its own folder.
 #
 # A folder with a go.mod is a plugin in Go, a plain WASI command; go.sh beside this script says with which Go. One with
-# a plugin.c or plugin.js is a plugin in C or JavaScript, with a Makefile of its own; c.sh and js.sh say with which
-# compiler.
+# a plugin.c, plugin.js, plugin.py, plugin.zig or assembly/plugin.ts is a plugin in C, JavaScript, Python, Zig or
+# AssemblyScript, with a Makefile of its own; c.sh, js.sh and so on say with which compiler.
 #
 # The Rust target wasm32-wasip1 comes from rustup. Where rustup is not there or cannot download, it is put
 # together from Debian's packages, in the user's cache folder. WASM_TOOLCHAIN=rustup or debian forces one.
@@ -93,7 +93,7 @@ make_sysroot() {
 }
 
 # The file that tells a plugin with a Makefile of its own.
-sources=(plugin.c plugin.js)
+sources=(plugin.c plugin.js plugin.py plugin.zig assembly/plugin.ts)
 
 has_source() {
     local source
@@ -103,8 +103,7 @@ has_source() {
     return 1
 }
 
-# Prints the folders of the plugins beside this script: those with a library for WebAssembly, those in Go and those with
-# a Makefile.
+# Prints the folders of the plugins beside this script: those with a library for WebAssembly, those in Go and in C.
 all_plugins() {
     local manifest
     for manifest in "$plugins"/*/Cargo.toml; do
@@ -113,9 +112,8 @@ all_plugins() {
     for manifest in "$plugins"/*/go.mod; do
         if [[ -f $manifest ]]; then echo "${manifest%/go.mod}"; fi
     done
-    local folder
-    for folder in "$plugins"/*/; do
-        if has_source "$folder"; then echo "${folder%/}"; fi
+    for manifest in "$plugins"/*/plugin.c; do
+        if [[ -f $manifest ]]; then echo "${manifest%/plugin.c}"; fi
     done
 }
 
@@ -136,6 +134,9 @@ build_with_make() {
     name=$(cd "$folder" && basename "$PWD")
     [[ ! -f $folder/plugin.c ]] || arguments+=("CC=$("$plugins/c.sh")")
     [[ ! -f $folder/plugin.js ]] || arguments+=("COMPONENTIZE=$("$plugins/js.sh")")
+    [[ ! -f $folder/plugin.py ]] || arguments+=("COMPONENTIZE=$("$plugins/python.sh")")
+    [[ ! -f $folder/plugin.zig ]] || arguments+=("ZIG=$("$plugins/zig.sh")")
+    [[ ! -f $folder/assembly/plugin.ts ]] || arguments+=("ASC=$("$plugins/assemblyscript.sh")")
     say "building $name"
     make --silent --directory "$folder" "${arguments[@]}" >&2
     install_file "$folder/build/$name.wasm" "$name"

@@ -54,9 +54,30 @@ struct Answer {
 }
 
 fn host(arguments: &[&str]) -> Answer {
-    let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
-    let mut command = Command::new(program);
-    command.args(arguments).env_remove("OPERATOR_HOST_LOG");
+    call(program().args(arguments))
+}
+
+/// Calls the host with a cache that these tests share, for plugins that take long to compile.
+fn host_with_cache(arguments: &[&str]) -> Answer {
+    call(
+        program()
+            .args(arguments)
+            .env("OPERATOR_HOST_CACHE_DIR", compiled()),
+    )
+}
+
+/// Returns the folder of that cache.
+fn compiled() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled")
+}
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_operator-host"));
+    command.env_remove("OPERATOR_HOST_LOG");
+    command
+}
+
+fn call(command: &mut Command) -> Answer {
     let Output {
         status,
         stdout,

@@ -1,0 +1,387 @@
+// The SDK of plugins in AssemblyScript: a plugin is a WASI command, which reads one call as JSON and writes its answer.
+import { JSON } from "json-as";
+
+// The version of the plugin contract that the records are of.
+const CONTRACT = "0.2.0";
+
+/** A kind as written in a manifest. */
+@json
+export class Kind {
+  apiVersion: string = "";
+  kind: string = "";
+
+  static of(apiVersion: string, kind: string): Kind {
+    return { apiVersion, kind };
+  }
+}
+
+/** Metadata of a child. */
+@json
+export class Metadata {
+  name: string = "";
+  @omitnull()
+  labels: Map<string, string> | null = null;
+  @omitnull()
+  annotations: Map<string, string> | null = null;
+
+  label(key: string, value: string): Metadata {
+    if (!this.labels) this.labels = new Map<string, string>();
+    this.labels!.set(key, value);
+    return this;
+  }
+}
+
+/** A value of the input, or none. */
+export class Item {
+  constructor(public value: JSON.Value | null) {}
+
+  /** Returns the value at a path such as `status/phase`. */
+  at(path: string): Item {
+    let value = this.value;
+    const steps = path.split("/");
+    for (let i = 0; i < steps.length && value; i++) {
+      value = value.type == JSON.Types.Object ? value.get<JSON.Obj>().get(steps[i]) : null;
+    }
+    return new Item(value);
+  }
+
+  /** Whether there is a value other than null. */
+  get isThere(): bool {
+    const value = this.value;
+    return value != null && value.type != JSON.Types.Null;
+  }
+
+  get isString(): bool {
+    return this.isThere && this.value!.type == JSON.Types.String;
+  }
+
+  /** Whether the value is a whole number. */
+  get isInteger(): bool {
+    return this.isThere && this.value!.type == JSON.Types.F64 && Math.floor(this.number) == this.number;
+  }
+
+  /** The string; empty if it is none. */
+  get text(): string {
+    return this.isString ? this.value!.get<string>() : "";
+  }
+
+  /** The number; 0 if it is none. */
+  get number(): f64 {
+    return this.isThere && this.value!.type == JSON.Types.F64 ? this.value!.get<f64>() : 0;
+  }
+
+  get isTrue(): bool {
+    return this.isThere && this.value!.type == JSON.Types.Bool && this.value!.get<bool>();
+  }
+
+  /** The items of a list. */
+  get items(): Item[] {
+    const items: Item[] = [];
+    if (!this.isThere || this.value!.type != JSON.Types.Array) return items;
+    const list = this.value!.get<JSON.Arr>();
+    for (let i = 0; i < list.length; i++) items.push(new Item(list.at(i)));
+    return items;
+  }
+
+  get name(): string {
+    return this.at("metadata/name").text;
+  }
+
+  get namespace(): string {
+    return this.at("metadata/namespace").text;
+  }
+
+  is(kind: Kind): bool {
+    return this.at("kind").text == kind.kind && this.at("apiVersion").text == kind.apiVersion;
+  }
+
+  /** Whether the object is being deleted. */
+  get isTerminating(): bool {
+    return this.at("metadata/deletionTimestamp").isThere;
+  }
+
+  /** Returns the status of a condition: `True`, `False`, `Unknown`, or empty when it is missing. */
+  condition(type: string): string {
+    const conditions = this.at("status/conditions").items;
+    for (let i = 0; i < conditions.length; i++) {
+      if (conditions[i].at("type").text == type) return conditions[i].at("status").text;
+    }
+    return "";
+  }
+
+  /** Whether a Pod has ended permanently, such as an evicted one. */
+  get isFinishedPod(): bool {
+    const phase = this.at("status/phase").text;
+    return phase == "Failed" || phase == "Succeeded";
+  }
+
+  /** Whether a Pod is ready. */
+  get isReadyPod(): bool {
+    const phase = this.at("status/phase").text;
+    if (this.isTerminating || phase == "Failed") return false;
+    if (phase == "Succeeded") {
+      const policy = this.at("spec/restartPolicy").text;
+      return policy == "OnFailure" || policy == "Never";
+    }
+    return this.condition("Ready") == "True";
+  }
+}
+
+/** The input of one call. */
+export class Request {
+  /** The custom resource. */
+  parent: Item;
+  name: string;
+  spec: Item;
+  /** The objects in the cluster that the parent owns. */
+  children: Item[];
+  /** The host's clock in RFC 3339. */
+  now: string;
+  /** Nothing can be created in the namespace any more. */
+  namespaceTerminating: bool;
+
+  constructor(private request: Item) {
+    const parent = request.at("parent");
+    this.parent = parent;
+    this.name = parent.name;
+    this.spec = parent.at("spec");
+    this.children = request.at("children").items;
+    this.now = request.at("now").text;
+    this.namespaceTerminating = request.at("namespaceTerminating").isTrue;
+  }
+
+  childrenOf(kind: Kind): Item[] {
+    const found: Item[] = [];
+    for (let i = 0; i < this.children.length; i++) {
+      if (this.children[i].is(kind)) found.push(this.children[i]);
+    }
+    return found;
+  }
+
+  /** Returns a child by kind and name, in the parent's namespace. */
+  child(kind: Kind, name: string): Item | null {
+    const found = this.childrenOf(kind);
+    for (let i = 0; i < found.length; i++) {
+      if (found[i].name == name && found[i].namespace == this.parent.namespace) return found[i];
+    }
+    return null;
+  }
+
+  /** Returns the objects that the host read for a need; null when it has not read them yet. */
+  answer(id: string): Item[] | null {
+    const related = this.request.at("related").items;
+    for (let i = 0; i < related.length; i++) {
+      if (related[i].at("id").text == id) return related[i].at("objects").items;
+    }
+    return null;
+  }
+}
+
+@json
+class Reference {
+  apiVersion: string = "";
+  kind: string = "";
+  @omitnull()
+  namespace: string | null = null;
+  name: string = "";
+}
+
+@json
+class Condition {
+  type: string = "";
+  status: string = "";
+  reason: string = "";
+  message: string = "";
+}
+
+@json
+class Event {
+  type: string = "";
+  reason: string = "";
+  message: string = "";
+}
+
+/** Objects to read: one by name, or those that a label selector picks. */
+@json
+export class Need {
+  id: string = "";
+  apiVersion: string = "";
+  kind: string = "";
+  @omitnull()
+  namespace: string | null = null;
+  @omitnull()
+  name: string | null = null;
+  @omitnull()
+  labelSelector: string | null = null;
+}
+
+/** What should be, or why there is no answer. The host deletes every child of the parent that it does not name. */
+export class Response {
+  private failure: string = "";
+  private children: string[] = [];
+  private kept: Reference[] = [];
+  private statusText: string = "";
+  private conditions: Condition[] = [];
+  private events: Event[] = [];
+  private needs: Need[] = [];
+  private requeueAfter: i64 = -1;
+
+  /** Fails: the user must change the resource. Nothing is retried until it changes. */
+  static invalid(message: string): Response {
+    const response = new Response();
+    response.failure = `{"invalid":{"message":${JSON.stringify(message)}}}`;
+    return response;
+  }
+
+  /** Fails: something does not exist yet. The host retries, after this time or its own back-off. */
+  static retry(message: string, afterMs: i64 = -1): Response {
+    const response = new Response();
+    const after = afterMs < 0 ? "" : `,"afterMs":${afterMs}`;
+    response.failure = `{"retry":{"message":${JSON.stringify(message)}${after}}}`;
+    return response;
+  }
+
+  /** Adds a child that should exist, as a complete object of a class with `@json`. */
+  child<T>(object: T): Response {
+    this.children.push(JSON.stringify<T>(object));
+    return this;
+  }
+
+  /** Keeps a child as it is: neither applied nor deleted. */
+  keep(child: Item): Response {
+    const namespace = child.namespace;
+    this.kept.push({
+      apiVersion: child.at("apiVersion").text,
+      kind: child.at("kind").text,
+      namespace: namespace == "" ? null : namespace,
+      name: child.name,
+    });
+    return this;
+  }
+
+  /** Sets the parent's whole status, but for what the host writes. */
+  status<T>(status: T): Response {
+    this.statusText = JSON.stringify<T>(status);
+    return this;
+  }
+
+  /** Adds a condition, with the status `True`, `False` or `Unknown`. `Ready` replaces the one that the host derives. */
+  condition(type: string, status: string, reason: string, message: string): Response {
+    this.conditions.push({ type, status, reason, message });
+    return this;
+  }
+
+  /** Adds an Event on the parent, of the type `Normal` or `Warning`. */
+  event(type: string, reason: string, message: string): Response {
+    this.events.push({ type, reason, message });
+    return this;
+  }
+
+  /** Adds objects to read and to watch. */
+  need(need: Need): Response {
+    this.needs.push(need);
+    return this;
+  }
+
+  /** Requests another call after this time even if nothing changes. */
+  requeueAfterMs(time: i64): Response {
+    this.requeueAfter = time;
+    return this;
+  }
+
+  /** Returns the output; `done` is only for a cleanup. */
+  output(request: Request, isCleanup: bool, done: bool): string {
+    if (this.failure != "") return `{"failure":${this.failure}}`;
+    const children: string[] = [];
+    for (let i = 0; i < this.children.length; i++) {
+      const terminating = terminatingOne(request, this.children[i]);
+      // The host applies a child again when it is gone.
+      if (terminating) this.keep(terminating);
+      else children.push(this.children[i]);
+    }
+    const fields = [
+      `"children":[${children.join(",")}]`,
+      `"conditions":${JSON.stringify(this.conditions)}`,
+      `"events":${JSON.stringify(this.events)}`,
+      `"needs":${JSON.stringify(this.needs)}`,
+    ];
+    if (this.statusText != "") fields.push(`"status":${this.statusText}`);
+    if (this.requeueAfter >= 0) fields.push(`"requeueAfterMs":${this.requeueAfter}`);
+    fields.push(isCleanup ? `"done":${done}` : `"keep":${JSON.stringify(this.kept)}`);
+    return `{"${isCleanup ? "cleanup" : "response"}":{${fields.join(",")}}}`;
+  }
+}
+
+function terminatingOne(request: Request, child: string): Item | null {
+  const wanted = new Item(JSON.parse<JSON.Value>(child));
+  const kind = Kind.of(wanted.at("apiVersion").text, wanted.at("kind").text);
+  const existing = request.child(kind, wanted.name);
+  return existing && existing.isTerminating ? existing : null;
+}
+
+/** What a plugin says about itself, and its functions. */
+export class Plugin {
+  reads: Kind[] = [];
+  /** Returns what to do while a parent is being deleted; null when there is nothing left to do. */
+  cleanup: ((request: Request) => Response | null) | null = null;
+
+  constructor(
+    public name: string,
+    public version: string,
+    public parent: Kind,
+    public makes: Kind[],
+    /** The CustomResourceDefinition as JSON. */
+    public crd: () => string,
+    public reconcile: (request: Request) => Response,
+  ) {}
+
+  private describe(): string {
+    const fields = [
+      `"contract":"${CONTRACT}"`,
+      `"name":${JSON.stringify(this.name)}`,
+      `"version":${JSON.stringify(this.version)}`,
+      `"parent":${JSON.stringify(this.parent)}`,
+      `"makes":${JSON.stringify(this.makes)}`,
+      `"reads":${JSON.stringify(this.reads)}`,
+      `"finalizer":${this.cleanup != null}`,
+      `"crd":${this.crd()}`,
+    ];
+    return `{"description":{${fields.join(",")}}}`;
+  }
+
+  /** Answers the call on standard input. */
+  run(): void {
+    const call = new Item(JSON.parse<JSON.Value>(input()));
+    const name = call.at("call").text;
+    if (name == "describe") {
+      process.stdout.write(this.describe());
+      return;
+    }
+    const request = new Request(call.at("request"));
+    if (name == "reconcile") {
+      process.stdout.write(this.reconcile(request).output(request, false, false));
+      return;
+    }
+    const cleanup = this.cleanup;
+    const waiting = cleanup ? cleanup(request) : null;
+    const response = waiting ? waiting : new Response();
+    process.stdout.write(response.output(request, true, waiting == null));
+  }
+}
+
+/** Writes a line to the host's log. */
+export function log(message: string): void {
+  process.stderr.write(message + "\n");
+}
+
+function input(): string {
+  const part = new ArrayBuffer(65536);
+  let all = new Uint8Array(0);
+  for (let count = process.stdin.read(part); count > 0; count = process.stdin.read(part)) {
+    const longer = new Uint8Array(all.length + count);
+    longer.set(all);
+    longer.set(Uint8Array.wrap(part, 0, count), all.length);
+    all = longer;
+  }
+  return String.UTF8.decode(all.buffer);
+}

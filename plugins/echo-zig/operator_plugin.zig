@@ -1,0 +1,392 @@
+//! The SDK of plugins in Zig: a plugin is a WASI command, which reads one call as JSON and writes its answer.
+const std = @import("std");
+
+pub const Value = std.json.Value;
+
+/// The version of the plugin contract that the records are of.
+const contract = "0.2.0";
+
+/// Everything lives until the call ends, and the instance with it.
+var arena = std.heap.ArenaAllocator.init(std.heap.wasm_allocator);
+pub const allocator = arena.allocator();
+
+/// A failure as an error; `invalid` and `retry` set what else the host must know.
+pub const Failure = error{ Invalid, Retry } || std.mem.Allocator.Error;
+
+/// A kind as written in a manifest.
+pub const Kind = struct {
+    apiVersion: []const u8,
+    kind: []const u8,
+
+    pub fn init(apiVersion: []const u8, kind: []const u8) Kind {
+        return .{ .apiVersion = apiVersion, .kind = kind };
+    }
+};
+
+/// A child that stays as it is.
+pub const Reference = struct {
+    apiVersion: []const u8,
+    kind: []const u8,
+    namespace: ?[]const u8 = null,
+    name: []const u8,
+};
+
+pub const Condition = struct {
+    type: []const u8,
+    /// `True`, `False` or `Unknown`.
+    status: []const u8,
+    reason: []const u8,
+    message: []const u8,
+};
+
+pub const Event = struct {
+    /// `Normal` or `Warning`.
+    type: []const u8 = "Normal",
+    reason: []const u8,
+    message: []const u8,
+};
+
+/// Objects to read: one by name, or those that a label selector picks.
+pub const Need = struct {
+    id: []const u8,
+    apiVersion: []const u8,
+    kind: []const u8,
+    namespace: ?[]const u8 = null,
+    name: ?[]const u8 = null,
+    labelSelector: ?[]const u8 = null,
+};
+
+/// A Secret whose values the host makes, once.
+pub const Secret = struct {
+    name: []const u8,
+    entries: []const struct { key: []const u8, length: u32, alphabet: ?[]const u8 = null },
+};
+
+/// An object of the cluster.
+pub const Object = struct {
+    value: Value,
+
+    /// Returns the value at a path such as `status/phase`.
+    pub fn get(object: Object, path: []const u8) ?Value {
+        var value = object.value;
+        var steps = std.mem.splitScalar(u8, path, '/');
+        while (steps.next()) |step| {
+            if (value != .object) return null;
+            value = value.object.get(step) orelse return null;
+        }
+        return value;
+    }
+
+    /// Returns the string at a path.
+    pub fn text(object: Object, path: []const u8) ?[]const u8 {
+        const value = object.get(path) orelse return null;
+        return if (value == .string) value.string else null;
+    }
+
+    /// Returns the integer at a path.
+    pub fn integer(object: Object, path: []const u8) ?i64 {
+        const value = object.get(path) orelse return null;
+        return if (value == .integer) value.integer else null;
+    }
+
+    pub fn name(object: Object) []const u8 {
+        return object.text("metadata/name") orelse "";
+    }
+
+    pub fn is(object: Object, kind: Kind) bool {
+        return same(object.text("kind"), kind.kind) and same(object.text("apiVersion"), kind.apiVersion);
+    }
+
+    /// Reports whether the object is being deleted.
+    pub fn isTerminating(object: Object) bool {
+        return object.get("metadata/deletionTimestamp") != null;
+    }
+
+    /// Returns the status of a condition: `True`, `False` or `Unknown`.
+    pub fn condition(object: Object, kind: []const u8) ?[]const u8 {
+        const conditions = object.get("status/conditions") orelse return null;
+        if (conditions != .array) return null;
+        for (conditions.array.items) |item| {
+            const found: Object = .{ .value = item };
+            if (same(found.text("type"), kind)) return found.text("status");
+        }
+        return null;
+    }
+
+    /// Reports whether a Pod has ended permanently, such as an evicted one.
+    pub fn isFinishedPod(pod: Object) bool {
+        const phase = pod.text("status/phase");
+        return same(phase, "Failed") or same(phase, "Succeeded");
+    }
+
+    /// Reports whether a Pod is ready.
+    pub fn isReadyPod(pod: Object) bool {
+        const phase = pod.text("status/phase");
+        if (pod.isTerminating() or same(phase, "Failed")) return false;
+        if (same(phase, "Succeeded")) {
+            const policy = pod.text("spec/restartPolicy");
+            return same(policy, "OnFailure") or same(policy, "Never");
+        }
+        return same(pod.condition("Ready"), "True");
+    }
+
+    pub fn reference(object: Object) Reference {
+        return .{
+            .apiVersion = object.text("apiVersion") orelse "",
+            .kind = object.text("kind") orelse "",
+            .namespace = object.text("metadata/namespace"),
+            .name = object.name(),
+        };
+    }
+};
+
+/// The input of one call. `Spec` is a struct with the fields that the plugin reads.
+pub fn Request(comptime Spec: type) type {
+    return struct {
+        parent: Object,
+        name: []const u8,
+        spec: Spec,
+        children: []const Object,
+        related: Value,
+        /// The host's clock in RFC 3339.
+        now: []const u8,
+        /// Nothing can be created in the namespace any more.
+        namespaceTerminating: bool,
+
+        const Self = @This();
+
+        fn read(value: Value) Failure!Self {
+            const request: Object = .{ .value = value };
+            const parent: Object = .{ .value = request.get("parent") orelse .null };
+            return .{
+                .parent = parent,
+                .name = parent.name(),
+                .spec = try readSpec(Spec, parent.get("spec")),
+                .children = try objects(request.get("children")),
+                .related = request.get("related") orelse .null,
+                .now = request.text("now") orelse "",
+                .namespaceTerminating = if (request.get("namespaceTerminating")) |it| it == .bool and it.bool else false,
+            };
+        }
+
+        /// Returns a child by kind and name, in the parent's namespace.
+        pub fn child(request: Self, kind: Kind, name: []const u8) ?Object {
+            const namespace = request.parent.text("metadata/namespace");
+            for (request.children) |object| {
+                const place = object.text("metadata/namespace");
+                const here = if (namespace) |it| same(place, it) else place == null;
+                if (here and object.is(kind) and std.mem.eql(u8, object.name(), name)) return object;
+            }
+            return null;
+        }
+
+        /// Returns the objects that the host read for a need; null when it has not read them yet.
+        pub fn answer(request: Self, id: []const u8) Failure!?[]const Object {
+            if (request.related != .array) return null;
+            for (request.related.array.items) |item| {
+                const related: Object = .{ .value = item };
+                if (same(related.text("id"), id)) return try objects(related.get("objects"));
+            }
+            return null;
+        }
+    };
+}
+
+/// What should be. The host deletes every child of the parent that the response does not name.
+pub const Response = struct {
+    children: std.ArrayList([]const u8) = .empty,
+    keep: std.ArrayList(Reference) = .empty,
+    generate: std.ArrayList(Secret) = .empty,
+    status: ?[]const u8 = null,
+    conditions: std.ArrayList(Condition) = .empty,
+    events: std.ArrayList(Event) = .empty,
+    requeueAfterMs: ?u64 = null,
+    needs: std.ArrayList(Need) = .empty,
+    /// What a cleanup answers: the parent may go.
+    done: ?bool = null,
+    observed: []const Object = &.{},
+
+    /// Adds a child that should exist, as a complete object: any struct, with the fields of the manifest.
+    pub fn child(response: *Response, object: anytype) Failure!void {
+        const wanted = try json(object);
+        const value = std.json.parseFromSliceLeaky(Value, allocator, wanted, .{}) catch return error.OutOfMemory;
+        const named: Object = .{ .value = value };
+        for (response.observed) |existing| {
+            // The host applies a child again when it is gone.
+            if (existing.isTerminating() and refersTo(named, existing)) {
+                return response.keep.append(allocator, existing.reference());
+            }
+        }
+        try response.children.append(allocator, wanted);
+    }
+
+    /// Sets the parent's whole status, but for what the host writes.
+    pub fn setStatus(response: *Response, status: anytype) Failure!void {
+        response.status = try json(status);
+    }
+
+    pub fn condition(response: *Response, it: Condition) Failure!void {
+        try response.conditions.append(allocator, it);
+    }
+
+    pub fn event(response: *Response, it: Event) Failure!void {
+        try response.events.append(allocator, it);
+    }
+
+    pub fn need(response: *Response, it: Need) Failure!void {
+        try response.needs.append(allocator, it);
+    }
+};
+
+/// What a plugin says about itself.
+pub const Description = struct {
+    name: []const u8,
+    version: []const u8,
+    parent: Kind,
+    makes: []const Kind = &.{},
+    reads: []const Kind = &.{},
+    finalizer: bool = false,
+    /// The CustomResourceDefinition as JSON.
+    crd: []const u8,
+};
+
+var message: []const u8 = "";
+var retryAfterMs: ?u64 = null;
+
+/// Fails: the user must change the resource. Nothing is retried until it changes.
+pub fn invalid(comptime format: []const u8, arguments: anytype) Failure {
+    message = try std.fmt.allocPrint(allocator, format, arguments);
+    return error.Invalid;
+}
+
+/// Fails: something does not exist yet. The host retries, after this time or its own back-off.
+pub fn retry(afterMs: ?u64, comptime format: []const u8, arguments: anytype) Failure {
+    message = try std.fmt.allocPrint(allocator, format, arguments);
+    retryAfterMs = afterMs;
+    return error.Retry;
+}
+
+/// Writes a line to the host's log.
+pub fn log(comptime format: []const u8, arguments: anytype) void {
+    const line = std.fmt.allocPrint(allocator, format ++ "\n", arguments) catch return;
+    write(2, line);
+}
+
+/// Formats text that lives until the call ends.
+pub fn print(comptime format: []const u8, arguments: anytype) Failure![]const u8 {
+    return std.fmt.allocPrint(allocator, format, arguments);
+}
+
+/// Answers the call on standard input: a plugin's `main` consists of this. `operator` has the functions `reconcile` and,
+/// with a finalizer, `cleanup`; both take a request and the response to fill.
+pub fn run(comptime Spec: type, comptime description: Description, comptime operator: type) void {
+    const input = std.json.parseFromSliceLeaky(Value, allocator, readAll() catch @panic("out of memory"), .{}) catch
+        @panic("standard input is not JSON");
+    const call: Object = .{ .value = input };
+    const text = answer(Spec, description, operator, call) catch |failure| fail(failure) catch @panic("out of memory");
+    write(1, text);
+}
+
+fn answer(comptime Spec: type, comptime description: Description, comptime operator: type, call: Object) Failure![]const u8 {
+    const name = call.text("call") orelse "";
+    if (std.mem.eql(u8, name, "describe")) {
+        const it = try json(.{
+            .contract = contract,
+            .name = description.name,
+            .version = description.version,
+            .parent = description.parent,
+            .makes = description.makes,
+            .reads = description.reads,
+            .finalizer = description.finalizer,
+        });
+        return print("{{\"description\":{s},\"crd\":{s}}}}}", .{ it[0 .. it.len - 1], description.crd });
+    }
+    const request = try Request(Spec).read(call.get("request") orelse .null);
+    var response: Response = .{ .observed = request.children };
+    if (std.mem.eql(u8, name, "reconcile")) {
+        try operator.reconcile(request, &response);
+    } else {
+        response.done = true;
+        if (@hasDecl(operator, "cleanup")) try operator.cleanup(request, &response);
+    }
+    const rest = if (response.done) |done|
+        try json(.{ .done = done, .conditions = response.conditions.items, .events = response.events.items, .requeueAfterMs = response.requeueAfterMs, .needs = response.needs.items })
+    else
+        try json(.{ .keep = response.keep.items, .generate = response.generate.items, .conditions = response.conditions.items, .events = response.events.items, .requeueAfterMs = response.requeueAfterMs, .needs = response.needs.items });
+    const children = try std.mem.join(allocator, ",", response.children.items);
+    const status = if (response.status) |status| try print(",\"status\":{s}", .{status}) else "";
+    const field = if (response.done == null) "response" else "cleanup";
+    return print("{{\"{s}\":{s},\"children\":[{s}]{s}}}}}", .{ field, rest[0 .. rest.len - 1], children, status });
+}
+
+fn fail(failure: Failure) ![]const u8 {
+    return switch (failure) {
+        error.Invalid => json(.{ .failure = .{ .invalid = .{ .message = message } } }),
+        error.Retry => json(.{ .failure = .{ .retry = .{ .message = message, .afterMs = retryAfterMs } } }),
+        error.OutOfMemory => error.OutOfMemory,
+    };
+}
+
+/// The definition in the cluster may be older than the plugin, or not the plugin's.
+fn readSpec(comptime Spec: type, value: ?Value) Failure!Spec {
+    const given = value orelse Value{ .object = .empty };
+    if (given != .object) return invalid("spec: must be an object", .{});
+    var spec: Spec = undefined;
+    const fields = @typeInfo(Spec).@"struct";
+    inline for (fields.field_names, fields.field_types, fields.field_attrs) |name, Field, attributes| {
+        if (given.object.get(name)) |it| {
+            @field(spec, name) = std.json.parseFromValueLeaky(Field, allocator, it, .{ .ignore_unknown_fields = true }) catch
+                return invalid("spec: `{s}` is not of the type that the plugin expects", .{name});
+        } else if (comptime attributes.defaultValue(Field)) |default| {
+            @field(spec, name) = default;
+        } else {
+            return invalid("spec: missing field `{s}`", .{name});
+        }
+    }
+    return spec;
+}
+
+fn refersTo(child: Object, existing: Object) bool {
+    const kind = Kind.init(existing.text("apiVersion") orelse "", existing.text("kind") orelse "");
+    const namespace = child.text("metadata/namespace");
+    const here = namespace == null or same(existing.text("metadata/namespace"), namespace.?);
+    return here and child.is(kind) and std.mem.eql(u8, child.name(), existing.name());
+}
+
+fn objects(list: ?Value) Failure![]const Object {
+    const values = list orelse return &.{};
+    if (values != .array) return &.{};
+    const found = try allocator.alloc(Object, values.array.items.len);
+    for (found, values.array.items) |*object, value| object.* = .{ .value = value };
+    return found;
+}
+
+fn same(text: ?[]const u8, expected: []const u8) bool {
+    return if (text) |it| std.mem.eql(u8, it, expected) else false;
+}
+
+fn json(value: anytype) Failure![]const u8 {
+    return std.json.Stringify.valueAlloc(allocator, value, .{ .emit_null_optional_fields = false });
+}
+
+fn readAll() ![]const u8 {
+    var text: std.ArrayList(u8) = .empty;
+    while (true) {
+        try text.ensureUnusedCapacity(allocator, 65536);
+        const free = text.unusedCapacitySlice();
+        const part = [1]std.os.wasi.iovec_t{.{ .base = free.ptr, .len = free.len }};
+        var count: usize = 0;
+        if (std.os.wasi.fd_read(0, &part, 1, &count) != .SUCCESS or count == 0) return text.items;
+        text.items.len += count;
+    }
+}
+
+fn write(descriptor: i32, text: []const u8) void {
+    var rest = text;
+    while (rest.len > 0) {
+        const part = [1]std.os.wasi.ciovec_t{.{ .base = rest.ptr, .len = rest.len }};
+        var count: usize = 0;
+        if (std.os.wasi.fd_write(descriptor, &part, 1, &count) != .SUCCESS) return;
+        rest = rest[count..];
+    }
+}
