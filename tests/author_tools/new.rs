@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::host;
+use super::{compiled, host};
 use crate::support::{Scenario, install, root};
 
 /// Returns a folder within the repository, where the SDK is found as for an author.
@@ -48,6 +48,7 @@ fn make_command(desk: &TempDir, name: &str, target: &str) -> Command {
             "CARGO_TARGET_DIR",
             root().join("plugins/target").canonicalize().unwrap(),
         )
+        .env("OPERATOR_HOST_CACHE_DIR", compiled())
         .env_remove("OPERATOR_HOST_LOG")
         .env_remove("MAKEFLAGS")
         // Where it is set, the tests of a plugin change no file.
@@ -77,18 +78,22 @@ fn make(desk: &TempDir, name: &str, target: &str) -> String {
 fn tested(name: &str, language: &str) -> TempDir {
     let desk = desk();
     write(&desk, name, language);
-    let printed = make(&desk, name, "test");
+    passes(&desk, name);
+    desk
+}
+
+fn passes(desk: &TempDir, name: &str) {
+    let printed = make(desk, name, "test");
     assert!(
         printed.contains("3 calls replayed: 3 the same, 0 different"),
         "{printed}"
     );
     assert!(!printed.contains("fail  "), "{printed}");
-    let rendered = make(&desk, name, "render");
+    let rendered = make(desk, name, "render");
     assert!(
         rendered.contains("kind: Deployment") && rendered.contains("readyReplicas: 0"),
         "{rendered}"
     );
-    desk
 }
 
 #[tokio::test]
@@ -186,6 +191,72 @@ fn a_plugin_in_go_passes_its_tests() {
 #[test]
 fn a_plugin_in_c_passes_its_tests() {
     tested("greeter-c", "c");
+}
+
+/// Tests a plugin that fails for one image, and returns what `make render` then prints.
+fn fails(name: &str, language: &str, file: &str, place: &str, failure: &str) -> String {
+    let desk = desk();
+    write(&desk, name, language);
+    let file = desk.path().join(name).join(file);
+    let code = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(code.matches(place).count(), 1, "{place:?}");
+    std::fs::write(&file, code.replace(place, &format!("{failure}\n{place}"))).unwrap();
+    passes(&desk, name);
+    let sample = desk.path().join(name).join("sample.yaml");
+    let text = std::fs::read_to_string(&sample).unwrap();
+    std::fs::write(&sample, text.replace("nginx:1.27", "broken")).unwrap();
+    let (is_success, printed) = run(&mut make_command(&desk, name, "render"));
+    assert!(!is_success, "{printed}");
+    printed
+}
+
+#[test]
+fn a_plugin_in_javascript_passes_its_tests_and_says_where_it_failed() {
+    let failure = r#"  if (spec.image === "broken") request.parent.nothing.there;"#;
+    let printed = fails("greeter-js", "js", "plugin.js", "  const replicas =", failure);
+    for words in ["the plugin stopped: TypeError: ", "at reconcile (/plugin.js:9:"] {
+        assert!(printed.contains(words), "{words:?} is not in {printed}");
+    }
+}
+
+#[test]
+fn a_plugin_in_python_passes_its_tests_and_says_where_it_failed() {
+    let failure = "    if spec.image == \"broken\":\n        [].pop()";
+    let printed = fails("greeter-python", "python", "plugin.py", "    labels =", failure);
+    for words in [
+        "the plugin stopped: IndexError: pop from empty list",
+        "plugin.py\", line 20, in reconcile",
+    ] {
+        assert!(printed.contains(words), "{words:?} is not in {printed}");
+    }
+}
+
+#[test]
+fn a_plugin_in_zig_passes_its_tests_and_says_how_it_failed() {
+    let failure = "        if (spec.image.len == 6) @panic(\"no pods today\");";
+    let printed = fails(
+        "greeter-zig",
+        "zig",
+        "plugin.zig",
+        "        const labels =",
+        failure,
+    );
+    assert!(printed.contains("no pods today"), "{printed}");
+}
+
+#[test]
+fn a_plugin_in_assemblyscript_passes_its_tests_and_says_where_it_failed() {
+    let failure = r#"  if (image.text == "broken") throw new Error("no pods today");"#;
+    let place = "  const deployment = new";
+    let printed = fails(
+        "greeter-as",
+        "assemblyscript",
+        "assembly/plugin.ts",
+        place,
+        failure,
+    );
+    let words = "the plugin stopped: abort: no pods today in assembly/plugin.ts(62:";
+    assert!(printed.contains(words), "{printed}");
 }
 
 #[test]

@@ -49,6 +49,15 @@ pub enum Language {
     Go,
     /// A component, with the bindings of the WIT world
     C,
+    /// A component with the engine QuickJS, and a small SDK
+    Js,
+    /// A component with the interpreter CPython, and a small SDK
+    Python,
+    /// A WASI command, with a small SDK
+    Zig,
+    /// A WASI command, with a small SDK
+    #[value(name = "assemblyscript")]
+    AssemblyScript,
 }
 
 /// The values that fill the templates' placeholders.
@@ -77,8 +86,12 @@ impl Placeholders {
             ("@SDK@", &self.sdk),
             ("@BUILD@", &self.build),
             ("@COMPILER@", &self.compiler),
-            // In the Makefile of the sample in C.
+            // In the Makefiles of the samples.
             ("$(shell CC= ../c.sh)", &self.compiler),
+            ("$(shell COMPONENTIZE= ../js.sh)", &self.compiler),
+            ("$(shell COMPONENTIZE= ../python.sh)", &self.compiler),
+            ("$(shell ZIG= ../zig.sh)", &self.compiler),
+            ("$(shell ASC= ../assemblyscript.sh)", &self.compiler),
             ("@TOOLS@", &self.tools),
         ]
         .iter()
@@ -177,6 +190,10 @@ fn placeholders(args: &Args) -> anyhow::Result<Placeholders> {
         Language::Rust => sdk::find(args.sdk.as_deref(), &args.folder, name)?,
         Language::Go => sdk::GO.find(args.sdk.as_deref(), &args.folder)?,
         Language::C => sdk::C.find(args.sdk.as_deref(), &args.folder)?,
+        Language::Js => sdk::JS.find(args.sdk.as_deref(), &args.folder)?,
+        Language::Python => sdk::PYTHON.find(args.sdk.as_deref(), &args.folder)?,
+        Language::Zig => sdk::ZIG.find(args.sdk.as_deref(), &args.folder)?,
+        Language::AssemblyScript => sdk::ASSEMBLYSCRIPT.find(args.sdk.as_deref(), &args.folder)?,
     };
     Ok(Placeholders {
         name: name.to_owned(),

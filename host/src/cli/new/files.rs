@@ -1,5 +1,6 @@
 //! The files that `new` writes, by language. Files that this repository's samples contain too are taken from them: the
-//! loop around Hello, the bindings and the JSON of Echo in C, the versions of the Rust plugins' dependencies.
+//! loop around Hello, the bindings and the JSON of Echo in C, the SDKs of Echo in other languages, the versions of the Rust
+//! plugins' dependencies.
 
 use super::{Language, Placeholders, lock};
 
@@ -37,6 +38,16 @@ macro_rules! sample {
     };
 }
 
+macro_rules! makefile {
+    ($sample:literal) => {
+        Template(include_str!(concat!(
+            "../../../../plugins/",
+            $sample,
+            "/Makefile"
+        )))
+    };
+}
+
 /// Returns the files by their paths in the new folder.
 pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
     let mut files = vec![
@@ -67,10 +78,7 @@ pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
         ],
         Language::C => vec![
             ("README.md", template!("c/README.md")),
-            (
-                "Makefile",
-                Template(include_str!("../../../../plugins/echo-c/Makefile")),
-            ),
+            ("Makefile", makefile!("echo-c")),
             ("plugin.c", template!("c/plugin.c")),
             ("json.h", sample!("echo-c/json.h")),
             ("json.c", sample!("echo-c/json.c")),
@@ -79,6 +87,36 @@ pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
             (
                 "bindings/plugin_component_type.o",
                 sample!("echo-c/bindings/plugin_component_type.o"),
+            ),
+        ],
+        Language::Js => vec![
+            ("README.md", template!("js/README.md")),
+            ("Makefile", makefile!("echo-js")),
+            ("plugin.js", template!("js/plugin.js")),
+            ("operator-plugin.js", sample!("echo-js/operator-plugin.js")),
+            ("operator-plugin.d.ts", sample!("echo-js/operator-plugin.d.ts")),
+            ("plugin.wit", sample!("echo-js/plugin.wit")),
+        ],
+        Language::Python => vec![
+            ("README.md", template!("python/README.md")),
+            ("Makefile", makefile!("echo-python")),
+            ("plugin.py", template!("python/plugin.py")),
+            ("operator_plugin.py", sample!("echo-python/operator_plugin.py")),
+            ("plugin.wit", sample!("echo-python/plugin.wit")),
+        ],
+        Language::Zig => vec![
+            ("README.md", template!("zig/README.md")),
+            ("Makefile", makefile!("echo-zig")),
+            ("plugin.zig", template!("zig/plugin.zig")),
+            ("operator_plugin.zig", sample!("echo-zig/operator_plugin.zig")),
+        ],
+        Language::AssemblyScript => vec![
+            ("README.md", template!("assemblyscript/README.md")),
+            ("Makefile", makefile!("echo-assemblyscript")),
+            ("assembly/plugin.ts", template!("assemblyscript/plugin.ts")),
+            (
+                "assembly/operator-plugin.ts",
+                sample!("echo-assemblyscript/assembly/operator-plugin.ts"),
             ),
         ],
     });

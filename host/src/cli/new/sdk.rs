@@ -1,5 +1,5 @@
 //! Locates what a new plugin needs from operator-host: the SDK of a Rust plugin, in a checkout, by a relative path, or in
-//! a git repository; the script of a checkout that finds or installs the compiler of a plugin in Go or C.
+//! a git repository; the script of a checkout that finds or installs the compiler of a plugin in another language.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -12,7 +12,7 @@ pub(super) struct Sdk {
     pub(super) dependency: String,
     /// The build lines of the `Makefile`.
     pub(super) build: String,
-    /// The compiler of a plugin in Go or C, as the `Makefile` names it.
+    /// The compiler of a plugin in another language than Rust, as the `Makefile` names it.
     pub(super) compiler: String,
     /// The README's text about the toolchain.
     pub(super) tools: String,
@@ -43,6 +43,35 @@ pub(super) const C: Compiler = Compiler {
     needs: "It needs clang and lld with the WebAssembly target, and wasi-libc: Debian's packages `clang`, `lld`, \
             `wasi-libc` and\n`libclang-rt-14-dev-wasm32` (the number is clang's), or the WASI SDK.",
     variable: "CC",
+};
+
+pub(super) const JS: Compiler = Compiler {
+    program: "npx --yes componentize-qjs@0.4.5",
+    script: "js.sh",
+    needs: "It needs Node.js 20 or later with npm, for the package `componentize-qjs`.",
+    variable: "COMPONENTIZE",
+};
+
+pub(super) const PYTHON: Compiler = Compiler {
+    program: "componentize-py",
+    script: "python.sh",
+    needs: "It needs the package `componentize-py` of PyPI: `pip install componentize-py==0.25.1`.",
+    variable: "COMPONENTIZE",
+};
+
+pub(super) const ZIG: Compiler = Compiler {
+    program: "zig",
+    script: "zig.sh",
+    needs: "It needs Zig 0.17: <https://ziglang.org/download>, or `pip install ziglang==0.17.1`.",
+    variable: "ZIG",
+};
+
+pub(super) const ASSEMBLYSCRIPT: Compiler = Compiler {
+    program: "npx asc --config ./node_modules/@assemblyscript/wasi-shim/asconfig.json --transform json-as",
+    script: "assemblyscript.sh",
+    needs: "It needs Node.js 20 or later with npm: \n`npm install assemblyscript@0.28.20 json-as@1.6.0 \
+            @assemblyscript/wasi-shim@0.1.0`.",
+    variable: "ASC",
 };
 
 impl Compiler {
