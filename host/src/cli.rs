@@ -39,7 +39,7 @@ pub struct Cli {
 pub enum Command {
     /// Run the controllers of a configuration until SIGTERM or Ctrl-C
     Run(run::Args),
-    /// Create a plugin project in Rust, Go, C, JavaScript, Python, Zig or AssemblyScript
+    /// Create a plugin project in Rust, Go, C, JavaScript, TypeScript, Python, Zig or AssemblyScript
     New(new::Args),
     /// Show the live version of each plugin in a running host, and the versions held back, with the reasons
     Plugins(plugins::Args),

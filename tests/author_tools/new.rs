@@ -220,6 +220,13 @@ fn a_plugin_in_javascript_passes_its_tests_and_says_where_it_failed() {
 }
 
 #[test]
+fn a_plugin_in_typescript_passes_its_tests_and_says_where_it_failed() {
+    let failure = r#"  if (spec.image === "broken") (request as any).nothing.there;"#;
+    let printed = fails("greeter-ts", "ts", "plugin.ts", "  const replicas =", failure);
+    assert!(printed.contains("plugin.js:14:"), "{printed}");
+}
+
+#[test]
 fn a_plugin_in_python_passes_its_tests_and_says_where_it_failed() {
     let failure = "    if spec.image == \"broken\":\n        [].pop()";
     let printed = fails("greeter-python", "python", "plugin.py", "    labels =", failure);

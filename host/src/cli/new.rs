@@ -51,6 +51,8 @@ pub enum Language {
     C,
     /// A component with the engine QuickJS, and a small SDK
     Js,
+    /// As `js`, with types
+    Ts,
     /// A component with the interpreter CPython, and a small SDK
     Python,
     /// A WASI command, with a small SDK
@@ -190,7 +192,7 @@ fn placeholders(args: &Args) -> anyhow::Result<Placeholders> {
         Language::Rust => sdk::find(args.sdk.as_deref(), &args.folder, name)?,
         Language::Go => sdk::GO.find(args.sdk.as_deref(), &args.folder)?,
         Language::C => sdk::C.find(args.sdk.as_deref(), &args.folder)?,
-        Language::Js => sdk::JS.find(args.sdk.as_deref(), &args.folder)?,
+        Language::Js | Language::Ts => sdk::JS.find(args.sdk.as_deref(), &args.folder)?,
         Language::Python => sdk::PYTHON.find(args.sdk.as_deref(), &args.folder)?,
         Language::Zig => sdk::ZIG.find(args.sdk.as_deref(), &args.folder)?,
         Language::AssemblyScript => sdk::ASSEMBLYSCRIPT.find(args.sdk.as_deref(), &args.folder)?,

@@ -97,6 +97,17 @@ pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
             ("operator-plugin.d.ts", sample!("echo-js/operator-plugin.d.ts")),
             ("plugin.wit", sample!("echo-js/plugin.wit")),
         ],
+        Language::Ts => vec![
+            ("README.md", template!("ts/README.md")),
+            ("Makefile", template!("ts/Makefile")),
+            ("plugin.ts", template!("ts/plugin.ts")),
+            ("strip.mjs", template!("ts/strip.mjs")),
+            ("tsconfig.json", template!("ts/tsconfig.json")),
+            ("crd.d.ts", template!("ts/crd.d.ts")),
+            ("operator-plugin.js", sample!("echo-js/operator-plugin.js")),
+            ("operator-plugin.d.ts", sample!("echo-js/operator-plugin.d.ts")),
+            ("plugin.wit", sample!("echo-js/plugin.wit")),
+        ],
         Language::Python => vec![
             ("README.md", template!("python/README.md")),
             ("Makefile", makefile!("echo-python")),

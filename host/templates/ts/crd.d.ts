@@ -1,0 +1,2 @@
+declare const crd: object;
+export default crd;
