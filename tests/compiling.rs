@@ -496,3 +496,13 @@ async fn a_neighbour_that_is_hard_to_compile_costs_the_host_neither_memory_nor_a
     host.until_log(&["compiling the plugin takes more than", "not retried for"])
         .await;
 }
+
+#[tokio::test]
+async fn the_memory_of_the_compiler_can_be_set_and_the_refusal_says_how() {
+    let scenario = Scenario::new("compile-option").await;
+    let files = BTreeMap::from([("puppet.wasm".to_owned(), hard::large())]);
+    let (_mount, config) = mounted(&scenario, &files, &crate::puppet::controller("puppet.wasm", ""));
+    let host = scenario.start_with(&config, &["--compile-memory", "100Mi"]);
+    host.until_log(&["takes more than 100 MiB of memory", "raise `--compile-memory`"])
+        .await;
+}
