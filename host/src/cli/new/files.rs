@@ -57,7 +57,7 @@ pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
         ("cases/new.json", template!("common/cases/new.json")),
         ("cases/ready.json", template!("common/cases/ready.json")),
         ("cases/no-image.json", template!("common/cases/no-image.json")),
-        (".gitignore", Verbatim(b"/build/\n/target/\n")),
+        (".gitignore", Verbatim(b"/build/\n/target/\n/node_modules/\n")),
     ];
     files.extend(match language {
         Language::Rust => vec![

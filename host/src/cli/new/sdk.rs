@@ -69,7 +69,7 @@ pub(super) const ZIG: Compiler = Compiler {
 pub(super) const ASSEMBLYSCRIPT: Compiler = Compiler {
     program: "npx asc --config ./node_modules/@assemblyscript/wasi-shim/asconfig.json --transform json-as",
     script: "assemblyscript.sh",
-    needs: "It needs Node.js 20 or later with npm: \n`npm install assemblyscript@0.28.20 json-as@1.6.0 \
+    needs: "It needs Node.js 20 or later with npm:\n`npm install assemblyscript@0.28.20 json-as@1.6.0 \
             @assemblyscript/wasi-shim@0.1.0`.",
     variable: "ASC",
 };
