@@ -268,6 +268,7 @@ async fn work(context: Arc<Context>) {
             Err(panic) => {
                 error!(controller = context.config.name, %parent, %panic, "internal error: a reconcile panicked; please report it");
                 observer.metrics.failed("panic");
+                observer.fails(&parent, "panic", &panic);
                 trace::fail(&root, "panic", &panic.to_string(), "");
                 context.memory_of(&parent, |memory| {
                     memory.failures = memory.failures.saturating_add(1);
@@ -275,7 +276,7 @@ async fn work(context: Arc<Context>) {
                 Action::Backoff
             }
         };
-        observer.metrics.reconciled(first, waited, started.elapsed());
+        observer.reconciled(&parent, first, waited, started.elapsed(), &root);
         let after_failures = || {
             let failures = context.memory_of(&parent, |memory| memory.failures);
             backoff::delay(&context.config.backoff, failures)

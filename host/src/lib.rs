@@ -25,6 +25,7 @@ pub mod config;
 pub mod memory_limit;
 
 pub mod health;
+pub mod journal;
 pub mod metrics;
 pub mod telemetry;
 pub mod trace;

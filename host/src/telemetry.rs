@@ -25,6 +25,7 @@ use self::log::BoxedLayer;
 use self::outlet::{Reported, Spans};
 use self::settings::Export;
 use crate::health::Health;
+use crate::journal::Journal;
 use crate::metrics::Metrics;
 use crate::metrics::losses::{Losses, Signal};
 use crate::record::Recorder;
@@ -55,6 +56,8 @@ pub struct Instruments {
     pub health: Arc<Health>,
     /// Records plugin calls, if recording is enabled.
     pub recorder: Option<Recorder>,
+    /// What the controllers did last, if somebody may look.
+    pub journal: Option<Arc<Journal>>,
 }
 
 impl Instruments {
@@ -66,6 +69,7 @@ impl Instruments {
             tracer: Tracer::default(),
             health: Arc::default(),
             recorder: None,
+            journal: None,
         }
     }
 }
@@ -128,6 +132,7 @@ impl Telemetry {
             tracer,
             health: Arc::default(),
             recorder: None,
+            journal: None,
         };
         Ok(Self {
             traces,

@@ -138,6 +138,9 @@ impl Controllers {
             self.shared.leadership.leave(&name);
             self.shared.instruments.health.forget(&name);
             self.shared.instruments.metrics.forget(&name);
+            if let Some(journal) = &self.shared.instruments.journal {
+                journal.forget(&name);
+            }
         }
         self.shared.watches.keep(keep_policy(config));
         // A host that may watch some namespaces only may not list them all.

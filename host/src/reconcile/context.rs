@@ -33,6 +33,7 @@ use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, NotServed, label,
 use crate::plugin::Plugin;
 use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::registry::Live;
+use crate::trace;
 use crate::work_queue::{Queue, ReconcileReason};
 
 /// The shared state of one controller; see the module.
@@ -90,7 +91,12 @@ pub struct ControllerState {
 impl Context {
     /// Queues an Event about a parent, with the plugin version that was last asked about it.
     pub fn publish(&self, parent: &DynamicObject, type_: EventType, reason: &str, note: &str) {
-        let plugin = self.memory_of(&NamespacedName::of(parent), |memory| memory.asked);
+        let name = NamespacedName::of(parent);
+        let plugin = self.memory_of(&name, |memory| memory.asked);
+        if let Some(journal) = &self.observer.journal {
+            let is_warning = type_ == EventType::Warning;
+            journal.published(name, is_warning, reason, note, trace::current().as_ref());
+        }
         self.events
             .publish(&self.config.name, plugin, parent, type_, reason, note);
     }

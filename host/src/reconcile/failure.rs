@@ -33,6 +33,7 @@ pub(super) async fn report(
     kept: Option<&Kept>,
 ) -> Action {
     let name = &NamespacedName::of(parent);
+    context.observer.fails(name, error.class(), error);
     if note_transient(context, parent, error) {
         debug!("{error}");
         count_failure(context, name);
@@ -100,6 +101,9 @@ pub(super) async fn report(
 pub(super) fn status_not_written(context: &Context, parent: &DynamicObject, error: ApiError) -> Action {
     context.observer.metrics.failed("status");
     let error = ReconcileError::from(error);
+    context
+        .observer
+        .fails(&NamespacedName::of(parent), "status", &error);
     if note_transient(context, parent, &error) {
         debug!("{error}");
     } else {

@@ -8,7 +8,9 @@ use tracing::{Span, info_span, record_all};
 
 use crate::config::ControllerConfig;
 use crate::health::{Health, Pulse, Readiness};
+use crate::journal::ControllerJournal;
 use crate::metrics::ControllerMetrics;
+use crate::object::NamespacedName;
 use crate::plugin::contract::{Export, Request};
 use crate::plugin::{Call, CallError, Plugin, Share};
 use crate::record::{RecordedAnswer, Recorder};
@@ -33,6 +35,8 @@ pub struct Observer {
     pub working: Pulse,
     health: Arc<Health>,
     recorder: Option<Recorder>,
+    /// What the controller did last, if somebody may look.
+    pub journal: Option<Arc<ControllerJournal>>,
     name: String,
 }
 
@@ -45,6 +49,7 @@ impl Observer {
             tracer,
             health,
             recorder,
+            journal,
         } = instruments;
         let name = config.name.clone();
         health.set(&name, Readiness::Starting);
@@ -55,6 +60,7 @@ impl Observer {
             working: health.pulse(format!("workers/{name}"), WORKING),
             health: Arc::clone(health),
             recorder: recorder.clone(),
+            journal: journal.as_ref().map(|journal| journal.of(&name)),
             name,
         }
     }
@@ -112,6 +118,28 @@ impl Observer {
     ) {
         if let Some(recorder) = &self.recorder {
             recorder.call(&self.name, plugin, export, request, outcome, &self.metrics);
+        }
+    }
+
+    /// Records why the running reconcile of a parent fails.
+    pub fn fails(&self, parent: &NamespacedName, class: &'static str, error: &impl std::fmt::Display) {
+        if let Some(journal) = &self.journal {
+            journal.fails(parent, class, &error.to_string());
+        }
+    }
+
+    /// Reports a reconcile that has ended. `waited` is the time in the queue before it.
+    pub fn reconciled(
+        &self,
+        parent: &NamespacedName,
+        reason: &'static str,
+        waited: Duration,
+        took: Duration,
+        span: &Span,
+    ) {
+        self.metrics.reconciled(reason, waited, took);
+        if let Some(journal) = &self.journal {
+            journal.done(parent, reason, waited, took, trace::identity(span).as_ref());
         }
     }
 
