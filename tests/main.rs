@@ -47,6 +47,7 @@ mod order;
 mod outages;
 mod ownership;
 mod packs;
+mod page;
 mod permissions;
 mod process;
 mod proving;

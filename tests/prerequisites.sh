@@ -16,7 +16,8 @@ done
 
 # package:command, where having the command from somewhere else is as good.
 needed=(gcc:cc libc6-dev: make:make openssl:openssl util-linux:setpriv kubernetes-client:kubectl
-    shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool curl:curl ca-certificates:)
+    shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool curl:curl ca-certificates:
+    chromium:chromium chromium-driver:chromedriver)
 missing=()
 for item in "${needed[@]}"; do
     package=${item%%:*} program=${item#*:}
@@ -28,8 +29,8 @@ for item in "${needed[@]}"; do
 done
 if ((${#missing[@]})); then
     install_packages "to compile and link (gcc), to make keys (openssl), to download a control plane (curl), to look \
-into the cluster (kubectl), to check scripts (shellcheck), spelling (codespell), links (python3) and what is measured \
-(prometheus)" "${missing[@]}"
+into the cluster (kubectl), to check scripts (shellcheck), spelling (codespell), links (python3), what is measured \
+(prometheus) and the page (chromium)" "${missing[@]}"
     # The tests run a Prometheus of their own; nobody asked for one that starts with the machine.
     if [[ " ${missing[*]} " == *" prometheus "* ]] && command -v systemctl >/dev/null; then
         as_root systemctl --quiet disable --now prometheus 2>/dev/null || true

@@ -452,7 +452,8 @@ pub struct Host {
 }
 
 impl Host {
-    fn start(
+    /// Starts a host with all that varies; `folder` is for its log.
+    pub fn start(
         config: &Path,
         kubeconfig: &Path,
         arguments: &[&str],

@@ -38,6 +38,7 @@ pub mod object;
 pub mod leader;
 pub mod operator;
 pub mod supervisor;
+pub mod ui;
 pub mod webhook;
 
 pub mod controller;

@@ -4,6 +4,7 @@ mod agreement;
 mod config_reload;
 mod controllers;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,7 @@ use crate::reconcile::provenance_key::Provenance;
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::Instruments;
 use crate::telemetry::log::Level;
+use crate::ui::{self, RunningControllers, Sources};
 use crate::webhook::{self, WebhookTargets};
 
 /// How long reconciles in progress may take after the signal to stop. A pod has 30 seconds by default.
@@ -63,6 +65,9 @@ pub enum OperatorError {
     /// The webhook cannot be served.
     #[error(transparent)]
     Webhook(#[from] webhook::ServerError),
+    /// The page cannot be served.
+    #[error(transparent)]
+    Ui(#[from] ui::ServerError),
 }
 
 /// The options of the command line.
@@ -89,6 +94,8 @@ pub struct Setup {
     pub level: Level,
     /// The unique identity of this process.
     pub identity: String,
+    /// The address of the page; `None`: it is not served.
+    pub ui: Option<SocketAddr>,
 }
 
 /// Runs the controllers of the configuration, and follows its changes, until `stop`; then waits for the reconciles in
@@ -149,6 +156,16 @@ pub async fn run(
         };
         webhook::start(config, Arc::clone(&webhook_targets), instruments.clone()).await?;
     }
+    let running = Arc::<RunningControllers>::default();
+    if let (Some(address), Some(journal)) = (setup.ui, &instruments.journal) {
+        let sources = Sources {
+            controllers: Arc::clone(&running),
+            health: Arc::clone(&instruments.health),
+            journal: Arc::clone(journal),
+            identity: setup.identity.clone(),
+        };
+        ui::start(address, sources).await?;
+    }
     let configured = setup.config.host_namespace.as_deref();
     let home = configured.unwrap_or(client.default_namespace());
     let provenance = Arc::new(Provenance::new(client.clone(), home));
@@ -162,6 +179,7 @@ pub async fn run(
         events: events.clone(),
         leadership: leadership.clone(),
         webhook_targets: Arc::clone(&webhook_targets),
+        running,
         instruments: instruments.clone(),
         watched: watched.subscribe(),
         namespaces: Arc::default(),

@@ -31,6 +31,7 @@ use crate::reconcile::observer::Observer;
 use crate::reconcile::provenance_key::Provenance;
 use crate::rollout::Proving;
 use crate::telemetry::Instruments;
+use crate::ui::RunningControllers;
 use crate::webhook::WebhookTargets;
 use crate::work_queue::Queue;
 
@@ -61,6 +62,8 @@ pub struct Shared {
     pub leadership: Leadership,
     /// The validating webhook.
     pub webhook_targets: Arc<WebhookTargets>,
+    /// The controllers that the page shows.
+    pub running: Arc<RunningControllers>,
     /// Metrics, spans and health.
     pub instruments: Instruments,
     /// The namespaces to watch; all namespaces when empty. A running controller cannot follow a change between some and
@@ -124,6 +127,7 @@ pub async fn supervise(
                 );
                 let context = Arc::new(context);
                 shared.webhook_targets.open(&context);
+                shared.running.open(&context);
                 let running = {
                     let (proving, started) = (Arc::clone(&proving), Arc::clone(&context));
                     tokio::spawn(controller::run(

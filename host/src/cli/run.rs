@@ -100,6 +100,10 @@ pub struct Args {
         value_name = "ADDRESS"
     )]
     health_addr: SocketAddr,
+    /// Address of a page that shows what the host does, such as `127.0.0.1:8090`. With port 0, the host takes a free port
+    /// and logs it [default: no page]
+    #[arg(long, env = "OPERATOR_HOST_UI_ADDR", value_name = "ADDRESS")]
+    ui_addr: Option<SocketAddr>,
 }
 
 /// Runs the operator until SIGTERM or SIGINT.
@@ -147,6 +151,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         None => None,
     };
     instruments.recorder = keeper.as_ref().map(Keeper::recorder);
+    instruments.journal = args.ui_addr.map(|_| Arc::default());
     let stop = stop_on_signal()?;
     let identity = leader::identity();
     let agent = format!("operator-host/{} ({identity})", env!("CARGO_PKG_VERSION"));
@@ -182,6 +187,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         state_dir: args.state_dir,
         level,
         identity,
+        ui: args.ui_addr,
     };
     operator::run(setup, connection, instruments, stop).await?;
     if let Some(keeper) = keeper {

@@ -1,0 +1,69 @@
+//! The page: what the host does, for people who look. It reads what is in memory and writes nothing.
+//!
+//! On a loopback address it needs no login, like any local tool: whoever reaches the address is on this machine, or may
+//! forward a port of the host's pod. Names of other sites that lead to this machine are refused (`server`). It is not served
+//! on other addresses.
+//!
+//! In reading order: `view` is what can be asked for, `stream` sends it again when it changes, `server` is the HTTP
+//! server, and `assets` are the files of the page, which uses nothing from elsewhere.
+
+mod assets;
+mod server;
+mod stream;
+mod view;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::health::Health;
+use crate::journal::Journal;
+use crate::reconcile::context::Context;
+
+pub use self::server::{ServerError, start};
+
+/// The controllers that run, so that their objects can be shown.
+#[derive(Default)]
+pub struct RunningControllers(Mutex<BTreeMap<String, Weak<Context>>>);
+
+impl RunningControllers {
+    /// Adds a controller that now runs.
+    pub fn open(&self, context: &Arc<Context>) {
+        let mut controllers = self.lock();
+        controllers.retain(|_, context| context.strong_count() > 0);
+        controllers.insert(context.config.name.clone(), Arc::downgrade(context));
+    }
+
+    /// Returns a controller by its name.
+    fn named(&self, controller: &str) -> Option<Arc<Context>> {
+        self.lock().get(controller)?.upgrade()
+    }
+
+    /// Returns the controller of a kind, in any version.
+    fn of_kind(&self, group: &str, kind: &str) -> Option<Arc<Context>> {
+        let controllers = self.lock();
+        let mut running = controllers.values().filter_map(Weak::upgrade);
+        running.find(|context| context.config.parent.group() == group && context.config.parent.kind == kind)
+    }
+
+    /// Returns how many parents of a controller wait for a worker.
+    fn backlog(&self, controller: &str) -> usize {
+        self.named(controller)
+            .map_or(0, |context| context.queue.backlog().0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Weak<Context>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the page shows.
+pub struct Sources {
+    /// The controllers that run.
+    pub controllers: Arc<RunningControllers>,
+    /// What is ready, and the versions of all plugins.
+    pub health: Arc<Health>,
+    /// What the controllers did last.
+    pub journal: Arc<Journal>,
+    /// This replica's name in the Leases.
+    pub identity: String,
+}

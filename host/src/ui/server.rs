@@ -1,0 +1,331 @@
+//! The HTTP server of the page.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::Stream;
+use http_body_util::{Either, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, LOCATION,
+    REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tracing::{debug, info, warn};
+
+use super::Sources;
+use super::assets::asset;
+use super::stream::events;
+use super::view::View;
+use crate::journal::Journal;
+
+/// How long a client may take to send the head of a request.
+const HEAD: Duration = Duration::from_secs(10);
+/// Maximum size of that head.
+const MAX_HEAD: usize = 16 << 10;
+/// How long a connection may last: longer than a stream, but a client that reads nothing does not stay for ever.
+const CONNECTION: Duration = Duration::from_secs(600);
+/// Maximum number of connections. A browser opens at most six.
+const CONNECTIONS: usize = 64;
+/// Maximum number of streams.
+const STREAMS: usize = 16;
+/// Maximum number of views that are computed at a time.
+const VIEWS: usize = 4;
+
+/// Nothing but the files of the page, and connections to this server.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+                      trusted-types 'none'";
+
+/// Why the page cannot be served.
+#[derive(Debug, Error)]
+pub enum ServerError {
+    /// Others could reach the address.
+    #[error(
+        "cannot serve the page on {0}: others could read it there; use a loopback address with --ui-addr, such as 127.0.0.1:8090, and forward its port"
+    )]
+    Open(SocketAddr),
+    /// The address cannot be used.
+    #[error("cannot listen on {address} for the page: {error}; choose another with --ui-addr")]
+    Listen {
+        /// The configured address.
+        address: SocketAddr,
+        /// The error of the operating system.
+        error: std::io::Error,
+    },
+}
+
+type Events = Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible>> + Send>>;
+type Answer = Response<Either<Full<Bytes>, StreamBody<Events>>>;
+
+/// The state that all connections share.
+struct Server {
+    sources: Arc<Sources>,
+    streams: Arc<Semaphore>,
+    views: Semaphore,
+}
+
+/// Listens, and serves the page until the process ends. The log contains the port, which matters when it was 0.
+///
+/// # Errors
+/// When the address cannot be used.
+pub async fn start(address: SocketAddr, sources: Sources) -> Result<(), ServerError> {
+    if !address.ip().is_loopback() {
+        return Err(ServerError::Open(address));
+    }
+    let failed = |error| ServerError::Listen { address, error };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    info!(%address, "serving the page at http://{address}/ui/");
+    let controllers = Arc::clone(&sources.controllers);
+    tokio::spawn(Journal::keep_stepping(
+        Arc::downgrade(&sources.journal),
+        move |controller| controllers.backlog(controller),
+    ));
+    let server = Arc::new(Server {
+        sources: Arc::new(sources),
+        streams: Arc::new(Semaphore::new(STREAMS)),
+        views: Semaphore::new(VIEWS),
+    });
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    tokio::spawn(async move {
+        loop {
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // For example, too many open files; other connections end meanwhile.
+                    warn!(%error, "cannot accept a connection for the page");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let Ok(turn) = Arc::clone(&connections).try_acquire_owned() else {
+                debug!(%peer, "too many connections for the page: closing this one");
+                continue;
+            };
+            let server = Arc::clone(&server);
+            tokio::spawn(async move {
+                if tokio::time::timeout(CONNECTION, server.serve(stream))
+                    .await
+                    .is_err()
+                {
+                    debug!(%peer, "a connection for the page lasted too long");
+                }
+                drop(turn);
+            });
+        }
+    });
+    Ok(())
+}
+
+impl Server {
+    async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let service = service_fn(|request| async move { Ok::<_, Infallible>(self.answer(&request).await) });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = connection.await {
+            debug!(%error, "a connection for the page ended early");
+        }
+    }
+
+    async fn answer(&self, request: &Request<Incoming>) -> Answer {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
+        }
+        if !is_this_machine(host_of(request)) {
+            return text(
+                StatusCode::MISDIRECTED_REQUEST,
+                "this page is served to localhost only: open it at http://localhost, with the same port",
+            );
+        }
+        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+        if let Some(asset) = asset(path) {
+            return respond(StatusCode::OK, asset.type_, asset.body.into());
+        }
+        match path {
+            "/" | "/ui" => redirect(),
+            "/ui/view" | "/ui/stream" if is_of_another_site(request) => {
+                text(StatusCode::FORBIDDEN, "not for the pages of other sites")
+            }
+            "/ui/view" => self.view(query).await,
+            "/ui/stream" => self.stream(query),
+            _ => text(StatusCode::NOT_FOUND, "there is nothing here: try /ui/"),
+        }
+    }
+
+    /// Answers with a view as it is now.
+    async fn view(&self, query: &str) -> Answer {
+        let view = match View::parse(query) {
+            Ok(view) => view,
+            Err(error) => return text(StatusCode::BAD_REQUEST, &error),
+        };
+        let Ok(_turn) = self.views.acquire().await else {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "the host is stopping");
+        };
+        let sources = Arc::clone(&self.sources);
+        match tokio::task::spawn_blocking(move || view.json(&sources)).await {
+            Ok((true, json)) => respond(StatusCode::OK, "application/json", json.into()),
+            Ok((false, json)) => respond(StatusCode::NOT_FOUND, "application/json", json.into()),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        }
+    }
+
+    /// Answers with a view, again whenever it changes.
+    fn stream(&self, query: &str) -> Answer {
+        let view = match View::parse(query) {
+            Ok(view) => view,
+            Err(error) => return text(StatusCode::BAD_REQUEST, &error),
+        };
+        let Ok(turn) = Arc::clone(&self.streams).try_acquire_owned() else {
+            let mut busy = text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                &format!("{STREAMS} browsers look at this host already: close one of them"),
+            );
+            busy.headers_mut()
+                .insert(RETRY_AFTER, HeaderValue::from_static("5"));
+            return busy;
+        };
+        let events: Events = Box::pin(events(Arc::clone(&self.sources), view, turn));
+        let mut response = Response::new(Either::Right(StreamBody::new(events)));
+        protect(response.headers_mut(), "text/event-stream");
+        response
+    }
+}
+
+/// Returns the host that the client asked for, without its port.
+fn host_of<T>(request: &Request<T>) -> Option<&str> {
+    let host = match request.uri().host() {
+        Some(host) => host,
+        None => request.headers().get(HOST)?.to_str().ok()?,
+    };
+    Some(match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    })
+}
+
+/// Reports whether a name can only mean this machine. A browser sends the name that it looked up, and any site can have a
+/// name that leads here.
+fn is_this_machine(host: Option<&str>) -> bool {
+    let Some(host) = host else { return false };
+    let address = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// Reports whether a page of another site sent the request. Browsers say so.
+fn is_of_another_site<T>(request: &Request<T>) -> bool {
+    let site = request.headers().get("sec-fetch-site");
+    site.is_some_and(|site| site != "same-origin" && site != "none")
+}
+
+fn redirect() -> Answer {
+    let mut response = text(StatusCode::PERMANENT_REDIRECT, "/ui/");
+    response
+        .headers_mut()
+        .insert(LOCATION, HeaderValue::from_static("/ui/"));
+    response
+}
+
+fn text(status: StatusCode, body: &str) -> Answer {
+    respond(status, "text/plain; charset=utf-8", format!("{body}\n").into())
+}
+
+fn respond(status: StatusCode, type_: &'static str, body: Bytes) -> Answer {
+    let mut response = Response::new(Either::Left(Full::from(body)));
+    *response.status_mut() = status;
+    protect(response.headers_mut(), type_);
+    response
+}
+
+/// Adds the headers that every response has.
+fn protect(headers: &mut hyper::HeaderMap, type_: &'static str) {
+    let fixed = [
+        (CONTENT_TYPE, type_),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+        (CACHE_CONTROL, "no-store"),
+        (
+            HeaderName::from_static("cross-origin-opener-policy"),
+            "same-origin",
+        ),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            "same-origin",
+        ),
+    ];
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(host: Option<&str>) -> Request<()> {
+        let request = Request::get("/ui/");
+        let request = match host {
+            Some(host) => request.header(HOST, host),
+            None => request,
+        };
+        request.body(()).unwrap()
+    }
+
+    #[test]
+    fn only_names_of_this_machine_are_answered() {
+        for host in [
+            "localhost",
+            "LocalHost:8090",
+            "127.0.0.1:1",
+            "127.9.9.9",
+            "[::1]:8090",
+            "[::1]",
+        ] {
+            assert!(is_this_machine(host_of(&request(Some(host)))), "{host}");
+        }
+        for host in [
+            "evil.example.com:8090",
+            "localhost.example.com",
+            "127.0.0.1.example.com",
+            "10.0.0.1",
+            "0.0.0.0",
+            "",
+            ":8090",
+            "[::2]",
+        ] {
+            assert!(!is_this_machine(host_of(&request(Some(host)))), "{host}");
+        }
+        assert!(!is_this_machine(host_of(&request(None))));
+        // The target of a request to a proxy counts, not the header.
+        let proxied = Request::get("http://evil.example.com/ui/").header(HOST, "localhost");
+        assert!(!is_this_machine(host_of(&proxied.body(()).unwrap())));
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_refused() {
+        let from = |site: &str| {
+            let request = Request::get("/ui/stream").header("sec-fetch-site", site);
+            is_of_another_site(&request.body(()).unwrap())
+        };
+        assert!(from("cross-site") && from("same-site"));
+        assert!(!from("same-origin") && !from("none"));
+        assert!(!is_of_another_site(&request(None)), "no browser");
+    }
+}

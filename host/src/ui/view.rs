@@ -1,0 +1,200 @@
+//! What can be asked for: the controllers, the objects of one, or one object with its tree. As JSON.
+
+mod object;
+mod objects;
+mod overview;
+
+use serde::Serialize;
+
+use super::Sources;
+use crate::object::NamespacedName;
+
+/// What to show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// All controllers.
+    Overview,
+    /// A page of the objects of one controller.
+    Objects(Page),
+    /// One object.
+    Object(One),
+}
+
+/// A page of the objects of one controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Page {
+    controller: String,
+    /// Part of the names to show; empty for all.
+    filter: String,
+    /// Whether to show only those that are not ready.
+    problems: bool,
+    /// The last name of the page before.
+    after: Option<NamespacedName>,
+}
+
+/// One object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct One {
+    controller: Finder,
+    name: NamespacedName,
+    /// Number of children to show.
+    children: usize,
+}
+
+/// How to find a controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Finder {
+    Name(String),
+    Kind { group: String, kind: String },
+}
+
+/// Number of children that are shown at first, and at most.
+const CHILDREN: usize = 100;
+const MAX_CHILDREN: usize = 2000;
+
+/// Why there is nothing to show.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Nothing {
+    error: String,
+}
+
+impl View {
+    /// Parses the query of a request.
+    ///
+    /// # Errors
+    /// Returns what is wrong, for people.
+    pub(super) fn parse(query: &str) -> Result<Self, String> {
+        let mut all = query.split('&').map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Some((name, decoded(value)?))
+        });
+        let parameters: Option<Vec<_>> = all.by_ref().collect();
+        let parameters = parameters.ok_or("the query is not UTF-8 in percent-encoding")?;
+        let find = |wanted: &str| {
+            let mut found = parameters.iter().filter(|(name, _)| *name == wanted);
+            found
+                .next()
+                .map(|(_, value)| value.as_str())
+                .filter(|value| !value.is_empty())
+        };
+        let required = |wanted: &str| find(wanted).ok_or_else(|| format!("the query has no `{wanted}`"));
+        match find("view").unwrap_or("overview") {
+            "overview" => Ok(Self::Overview),
+            "objects" => Ok(Self::Objects(Page {
+                controller: required("controller")?.to_owned(),
+                filter: find("filter").unwrap_or_default().to_lowercase(),
+                problems: find("problems").is_some(),
+                after: find("after").map(NamespacedName::parse),
+            })),
+            "object" => Ok(Self::Object(One {
+                controller: match find("controller") {
+                    Some(name) => Finder::Name(name.to_owned()),
+                    None => Finder::Kind {
+                        group: required("group")?.to_owned(),
+                        kind: required("kind")?.to_owned(),
+                    },
+                },
+                name: NamespacedName::parse(required("name")?),
+                children: find("children")
+                    .and_then(|number| number.parse().ok())
+                    .unwrap_or(CHILDREN)
+                    .min(MAX_CHILDREN),
+            })),
+            other => Err(format!("there is no view {other:?}")),
+        }
+    }
+
+    /// Returns the view as JSON, and whether there is something to show. This may take a while where a controller has
+    /// many objects, so it does not belong on a thread that serves others.
+    pub(super) fn json(&self, sources: &Sources) -> (bool, String) {
+        match self {
+            Self::Overview => answer(&Ok(overview::overview(sources))),
+            Self::Objects(page) => answer(&objects::objects(sources, page)),
+            Self::Object(one) => answer(&object::object(sources, one)),
+        }
+    }
+}
+
+fn answer(result: &Result<impl Serialize, String>) -> (bool, String) {
+    let text = match result {
+        Ok(value) => serde_json::to_string(value),
+        Err(error) => serde_json::to_string(&Nothing { error: error.clone() }),
+    };
+    // All keys are strings, and all numbers are finite.
+    (result.is_ok(), text.unwrap_or_default())
+}
+
+fn not_running(controller: &str) -> String {
+    format!(
+        "the controller {controller:?} does not run here: its kind is not served, or it is not configured"
+    )
+}
+
+/// Decodes a value of a query; `None` when it is not UTF-8.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let byte = match (first, after) {
+            (b'%', [high, low, tail @ ..]) => {
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                rest = tail;
+                u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?
+            }
+            (b'%', _) => return None,
+            (b'+', _) => {
+                rest = after;
+                b' '
+            }
+            _ => {
+                rest = after;
+                first
+            }
+        };
+        bytes.push(byte);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_names_what_to_show() {
+        assert_eq!(View::parse(""), Ok(View::Overview));
+        assert_eq!(
+            View::parse("view=object&controller=echo&name=shop%2Fa&children=9999999"),
+            Ok(View::Object(One {
+                controller: Finder::Name("echo".into()),
+                name: NamespacedName::parse("shop/a"),
+                children: MAX_CHILDREN,
+            }))
+        );
+        assert_eq!(
+            View::parse("view=objects&controller=echo&filter=Caf%C3%A9+x&problems=1&after=a/b"),
+            Ok(View::Objects(Page {
+                controller: "echo".into(),
+                filter: "café x".into(),
+                problems: true,
+                after: Some(NamespacedName::parse("a/b")),
+            }))
+        );
+    }
+
+    #[test]
+    fn a_bad_query_is_refused_in_words() {
+        for (query, words) in [
+            ("view=objects", "no `controller`"),
+            ("view=object&controller=a", "no `name`"),
+            ("view=object&name=a", "no `group`"),
+            ("view=secrets", "no view \"secrets\""),
+            ("view=%ff", "not UTF-8"),
+            ("view=%4", "not UTF-8"),
+            ("view=%zz", "not UTF-8"),
+        ] {
+            let error = View::parse(query).unwrap_err();
+            assert!(error.contains(words), "{query}: {error}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! One object: its conditions, the tree of its children, its last reconciles and Events.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::objects::Summary;
+use super::{Finder, One, not_running};
+use crate::cluster::cache::WatchState;
+use crate::cluster::kind_reflectors::KindReflectors;
+use crate::desired::readiness::unready;
+use crate::journal::{PublishedEvent, Reconcile};
+use crate::object::{
+    DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, PLUGIN_ANNOTATION, annotation, controller_of,
+    shorten,
+};
+use crate::plugin::registry::Live;
+use crate::plugin::report::CandidateVersion;
+use crate::reconcile::context::Context;
+use crate::ui::Sources;
+
+/// Number of reconciles.
+const RECONCILES: usize = 20;
+/// Bytes of a text from the cluster: its authors choose it.
+const TEXT: usize = 2048;
+/// Levels of the tree below the object.
+const DEPTH: usize = 3;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Object {
+    controller: String,
+    kind: String,
+    name: String,
+    #[serde(flatten)]
+    summary: Summary,
+    /// Whether this replica reconciles it. Otherwise the reconciles are those from before.
+    leads: bool,
+    generation: Option<i64>,
+    observed_generation: Option<i64>,
+    created: Option<Timestamp>,
+    conditions: Vec<Condition>,
+    children: Vec<Child>,
+    /// How many children there are, with those that are not shown.
+    total_children: usize,
+    /// How many of them are not ready.
+    unready_children: usize,
+    /// What cannot be shown, and why.
+    unreadable: Vec<String>,
+    reconciles: Vec<Reconcile>,
+    events: Vec<PublishedEvent>,
+    /// The version of the plugin that is not live.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    candidate: Option<CandidateVersion>,
+    /// Why the object holds that version back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    reason: String,
+    message: String,
+    since: Option<Timestamp>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Child {
+    kind: String,
+    name: String,
+    /// Why it is not ready; absent when it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unready: Option<String>,
+    /// Whether it stays when the object is deleted.
+    retained: bool,
+    created: Option<Timestamp>,
+    /// The version of the plugin that last changed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plugin: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    /// The generation of the object at that change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    children: Vec<Child>,
+}
+
+pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
+    let context = match &one.controller {
+        Finder::Name(name) => sources.controllers.named(name).ok_or_else(|| not_running(name)),
+        Finder::Kind { group, kind } => {
+            let found = sources.controllers.of_kind(group, kind);
+            found.ok_or_else(|| format!("no controller for the kind {kind} of {group} runs here"))
+        }
+    }?;
+    let parent = context
+        .parent(&one.name)
+        .ok_or_else(|| format!("there is no {} {}", context.config.parent.kind, one.name))?;
+    let live = match &*context.plugin.borrow() {
+        Live::Plugin(plugin) => Some(plugin.clone()),
+        Live::Loading | Live::Failed(_) => None,
+    };
+    let mut owned = match live {
+        // Each child once, in the version that the plugin uses.
+        Some(plugin) => context.observed(&parent, &plugin),
+        None => context.owned(&parent),
+    };
+    let state = |child: &DynamicObject| unready(child);
+    let total_children = owned.len();
+    let unready_children = owned.iter().filter(|child| state(child).is_some()).count();
+    // The ones that need attention are not among those that are left out.
+    owned.sort_by_cached_key(|child| (state(child).is_none(), kind(child), NamespacedName::of(child)));
+    owned.truncate(one.children);
+    let mut room = one.children;
+    let journal = sources.journal.of(&context.config.name);
+    let reports = sources.health.plugins();
+    let report = reports
+        .into_iter()
+        .find(|report| report.controller == context.config.name);
+    Ok(Object {
+        controller: context.config.name.clone(),
+        kind: context.config.parent.to_string(),
+        name: one.name.to_string(),
+        summary: Summary::of(&parent),
+        leads: context.writer.term.holds(),
+        generation: parent.metadata.generation,
+        observed_generation: parent.data["status"]["observedGeneration"].as_i64(),
+        created: created(&parent),
+        conditions: conditions(&parent),
+        children: owned
+            .iter()
+            .map(|owned| child(&context, owned, DEPTH, &mut room))
+            .collect(),
+        total_children,
+        unready_children,
+        unreadable: unreadable(&context),
+        reconciles: journal.of_parent(&one.name, RECONCILES),
+        events: journal.events(Some(&one.name)),
+        candidate: report.and_then(|report| report.candidate),
+        blocks: context
+            .blocking_parents
+            .reason(&one.name)
+            .map(|reason| reason.message),
+    })
+}
+
+fn created(object: &DynamicObject) -> Option<Timestamp> {
+    object.metadata.creation_timestamp.as_ref().map(|time| time.0)
+}
+
+fn kind(object: &DynamicObject) -> String {
+    object.types.clone().unwrap_or_default().kind
+}
+
+fn conditions(parent: &DynamicObject) -> Vec<Condition> {
+    let all = parent.data["status"]["conditions"].as_array();
+    let conditions = all.into_iter().flatten().map(|condition: &Value| {
+        let text = |field: &str| shorten(condition[field].as_str().unwrap_or_default(), TEXT);
+        Condition {
+            type_: text("type"),
+            status: text("status"),
+            reason: text("reason"),
+            message: text("message"),
+            since: text("lastTransitionTime").parse().ok(),
+        }
+    });
+    conditions.collect()
+}
+
+/// Describes a child, with what its own controller has created, as far as the host watches it. `room` is the number of
+/// such objects that may still be shown.
+fn child(context: &Context, object: &Arc<DynamicObject>, depth: usize, room: &mut usize) -> Child {
+    let below = match depth {
+        0 => Vec::new(),
+        _ => created_for(context, object, *room),
+    };
+    *room -= below.len();
+    let text = |name: &str| annotation(object, name).map(|text| shorten(text, TEXT));
+    Child {
+        kind: kind(object),
+        name: object.name_any(),
+        unready: unready(object).map(|why| shorten(&why, TEXT)),
+        retained: controller_of(object).is_none(),
+        created: created(object),
+        plugin: text(PLUGIN_ANNOTATION),
+        digest: text(DIGEST_ANNOTATION),
+        generation: text(GENERATION_ANNOTATION).and_then(|mark| Some(mark.split_once('/')?.0.to_owned())),
+        children: below
+            .iter()
+            .map(|below| child(context, below, depth - 1, room))
+            .collect(),
+    }
+}
+
+/// Returns the objects in the caches that an object owns.
+fn created_for(context: &Context, owner: &DynamicObject, room: usize) -> Vec<Arc<DynamicObject>> {
+    let Some(uid) = owner.metadata.uid.as_deref() else {
+        return Vec::new();
+    };
+    let owned = context.referring_to(uid, &NamespacedName::of(owner)).into_iter();
+    owned
+        .filter(|object| controller_of(object).is_some_and(|owner| owner.uid == uid))
+        .take(room)
+        .collect()
+}
+
+/// Returns the kinds whose objects the caches lack.
+fn unreadable(context: &Context) -> Vec<String> {
+    let failing = |watches: &KindReflectors| {
+        let states = watches.all().into_iter().map(|watch| watch.state_now());
+        states
+            .filter_map(|state| match state {
+                WatchState::Failing(why) => Some(why),
+                WatchState::Starting | WatchState::Synced => None,
+            })
+            .next()
+    };
+    let watches = std::iter::once((&context.config.parent, &context.parents)).chain(&context.children);
+    let failing = watches.filter_map(|(kind, watches)| Some(format!("{kind}: {}", failing(watches)?)));
+    let not_served = context.not_served.values().map(ToString::to_string);
+    failing
+        .chain(not_served)
+        .map(|text| shorten(&text, TEXT))
+        .collect()
+}

@@ -1,0 +1,495 @@
+//! The page of `--ui-addr`, in a real browser and without one.
+
+mod browser;
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use self::browser::{Browser, ENTER};
+use crate::leaders::shared;
+use crate::mount::Mount;
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant};
+use crate::support::{Host, LIMIT, LIMITED, Scenario, cluster};
+
+const PAGE: [&str; 2] = ["--ui-addr", "127.0.0.1:0"];
+const SECRETS: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}]";
+
+/// Returns the port of the page.
+async fn port(host: &Host) -> u16 {
+    let line = host.until_log(&["serving the page"]).await;
+    let address = line.split("http://127.0.0.1:").nth(1).expect("an address");
+    let port: String = address.chars().take_while(char::is_ascii_digit).collect();
+    port.parse().unwrap()
+}
+
+/// Sends a request with these header lines, and returns the status code, the head and the body.
+async fn send(port: u16, path: &str, headers: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    // HTTP/1.0, so that the body is not chunked and ends with the connection.
+    let request = format!("GET {path} HTTP/1.0\r\n{headers}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_owned(), body.to_owned())
+}
+
+async fn view(port: u16, query: &str) -> Value {
+    let (_, _, body) = send(port, &format!("/ui/view?{query}"), "host: localhost").await;
+    serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"))
+}
+
+/// Waits until a view satisfies `condition`.
+async fn until_view(port: u16, query: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let view = view(port, query).await;
+        if condition(&view) {
+            return view;
+        }
+        assert!(Instant::now() < deadline, "{view:#}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Opens a stream, and returns it with the status code of its answer.
+async fn stream(port: u16) -> (u16, TcpStream) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let request = "GET /ui/stream HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).await.unwrap();
+    (std::str::from_utf8(&head[9..]).unwrap().parse().unwrap(), stream)
+}
+
+async fn fits(browser: &Browser) {
+    let width = browser.run("return document.documentElement.scrollWidth").await;
+    assert!(
+        width.as_u64() <= Some(360),
+        "{width} pixels wide: {}",
+        browser.text().await
+    );
+}
+
+const MARKUP: &str = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>";
+
+#[tokio::test]
+async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_that_a_plugin_says() {
+    let scenario = Scenario::new("page").await;
+    let mut mount = Mount::new(&scenario.folder.path().join("mount"), "puppet.wasm", &variant(0));
+    let config = scenario.config(&controller("puppet.wasm", SECRETS));
+    let text = std::fs::read_to_string(&config).unwrap();
+    let (_, rest) = text.split_once('\n').unwrap();
+    let config = scenario.file(
+        "config.yaml",
+        format!("plugins: {}\n{rest}", mount.path.display()),
+    );
+    let host = scenario.start_with(&config, &PAGE);
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"p": "correct horse"}});
+    let answer = |children: Value| {
+        json!({"response": {
+            "children": children,
+            "conditions": [{"type": "Note", "status": "True", "reason": "Markup", "message": MARKUP}],
+            "events": [{"type": "Warning", "reason": "Markup", "message": MARKUP}],
+        }, "variants": {"1": {"misbehave": "trap"}}})
+    };
+    scenario
+        .puppet("p", answer(json!([config_map("a", "1"), secret])))
+        .await;
+    scenario.until_ready("p").await;
+
+    let page = format!("http://127.0.0.1:{}/ui/", port(&host).await);
+    let browser = Browser::start(scenario.folder.path()).await;
+    let mut paint = f64::MAX;
+    for _ in 0..10 {
+        browser.open(&page).await;
+        browser.until("document.querySelector('main a')").await;
+        let first = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 1e9";
+        paint = paint.min(browser.run(first).await.as_f64().unwrap());
+        if paint < 300.0 {
+            break;
+        }
+    }
+    eprintln!("first paint after {paint:.0} ms");
+    assert!(paint < 300.0, "first paint after {paint:.0} ms at best");
+    assert_contains(
+        &browser.text().await,
+        &[
+            "Controllers",
+            "puppet",
+            "test.operator-host.dev/v1/Puppet",
+            "live",
+        ],
+    );
+    browser.screenshot("controllers-light").await;
+    let colour = "return getComputedStyle(document.body).backgroundColor";
+    let light = browser.run(colour).await;
+    browser.prefer_dark(true).await;
+    assert_ne!(browser.run(colour).await, light);
+    browser.screenshot("controllers-dark").await;
+    browser.prefer_dark(false).await;
+
+    // By keyboard, from the controllers to the object.
+    browser.tab_to("document.querySelector('main td a')").await;
+    browser.press(ENTER).await;
+    browser.until("document.querySelector('#filter')").await;
+    browser.until("document.body.innerText.includes('page/p')").await;
+    browser.screenshot("objects").await;
+    browser
+        .tab_to("[...document.querySelectorAll('td a')].find(a => a.textContent === 'page/p')")
+        .await;
+    browser.press(ENTER).await;
+    browser.until("document.querySelector('#tree')").await;
+    let text = browser.text().await;
+    assert_contains(
+        &text,
+        &[
+            "Puppet page/p ready",
+            "ConfigMap a ready",
+            "Secret s ready",
+            "<script>",
+        ],
+    );
+    assert!(!text.contains("correct horse"), "{text}");
+    assert_eq!(
+        browser
+            .run("return document.querySelectorAll('main img, main script').length")
+            .await,
+        0
+    );
+
+    // The tree changes without a reload, and the focus stays.
+    browser.run("window.before = true").await;
+    browser.tab_to("document.querySelector('main p a')").await;
+    scenario
+        .puppet(
+            "p",
+            answer(json!([config_map("0", "1"), config_map("a", "2"), secret])),
+        )
+        .await;
+    browser
+        .until("document.querySelector('#tree').innerText.includes('ConfigMap 0 ready')")
+        .await;
+    let focus = "return window.before && document.activeElement.textContent";
+    assert_eq!(browser.run(focus).await, "puppet");
+
+    // A version that is held back, with what it would change and the command to promote it.
+    mount.put("puppet.wasm", &variant(1));
+    browser.open(&format!("{page}#/controller/puppet")).await;
+    browser
+        .until("document.querySelector('#candidate')?.innerText.includes('is held back')")
+        .await;
+    browser
+        .run("document.querySelectorAll('details').forEach(it => it.open = true)")
+        .await;
+    let text = browser.text().await;
+    assert_contains(
+        &text,
+        &[
+            "it fails on 1 object",
+            "Promote version",
+            "kubectl annotate crd puppets.test.operator-host.dev operator-host.dev/promote=",
+        ],
+    );
+    browser.screenshot("held-back").await;
+
+    // A failure, with its message, on the first page as well.
+    scenario.puppet("p", json!({"misbehave": "trap"})).await;
+    scenario.until_stalled("p", "PluginTrapped").await;
+    browser.open(&page).await;
+    browser
+        .until("[...document.querySelectorAll('td')].some(td => td.innerText.includes('trap'))")
+        .await;
+
+    // A name in the address with markup in it.
+    let bad = "%3Cimg%20src%3Dx%20onerror%3Ddocument.title%3D1%3E";
+    browser.open(&format!("{page}#/object/puppet/{bad}")).await;
+    browser
+        .until("document.body.innerText.includes('there is no Puppet <img src=x')")
+        .await;
+
+    browser.resize(360, 740).await;
+    for path in ["", "#/controller/puppet", "#/object/puppet/page%2Fp"] {
+        browser.open(&format!("{page}{path}")).await;
+        browser.until("document.querySelector('main td')").await;
+        fits(&browser).await;
+    }
+    browser.screenshot("object-360").await;
+    assert_eq!(browser.run("return document.title").await, "operator-host");
+    assert_eq!(browser.complaints().await, json!([]));
+}
+
+#[tokio::test]
+async fn five_thousand_objects_are_shown_in_pages_and_a_thousand_children_in_parts() {
+    let scenario = Scenario::new("page-many").await;
+    // Another replica leads, so nothing happens to the objects.
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "operator-host", "namespace": scenario.namespace},
+        "spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 3600, "renewTime": "2026-01-01T00:00:00.000000Z"},
+    });
+    scenario.apply(&lease.to_string()).await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["30s", "20s", "500ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let host = scenario.start_with(&config, &PAGE);
+    let api = scenario.api(PUPPET);
+    let puppets = futures::stream::iter(0..5000).map(|n| {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": format!("p-{n:04}")}, "spec": {},
+        });
+        let (api, puppet) = (api.clone(), serde_json::from_value(puppet).unwrap());
+        async move { api.create(&PostParams::default(), &puppet).await.map(drop) }
+    });
+    let created: Vec<_> = puppets.buffer_unordered(64).collect().await;
+    created.into_iter().collect::<Result<(), _>>().expect("puppets");
+    let owner = scenario
+        .get(PUPPET, "p-0000")
+        .await
+        .unwrap()
+        .metadata
+        .uid
+        .unwrap();
+    let maps = scenario.api(CONFIG_MAP);
+    let children = futures::stream::iter(0..1000).map(|n| {
+        let child = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+            "name": format!("c-{n:04}"), "labels": {"operator-host.dev/controller": "puppet"},
+            "ownerReferences": [{"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "name": "p-0000", "uid": owner, "controller": true}],
+        }});
+        let (maps, child) = (maps.clone(), serde_json::from_value(child).unwrap());
+        async move { maps.create(&PostParams::default(), &child).await.map(drop) }
+    });
+    let created: Vec<_> = children.buffer_unordered(64).collect().await;
+    created.into_iter().collect::<Result<(), _>>().expect("children");
+
+    let page = format!("http://localhost:{}/ui/", port(&host).await);
+    let browser = Browser::start(scenario.folder.path()).await;
+    browser.open(&page).await;
+    browser
+        .until("document.body.innerText.includes('stands by; somebody leads')")
+        .await;
+    browser.open(&format!("{page}#/controller/puppet")).await;
+    browser
+        .until("document.querySelector('#count')?.innerText.startsWith('5000 objects')")
+        .await;
+    assert_eq!(
+        browser
+            .run("return document.querySelectorAll('tbody tr').length")
+            .await,
+        100
+    );
+    browser.tab_to("document.querySelector('#next')").await;
+    browser.press(ENTER).await;
+    browser
+        .until("document.body.innerText.includes('101 to 200 of 5000')")
+        .await;
+    browser
+        .until("document.activeElement.id === 'next' && document.body.innerText.includes('page-many/p-0100')")
+        .await;
+    browser.run("document.querySelector('#previous').click()").await;
+    browser
+        .until("document.body.innerText.includes('1 to 100 of 5000')")
+        .await;
+    browser
+        .run("const it = document.querySelector('#filter'); it.value = 'P-04'; it.oninput({target: it})")
+        .await;
+    browser
+        .until("document.querySelector('#count').innerText.includes('100 match')")
+        .await;
+    browser.screenshot("objects-5000").await;
+
+    browser
+        .open(&format!("{page}#/object/puppet/page-many%2Fp-0000"))
+        .await;
+    browser
+        .until("document.querySelectorAll('#tree > li').length === 100")
+        .await;
+    assert_contains(
+        &browser.text().await,
+        &["Another replica leads", "1000, 0 not ready", "900 more"],
+    );
+    while browser
+        .run("return Boolean(document.querySelector('#more'))")
+        .await
+        == true
+    {
+        browser.run("document.querySelector('#more')?.click()").await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    browser
+        .until("document.querySelectorAll('#tree > li').length === 1000")
+        .await;
+    browser.screenshot("tree-1000").await;
+    assert_eq!(browser.complaints().await, json!([]));
+}
+
+#[tokio::test]
+async fn only_this_machine_is_answered_and_a_browser_that_goes_away_leaves_nothing() {
+    let scenario = Scenario::new("page-server").await;
+    let host = scenario.start_with(&scenario.config(&controller("puppet.wasm", "")), &PAGE);
+    let port = port(&host).await;
+    let (status, head, body) = send(port, "/ui/", "host: localhost:8090").await;
+    assert_eq!(status, 200);
+    assert!(body.contains("<title>operator-host</title>"));
+    assert_contains(
+        &head,
+        &[
+            "default-src 'none'",
+            "frame-ancestors 'none'",
+            "nosniff",
+            "no-store",
+        ],
+    );
+    for path in [
+        "/ui/../../etc/passwd",
+        "/ui/%2e%2e/%2e%2e/etc/passwd",
+        "/etc/passwd",
+        "/ui/stream/x",
+        "//ui/",
+    ] {
+        let (status, _, body) = send(port, path, "host: localhost").await;
+        assert_eq!(
+            (status, body.as_str()),
+            (404, "there is nothing here: try /ui/\n"),
+            "{path}"
+        );
+    }
+    for headers in ["host: evil.example.com", "accept: */*"] {
+        assert_eq!(send(port, "/ui/", headers).await.0, 421, "{headers}");
+        assert_eq!(send(port, "/ui/view", headers).await.0, 421, "{headers}");
+    }
+    assert_eq!(
+        send(port, "/ui/view", "host: localhost\r\nsec-fetch-site: cross-site")
+            .await
+            .0,
+        403
+    );
+    assert_eq!(
+        send(port, "/ui/view?view=nothing", "host: localhost").await.0,
+        400
+    );
+    assert_eq!(
+        send(port, "/ui/view?view=objects&controller=x", "host: localhost")
+            .await
+            .0,
+        404
+    );
+
+    // Whoever goes away in the middle makes room for the next one.
+    for _ in 0..2 {
+        let mut open = Vec::new();
+        let deadline = Instant::now() + LIMIT;
+        while open.len() < 16 {
+            match stream(port).await {
+                (200, stream) => open.push(stream),
+                (status, _) => assert!(status == 503 && Instant::now() < deadline, "{status}"),
+            }
+        }
+        assert_eq!(stream(port).await.0, 503);
+        let (_, _, body) = send(port, "/ui/stream", "host: localhost").await;
+        assert_contains(&body, &["16 browsers look at this host already"]);
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn without_the_page_there_is_no_port_for_it() {
+    let scenario = Scenario::new("page-off").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    host.until_log(&["controller started"]).await;
+    assert!(!host.log().contains("serving the page"));
+}
+
+#[tokio::test]
+async fn two_replicas_say_which_of_them_leads() {
+    let scenario = Scenario::new("page-two").await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["3s", "2s", "200ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let mut ports = Vec::new();
+    let mut hosts = Vec::new();
+    for name in ["one", "two"] {
+        let folder = scenario.folder.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let environment = [("HOSTNAME", name)];
+        hosts.push(Host::start(
+            &config,
+            scenario.kubeconfig(),
+            &PAGE,
+            &environment,
+            &folder,
+        ));
+        ports.push(port(&hosts[hosts.len() - 1]).await);
+    }
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    scenario.until_ready("p").await;
+    let mut words = Vec::new();
+    for &port in &ports {
+        let overview = until_view(port, "", |view| {
+            let leader = view["controllers"][0]["leader"].as_str().unwrap_or_default();
+            leader == "it leads" || leader.ends_with(" leads")
+        });
+        words.push(
+            overview.await["controllers"][0]["leader"]
+                .as_str()
+                .unwrap()
+                .to_owned(),
+        );
+        let query = "view=object&controller=puppet&name=page-two%2Fp";
+        let object = until_view(port, query, |view| view["totalChildren"] == 1).await;
+        let leads = object["leads"] == true;
+        assert_eq!(leads, words[words.len() - 1] == "it leads", "{object:#}");
+        assert_eq!(
+            leads,
+            !object["reconciles"].as_array().unwrap().is_empty(),
+            "{object:#}"
+        );
+    }
+    words.sort();
+    assert_eq!(words[0], "it leads");
+    assert!(words[1].starts_with("stands by; "), "{words:?}");
+}
+
+#[tokio::test]
+async fn a_kind_of_children_that_cannot_be_read_is_named_and_the_rest_is_shown() {
+    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+    let scenario = Scenario::new("page-rights").await.with_kubeconfig(kubeconfig);
+    let all = ["get", "list", "watch", "patch", "create", "delete"];
+    let rules = json!([
+        {"apiGroups": ["test.operator-host.dev"], "resources": ["*"], "verbs": all},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": all},
+    ]);
+    let role = "rbac.authorization.k8s.io/v1";
+    let text = json!({"apiVersion": role, "kind": "Role", "metadata": {"name": "host"}, "rules": rules});
+    scenario.apply(&text.to_string()).await;
+    let text = json!({"apiVersion": role, "kind": "RoleBinding", "metadata": {"name": "host"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "host"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED}]});
+    scenario.apply(&text.to_string()).await;
+    let host = scenario.start_with(&scenario.config(&controller("puppet.wasm", SECRETS)), &PAGE);
+    scenario.puppet("p", json!({})).await;
+    let port = port(&host).await;
+    let query = "view=object&controller=puppet&name=page-rights%2Fp";
+    let object = until_view(port, query, |view| {
+        view["conditions"].as_array().is_some_and(|it| !it.is_empty())
+    })
+    .await;
+    let text = object["unreadable"].to_string();
+    assert_contains(&text, &["v1/Secret", "cannot list resource"]);
+    assert_eq!(object["unreadable"].as_array().map(Vec::len), Some(1), "{text}");
+    assert_eq!(object["reconciles"][0]["outcome"], "watch", "{object:#}");
+}

@@ -1,0 +1,212 @@
+//! A headless Chromium, driven through chromedriver by the W3C's WebDriver protocol: a few requests with JSON.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use control_plane::{Component, Output};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+use crate::support::{LIMIT, root};
+
+/// The keys that WebDriver has a code for.
+pub const TAB: &str = "\u{e004}";
+pub const ENTER: &str = "\u{e007}";
+
+/// A browser with one window, which ends when this is dropped.
+pub struct Browser {
+    port: u16,
+    session: String,
+    // The browser ends with the driver's process group.
+    driver: Component,
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        self.driver.kill();
+    }
+}
+
+impl Browser {
+    /// Starts one, with its files in a folder.
+    pub async fn start(folder: &Path) -> Self {
+        let log = folder.join("chromedriver.log");
+        let program = ["/usr/bin/chromedriver", "/usr/lib/chromium/chromedriver"];
+        let program = program.iter().map(Path::new).find(|path| path.exists());
+        let program = program.expect("chromedriver: tests/prerequisites.sh installs it");
+        let arguments = ["--port=0".to_owned()];
+        let driver = Component::spawn(
+            "chromedriver",
+            program,
+            &arguments,
+            &[],
+            Output::File(log.clone()),
+        )
+        .expect("chromedriver starts");
+        let deadline = Instant::now() + LIMIT;
+        let port = loop {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            if let Some((_, port)) = text.split_once("started successfully on port ") {
+                let digits: String = port.chars().take_while(char::is_ascii_digit).collect();
+                break digits.parse().unwrap();
+            }
+            assert!(Instant::now() < deadline, "chromedriver does not start: {text}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let profile = folder.join("browser");
+        // The sandbox of the browser needs rights that a container may lack. The pages are ours.
+        let arguments = [
+            "--headless=new".to_owned(),
+            "--no-sandbox".to_owned(),
+            "--disable-gpu".to_owned(),
+            "--disable-dev-shm-usage".to_owned(),
+            "--no-first-run".to_owned(),
+            "--window-size=1200,900".to_owned(),
+            format!("--user-data-dir={}", profile.display()),
+        ];
+        let capabilities = json!({ "capabilities": { "alwaysMatch": {
+            "browserName": "chrome", "goog:chromeOptions": { "args": arguments },
+            "goog:loggingPrefs": { "browser": "ALL" },
+        } } });
+        let mut browser = Self {
+            port,
+            session: String::new(),
+            driver,
+        };
+        let answer = browser.send("POST", "/session", capabilities).await;
+        browser.session = answer["sessionId"].as_str().expect("a session").to_owned();
+        browser
+    }
+
+    /// Opens an address, and waits until its files are loaded.
+    pub async fn open(&self, address: &str) {
+        self.command("url", json!({ "url": address })).await;
+    }
+
+    /// Runs a script, and returns what it returns.
+    pub async fn run(&self, script: &str) -> Value {
+        self.command("execute/sync", json!({ "script": script, "args": [] }))
+            .await
+    }
+
+    /// Waits until an expression is true.
+    pub async fn until(&self, expression: &str) {
+        let deadline = Instant::now() + LIMIT;
+        while self.run(&format!("return Boolean({expression})")).await != true {
+            assert!(
+                Instant::now() < deadline,
+                "{expression} never became true; the page shows:\n{}\nand reports {}",
+                self.text().await,
+                self.complaints().await
+            );
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    }
+
+    /// Returns the text of the page, as a user sees it.
+    pub async fn text(&self) -> String {
+        let text = self.run("return document.body.innerText").await;
+        text.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Returns the errors and warnings in the browser's console.
+    pub async fn complaints(&self) -> Value {
+        self.command("se/log", json!({ "type": "browser" })).await
+    }
+
+    /// Presses and releases a key.
+    pub async fn press(&self, key: &str) {
+        let actions = ["keyDown", "keyUp"].map(|type_| json!({ "type": type_, "value": key }));
+        let keys = json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": actions }] });
+        self.command("actions", keys).await;
+    }
+
+    /// Presses the tabulator until an element has the focus.
+    pub async fn tab_to(&self, expression: &str) {
+        for _ in 0..40 {
+            self.press(TAB).await;
+            let script = format!("return document.activeElement === ({expression})");
+            if self.run(&script).await == true {
+                return;
+            }
+        }
+        panic!("the keyboard does not reach {expression}: {}", self.text().await);
+    }
+
+    /// Sets the size of the window in pixels, also to a size below the least one of a real window.
+    pub async fn resize(&self, width: u32, height: u32) {
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.devtools("Emulation.setDeviceMetricsOverride", size).await;
+    }
+
+    /// Sets whether the user prefers dark colours.
+    pub async fn prefer_dark(&self, dark: bool) {
+        let scheme = if dark { "dark" } else { "light" };
+        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.devtools("Emulation.setEmulatedMedia", media).await;
+    }
+
+    /// Writes what the window shows to `target/page/NAME.png`.
+    pub async fn screenshot(&self, name: &str) {
+        let folder = root().join("target/page");
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = format!("/session/{}/screenshot", self.session);
+        let image = self.send("GET", &path, Value::Null).await;
+        let image: k8s_openapi::ByteString = serde_json::from_value(image).expect("base64");
+        let file: PathBuf = folder.join(format!("{name}.png"));
+        std::fs::write(file, image.0).unwrap();
+    }
+
+    async fn devtools(&self, command: &str, parameters: Value) {
+        self.command(
+            "goog/cdp/execute",
+            json!({ "cmd": command, "params": parameters }),
+        )
+        .await;
+    }
+
+    async fn command(&self, command: &str, body: Value) -> Value {
+        let path = format!("/session/{}/{command}", self.session);
+        self.send("POST", &path, body).await
+    }
+
+    async fn send(&self, method: &str, path: &str, body: Value) -> Value {
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))
+            .await
+            .expect("chromedriver");
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = tokio::time::timeout(LIMIT, body_of(stream)).await;
+        let answer = answer.unwrap_or_else(|_| panic!("{method} {path} was not answered"));
+        assert!(answer["value"]["error"].is_null(), "{method} {path}: {answer:#}");
+        answer["value"].clone()
+    }
+}
+
+/// Reads an answer, and returns its body. The driver leaves the connection open.
+async fn body_of(stream: TcpStream) -> Value {
+    let mut stream = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).await.unwrap();
+        match line.trim().to_ascii_lowercase().split_once(':') {
+            Some(("content-length", value)) => length = value.trim().parse().unwrap(),
+            _ if line.trim().is_empty() => break,
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.unwrap();
+    serde_json::from_slice(&body).unwrap()
+}
