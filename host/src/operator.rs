@@ -4,7 +4,6 @@ mod agreement;
 mod config_reload;
 mod controllers;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +31,7 @@ use crate::reconcile::provenance_key::Provenance;
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::Instruments;
 use crate::telemetry::log::Level;
-use crate::ui::{self, RunningControllers, Sources};
+use crate::ui::{self, RunningControllers, Sources, UiConfig};
 use crate::webhook::{self, WebhookTargets};
 
 /// How long reconciles in progress may take after the signal to stop. A pod has 30 seconds by default.
@@ -94,8 +93,8 @@ pub struct Setup {
     pub level: Level,
     /// The unique identity of this process.
     pub identity: String,
-    /// The address of the page; `None`: it is not served.
-    pub ui: Option<SocketAddr>,
+    /// The page, if it is served.
+    pub ui: Option<UiConfig>,
 }
 
 /// Runs the controllers of the configuration, and follows its changes, until `stop`; then waits for the reconciles in
@@ -157,14 +156,14 @@ pub async fn run(
         webhook::start(config, Arc::clone(&webhook_targets), instruments.clone()).await?;
     }
     let running = Arc::<RunningControllers>::default();
-    if let (Some(address), Some(journal)) = (setup.ui, &instruments.journal) {
+    if let (Some(config), Some(journal)) = (setup.ui, &instruments.journal) {
         let sources = Sources {
             controllers: Arc::clone(&running),
             health: Arc::clone(&instruments.health),
             journal: Arc::clone(journal),
             identity: setup.identity.clone(),
         };
-        ui::start(address, sources).await?;
+        ui::start(config, client.clone(), sources).await?;
     }
     let configured = setup.config.host_namespace.as_deref();
     let home = configured.unwrap_or(client.default_namespace());

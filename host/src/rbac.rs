@@ -14,6 +14,7 @@
 //! | `cluster::event_recorder` | `create` and `patch` of Events |
 //! | `reconcile::provenance_key` | `get` and `create` of the Secret with the key that proves what was generated |
 //! | `leader` | `get`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
+//! | `ui::access` | `create` of TokenReviews and SubjectAccessReviews, unless `--ui-addr` is a loopback address |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
 //!
 //! Every authenticated user may use discovery.
@@ -198,6 +199,17 @@ const EVENTS: (&str, &str) = ("events.k8s.io", "events");
 const READ: [&str; 2] = ["list", "watch"];
 
 impl Rights {
+    /// Adds what the page needs on an address that others can reach: it asks the API server about each of them.
+    pub fn grant_page(&mut self) {
+        for resource in [
+            ("authentication.k8s.io", "tokenreviews"),
+            ("authorization.k8s.io", "subjectaccessreviews"),
+        ] {
+            let why = "the host: who may see the page";
+            self.grant(&[Scope::Cluster], resource, &["create"], why);
+        }
+    }
+
     /// Iterates over the permissions with the reasons for each.
     pub fn iter(&self) -> impl Iterator<Item = (&Permission, &BTreeSet<String>)> {
         self.needed.iter()

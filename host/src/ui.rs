@@ -1,12 +1,13 @@
 //! The page: what the host does, for people who look. It reads what is in memory and writes nothing.
 //!
 //! On a loopback address it needs no login, like any local tool: whoever reaches the address is on this machine, or may
-//! forward a port of the host's pod. Names of other sites that lead to this machine are refused (`server`). It is not served
-//! on other addresses.
+//! forward a port of the host's pod. Names of other sites that lead to this machine are refused (`server`). On any other
+//! address it is served over TLS, and the API server decides about every request (`access`).
 //!
 //! In reading order: `view` is what can be asked for, `stream` sends it again when it changes, `server` is the HTTP
 //! server, and `assets` are the files of the page, which uses nothing from elsewhere.
 
+mod access;
 mod assets;
 mod server;
 mod stream;
@@ -19,7 +20,7 @@ use crate::health::Health;
 use crate::journal::Journal;
 use crate::reconcile::context::Context;
 
-pub use self::server::{ServerError, start};
+pub use self::server::{ServerError, UiConfig, start};
 
 /// The controllers that run, so that their objects can be shown.
 #[derive(Default)]

@@ -10,7 +10,7 @@
 //! certificate gets the decision but no other output of the plugin.
 
 mod bounds;
-mod certificates;
+pub(crate) mod certificates;
 pub mod fuzzing;
 mod review;
 mod server;

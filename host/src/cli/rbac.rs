@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -41,6 +42,9 @@ pub struct Args {
     /// Files with CustomResourceDefinitions of kinds that no plugin defines; repeatable
     #[arg(long, value_name = "FILE")]
     crd: Vec<PathBuf>,
+    /// The host's --ui-addr. Unless it is a loopback address, the host needs permissions to authenticate users
+    #[arg(long, env = "OPERATOR_HOST_UI_ADDR", value_name = "ADDRESS")]
+    ui_addr: Option<SocketAddr>,
     /// The output format
     #[arg(
         long,
@@ -85,7 +89,10 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
     let descriptions = describe(&config).await?;
     let resources = resources(&config, &descriptions, &args.crd).await?;
-    let rights = rights(&config, &args.service_account, &descriptions, &resources)?;
+    let mut rights = rights(&config, &args.service_account, &descriptions, &resources)?;
+    if args.ui_addr.is_some_and(|address| !address.ip().is_loopback()) {
+        rights.grant_page();
+    }
     for remark in &rights.remarks {
         eprintln!("operator-host: {remark}");
     }

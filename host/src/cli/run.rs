@@ -20,6 +20,7 @@ use crate::plugin::compile_memory;
 use crate::record::{Bounds, Keeper};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
+use crate::ui::UiConfig;
 
 /// The options of `run`.
 #[derive(Debug, clap::Args)]
@@ -104,6 +105,23 @@ pub struct Args {
     /// and logs it [default: no page]
     #[arg(long, env = "OPERATOR_HOST_UI_ADDR", value_name = "ADDRESS")]
     ui_addr: Option<SocketAddr>,
+    /// PEM file with the certificate chain of that page. Required unless its address is a loopback address; then the API
+    /// server decides who may see the page
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_UI_CERTIFICATE",
+        value_name = "FILE",
+        requires = "ui_key"
+    )]
+    ui_certificate: Option<PathBuf>,
+    /// PEM file with the private key of that certificate
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_UI_KEY",
+        value_name = "FILE",
+        requires = "ui_certificate"
+    )]
+    ui_key: Option<PathBuf>,
 }
 
 /// Runs the operator until SIGTERM or SIGINT.
@@ -187,7 +205,10 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         state_dir: args.state_dir,
         level,
         identity,
-        ui: args.ui_addr,
+        ui: args.ui_addr.map(|address| UiConfig {
+            address,
+            certificate: args.ui_certificate.zip(args.ui_key),
+        }),
     };
     operator::run(setup, connection, instruments, stop).await?;
     if let Some(keeper) = keeper {

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +12,27 @@ use futures::Stream;
 use http_body_util::{Either, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, LOCATION,
-    REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
+    LOCATION, REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use kube::Client;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info, warn};
 
 use super::Sources;
+use super::access::{Access, Refusal};
 use super::assets::asset;
 use super::stream::events;
 use super::view::View;
 use crate::journal::Journal;
+use crate::webhook::certificates::tls;
 
 /// How long a client may take to send the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
@@ -50,11 +55,15 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// Why the page cannot be served.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    /// Others could reach the address.
+    /// Others could reach the address, and there is no certificate.
     #[error(
-        "cannot serve the page on {0}: others could read it there; use a loopback address with --ui-addr, such as 127.0.0.1:8090, and forward its port"
+        "cannot serve the page on {0} without TLS, because others can reach that address: use a loopback address with \
+         --ui-addr, such as 127.0.0.1:8090, and forward its port, or give --ui-certificate and --ui-key"
     )]
     Open(SocketAddr),
+    /// The certificate cannot be used.
+    #[error("cannot serve the page: {0}; check --ui-certificate and --ui-key")]
+    Certificate(String),
     /// The address cannot be used.
     #[error("cannot listen on {address} for the page: {error}; choose another with --ui-addr")]
     Listen {
@@ -68,8 +77,32 @@ pub enum ServerError {
 type Events = Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible>> + Send>>;
 type Answer = Response<Either<Full<Bytes>, StreamBody<Events>>>;
 
+/// Where the page is served.
+#[derive(Clone, Debug)]
+pub struct UiConfig {
+    /// The address to listen on.
+    pub address: SocketAddr,
+    /// The files of the certificate chain and of its key, PEM. Only a loopback address does without.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// Guards an address that others can reach.
+struct Guard {
+    access: Access,
+    files: (PathBuf, PathBuf),
+}
+
+impl Guard {
+    /// Reads the certificate, which may have been renewed.
+    fn tls(&self) -> Result<TlsAcceptor, String> {
+        tls(&self.files.0, &self.files.1).map(TlsAcceptor::from)
+    }
+}
+
 /// The state that all connections share.
 struct Server {
+    /// `None` on a loopback address.
+    guard: Option<Guard>,
     sources: Arc<Sources>,
     streams: Arc<Semaphore>,
     views: Semaphore,
@@ -78,21 +111,33 @@ struct Server {
 /// Listens, and serves the page until the process ends. The log contains the port, which matters when it was 0.
 ///
 /// # Errors
-/// When the address cannot be used.
-pub async fn start(address: SocketAddr, sources: Sources) -> Result<(), ServerError> {
-    if !address.ip().is_loopback() {
-        return Err(ServerError::Open(address));
+/// When the address or the certificate cannot be used.
+pub async fn start(config: UiConfig, client: Client, sources: Sources) -> Result<(), ServerError> {
+    let UiConfig { address, certificate } = config;
+    // Whoever reaches a loopback address is on this machine.
+    let guard = match (address.ip().is_loopback(), certificate) {
+        (true, _) => None,
+        (false, None) => return Err(ServerError::Open(address)),
+        (false, Some(files)) => Some(Guard {
+            access: Access::new(client),
+            files,
+        }),
+    };
+    if let Some(guard) = &guard {
+        guard.tls().map_err(ServerError::Certificate)?;
     }
     let failed = |error| ServerError::Listen { address, error };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    info!(%address, "serving the page at http://{address}/ui/");
+    let scheme = if guard.is_some() { "https" } else { "http" };
+    info!(%address, "serving the page at {scheme}://{address}/ui/");
     let controllers = Arc::clone(&sources.controllers);
     tokio::spawn(Journal::keep_stepping(
         Arc::downgrade(&sources.journal),
         move |controller| controllers.backlog(controller),
     ));
     let server = Arc::new(Server {
+        guard,
         sources: Arc::new(sources),
         streams: Arc::new(Semaphore::new(STREAMS)),
         views: Semaphore::new(VIEWS),
@@ -115,7 +160,7 @@ pub async fn start(address: SocketAddr, sources: Sources) -> Result<(), ServerEr
             };
             let server = Arc::clone(&server);
             tokio::spawn(async move {
-                if tokio::time::timeout(CONNECTION, server.serve(stream))
+                if tokio::time::timeout(CONNECTION, server.accept(stream))
                     .await
                     .is_err()
                 {
@@ -129,6 +174,21 @@ pub async fn start(address: SocketAddr, sources: Sources) -> Result<(), ServerEr
 }
 
 impl Server {
+    async fn accept(&self, stream: TcpStream) {
+        let Some(guard) = &self.guard else {
+            return self.serve(stream).await;
+        };
+        let tls = match guard.tls() {
+            Ok(tls) => tls,
+            Err(reason) => return warn!("closing a connection for the page: {reason}"),
+        };
+        match tokio::time::timeout(HEAD, tls.accept(stream)).await {
+            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Err(error)) => debug!(%error, "the handshake of a connection for the page failed"),
+            Err(_elapsed) => debug!("a connection for the page did not finish its handshake"),
+        }
+    }
+
     async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|request| async move { Ok::<_, Infallible>(self.answer(&request).await) });
         let connection = hyper::server::conn::http1::Builder::new()
@@ -145,7 +205,12 @@ impl Server {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
         }
-        if !is_this_machine(host_of(request)) {
+        if let Some(guard) = &self.guard {
+            let refused = guard.access.check(request.headers().get(AUTHORIZATION)).await;
+            if let Err(refusal) = refused {
+                return refuse(&refusal);
+            }
+        } else if !is_this_machine(host_of(request)) {
             return text(
                 StatusCode::MISDIRECTED_REQUEST,
                 "this page is served to localhost only: open it at http://localhost, with the same port",
@@ -232,6 +297,21 @@ fn is_this_machine(host: Option<&str>) -> bool {
 fn is_of_another_site<T>(request: &Request<T>) -> bool {
     let site = request.headers().get("sec-fetch-site");
     site.is_some_and(|site| site != "same-origin" && site != "none")
+}
+
+fn refuse(refusal: &Refusal) -> Answer {
+    let status = match refusal {
+        Refusal::Unknown(_) => StatusCode::UNAUTHORIZED,
+        Refusal::Forbidden(_) => StatusCode::FORBIDDEN,
+        Refusal::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let mut response = text(status, &refusal.to_string());
+    if status == StatusCode::UNAUTHORIZED {
+        // A browser then asks for a name and a password.
+        let ask = HeaderValue::from_static("Basic realm=\"operator-host\", charset=\"UTF-8\"");
+        response.headers_mut().insert(WWW_AUTHENTICATE, ask);
+    }
+    response
 }
 
 fn redirect() -> Answer {

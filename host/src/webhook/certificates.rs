@@ -31,6 +31,20 @@ pub(super) struct Certificates {
     provider: Arc<CryptoProvider>,
 }
 
+/// Returns the TLS configuration of another server, with its certificate chain and its key from PEM files.
+///
+/// # Errors
+/// When a file cannot be read, or they do not belong together.
+pub(crate) fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
+    let contents = Contents {
+        chain: read(certificate)?,
+        key: read(key)?,
+        client_ca: None,
+    };
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    Ok(Certificates::new(provider).load(&contents)?.0)
+}
+
 /// The contents of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Contents {
