@@ -33,6 +33,7 @@ pub(crate) struct Host {
     component: Component,
     program: PathBuf,
     address: String,
+    page: String,
     log: PathBuf,
     reader: Option<std::thread::JoinHandle<()>>,
 }
@@ -53,8 +54,10 @@ impl Host {
         let (reader, writer) = std::io::pipe()?;
         let mut environment: Vec<_> = kubeconfig.iter().map(|path| ("KUBECONFIG", *path)).collect();
         environment.extend(more.iter().map(|(name, value)| (name.as_str(), value.as_path())));
-        let address = address()?;
+        let address = address("OPERATOR_HOST_HEALTH_ADDR")?;
         environment.push(("OPERATOR_HOST_HEALTH_ADDR", Path::new(&address)));
+        let page = self::address("OPERATOR_HOST_UI_ADDR")?;
+        environment.push(("OPERATOR_HOST_UI_ADDR", Path::new(&page)));
         environment.push(("OPERATOR_HOST_LOG_FORMAT", Path::new("json")));
         let versions = logs.join(VERSIONS).display().to_string();
         let mut arguments_of_host = ["run", "--state-dir", &versions].map(str::to_owned).to_vec();
@@ -74,6 +77,7 @@ impl Host {
             component,
             program: program.to_owned(),
             address,
+            page,
             log,
             reader: Some(reader),
         })
@@ -90,6 +94,11 @@ impl Host {
     /// Returns the address of its health port.
     pub(crate) fn address(&self) -> String {
         self.address.clone()
+    }
+
+    /// Returns where the page is.
+    pub(crate) fn page(&self) -> String {
+        format!("http://{}/ui/", self.page)
     }
 
     pub(crate) fn log(&self) -> &Path {
@@ -130,8 +139,8 @@ impl Host {
 }
 
 /// Returns the address that the user wants, or one with a free port.
-fn address() -> anyhow::Result<String> {
-    if let Ok(address) = std::env::var("OPERATOR_HOST_HEALTH_ADDR") {
+fn address(variable: &str) -> anyhow::Result<String> {
+    if let Ok(address) = std::env::var(variable) {
         return Ok(address);
     }
     let free = std::net::TcpListener::bind("127.0.0.1:0")?;

@@ -150,7 +150,11 @@ async fn run(
         &logs,
         screen,
     )?;
-    screen.step(&format!("operator-host runs as process {}", host.id()));
+    screen.step(&format!(
+        "operator-host runs as process {}; see it at {}",
+        host.id(),
+        host.page()
+    ));
 
     let code = tokio::select! {
         never = definitions::follow(&arguments.crds, definitions.clone(), &client, screen) => match never {},
