@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use crate::plugin::history::{History, HistoryEntry};
 use crate::plugin::registry::Live;
 use crate::plugin::report::PluginReport;
 
@@ -65,6 +66,7 @@ pub struct Health {
     /// Why the current configuration file is not the one in use.
     configuration: Mutex<Option<String>>,
     reports: Mutex<BTreeMap<String, watch::Receiver<PluginReport>>>,
+    histories: Mutex<BTreeMap<String, Arc<History>>>,
     pulses: Mutex<Vec<Weak<Beats>>>,
     stopping: AtomicBool,
 }
@@ -104,6 +106,7 @@ impl Health {
     pub fn forget(&self, controller: &str) {
         lock(&self.controllers).remove(controller);
         lock(&self.reports).remove(controller);
+        lock(&self.histories).remove(controller);
     }
 
     /// Sets the readiness of a controller.
@@ -139,6 +142,19 @@ impl Health {
     /// Registers the receiver of the report about a controller's plugin.
     pub fn report(&self, controller: &str, report: watch::Receiver<PluginReport>) {
         lock(&self.reports).insert(controller.to_owned(), report);
+    }
+
+    /// Registers the history of a controller's plugin.
+    pub fn history(&self, controller: &str, history: Arc<History>) {
+        lock(&self.histories).insert(controller.to_owned(), history);
+    }
+
+    /// Returns the history of a controller's plugin, the newest entry first; `None` without that controller. Reads a
+    /// file.
+    #[must_use]
+    pub fn history_of(&self, controller: &str) -> Option<Vec<HistoryEntry>> {
+        let history = lock(&self.histories).get(controller).cloned();
+        history.map(|history| history.entries())
     }
 
     /// Returns the reports about all plugins, sorted by the names of the controllers.

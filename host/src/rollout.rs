@@ -29,9 +29,9 @@ use crate::cluster::discovery::ResolvedKind;
 use crate::config::{ControllerConfig, ProvingMode};
 use crate::desired::conditions::Reason;
 use crate::object::{NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint};
-use crate::plugin::candidate_check::{Blamed, CandidateCheck, HeldBack, Orders, Prefix, ProofResult};
+use crate::plugin::candidate_check::{Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult};
 use crate::plugin::contract::{EventType, Kind};
-use crate::plugin::{Plugin, RandomSource};
+use crate::plugin::{Digest, Plugin, RandomSource};
 use crate::reconcile::context::Context;
 use crate::reconcile::held_back::BlockingParents;
 use crate::work_queue::ReconcileReason;
@@ -248,6 +248,29 @@ impl CandidateCheck for Proving {
         }
     }
 
+    async fn who(&self, order: Order, digest: &Digest) -> Option<String> {
+        let configured = self
+            .config()
+            .proving
+            .promote
+            .iter()
+            .any(|prefix| prefix.matches(digest));
+        if order == Order::Promote && configured {
+            return Some("the configuration".to_owned());
+        }
+        let definition = self.definition.borrow().clone()??;
+        let context = match &*self.stage.borrow() {
+            Stage::Running(context) => context.upgrade(),
+            Stage::Starting | Stage::Nothing => None,
+        }?;
+        let definition = installed(&context.client, &definition, &context.config.name).await;
+        let annotation = match order {
+            Order::Promote => PROMOTE_ANNOTATION,
+            Order::Pin => PIN_ANNOTATION,
+        };
+        manager_of(&definition.ok()??, annotation)
+    }
+
     fn announce(&self, held: Option<&HeldBack>) {
         let now: BTreeMap<NamespacedName, Reason> = held
             .into_iter()
@@ -447,7 +470,45 @@ pub(crate) async fn installed(
     }
 }
 
+/// Returns the field manager of an annotation.
+fn manager_of(object: &Value, annotation: &str) -> Option<String> {
+    let entries = object["metadata"]["managedFields"].as_array()?;
+    let field = format!("f:{annotation}");
+    let owns = |entry: &&Value| !entry["fieldsV1"]["f:metadata"]["f:annotations"][&field].is_null();
+    // The last one to write it, where several own it.
+    let last = entries
+        .iter()
+        .filter(owns)
+        .max_by_key(|entry| entry["time"].as_str());
+    last?["manager"].as_str().map(str::to_owned)
+}
+
 /// Returns the name of the kind's definition.
 fn definition_name(resource: &ResolvedKind) -> String {
     format!("{}.{}", resource.api.plural, resource.api.group)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_manager_of_an_annotation_is_the_last_that_wrote_it() {
+        let entry = |manager: &str, time: &str, annotation: &str| {
+            let field = format!("f:{annotation}");
+            json!({ "manager": manager, "time": time, "fieldsV1": { "f:metadata": { "f:annotations": { field: {} } } } })
+        };
+        let object = json!({ "metadata": { "managedFields": [
+            entry("first", "2026-01-01T00:00:00Z", PIN_ANNOTATION),
+            entry("last", "2026-01-02T00:00:00Z", PIN_ANNOTATION),
+            entry("other", "2026-01-03T00:00:00Z", PROMOTE_ANNOTATION),
+            { "manager": "kube-apiserver", "fieldsV1": { "f:status": {} } },
+        ] } });
+        assert_eq!(manager_of(&object, PIN_ANNOTATION).as_deref(), Some("last"));
+        assert_eq!(manager_of(&object, PROMOTE_ANNOTATION).as_deref(), Some("other"));
+        assert_eq!(manager_of(&object, "x"), None);
+        assert_eq!(manager_of(&json!({}), PIN_ANNOTATION), None);
+    }
 }

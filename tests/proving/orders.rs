@@ -1,6 +1,7 @@
 //! Promote and pin annotations, and the versions that are kept over a restart.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use control_plane::Options;
 use kube::Api;
@@ -12,8 +13,9 @@ use super::{
     DEFINITION, Stage, digest, is_held_back, offer_one_that_deletes, response, until_held_back, until_live,
     until_report,
 };
-use crate::puppet::{CONFIG_MAP, PUPPET};
-use crate::support::{Scenario, own_cluster, resource};
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains};
+use crate::support::{Host, LIMIT, Scenario, own_cluster, resource};
+use crate::telemetry::port;
 
 #[tokio::test]
 async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_again() {
@@ -84,14 +86,19 @@ async fn a_configuration_that_allows_more_lets_through_what_was_held_back() {
     scenario.until_gone(CONFIG_MAP, "a").await;
 }
 
+/// The field manager of these annotations.
+const MANAGER: &str = "the-night-shift";
+
 /// Sets annotations of the kind's definition; null removes one.
 async fn annotate(scenario: &Scenario, annotations: Value) {
     let definitions = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
     let api: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &definitions);
     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-    api.patch(DEFINITION, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let parameters = PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    api.patch(DEFINITION, &parameters, &patch).await.unwrap();
 }
 
 #[tokio::test]
@@ -129,6 +136,41 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     );
     assert_eq!(report["live"]["digest"], digest(0).to_string());
 
+    // Who ordered it is asked after the version is live.
+    let deadline = Instant::now() + LIMIT;
+    while history(&host).await.as_array().is_none_or(|all| all.len() < 3) {
+        assert!(Instant::now() < deadline, "{:#}", history(&host).await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let before = history(&host).await;
+    let all: Vec<_> = before
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| (&it["why"], &it["by"], &it["digest"]))
+        .collect();
+    let [zero, one] = [0, 1].map(|number| json!(digest(number).to_string()));
+    let expected = [
+        json!("rolledBack"),
+        json!("forced"),
+        json!("first"),
+        json!(MANAGER),
+    ];
+    let [rolled_back, forced, first, manager] = &expected;
+    assert_eq!(
+        all,
+        [
+            (rolled_back, manager, &zero),
+            (forced, manager, &one),
+            (first, &Value::Null, &zero)
+        ]
+    );
+    assert_contains(
+        before[1]["because"].as_str().unwrap(),
+        &["promoted by force", "it would delete"],
+    );
+    assert_eq!(before[1]["before"], zero);
+
     annotate(&scenario, json!({"operator-host.dev/promote": "latest"})).await;
     host.until_log(&["operator-host.dev/promote is ignored", "latest"])
         .await;
@@ -143,4 +185,41 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     .await;
     until_report(&host, "held back", |r| r["candidate"]["state"] == "heldBack").await;
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+
+    assert_eq!(host.stop().await.code(), Some(0));
+    let host = stage.start();
+    until_live(&host, 0, "it was the last good one before the restart").await;
+    let file = fs::read(stage.state.join("puppet/history.json")).unwrap();
+    let after: Value = serde_json::from_slice(&file).unwrap();
+    let times = |history: &Value| -> Vec<Value> {
+        let entries = history.as_array().unwrap().iter();
+        entries.map(|entry| entry["at"].clone()).collect()
+    };
+    assert_eq!(times(&after), times(&before), "a restart is no news");
+    let diff = |history: &Value| history[1]["diff"].as_str().unwrap_or_default().to_owned();
+    assert_contains(&diff(&after), &["-", "+"]);
+    assert_contains(&diff(&before), &["hidden: only the host's own user"]);
+}
+
+/// Returns what `plugins history` prints as JSON.
+async fn history(host: &Host) -> Value {
+    let address = format!("127.0.0.1:{}", port(host).await);
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args([
+            "plugins",
+            "history",
+            "puppet",
+            "--address",
+            &address,
+            "-o",
+            "json",
+        ])
+        .output();
+    let output = output.await.expect("it runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
 }

@@ -8,6 +8,8 @@ use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use jiff::Timestamp;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -22,12 +24,32 @@ const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 /// Bytes of an answer. A host returns one bounded report per controller.
 const MAX_ANSWER: u64 = 16 << 20;
 
+mod history;
+
 /// The options of `plugins`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    /// What to show, instead of the versions that there are now.
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Show only these controllers
     #[arg(value_name = "CONTROLLER")]
     controllers: Vec<String>,
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// The subcommands.
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Show which versions of a plugin were live, when, why, by whose order, and what they changed
+    History(history::Args),
+}
+
+/// How to reach the host, and how to print its answer.
+#[derive(Debug, clap::Args)]
+struct HostArgs {
     /// The compiled-plugin cache of the running host (its --cache-dir). Only the host's own user can connect there, and
     /// only there the differences that a version makes are shown
     #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
@@ -60,36 +82,46 @@ impl Output {
     }
 }
 
+impl HostArgs {
+    /// Sends a request to the host.
+    async fn ask<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        let folder = self.cache_dir.as_deref().filter(|_| self.address.is_none());
+        let socket = folder.map(socket);
+        let address = self.address.as_deref().unwrap_or(DEFAULT_ADDRESS);
+        let place = match &socket {
+            Some(socket) => socket.display().to_string(),
+            None => address.to_owned(),
+        };
+        let asking = async {
+            match &socket {
+                Some(socket) => get(UnixStream::connect(socket).await?, "operator-host", path).await,
+                None => {
+                    let address = address.trim_start_matches("http://").trim_end_matches('/');
+                    get(TcpStream::connect(address).await?, address, path).await
+                }
+            }
+        };
+        let asked = tokio::time::timeout(TIMEOUT, asking).await;
+        asked
+            .map_err(|_| anyhow!("no answer within {TIMEOUT:?}"))
+            .and_then(|answer| answer)
+            .with_context(|| {
+                format!(
+                    "cannot connect to the host at {place}: check that it runs with this --cache-dir or --health-addr"
+                )
+            })
+    }
+}
+
 /// Queries the host and prints its report.
 ///
 /// # Errors
 /// When no host answers at the address, or the host has no such controller.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    let folder = args.cache_dir.as_deref().filter(|_| args.address.is_none());
-    let socket = folder.map(socket);
-    let address = args.address.as_deref().unwrap_or(DEFAULT_ADDRESS);
-    let place = match &socket {
-        Some(socket) => socket.display().to_string(),
-        None => address.to_owned(),
-    };
-    let asking = async {
-        match &socket {
-            Some(socket) => ask(UnixStream::connect(socket).await?, "operator-host").await,
-            None => {
-                let address = address.trim_start_matches("http://").trim_end_matches('/');
-                ask(TcpStream::connect(address).await?, address).await
-            }
-        }
-    };
-    let asked = tokio::time::timeout(TIMEOUT, asking).await;
-    let mut reports = asked
-        .map_err(|_| anyhow!("no answer within {TIMEOUT:?}"))
-        .and_then(|reports| reports)
-        .with_context(|| {
-            format!(
-                "cannot connect to the host at {place}: check that it runs with this --cache-dir or --health-addr"
-            )
-        })?;
+    if let Some(Command::History(args)) = args.command {
+        return history::run(args).await;
+    }
+    let mut reports: Vec<PluginReport> = args.host.ask("/plugins").await?;
     for name in &args.controllers {
         if !reports.iter().any(|report| report.controller == *name) {
             let known: Vec<_> = reports.iter().map(|report| report.controller.as_str()).collect();
@@ -103,7 +135,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         reports.retain(|report| args.controllers.contains(&report.controller));
     }
     let mut out = std::io::stdout().lock();
-    let text = match args.output {
+    let text = match args.host.output {
         Some(format) => format.text(&reports)?,
         None => table(
             &reports,
@@ -115,12 +147,13 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends one HTTP/1.0 request. The answer ends when the connection closes.
-async fn ask(
+/// Sends one HTTP/1.0 request, and returns the JSON in its answer. The answer ends when the connection closes.
+pub(super) async fn get<T: DeserializeOwned>(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     host: &str,
-) -> anyhow::Result<Vec<PluginReport>> {
-    let request = format!("GET /plugins HTTP/1.0\r\nHost: {host}\r\n\r\n");
+    path: &str,
+) -> anyhow::Result<T> {
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER).read_to_end(&mut answer).await?;
@@ -129,12 +162,12 @@ async fn ask(
     let status = String::from_utf8_lossy(head);
     let status = status.lines().next().unwrap_or_default();
     if !status.contains(" 200 ") {
-        bail!(
-            "the host answered {status}: {}",
-            String::from_utf8_lossy(body).trim()
-        );
+        let text = String::from_utf8_lossy(body);
+        let error = serde_json::from_slice::<Value>(body).ok();
+        let error = error.as_ref().and_then(|error| error["error"].as_str());
+        bail!("the host answered {status}: {}", error.unwrap_or(text.trim()));
     }
-    serde_json::from_slice(body).context("the answer is not a report about plugins")
+    serde_json::from_slice(body).context("the answer is not what this version of the command expects")
 }
 
 /// Formats one line per controller in the style of `kubectl`, then the problems of each and the versions that it can

@@ -20,6 +20,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{Encoder, Registry, TextEncoder};
+use serde::Serialize;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -144,7 +145,13 @@ fn answer(
         "livez" | "healthz" => health.live(),
         "readyz" => health.ready(),
         "metrics" if one.is_none() => return metrics(registry),
-        "plugins" if one.is_none() => return plugins(health, own),
+        "plugins" => {
+            return match one.map(|one| one.strip_suffix("/history")) {
+                None => plugins(health, own),
+                Some(Some(controller)) => history(health, controller, own),
+                Some(None) => text(StatusCode::NOT_FOUND, "try /plugins/CONTROLLER/history\n".into()),
+            };
+        }
         _ => {
             return text(
                 StatusCode::NOT_FOUND,
@@ -207,10 +214,31 @@ fn plugins(health: &Health, own: bool) -> Response<Full<Bytes>> {
         let candidate = report.candidate.as_mut().map(|candidate| &mut candidate.diff);
         live.into_iter().chain(candidate)
     });
+    hide(diffs, own);
+    json(&reports)
+}
+
+/// Answers `operator-host plugins history`.
+fn history(health: &Health, controller: &str, own: bool) -> Response<Full<Bytes>> {
+    let Some(mut history) = health.history_of(controller) else {
+        return text(
+            StatusCode::NOT_FOUND,
+            format!("the host has no controller {controller:?}\n"),
+        );
+    };
+    hide(history.iter_mut().map(|entry| &mut entry.diff), own);
+    json(&history)
+}
+
+/// Replaces differences unless the client is the host's own user.
+fn hide<'a>(diffs: impl Iterator<Item = &'a mut String>, own: bool) {
     for diff in diffs.filter(|diff| !own && !diff.is_empty()) {
         "(hidden: only the host's own user can see it; run `operator-host plugins` in the host's pod, which requires --cache-dir)".clone_into(diff);
     }
-    match serde_json::to_vec(&reports) {
+}
+
+fn json(value: &impl Serialize) -> Response<Full<Bytes>> {
+    match serde_json::to_vec(value) {
         Ok(body) => respond(StatusCode::OK, "application/json", body),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }

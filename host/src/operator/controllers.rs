@@ -186,6 +186,10 @@ impl Controllers {
             .instruments
             .health
             .report(&config.name, plugin.slot.report());
+        self.shared
+            .instruments
+            .health
+            .history(&config.name, plugin.slot.history());
         let proving = Arc::clone(&plugin.proving.proving);
         let stop = self.stop.child_token();
         let factory = self.shared.leadership.join(&config.name, config.lease_name())?;

@@ -54,6 +54,15 @@ pub struct Orders {
     pub pin: Option<Prefix>,
 }
 
+/// An order about a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// To promote it.
+    Promote,
+    /// To pin it.
+    Pin,
+}
+
 impl Orders {
     pub(super) fn forces(&self, digest: &Digest) -> bool {
         self.promote.iter().any(|prefix| prefix.matches(digest))
@@ -113,6 +122,9 @@ pub trait CandidateCheck: Send + Sync {
     /// Compares a candidate with the live version. Waits until there are objects to compare them on. Dropping
     /// the future ends the proof.
     async fn prove(&self, live: &Plugin, candidate: &Plugin) -> ProofResult;
+
+    /// Returns who gave an order about the version with this digest, if that is known.
+    async fn who(&self, order: Order, digest: &Digest) -> Option<String>;
 
     /// Reports a held-back candidate to its users; `None`: no candidate is held back any more.
     fn announce(&self, held: Option<&HeldBack>);

@@ -17,11 +17,13 @@ use tracing::warn;
 
 use super::Digest;
 use super::candidate_check::Prefix;
+use super::history::{HistoryEntry, IN_FILE, is_news};
 use super::report::KeptVersion;
 use super::statement::SIGNATURE_LIMIT;
 use crate::files::Folder;
 
 const RECORD: &str = "record.json";
+const HISTORY: &str = "history.json";
 /// Suffix of signature files.
 const SIGNATURE: &str = "sig";
 /// The file that is locked while the folder changes.
@@ -193,6 +195,32 @@ impl Versions {
             }
         }
         Ok(())
+    }
+
+    /// Returns which versions became live, the newest first. A damaged file counts as empty and is logged.
+    pub(super) fn history(&self) -> Vec<HistoryEntry> {
+        let read = match self.read_file(HISTORY.as_ref(), RECORD_LIMIT) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error.to_string()),
+        };
+        read.unwrap_or_else(|error| {
+            warn!(file = %self.folder.join(HISTORY).display(), error,
+                "the history of the plugin's versions cannot be read: a new one is started");
+            Vec::new()
+        })
+    }
+
+    /// Adds an entry to the history, unless the last one is about the same version.
+    pub(super) fn add_to_history(&self, entry: HistoryEntry) -> io::Result<()> {
+        let _lock = self.lock()?;
+        let mut history = self.history();
+        if !is_news(&history, &entry) {
+            return Ok(());
+        }
+        history.insert(0, entry);
+        history.truncate(IN_FILE);
+        self.write(&self.folder.join(HISTORY), &serde_json::to_vec_pretty(&history)?)
     }
 
     /// Locks the folder against other replicas and against other tasks in this one: each opens the file

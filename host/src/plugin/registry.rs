@@ -18,6 +18,7 @@ use self::live_reason::LiveReason;
 use super::acceptance::Trust;
 use super::candidate_check::{CandidateCheck, Orders, ProofResult};
 use super::contract::Kind;
+use super::history::{History, HistoryEntry, Why};
 use super::kept::{Kept, Versions};
 use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
 use super::{CodeOrigin, Digest, Limits, Plugin, Prefix, Runtime};
@@ -85,6 +86,7 @@ pub struct Slot {
     trouble: Arc<watch::Sender<Option<Arc<str>>>>,
     proof: Option<Arc<dyn CandidateCheck>>,
     versions: Option<Arc<Versions>>,
+    history: Arc<History>,
     waiting: Arc<Mutex<Option<Waiting>>>,
     report: Arc<watch::Sender<PluginReport>>,
 }
@@ -112,6 +114,7 @@ impl Slot {
             trouble: Arc::default(),
             proof: None,
             versions: None,
+            history: Arc::default(),
             waiting: Arc::default(),
             report: Arc::new(watch::Sender::new(report)),
         };
@@ -148,8 +151,10 @@ impl Slot {
     #[must_use]
     pub fn keeping(self, versions: Versions) -> Self {
         self.report.send_modify(|report| report.kept = versions.list());
+        let versions = Arc::new(versions);
         Self {
-            versions: Some(Arc::new(versions)),
+            history: Arc::new(History::within(Arc::clone(&versions))),
+            versions: Some(versions),
             ..self
         }
     }
@@ -170,6 +175,12 @@ impl Slot {
     #[must_use]
     pub fn report(&self) -> watch::Receiver<PluginReport> {
         self.report.subscribe()
+    }
+
+    /// Returns which versions were live.
+    #[must_use]
+    pub fn history(&self) -> Arc<History> {
+        Arc::clone(&self.history)
     }
 
     /// Returns the orders; `None` when there is no proof, and so no source of orders.
@@ -365,6 +376,7 @@ impl Slot {
             because: because.to_string(),
             diff: because.diff().to_owned(),
         };
+        self.add_to_history(&plugin, before, because);
         self.live.send_replace(Live::Plugin(plugin.clone()));
         self.trouble.send_replace(None);
         let aside = matches!(because, LiveReason::RolledBack | LiveReason::Restored);
@@ -394,6 +406,44 @@ impl Slot {
                 warn!(%error, "internal error: keeping a version of a plugin panicked; please report it");
             }
         }
+    }
+
+    /// Adds a version that becomes live to the history, in a task of its own: nothing waits for it.
+    fn add_to_history(&self, plugin: &Plugin, before: Option<Digest>, because: &LiveReason) {
+        let Some(why) = because.why() else { return };
+        let digest = *plugin.digest();
+        let held_back = self.report.borrow().candidate.clone();
+        // What the comparison showed, where an order overrules it.
+        let found = held_back
+            .filter(|candidate| why == Why::Forced && candidate.digest.as_ref() == Some(&digest.to_string()));
+        let (mut because_of, mut diff) = (because.to_string(), because.diff().to_owned());
+        if let Some(found) = found {
+            because_of = format!("{because_of}; {}", found.message);
+            diff = found.diff;
+        }
+        let mut entry = HistoryEntry {
+            at: jiff::Timestamp::now(),
+            version: plugin.description().version.clone(),
+            digest: digest.to_string(),
+            before: before
+                .filter(|before| *before != digest)
+                .map(|before| before.to_string()),
+            why,
+            because: because_of,
+            by: None,
+            diff,
+        };
+        let order = because.order().zip(self.proof.clone());
+        let (history, controller) = (Arc::clone(&self.history), self.expected.controller.clone());
+        tokio::spawn(async move {
+            if let Some((order, proof)) = order {
+                entry.by = proof.who(order, &digest).await;
+            }
+            let added = tokio::task::spawn_blocking(move || history.add(entry)).await;
+            if let Ok(Err(error)) = added {
+                warn!(controller, %error, "cannot add this version to the history of the plugin");
+            }
+        });
     }
 
     fn log_not_restored(&self, kept: &KeptVersion, reason: &str) {

@@ -1,5 +1,8 @@
 //! Why a version became live, for users.
 
+use crate::plugin::candidate_check::Order;
+use crate::plugin::history::Why;
+
 /// Why a version became live.
 pub(super) enum LiveReason {
     First,
@@ -28,6 +31,27 @@ impl std::fmt::Display for LiveReason {
 }
 
 impl LiveReason {
+    /// Returns what the history says; `None` when the live version is the same as before.
+    pub(super) const fn why(&self) -> Option<Why> {
+        match self {
+            Self::First => Some(Why::First),
+            Self::Proved { .. } => Some(Why::Proved),
+            Self::NotCompared(_) | Self::Unproved => Some(Why::NotCompared),
+            Self::Forced => Some(Why::Forced),
+            Self::RolledBack => Some(Why::RolledBack),
+            Self::Reconfigured | Self::Restored => None,
+        }
+    }
+
+    /// Returns the order that made the version live.
+    pub(super) const fn order(&self) -> Option<Order> {
+        match self {
+            Self::Forced => Some(Order::Promote),
+            Self::RolledBack => Some(Order::Pin),
+            _ => None,
+        }
+    }
+
     /// Returns the changes to the previous version's answers, if they were compared; empty otherwise.
     pub(super) fn diff(&self) -> &str {
         match self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::super::candidate_check::{CandidateCheck, HeldBack, Orders, Prefix, ProofResult};
+use super::super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult};
 use super::super::kept::{Room, Versions};
 use super::super::registry::{Live, Slot};
 use super::super::report::CandidateState;
@@ -69,6 +69,10 @@ impl CandidateCheck for Fake {
             on: "2 objects".into(),
             diff: String::new(),
         }
+    }
+
+    async fn who(&self, order: Order, _digest: &Digest) -> Option<String> {
+        Some(format!("{order:?} by a user"))
     }
 
     fn announce(&self, held: Option<&HeldBack>) {
