@@ -1,4 +1,4 @@
-//! `explain`: why a resource is as it is, from the cluster alone.
+//! `explain`: why a resource is as it is, from the cluster alone and with a host.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,8 @@ use std::process::Command;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 
-use crate::puppet::{CONFIG_MAP, config_map, controller};
+use crate::mount::Mount;
+use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, variant};
 use crate::support::{LIMITED, Scenario, cluster};
 
 const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}, \
@@ -159,4 +160,68 @@ async fn what_does_not_exist_or_cannot_be_read_is_reported() {
     assert!(out.contains("Reconciled"), "{out}");
     assert!(out.contains("Not shown, because it could not be read"), "{out}");
     assert!(out.contains("  configmaps: "), "{out}");
+}
+
+#[tokio::test]
+async fn a_host_that_answers_adds_its_last_reconciles_and_the_version_that_it_holds_back() {
+    let scenario = Scenario::new("explain-host").await;
+    let mut mount = Mount::new(&scenario.folder.path().join("mount"), "puppet.wasm", &variant(0));
+    let text = format!(
+        "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{}",
+        mount.path.display(),
+        scenario.namespace,
+        controller("puppet.wasm", "")
+    );
+    let config = scenario.file("config.yaml", text);
+    let host = scenario.start_with(&config, &["--ui-addr", "127.0.0.1:0"]);
+    let spec = json!({"response": {"children": [config_map("a", "1")]}, "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    let explained = |more: &[&str]| {
+        let arguments = [&["puppet", "p"], more].concat();
+        let (code, out, err) = explain(scenario.kubeconfig(), &scenario.namespace, &arguments);
+        assert_eq!(code, Some(0), "{out}{err}");
+        out
+    };
+    let line = host.until_log(&["serving the page"]).await;
+    let address = line
+        .split("http://")
+        .nth(1)
+        .unwrap()
+        .split('/')
+        .next()
+        .unwrap()
+        .to_owned();
+    let text = explained(&["--ui-addr", &address]);
+    assert!(text.contains("Last reconciles, the newest first\n"), "{text}");
+    assert!(text.contains(" ms  ok\n"), "{text}");
+    assert!(!explained(&[]).contains("Last reconciles"), "no host was asked");
+
+    mount.put("puppet.wasm", &variant(1));
+    scenario
+        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "WouldDelete")
+        .await;
+    let proposed = "Proposed version of the plugin\n";
+    let text = explained(&[]);
+    let after = text.split(proposed).nth(1).unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        after.starts_with("  held back: it would delete ConfigMap explain-host/a"),
+        "{text}"
+    );
+    assert!(after.contains("\n    -"), "with the differences: {text}");
+    let text = explained(&["--ui-addr", &address]);
+    assert!(text.contains(&format!("{proposed}  0.1.0 (")), "{text}");
+
+    // A host that does not answer, or is not reached safely, costs nothing but that part.
+    drop(host);
+    let text = explained(&["--ui-addr", &address]);
+    assert!(
+        text.contains(&format!("  what the host at {address} knows: ")),
+        "{text}"
+    );
+    let text = explained(&["--ui-addr", "192.0.2.1:8090"]);
+    assert!(
+        text.contains("not a loopback address: forward the port of the host's pod"),
+        "{text}"
+    );
 }

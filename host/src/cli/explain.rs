@@ -1,10 +1,12 @@
-//! `operator-host explain`: why a resource is as it is, from the cluster alone.
+//! `operator-host explain`: why a resource is as it is, from the cluster, and from a running host if its address is known.
 
 mod advice;
 mod gather;
+mod host;
 mod tree;
 
 use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
 
 use anyhow::anyhow;
 use jiff::Timestamp;
@@ -13,6 +15,7 @@ use serde::Serialize;
 use super::plugins::Output;
 use super::{Failure, plugin_file};
 use crate::cluster::client;
+use crate::journal::Reconcile;
 use crate::metrics::Metrics;
 
 /// The options of `explain`.
@@ -28,6 +31,10 @@ pub struct Args {
     /// The namespace of the resource [default: the kubeconfig's namespace]
     #[arg(long, short, value_name = "NAMESPACE")]
     namespace: Option<String>,
+    /// The address of the running host's page (its --ui-addr), to show the last reconciles as well. It must be a loopback
+    /// address: forward the port of the host's pod [default: ask no host]
+    #[arg(long, env = "OPERATOR_HOST_UI_ADDR", value_name = "ADDRESS")]
+    ui_addr: Option<SocketAddr>,
     /// The output format [default: text]
     #[arg(long, short, value_name = "FORMAT")]
     output: Option<Output>,
@@ -46,6 +53,12 @@ struct Explanation {
     state: Vec<String>,
     conditions: Vec<Condition>,
     children: Vec<Child>,
+    /// The version of the plugin that is not live, and what it would change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proposed: Option<Proposed>,
+    /// The last reconciles, the newest first; absent without the address of a host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reconciles: Option<Vec<Reconcile>>,
     /// The newest first.
     events: Vec<Event>,
     /// What each reason means, and what to do about it.
@@ -124,6 +137,23 @@ struct Event {
     trace_id: Option<String>,
 }
 
+/// A version of the plugin that is not live.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Proposed {
+    /// The plugin's own version; absent when no host has told it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    /// The state in words, such as `held back`.
+    state: String,
+    message: String,
+    /// What it would change in the resource; empty when it is not known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    diff: String,
+}
+
 /// What a reason means.
 #[derive(Debug, Serialize)]
 struct Advice {
@@ -147,7 +177,10 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         }
     };
     let client = client::connect(std::sync::Arc::new(Metrics::unread())).await?;
-    let explanation = gather::explain(&client, &kind, &name, args.namespace.as_deref()).await?;
+    let mut explanation = gather::explain(&client, &kind, &name, args.namespace.as_deref()).await?;
+    if let Some(address) = args.ui_addr {
+        host::add(&mut explanation, address).await;
+    }
     let mut out = std::io::stdout().lock();
     let text = match args.output {
         Some(format) => format.text(&explanation)?,

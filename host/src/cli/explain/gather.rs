@@ -12,7 +12,7 @@ use kube::discovery::{ApiCapabilities, Discovery, Scope, verbs};
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 
-use super::{Advice, Child, Condition, Event, Explanation, advice};
+use super::{Advice, Child, Condition, Event, Explanation, Proposed, advice};
 use crate::desired::field_path::is_only_status;
 use crate::desired::readiness::unready;
 use crate::object::{
@@ -22,6 +22,8 @@ use crate::object::{
 
 /// Number of concurrent requests.
 const CONCURRENCY: usize = 8;
+/// The condition of a resource that holds back a version of its plugin.
+const HELD_BACK: &str = "PluginHeldBack";
 /// Number of Events to show.
 const EVENTS: usize = 10;
 /// Kinds whose objects may hold secrets or much data, and whose status does not matter.
@@ -81,6 +83,8 @@ pub(super) async fn explain(
         name: parent.name_any(),
         state: state(&parent),
         next: next(&conditions),
+        proposed: proposed(&conditions),
+        reconciles: None,
         conditions,
         children,
         events,
@@ -357,6 +361,22 @@ fn next(conditions: &[Condition]) -> Vec<Advice> {
     next
 }
 
+/// Returns the version that the resource holds back, as its condition describes it.
+fn proposed(conditions: &[Condition]) -> Option<Proposed> {
+    let held = conditions
+        .iter()
+        .find(|condition| condition.type_ == HELD_BACK && condition.status == "True")?;
+    // The differences follow the message.
+    let (message, diff) = held.message.split_once('\n').unwrap_or((&held.message, ""));
+    Some(Proposed {
+        version: None,
+        digest: None,
+        state: "held back".to_owned(),
+        message: message.to_owned(),
+        diff: diff.to_owned(),
+    })
+}
+
 /// Returns the newest Events about an object.
 async fn events(client: &Client, parent: &DynamicObject) -> kube::Result<Vec<Event>> {
     let namespace = parent.namespace();
@@ -439,6 +459,22 @@ mod tests {
             ],
         } }));
         assert_eq!(other_managers(&pod), ["kubectl-edit"]);
+    }
+
+    #[test]
+    fn the_version_that_a_resource_holds_back_is_in_its_condition() {
+        let condition = |type_: &str, status: &str, message: &str| Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: "WouldDelete".to_owned(),
+            message: message.to_owned(),
+            since: None,
+        };
+        let held = condition(HELD_BACK, "True", "it would delete a; fix it\n-a\n+b");
+        let proposed = proposed(&[condition("Ready", "True", "x"), held]).unwrap();
+        assert_eq!(proposed.message, "it would delete a; fix it");
+        assert_eq!(proposed.diff, "-a\n+b");
+        assert_eq!(super::proposed(&[condition(HELD_BACK, "False", "x")]), None);
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 
-use super::{Child, Condition, Explanation};
+use super::{Child, Condition, Explanation, Proposed};
 use crate::cli::plugins::{age, short};
+use crate::journal::{OK, Reconcile};
 
 const GREEN: &str = "32";
 const RED: &str = "31";
@@ -36,6 +37,18 @@ pub(super) fn text(explanation: &Explanation, now: Timestamp, colour: bool) -> S
         add_rows(&mut rows, child, "", "", now);
     }
     write_rows(&mut text, &rows, &paint);
+    if let Some(proposed) = &explanation.proposed {
+        write_proposed(&mut text, proposed, &paint);
+    }
+    if let Some(reconciles) = &explanation.reconciles {
+        let _ = writeln!(text, "\nLast reconciles, the newest first");
+        if reconciles.is_empty() {
+            let _ = writeln!(text, "  none that the host remembers");
+        }
+        for reconcile in reconciles {
+            write_reconcile(&mut text, reconcile, now, &paint);
+        }
+    }
     if !explanation.events.is_empty() {
         let _ = writeln!(text, "\nEvents, the newest first");
     }
@@ -97,6 +110,42 @@ fn write_condition(text: &mut String, condition: &Condition, now: Timestamp, pai
         printable(&condition.type_),
         printable(&condition.reason),
         printable(&condition.message)
+    );
+}
+
+fn write_proposed(text: &mut String, proposed: &Proposed, paint: &Paint) {
+    let _ = writeln!(text, "\nProposed version of the plugin");
+    let named = match (&proposed.version, &proposed.digest) {
+        (Some(version), Some(digest)) => format!("{} ({}) ", printable(version), short(&printable(digest))),
+        (None, Some(digest)) => format!("{} ", short(&printable(digest))),
+        (version, None) => version.as_deref().map(printable).unwrap_or_default(),
+    };
+    let state = paint.with(YELLOW, &printable(&proposed.state));
+    let _ = writeln!(text, "  {named}{state}: {}", printable(&proposed.message));
+    for line in proposed.diff.lines() {
+        let line = printable(line);
+        let line = match line.as_bytes().first() {
+            Some(b'-') => paint.with(RED, &line),
+            Some(b'+') => paint.with(GREEN, &line),
+            _ => line,
+        };
+        let _ = writeln!(text, "    {line}");
+    }
+}
+
+fn write_reconcile(text: &mut String, reconcile: &Reconcile, now: Timestamp, paint: &Paint) {
+    let code = if reconcile.outcome == OK { GREEN } else { RED };
+    let message = reconcile.message.as_ref();
+    let message = message.map_or_else(String::new, |message| format!(": {}", printable(message)));
+    let trace = reconcile.trace_id.as_ref();
+    let trace = trace.map_or_else(String::new, |trace| format!(" (trace {})", printable(trace)));
+    let _ = writeln!(
+        text,
+        "  {:<5} {:<7} {:>8.1} ms  {}{message}{trace}",
+        age(reconcile.at, now),
+        printable(&reconcile.reason),
+        reconcile.took_ms,
+        paint.with(code, &printable(&reconcile.outcome)),
     );
 }
 
@@ -271,6 +320,23 @@ mod tests {
                 since: Some(at(40)),
             }],
             children: vec![web, child("Secret", "key", None, Vec::new())],
+            proposed: Some(Proposed {
+                version: Some("1.5.0".into()),
+                digest: Some("sha256:fedcba9876543210".into()),
+                state: "held back".into(),
+                message: "it would delete Pod web-1".into(),
+                diff: "-a\n+\x1bb".into(),
+            }),
+            reconciles: Some(vec![Reconcile {
+                at: at(95),
+                parent: "shop/web".into(),
+                reason: "child".into(),
+                waited_ms: 0.1,
+                took_ms: 12.34,
+                outcome: "api".into(),
+                message: Some("Pod web-1: no".into()),
+                trace_id: Some("4bf9".into()),
+            }]),
             events: vec![Event {
                 type_: "Normal".into(),
                 reason: "ChildrenChanged".into(),
@@ -297,6 +363,14 @@ Children
   └─ ReplicaSet/web-1  0 of 1 replicas are ready        100s  shop 1.4.0 (0123456789ab)  3
      └─ Pod/web-1-x    ImagePullBackOff: no such image  100s  shop 1.4.0 (0123456789ab)  3
   Secret/key           ready, retained                  100s  shop 1.4.0 (0123456789ab)  3
+
+Proposed version of the plugin
+  1.5.0 (fedcba987654) held back: it would delete Pod web-1
+    -a
+    + b
+
+Last reconciles, the newest first
+  5s    child       12.3 ms  api: Pod web-1: no (trace 4bf9)
 
 Events, the newest first
   70s   Normal ChildrenChanged: created Deployment web (trace 4bf9)
