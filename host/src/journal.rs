@@ -11,6 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use opentelemetry::trace::{SpanContext, TraceId};
 use serde::{Deserialize, Serialize};
+use tokio::time::MissedTickBehavior;
 
 use crate::object::{NamespacedName, shorten};
 
@@ -163,6 +164,8 @@ impl Journal {
     /// Ends a step of all series every [`STEP`], until the journal is dropped.
     pub async fn keep_stepping(journal: Weak<Self>, queue: impl Fn(&str) -> usize) {
         let mut tick = tokio::time::interval(STEP);
+        // A process that was suspended does not make up for it.
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             tick.tick().await;
             let Some(journal) = journal.upgrade() else { return };
