@@ -299,3 +299,24 @@ fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
     assert_warning("v1/Role", "every permission that the host itself has");
     assert_eq!(warnings.len(), 3, "{warnings:#?}");
 }
+
+#[test]
+fn only_a_page_that_others_reach_needs_to_ask_who_they_are() {
+    let mut rights = rights_of("test.dev/v1/Thing", "[a]", "", &[], false);
+    let reviews = |rights: &Rights| -> Vec<String> {
+        let all = rights.iter().map(|(permission, _)| permission);
+        let reviews = all.filter(|permission| permission.resource.ends_with("reviews"));
+        reviews
+            .map(|it| format!("{} {}.{}", it.verb, it.resource, it.group))
+            .collect()
+    };
+    assert_eq!(reviews(&rights), Vec::<String>::new());
+    rights.grant_page();
+    assert_eq!(
+        reviews(&rights),
+        [
+            "create tokenreviews.authentication.k8s.io",
+            "create subjectaccessreviews.authorization.k8s.io"
+        ]
+    );
+}

@@ -53,11 +53,14 @@ pub(super) enum Refusal {
     Undecided(String),
 }
 
+type Decision = Result<(), Refusal>;
+
 /// Asks the API server, and remembers its decisions.
 pub(super) struct Access {
     client: Client,
     turns: Semaphore,
-    decisions: Mutex<HashMap<[u8; 32], (Instant, Result<(), Refusal>)>>,
+    /// By the hash of the token, with the time until which it counts.
+    decisions: Mutex<HashMap<[u8; 32], (Instant, Decision)>>,
 }
 
 impl Access {
@@ -73,7 +76,7 @@ impl Access {
     ///
     /// # Errors
     /// Returns why it is refused.
-    pub(super) async fn check(&self, authorization: Option<&HeaderValue>) -> Result<(), Refusal> {
+    pub(super) async fn check(&self, authorization: Option<&HeaderValue>) -> Decision {
         let header = authorization.ok_or(Refusal::Unknown("there is no token"))?;
         let token = token(header).ok_or(Refusal::Unknown("this is no token"))?;
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
@@ -108,13 +111,13 @@ impl Access {
         decision
     }
 
-    fn known(&self, hash: &[u8; 32]) -> Option<Result<(), Refusal>> {
+    fn known(&self, hash: &[u8; 32]) -> Option<Decision> {
         let decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
         let (until, decision) = decisions.get(hash)?;
         (Instant::now() < *until).then(|| decision.clone())
     }
 
-    async fn ask(&self, token: String) -> Result<(), Refusal> {
+    async fn ask(&self, token: String) -> Decision {
         let undecided = |error: kube::Error| Refusal::Undecided(error.to_string());
         let review = TokenReview {
             spec: TokenReviewSpec {
