@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help run run-deploy check test chaos fuzz image-test manifests bench bench-scale soak crds schemas fmt lint doc \
-    docs clean prerequisites
+    docs clean prerequisites prerequisites-run
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -28,14 +28,14 @@ help: ## Print this list
 	@echo "  KUBEBUILDER_ASSETS=folder ...  uses the etcd and kube-apiserver in that folder"
 	@echo "  CONTROL_PLANE_MIRROR=URL ...   downloads the control plane from that mirror"
 
-run: prerequisites ## Start a local cluster with the host in it and show what happens
+run: prerequisites-run ## Start a local cluster with the host in it and show what happens
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
 	    --config $(if $(PLUGIN),$(PLUGIN)/config.yaml,manifests/playground.yaml) \
 	    --crds $(if $(PLUGIN),$(PLUGIN)/crd.json,manifests/crds) \
 	    --samples $(if $(PLUGIN),$(PLUGIN)/sample.yaml,manifests/samples)
 
-run-deploy: prerequisites ## Run the deployment in manifests/deploy, with the permissions of its ServiceAccount
+run-deploy: prerequisites-run ## Run the deployment in manifests/deploy, with the permissions of its ServiceAccount
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; manifests/deploy/plugins.sh; \
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
 	    --deploy manifests/deploy/base --crds manifests/crds --samples manifests/samples
@@ -128,3 +128,6 @@ clean: ## Remove what was built here; the control plane stays in the user's cach
 
 prerequisites:
 	@tests/prerequisites.sh
+
+prerequisites-run:
+	@tests/prerequisites.sh run

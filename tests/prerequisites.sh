@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes sure that this machine has what the builds and the tests call by name: Debian packages are installed, a
-# Rust toolchain is asked for. Takes no time when everything is there.
+# Makes sure that this machine has what is called by name: Debian packages are installed, a Rust toolchain is asked for.
+# Takes no time when everything is there. `tests/prerequisites.sh run` looks for what `make run` needs, and without an
+# argument for what the checks and tests need, too: a browser, for example.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -15,9 +16,16 @@ for tool in fmt clippy; do
 done
 
 # package:command, where having the command from somewhere else is as good.
-needed=(gcc:cc libc6-dev: make:make openssl:openssl util-linux:setpriv kubernetes-client:kubectl
-    shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool curl:curl ca-certificates:
-    chromium:chromium chromium-driver:chromedriver)
+needed=(gcc:cc libc6-dev: make:make openssl:openssl util-linux:setpriv kubernetes-client:kubectl curl:curl
+    ca-certificates:)
+purpose="to compile and link (gcc), to make keys (openssl), to download a control plane (curl), to look into the \
+cluster (kubectl)"
+if [[ ${1:-} != run ]]; then
+    needed+=(shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool
+        docker-registry:docker-registry chromium:chromium chromium-driver:chromedriver)
+    purpose+=", to check scripts (shellcheck), spelling (codespell), links (python3), what is measured (prometheus) and \
+the page (chromium), to store plugins (docker-registry)"
+fi
 missing=()
 for item in "${needed[@]}"; do
     package=${item%%:*} program=${item#*:}
@@ -28,11 +36,11 @@ for item in "${needed[@]}"; do
     fi
 done
 if ((${#missing[@]})); then
-    install_packages "to compile and link (gcc), to make keys (openssl), to download a control plane (curl), to look \
-into the cluster (kubectl), to check scripts (shellcheck), spelling (codespell), links (python3), what is measured \
-(prometheus) and the page (chromium)" "${missing[@]}"
-    # The tests run a Prometheus of their own; nobody asked for one that starts with the machine.
-    if [[ " ${missing[*]} " == *" prometheus "* ]] && command -v systemctl >/dev/null; then
-        as_root systemctl --quiet disable --now prometheus 2>/dev/null || true
-    fi
+    install_packages "$purpose" "${missing[@]}"
+    # The tests run a Prometheus and a registry of their own; nobody asked for one that starts with the machine.
+    for service in prometheus docker-registry; do
+        if [[ " ${missing[*]} " == *" $service "* ]] && command -v systemctl >/dev/null; then
+            as_root systemctl --quiet disable --now "$service" 2>/dev/null || true
+        fi
+    done
 fi
