@@ -88,6 +88,20 @@ fn the_configuration_does_not_know_what_runs_by_it() {
 }
 
 #[test]
+fn the_client_for_registries_knows_neither_the_cluster_nor_who_uses_it() {
+    let upwards = [
+        "crate::cluster",
+        "crate::controller",
+        "crate::operator",
+        "crate::plugin::registry",
+        "crate::plugin::reload",
+        "crate::reconcile",
+        "kube::",
+    ];
+    assert_free_of("src/oci", &upwards);
+}
+
+#[test]
 fn the_metrics_do_not_know_how_they_are_exported() {
     let upwards = ["crate::telemetry"];
     let files = [source("src/metrics.rs")]

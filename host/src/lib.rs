@@ -35,6 +35,8 @@ pub mod cluster;
 pub mod backoff;
 pub mod object;
 
+pub mod oci;
+
 pub mod leader;
 pub mod operator;
 pub mod supervisor;

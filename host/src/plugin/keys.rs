@@ -76,7 +76,7 @@ impl SigningKey {
 }
 
 /// Decodes base64 in the standard or the URL alphabet, as DSSE allows both. Line breaks are ignored.
-pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn base64(text: &str) -> Option<Vec<u8>> {
     let text: String = text.split_whitespace().collect();
     let text = text.replace('-', "+").replace('_', "/");
     serde_json::from_value::<ByteString>(text.into())

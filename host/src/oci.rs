@@ -1,0 +1,24 @@
+//! Plugins in OCI registries, in the CNCF layout for Wasm artifacts: pulls them, pushes them, and bounds what a
+//! registry can do to the host.
+//!
+//! Sources: <https://github.com/opencontainers/distribution-spec/blob/main/spec.md>,
+//! <https://tag-runtime.cncf.io/wgs/wasm/deliverables/wasm-oci-artifact/>,
+//! <https://distribution.github.io/distribution/spec/auth/token/>.
+//!
+//! From the outside in: [`reference`] (what the configuration names) and [`settings`] (how registries are asked),
+//! [`pull`] and [`push`], [`registry`] (the requests, with authentication), [`transport`] (one bounded exchange).
+
+pub mod artifact;
+pub mod credentials;
+pub mod pull;
+pub mod push;
+pub mod reference;
+pub mod registry;
+pub mod settings;
+pub mod transport;
+
+mod address;
+mod challenge;
+
+#[cfg(test)]
+mod tests;

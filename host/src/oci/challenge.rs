@@ -1,0 +1,121 @@
+//! What a registry asks for when it answers 401 (RFC 9110, section 11).
+
+/// How a registry wants to be asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Challenge {
+    /// With a user name and a password.
+    Basic,
+    /// With a token from this server.
+    Bearer {
+        /// The URL of the token server.
+        realm: String,
+        /// What to name as `service` there.
+        service: Option<String>,
+        /// What to name as `scope` there.
+        scope: Option<String>,
+    },
+}
+
+impl Challenge {
+    /// Parses the values of `WWW-Authenticate`. A token is preferred.
+    pub(super) fn parse<'a>(values: impl Iterator<Item = &'a str>) -> Option<Self> {
+        let mut basic = None;
+        for value in values {
+            let (scheme, rest) = value.trim().split_once(' ').unwrap_or((value.trim(), ""));
+            if scheme.eq_ignore_ascii_case("bearer") {
+                let mut parameters = parameters(rest);
+                let mut take = |name: &str| {
+                    let at = parameters
+                        .iter()
+                        .position(|(key, _)| key.eq_ignore_ascii_case(name))?;
+                    Some(parameters.swap_remove(at).1)
+                };
+                if let Some(realm) = take("realm") {
+                    let (service, scope) = (take("service"), take("scope"));
+                    return Some(Self::Bearer {
+                        realm,
+                        service,
+                        scope,
+                    });
+                }
+            } else if scheme.eq_ignore_ascii_case("basic") {
+                basic = Some(Self::Basic);
+            }
+        }
+        basic
+    }
+}
+
+/// Parses `name="value", name=value`. What does not have this form is left out.
+fn parameters(mut text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    while let Some((name, rest)) = text.split_once('=') {
+        let name = name.trim().trim_start_matches(',').trim().to_owned();
+        let (value, rest) = match rest.trim_start().strip_prefix('"') {
+            Some(quoted) => {
+                let mut value = String::new();
+                let mut characters = quoted.char_indices();
+                let mut end = quoted.len();
+                while let Some((at, character)) = characters.next() {
+                    match character {
+                        '"' => {
+                            end = at + 1;
+                            break;
+                        }
+                        '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
+                        other => value.push(other),
+                    }
+                }
+                (value, &quoted[end..])
+            }
+            None => {
+                let (value, rest) = rest.split_once(',').unwrap_or((rest, ""));
+                (value.trim().to_owned(), rest)
+            }
+        };
+        found.push((name, value));
+        text = rest;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(values: &[&str]) -> Option<Challenge> {
+        Challenge::parse(values.iter().copied())
+    }
+
+    #[test]
+    fn a_token_server_is_named_with_its_service_and_scope() {
+        let parsed = parse(&[
+            "Basic realm=\"r\"",
+            "Bearer realm=\"https://a.example.com/token?x=\\\"y\\\"\",service=r.example.com , scope=\"repository:a:pull,push\"",
+        ]);
+        assert_eq!(
+            parsed,
+            Some(Challenge::Bearer {
+                realm: "https://a.example.com/token?x=\"y\"".into(),
+                service: Some("r.example.com".into()),
+                scope: Some("repository:a:pull,push".into()),
+            })
+        );
+        assert_eq!(parse(&["basic realm=r"]), Some(Challenge::Basic));
+        assert_eq!(parse(&["BASIC"]), Some(Challenge::Basic));
+    }
+
+    #[test]
+    fn what_is_no_challenge_is_passed_over() {
+        for value in [
+            "",
+            "Bearer",
+            "Bearer realm",
+            "Bearer scope=\"",
+            "Negotiate abc",
+            "Bearer ====\"\\",
+        ] {
+            assert_eq!(parse(&[value]), None, "{value}");
+        }
+    }
+}

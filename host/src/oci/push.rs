@@ -1,0 +1,90 @@
+//! Pushes plugins with their signatures.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::artifact::{self, Artifact, ArtifactError, INDEX, MANIFEST};
+use super::reference::{Reference, Version};
+use super::registry::{RegistryError, Repository, referrers_tag};
+use super::settings::Settings;
+use super::transport::{TransportError, Transports};
+use crate::plugin::Digest;
+
+/// Why a plugin cannot be pushed. The messages are for users.
+#[derive(Debug, thiserror::Error)]
+pub enum PushError {
+    /// The registry does not take it.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The registry has something else where the list of signatures belongs.
+    #[error("the registry's list of the signatures of {subject} cannot be used: {error}")]
+    Referrers {
+        /// The plugin's manifest.
+        subject: Digest,
+        /// What is wrong with the list.
+        error: ArtifactError,
+    },
+}
+
+impl From<TransportError> for PushError {
+    fn from(error: TransportError) -> Self {
+        Self::Registry(error.into())
+    }
+}
+
+/// Pushes a plugin and its signature, and returns the digest of the manifest. A tag names the plugin only when everything
+/// else is there, so no host finds a plugin without its signature.
+///
+/// # Errors
+/// When the registry does not take one of them.
+pub async fn push(
+    reference: &Reference,
+    settings: Arc<Settings>,
+    plugin: Artifact,
+    signature: Option<Vec<u8>>,
+) -> Result<Digest, PushError> {
+    let transport = Transports::default().get(settings.certificate_authorities.as_deref())?;
+    let mut repository = Repository::new(transport, settings, reference.clone(), "pull,push");
+    let subject = plugin.descriptor();
+    upload(&mut repository, plugin.blobs).await?;
+    let by_digest = Version::Digest(subject.digest);
+    repository
+        .put(&by_digest, MANIFEST, plugin.manifest.clone())
+        .await?;
+    if let Some(signature) = signature {
+        let mut signature = Artifact::of_signature(signature, &subject);
+        upload(&mut repository, std::mem::take(&mut signature.blobs)).await?;
+        let version = Version::Digest(signature.descriptor().digest);
+        let listed = repository
+            .put(&version, MANIFEST, signature.manifest.clone())
+            .await?;
+        if !listed {
+            // A registry without the interface of referrers: the list has a tag.
+            let tag = Version::Tag(referrers_tag(subject.digest));
+            let index = repository.optional(&tag).await?;
+            let index = artifact::with_referrer(index.as_deref(), &signature);
+            let index = index.map_err(|error| PushError::Referrers {
+                subject: subject.digest,
+                error,
+            })?;
+            repository.put(&tag, INDEX, index).await?;
+        }
+    }
+    if reference.version != by_digest {
+        repository
+            .put(&reference.version, MANIFEST, plugin.manifest)
+            .await?;
+    }
+    Ok(subject.digest)
+}
+
+async fn upload(
+    repository: &mut Repository,
+    blobs: Vec<(artifact::Descriptor, Vec<u8>)>,
+) -> Result<(), RegistryError> {
+    for (descriptor, bytes) in blobs {
+        repository.upload(&descriptor, &Bytes::from(bytes)).await?;
+    }
+    Ok(())
+}

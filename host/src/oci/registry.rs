@@ -1,0 +1,724 @@
+//! The requests to one repository, with authentication. Every answer is bounded in bytes and in time.
+//!
+//! Credentials go to the registry, and for a token to its own token server or one that the settings name. They never go
+//! anywhere else: a redirect is followed without them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION,
+    USER_AGENT, WWW_AUTHENTICATE,
+};
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use k8s_openapi::ByteString;
+use serde::Deserialize;
+
+use super::artifact::{Descriptor, INDEX, MANIFEST, MANIFEST_LIMIT};
+use super::challenge::Challenge;
+use super::credentials::{Credentials, CredentialsError, HUB};
+use super::reference::{Reference, Version};
+use super::settings::Settings;
+use super::transport::{self, Origin, Transport, TransportError, words};
+use crate::plugin::Digest;
+
+/// Bytes of an answer that is only shown, and of a token.
+const ERROR_LIMIT: usize = 8 << 10;
+const TOKEN_LIMIT: usize = 64 << 10;
+/// The time until a response begins, and for a small one; less when the settings give less.
+const RESPOND: Duration = Duration::from_secs(20);
+/// How often the download of a layer may be redirected.
+const MAX_REDIRECTS: usize = 3;
+/// The token server of Docker Hub, which is on another host.
+const HUB_TOKENS: &str = "auth.docker.io";
+const DIGEST_HEADER: HeaderName = HeaderName::from_static("docker-content-digest");
+
+/// Why a registry does not give or take an artifact. The messages are for users.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// The exchange failed.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The credentials cannot be used.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// The registry does not have it.
+    #[error("{registry} does not have {what}{message}")]
+    NotFound {
+        /// The registry.
+        registry: String,
+        /// What was asked for.
+        what: String,
+        /// What the registry says.
+        message: String,
+    },
+    /// The registry wants other credentials, or some.
+    #[error("{registry} refuses access to {repository}: {reason}")]
+    Unauthorized {
+        /// The registry.
+        registry: String,
+        /// The repository.
+        repository: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Any other answer.
+    #[error("{registry} answered {status} for {what}{message}")]
+    Status {
+        /// The registry.
+        registry: String,
+        /// The status.
+        status: StatusCode,
+        /// What was asked for.
+        what: String,
+        /// What the registry says.
+        message: String,
+    },
+    /// The contents are not those that were asked for.
+    #[error(
+        "{registry} sent other contents for {what}: they have the digest {found}; nothing of them is used"
+    )]
+    OtherContents {
+        /// The registry.
+        registry: String,
+        /// What was asked for.
+        what: String,
+        /// The digest of what came.
+        found: Digest,
+    },
+    /// An answer that is not used.
+    #[error("{registry} sent for {what} what cannot be used: {reason}")]
+    Malformed {
+        /// The registry.
+        registry: String,
+        /// What was asked for.
+        what: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A redirect that is not followed.
+    #[error("{registry} redirects {what} to {target}: {reason}")]
+    Redirect {
+        /// The registry.
+        registry: String,
+        /// What was asked for.
+        what: String,
+        /// The other host.
+        target: String,
+        /// Why it is not followed, and what to do.
+        reason: String,
+    },
+}
+
+/// What a registry says about a tag.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Head {
+    /// It names the known manifest.
+    Same,
+    /// It may name another manifest.
+    Other,
+}
+
+/// The requests to one repository.
+pub struct Repository {
+    transport: Arc<Transport>,
+    settings: Arc<Settings>,
+    place: Reference,
+    origin: Origin,
+    /// What the registry may be asked for: `pull` or `pull,push`.
+    actions: &'static str,
+    authorization: Option<HeaderValue>,
+}
+
+#[derive(Deserialize)]
+struct RawToken {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawErrors {
+    errors: Vec<RawError>,
+}
+
+#[derive(Deserialize)]
+struct RawError {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// What a request is made of. A body is sent again when the registry asks for authentication.
+struct Ask<'a> {
+    method: Method,
+    url: &'a str,
+    what: &'a str,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    body: Bytes,
+}
+
+impl<'a> Ask<'a> {
+    fn new(method: Method, url: &'a str, what: &'a str) -> Self {
+        Self {
+            method,
+            url,
+            what,
+            headers: Vec::new(),
+            body: Bytes::new(),
+        }
+    }
+}
+
+impl Repository {
+    /// Prepares requests; nothing is sent yet.
+    pub(super) fn new(
+        transport: Arc<Transport>,
+        settings: Arc<Settings>,
+        place: Reference,
+        actions: &'static str,
+    ) -> Self {
+        let tls = !settings.plain_http.contains(&place.registry.to_ascii_lowercase());
+        Self {
+            origin: Origin::of(&place.registry, tls),
+            transport,
+            settings,
+            place,
+            actions,
+            authorization: None,
+        }
+    }
+
+    /// Uses other connections from now on.
+    pub(super) fn reconnect(&mut self, transport: Arc<Transport>) {
+        self.transport = transport;
+    }
+
+    /// Asks whether a tag still names the known manifest, without its contents.
+    pub(super) async fn head(&mut self, version: &Version, known: Digest) -> Result<Head, RegistryError> {
+        let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
+        let mut ask = Ask::new(Method::HEAD, &url, &what);
+        ask.headers = accept();
+        if let Ok(etag) = HeaderValue::from_str(&format!("\"{known}\"")) {
+            ask.headers.push((IF_NONE_MATCH, etag));
+        }
+        let response = self.ask(ask).await?;
+        if response.status() == StatusCode::NOT_MODIFIED {
+            return Ok(Head::Same);
+        }
+        if !response.status().is_success() {
+            return Err(self.refusal(response, &what).await);
+        }
+        let digest = response.headers().get(DIGEST_HEADER);
+        let digest: Option<Digest> = digest.and_then(|digest| digest.to_str().ok()?.parse().ok());
+        Ok(if digest == Some(known) {
+            Head::Same
+        } else {
+            Head::Other
+        })
+    }
+
+    /// Reads a manifest. Its digest is computed here, and compared with the one that was asked for.
+    pub(super) async fn manifest(&mut self, version: &Version) -> Result<(Digest, Bytes), RegistryError> {
+        let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
+        let mut ask = Ask::new(Method::GET, &url, &what);
+        ask.headers = accept();
+        let response = self.ask(ask).await?;
+        if response.status() != StatusCode::OK {
+            return Err(self.refusal(response, &what).await);
+        }
+        let stated = response.headers().get(DIGEST_HEADER);
+        let stated: Option<Digest> = stated.and_then(|digest| digest.to_str().ok()?.parse().ok());
+        let bytes = self.read(response, &what, MANIFEST_LIMIT).await?;
+        let found = Digest::of(&bytes);
+        let wanted = match version {
+            Version::Digest(wanted) => Some(*wanted),
+            Version::Tag(_) => stated,
+        };
+        match wanted {
+            Some(wanted) if wanted != found => Err(RegistryError::OtherContents {
+                registry: self.place.registry.clone(),
+                what,
+                found,
+            }),
+            _ => Ok((found, bytes)),
+        }
+    }
+
+    /// Reads contents by their digest, at most as many bytes as their descriptor says.
+    pub(super) async fn blob(&mut self, blob: &Descriptor, limit: usize) -> Result<Bytes, RegistryError> {
+        let what = format!(
+            "{} of {}/{}",
+            blob.digest, self.place.registry, self.place.repository
+        );
+        let limit = usize::try_from(blob.size).unwrap_or(limit).min(limit);
+        let url = self.url(&format!("blobs/{}", blob.digest));
+        let mut response = self.ask(Ask::new(Method::GET, &url, &what)).await?;
+        let mut from = self.origin.clone();
+        for _ in 0..MAX_REDIRECTS {
+            if !response.status().is_redirection() {
+                break;
+            }
+            (from, response) = self.follow(&from, &response, &what).await?;
+        }
+        if response.status() != StatusCode::OK {
+            return Err(self.refusal(response, &what).await);
+        }
+        let host = from.authority;
+        let bytes = transport::read(response, &host, &what, limit, self.settings.timeout).await?;
+        // Hashing the largest plugin takes too long for a thread that serves others.
+        let hashed = bytes.clone();
+        let found = tokio::task::spawn_blocking(move || Digest::of(&hashed)).await;
+        let found = found.map_err(|error| self.malformed(&what, &error))?;
+        if found != blob.digest {
+            return Err(RegistryError::OtherContents {
+                registry: host,
+                what,
+                found,
+            });
+        }
+        Ok(bytes)
+    }
+
+    /// Follows a redirect, without credentials and, unless the settings name the host, to the internet only.
+    async fn follow(
+        &self,
+        from: &Origin,
+        response: &Response<Incoming>,
+        what: &str,
+    ) -> Result<(Origin, Response<Incoming>), RegistryError> {
+        let refused = |target: &str, reason: &str| RegistryError::Redirect {
+            registry: self.place.registry.clone(),
+            what: what.to_owned(),
+            target: words(target),
+            reason: reason.to_owned(),
+        };
+        let location = response
+            .headers()
+            .get(LOCATION)
+            .and_then(|location| location.to_str().ok());
+        let url = location.and_then(|location| absolute(from, location));
+        let Some(url) = url else {
+            return Err(refused(location.unwrap_or("nowhere"), "it is not a URL"));
+        };
+        let target = Origin::of_url(&url)?;
+        let shown = target.to_string();
+        let own = target == self.origin;
+        let listed = own || target.is_in(&self.settings.redirects);
+        // From plain HTTP, another host that is known to speak it is no worse.
+        let plain = own || (!self.origin.tls && target.is_in(&self.settings.plain_http));
+        if !target.tls && !plain {
+            return Err(refused(
+                &shown,
+                "the host does not follow a redirect to plain HTTP",
+            ));
+        }
+        if !listed && target.is_private_address() {
+            return Err(refused(
+                &shown,
+                "it is in a private network; list the host under `registry.redirects` (--redirect) if it belongs to the registry",
+            ));
+        }
+        let request = Request::get(url).header(USER_AGENT, agent());
+        let request = request
+            .body(Full::default())
+            .map_err(|error| self.malformed(what, &error))?;
+        Ok((
+            target,
+            self.transport.send(request, !listed, self.respond()).await?,
+        ))
+    }
+
+    /// Returns the manifests that refer to another one, as far as the registry lists them.
+    pub(super) async fn referrers(&mut self, subject: Digest) -> Result<Option<Bytes>, RegistryError> {
+        let what = format!("the signatures of {}", self.what(&Version::Digest(subject)));
+        let url = self.url(&format!("referrers/{subject}"));
+        let mut ask = Ask::new(Method::GET, &url, &what);
+        ask.headers = accept();
+        let response = self.ask(ask).await?;
+        if response.status() == StatusCode::OK {
+            return Ok(Some(self.read(response, &what, MANIFEST_LIMIT).await?));
+        }
+        if response.status() != StatusCode::NOT_FOUND {
+            return Err(self.refusal(response, &what).await);
+        }
+        // A registry without the interface: the list has a tag.
+        self.optional(&Version::Tag(referrers_tag(subject))).await
+    }
+
+    /// Reads a manifest that may not be there.
+    pub(super) async fn optional(&mut self, version: &Version) -> Result<Option<Bytes>, RegistryError> {
+        match self.manifest(version).await {
+            Ok((_, bytes)) => Ok(Some(bytes)),
+            Err(RegistryError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Uploads contents, unless the registry has them.
+    pub(super) async fn upload(&mut self, blob: &Descriptor, bytes: &Bytes) -> Result<(), RegistryError> {
+        let what = format!(
+            "{} of {}/{}",
+            blob.digest, self.place.registry, self.place.repository
+        );
+        let url = self.url(&format!("blobs/{}", blob.digest));
+        let response = self.ask(Ask::new(Method::HEAD, &url, &what)).await?;
+        if response.status() == StatusCode::OK {
+            return Ok(());
+        }
+        if response.status() != StatusCode::NOT_FOUND {
+            return Err(self.refusal(response, &what).await);
+        }
+        let url = self.url("blobs/uploads/");
+        let mut ask = Ask::new(Method::POST, &url, &what);
+        ask.headers.push((CONTENT_LENGTH, HeaderValue::from_static("0")));
+        let response = self.ask(ask).await?;
+        if response.status() != StatusCode::ACCEPTED {
+            return Err(self.refusal(response, &what).await);
+        }
+        let location = response
+            .headers()
+            .get(LOCATION)
+            .and_then(|location| location.to_str().ok());
+        let target = location.and_then(|location| absolute(&self.origin, location));
+        let own = target.filter(|url| Origin::of_url(url).is_ok_and(|target| target == self.origin));
+        let Some(url) = own else {
+            return Err(RegistryError::Redirect {
+                registry: self.place.registry.clone(),
+                what,
+                target: words(location.unwrap_or("nowhere")),
+                reason: "contents are uploaded to the registry itself only".into(),
+            });
+        };
+        let separator = if url.query().is_some() { '&' } else { '?' };
+        let url = format!("{url}{separator}digest={}", blob.digest);
+        let mut ask = Ask::new(Method::PUT, &url, &what);
+        ask.headers
+            .push((CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")));
+        ask.body = bytes.clone();
+        let response = self.ask(ask).await?;
+        match response.status() {
+            StatusCode::CREATED => Ok(()),
+            _ => Err(self.refusal(response, &what).await),
+        }
+    }
+
+    /// Stores a manifest or a list of them. Returns whether the registry lists it as a referrer of its subject.
+    pub(super) async fn put(
+        &mut self,
+        version: &Version,
+        media_type: &'static str,
+        bytes: Vec<u8>,
+    ) -> Result<bool, RegistryError> {
+        let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
+        let mut ask = Ask::new(Method::PUT, &url, &what);
+        ask.headers
+            .push((CONTENT_TYPE, HeaderValue::from_static(media_type)));
+        ask.body = bytes.into();
+        let response = self.ask(ask).await?;
+        match response.status() {
+            StatusCode::CREATED => Ok(response.headers().contains_key("oci-subject")),
+            _ => Err(self.refusal(response, &what).await),
+        }
+    }
+
+    /// Sends a request; authenticates once if the registry asks for it.
+    async fn ask(&mut self, ask: Ask<'_>) -> Result<Response<Incoming>, RegistryError> {
+        let mut authenticated = false;
+        loop {
+            let mut request = Request::builder()
+                .method(ask.method.clone())
+                .uri(ask.url)
+                .header(USER_AGENT, agent());
+            for (name, value) in ask
+                .headers
+                .iter()
+                .chain(&self.authorization.clone().map(|it| (AUTHORIZATION, it)))
+            {
+                request = request.header(name, value);
+            }
+            let time = match ask.body.is_empty() {
+                true => self.respond(),
+                // The response begins when the body has arrived.
+                false => self.settings.timeout,
+            };
+            let request = request.body(Full::new(ask.body.clone()));
+            let request = request.map_err(|error| self.malformed(ask.what, &error))?;
+            let response = self.transport.send(request, false, time).await?;
+            if response.status() != StatusCode::UNAUTHORIZED {
+                return Ok(response);
+            }
+            if authenticated {
+                return Err(self.unauthorized("it does not accept these credentials"));
+            }
+            self.authenticate(&response).await?;
+            authenticated = true;
+        }
+    }
+
+    /// Gets what the registry asks for.
+    async fn authenticate(&mut self, response: &Response<Incoming>) -> Result<(), RegistryError> {
+        let asked = response.headers().get_all(WWW_AUTHENTICATE);
+        let challenge = Challenge::parse(asked.iter().filter_map(|value| value.to_str().ok()));
+        let credentials = match &self.settings.credentials {
+            Some(file) => Credentials::find(file, &self.place)?,
+            None => None,
+        };
+        let header = match (challenge, credentials) {
+            (_, Some(Credentials::Token(token))) => format!("Bearer {token}"),
+            (Some(Challenge::Basic), Some(Credentials::User { name, password })) => basic(&name, &password),
+            (
+                Some(Challenge::Bearer {
+                    realm,
+                    service,
+                    scope,
+                }),
+                credentials,
+            ) => {
+                let user = match &credentials {
+                    Some(Credentials::User { name, password }) => Some(basic(name, password)),
+                    _ => None,
+                };
+                let token = self.token(&realm, service, scope, user).await?;
+                format!("Bearer {token}")
+            }
+            (Some(Challenge::Basic), None) => {
+                return Err(self.unauthorized(match self.settings.credentials {
+                    Some(_) => "it wants a name and a password, and the credentials have none for it",
+                    None => "it wants a name and a password: name a Docker configuration with `registry.credentials` (--credentials)",
+                }));
+            }
+            (None, _) => return Err(self.unauthorized("it asks for neither a password nor a token")),
+        };
+        let mut header = HeaderValue::from_str(&header).map_err(|_| {
+            self.unauthorized("the credentials contain characters that no header can contain")
+        })?;
+        header.set_sensitive(true);
+        self.authorization = Some(header);
+        Ok(())
+    }
+
+    /// Gets a token. Credentials go only to the registry itself and to a token server that is known.
+    async fn token(
+        &self,
+        realm: &str,
+        service: Option<String>,
+        scope: Option<String>,
+        user: Option<String>,
+    ) -> Result<String, RegistryError> {
+        let what = "a token";
+        let mut url = realm.to_owned();
+        let scope = scope.unwrap_or_else(|| format!("repository:{}:{}", self.place.repository, self.actions));
+        let parameters = service
+            .map(|service| ("service", service))
+            .into_iter()
+            .chain([("scope", scope)]);
+        for (name, value) in parameters {
+            let separator = if url.contains('?') { '&' } else { '?' };
+            url = format!("{url}{separator}{name}={}", encoded(&value));
+        }
+        let url: Uri = url.parse().map_err(|error| self.malformed(what, &error))?;
+        let server = Origin::of_url(&url)?;
+        let hub = self.place.registry == HUB && server.tls && server.authority == HUB_TOKENS;
+        let known = server == self.origin || hub || server.is_in(&self.settings.token_servers);
+        let refused = |reason: &str| {
+            let server = words(&server.to_string());
+            self.unauthorized(&format!("it sends the host to {server} for a token, {reason}"))
+        };
+        if !server.tls && (self.origin.tls || !known) {
+            return Err(refused("which does not use TLS"));
+        }
+        if user.is_some() && !known {
+            return Err(refused(
+                "and credentials do not go to another host: list it under `registry.tokenServers` (--token-server) if it belongs to the \
+                 registry",
+            ));
+        }
+        if !known && server.is_private_address() {
+            return Err(refused(
+                "which is in a private network: list it under `registry.tokenServers` (--token-server) if it belongs to the registry",
+            ));
+        }
+        let mut request = Request::get(url).header(USER_AGENT, agent());
+        if let Some(user) = user {
+            let mut user = HeaderValue::from_str(&user).map_err(|error| self.malformed(what, &error))?;
+            user.set_sensitive(true);
+            request = request.header(AUTHORIZATION, user);
+        }
+        let request = request
+            .body(Full::default())
+            .map_err(|error| self.malformed(what, &error))?;
+        let response = self.transport.send(request, !known, self.respond()).await?;
+        let status = response.status();
+        if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
+            return Err(refused("which does not accept the credentials"));
+        }
+        if status != StatusCode::OK {
+            return Err(refused(&format!("which answers {status}")));
+        }
+        let bytes = transport::read(response, &server.authority, what, TOKEN_LIMIT, self.respond()).await?;
+        let token: Result<RawToken, _> = serde_json::from_slice(&bytes);
+        let token = token.ok().and_then(|raw| raw.token.or(raw.access_token));
+        token.ok_or_else(|| refused("which answers without a token"))
+    }
+
+    fn url(&self, rest: &str) -> String {
+        format!("{}/v2/{}/{rest}", self.origin, self.place.repository)
+    }
+
+    fn what(&self, version: &Version) -> String {
+        let place = Reference {
+            version: version.clone(),
+            ..self.place.clone()
+        };
+        place.to_string()
+    }
+
+    async fn read(
+        &self,
+        response: Response<Incoming>,
+        what: &str,
+        limit: usize,
+    ) -> Result<Bytes, TransportError> {
+        transport::read(response, &self.origin.authority, what, limit, self.respond()).await
+    }
+
+    fn respond(&self) -> Duration {
+        RESPOND.min(self.settings.timeout)
+    }
+
+    /// Returns what an answer means that is neither contents nor an upload.
+    async fn refusal(&self, response: Response<Incoming>, what: &str) -> RegistryError {
+        let status = response.status();
+        let (registry, what) = (self.place.registry.clone(), what.to_owned());
+        if status.is_redirection() {
+            let target = response
+                .headers()
+                .get(LOCATION)
+                .and_then(|location| location.to_str().ok());
+            return RegistryError::Redirect {
+                registry,
+                target: words(target.unwrap_or("nowhere")),
+                reason: "the host follows no more than three redirects, and only of layers".into(),
+                what,
+            };
+        }
+        // What it says is only an addition.
+        let said = self
+            .read(response, "an error", ERROR_LIMIT)
+            .await
+            .unwrap_or_default();
+        let said: Option<RawErrors> = serde_json::from_slice(&said).ok();
+        let said = said.and_then(|raw| raw.errors.into_iter().next());
+        let message = said.map_or_else(String::new, |error| {
+            format!(" ({})", words(format!("{} {}", error.code, error.message).trim()))
+        });
+        match status {
+            StatusCode::NOT_FOUND => RegistryError::NotFound {
+                registry,
+                what,
+                message,
+            },
+            StatusCode::FORBIDDEN => RegistryError::Unauthorized {
+                registry,
+                repository: self.place.repository.clone(),
+                reason: format!("the credentials are not enough{message}"),
+            },
+            status => RegistryError::Status {
+                registry,
+                status,
+                what,
+                message,
+            },
+        }
+    }
+
+    fn unauthorized(&self, reason: &str) -> RegistryError {
+        RegistryError::Unauthorized {
+            registry: self.place.registry.clone(),
+            repository: self.place.repository.clone(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn malformed(&self, what: &str, reason: &dyn std::fmt::Display) -> RegistryError {
+        RegistryError::Malformed {
+            registry: self.place.registry.clone(),
+            what: what.to_owned(),
+            reason: words(&reason.to_string()),
+        }
+    }
+}
+
+/// Returns the tag of the list of referrers, for registries without that interface.
+pub(super) fn referrers_tag(subject: Digest) -> String {
+    subject.to_string().replace(':', "-")
+}
+
+fn accept() -> Vec<(HeaderName, HeaderValue)> {
+    vec![
+        (ACCEPT, HeaderValue::from_static(MANIFEST)),
+        (ACCEPT, HeaderValue::from_static(INDEX)),
+    ]
+}
+
+fn agent() -> &'static str {
+    concat!("operator-host/", env!("CARGO_PKG_VERSION"))
+}
+
+fn basic(name: &str, password: &str) -> String {
+    let pair = ByteString(format!("{name}:{password}").into_bytes());
+    let encoded = serde_json::to_value(pair).unwrap_or_default();
+    format!("Basic {}", encoded.as_str().unwrap_or_default())
+}
+
+/// Returns the URL of a `Location`: a URL, or a path on the same host.
+fn absolute(from: &Origin, location: &str) -> Option<Uri> {
+    if location.starts_with('/') && !location.starts_with("//") {
+        format!("{from}{location}").parse().ok()
+    } else {
+        location.parse().ok()
+    }
+}
+
+/// Encodes the value of a parameter in a URL.
+fn encoded(value: &str) -> String {
+    let mut text = String::new();
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_location_is_a_url_or_a_path_of_the_same_host() {
+        let from = Origin::of("r:5000", true);
+        let url = |location: &str| absolute(&from, location).map(|url| url.to_string());
+        assert_eq!(url("/v2/x?a=b"), Some("https://r:5000/v2/x?a=b".into()));
+        assert_eq!(url("https://s/x"), Some("https://s/x".into()));
+        for relative in ["//s/x", "x y"] {
+            let wrong = absolute(&from, relative).is_none_or(|url| Origin::of_url(&url).is_err());
+            assert!(wrong, "{relative}");
+        }
+    }
+
+    #[test]
+    fn parameters_and_passwords_are_encoded() {
+        assert_eq!(
+            encoded("repository:a/b:pull,push x&y"),
+            "repository:a/b:pull%2Cpush%20x%26y"
+        );
+        assert_eq!(basic("user", "pass"), "Basic dXNlcjpwYXNz");
+    }
+}

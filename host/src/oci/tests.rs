@@ -1,0 +1,452 @@
+//! What registries do that no real one can be made to do: small servers that lie, are slow, send too much, redirect, and
+//! ask for credentials.
+
+mod server;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::artifact::Artifact;
+use super::pull::{Found, Puller};
+use super::reference::Reference;
+use super::settings::{Mirror, Settings};
+use crate::plugin::Digest;
+
+use self::server::{Answer, Seen, Server};
+
+const LIMIT: usize = 1 << 20;
+const PLUGIN: &[u8] = b"\0asm plugin";
+
+fn artifact() -> Artifact {
+    Artifact::of_plugin(PLUGIN.to_vec(), "echo", "1.4.0", None)
+}
+
+fn digest() -> Digest {
+    Digest::of(PLUGIN)
+}
+
+/// Answers like a registry that has the artifact with the tag `1`.
+fn honest(seen: &Seen) -> Answer {
+    let artifact = artifact();
+    let manifest = artifact.descriptor().digest;
+    let path = seen.path.strip_prefix("/v2/team/echo/").unwrap_or_default();
+    match path {
+        _ if path == "manifests/1" || path == format!("manifests/{manifest}") => {
+            Answer::ok(&artifact.manifest).with("Docker-Content-Digest", &manifest.to_string())
+        }
+        _ if path == format!("blobs/{}", digest()) => Answer::ok(PLUGIN),
+        _ => Answer::status(404),
+    }
+}
+
+fn settings(servers: &[&Server]) -> Settings {
+    Settings {
+        timeout: Duration::from_secs(10),
+        plain_http: servers.iter().map(|server| server.name()).collect(),
+        ..Settings::default()
+    }
+}
+
+fn reference(server: &Server) -> Reference {
+    format!("{}/team/echo:1", server.name()).parse().unwrap()
+}
+
+fn puller(server: &Server, settings: Settings) -> Puller {
+    Puller::new(reference(server), Arc::new(settings), Arc::default(), LIMIT).unwrap()
+}
+
+/// Pulls the plugin; returns its bytes or the message.
+async fn pull(puller: &mut Puller) -> Result<Vec<u8>, String> {
+    let words = |error: super::pull::PullError| error.to_string();
+    let found = puller.find(None).await.map_err(words)?.expect("a manifest");
+    Ok(puller.fetch(&found).await.map_err(words)?.to_vec())
+}
+
+/// Pulls from a server that answers so, and returns the message.
+async fn refused(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> String {
+    let server = Server::start(answer).await;
+    let settings = Settings {
+        timeout: Duration::from_millis(500),
+        ..settings(&[&server])
+    };
+    pull(&mut puller(&server, settings)).await.unwrap_err()
+}
+
+/// Answers honestly, except for paths with this part.
+fn except(part: &'static str, answer: impl Fn() -> Answer) -> impl Fn(&Seen) -> Answer {
+    move |seen| match seen.path.contains(part) {
+        true => answer(),
+        false => honest(seen),
+    }
+}
+
+#[tokio::test]
+async fn a_tag_that_did_not_move_costs_one_request_without_contents() {
+    let server = Server::start(honest).await;
+    let mut puller = puller(&server, settings(&[&server]));
+    assert_eq!(pull(&mut puller).await.unwrap(), PLUGIN);
+    let manifest = artifact().descriptor().digest;
+    server.forget();
+    assert!(puller.find(Some(manifest)).await.unwrap().is_none());
+    let seen = server.seen();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!(
+        (seen[0].method.as_str(), seen[0].path.as_str()),
+        ("HEAD", "/v2/team/echo/manifests/1")
+    );
+    assert_eq!(
+        seen[0].header("if-none-match"),
+        Some(format!("\"{manifest}\"").as_str())
+    );
+    // The known one is another.
+    assert!(puller.find(Some(digest())).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn contents_with_another_digest_are_not_used() {
+    let other = || Answer::ok(b"\0asm plugiN");
+    let error = refused(except("/blobs/", other)).await;
+    assert!(
+        error.contains("sent other contents") && error.contains(&digest().to_string()),
+        "{error}"
+    );
+    let manifest = || Answer::ok(&artifact().manifest).with("Docker-Content-Digest", &digest().to_string());
+    let error = refused(except("/manifests/", manifest)).await;
+    assert!(error.contains("sent other contents"), "{error}");
+    // By digest, whatever the registry says about it.
+    let server = Server::start(honest).await;
+    let wanted = reference(&server).at(digest());
+    let lying = Server::start(except("/manifests/", || Answer::ok(&artifact().manifest))).await;
+    let wanted = Reference {
+        registry: lying.name(),
+        ..wanted
+    };
+    let mut puller = Puller::new(wanted, Arc::new(settings(&[&lying])), Arc::default(), LIMIT).unwrap();
+    let error = puller.find(None).await.unwrap_err().to_string();
+    assert!(error.contains("sent other contents"), "{error}");
+}
+
+#[tokio::test]
+async fn no_more_is_read_than_the_manifest_says() {
+    for endless in [Answer::endless(Some(10 << 30)), Answer::endless(None)] {
+        let error = refused(except("/blobs/", move || endless.clone())).await;
+        let expected = format!("sends more than {} bytes", PLUGIN.len());
+        assert!(error.contains(&expected), "{error}");
+    }
+    for endless in [Answer::endless(Some(10 << 30)), Answer::endless(None)] {
+        let error = refused(except("/manifests/", move || endless.clone())).await;
+        assert!(error.contains("sends more than 1048576 bytes"), "{error}");
+    }
+    // An error of a registry is only read as far as it is shown.
+    let error = refused(|_| Answer::endless(None).and_status(500)).await;
+    assert!(error.contains("answered 500"), "{error}");
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_too_large_is_not_asked_for() {
+    let large = || {
+        let manifest = String::from_utf8(artifact().manifest).unwrap();
+        let size = format!("\"size\":{}", PLUGIN.len());
+        Answer::ok(manifest.replace(&size, "\"size\":10737418240").as_bytes())
+    };
+    let server = Server::start(except("/manifests/", large)).await;
+    let error = pull(&mut puller(&server, settings(&[&server])))
+        .await
+        .unwrap_err();
+    assert!(
+        error.contains("10737418240 bytes, the limit is 1048576"),
+        "{error}"
+    );
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_registry_that_is_slow_or_broken_costs_no_more_than_the_time_it_has() {
+    for part in ["/manifests/", "/blobs/"] {
+        for answer in [Answer::Stalled, Answer::trickle()] {
+            let start = std::time::Instant::now();
+            let error = refused(except(part, move || answer.clone())).await;
+            assert!(error.contains("did not answer within 500ms"), "{part}: {error}");
+            assert!(start.elapsed() < Duration::from_secs(5), "{part}");
+        }
+        let error = refused(except(part, || Answer::Raw(b"nonsense\r\n\r\n".to_vec()))).await;
+        assert!(error.contains("cannot reach"), "{part}: {error}");
+        let cut = b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n\0asm".to_vec();
+        let error = refused(except(part, move || Answer::Raw(cut.clone()))).await;
+        assert!(error.contains("the connection broke"), "{part}: {error}");
+    }
+    let error = refused(|_| Answer::ok(b"{\"errors\": 1}").and_status(429)).await;
+    assert!(error.contains("answered 429"), "{error}");
+    let error = refused(|_| {
+        Answer::ok(br#"{"errors": [{"code": "GONE", "message": "a\u001b[31mb"}]}"#).and_status(404)
+    })
+    .await;
+    assert!(
+        error.contains("does not have") && error.contains("(GONE a [31mb)"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_redirect_leads_to_the_internet_or_to_a_listed_host_and_never_takes_credentials_along() {
+    let storage = Server::start(|_| Answer::ok(PLUGIN)).await;
+    let to = format!("http://{}/storage", storage.name());
+    let server = Server::start(move |seen| match seen.path.contains("/blobs/") {
+        true if seen.header("authorization").is_some() => Answer::status(307).with("Location", &to),
+        _ if seen.header("authorization").is_none() => {
+            Answer::status(401).with("WWW-Authenticate", "Basic realm=r")
+        }
+        _ => honest(seen),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let credentials = server.credentials(folder.path());
+    let both = || Settings {
+        credentials: Some(credentials.clone()),
+        ..settings(&[&server, &storage])
+    };
+    let error = pull(&mut puller(&server, both())).await.unwrap_err();
+    assert!(
+        error.contains("in a private network") && error.contains("registry.redirects"),
+        "{error}"
+    );
+    assert_eq!(storage.seen(), []);
+    let listed = Settings {
+        redirects: BTreeSet::from([storage.name()]),
+        ..both()
+    };
+    assert_eq!(pull(&mut puller(&server, listed.clone())).await.unwrap(), PLUGIN);
+    assert_eq!(storage.seen()[0].header("authorization"), None);
+    // Not to plain HTTP, unless the host is known to speak it.
+    let strict = Settings {
+        plain_http: BTreeSet::from([server.name()]),
+        ..listed
+    };
+    let error = pull(&mut puller(&server, strict)).await.unwrap_err();
+    assert!(error.contains("redirect to plain HTTP"), "{error}");
+}
+
+#[tokio::test]
+async fn redirects_end_and_nothing_but_layers_is_redirected() {
+    for target in [
+        "/v2/team/echo/blobs/again",
+        "https://169.254.169.254/latest/meta-data",
+        "file:///etc/passwd",
+        "//x",
+        "https://user:password@example.com/",
+    ] {
+        let error = refused(except("/blobs/", move || {
+            Answer::status(302).with("Location", target)
+        }))
+        .await;
+        assert!(
+            error.contains("redirects") || error.contains("URL"),
+            "{target}: {error}"
+        );
+        assert!(!error.contains("password@"), "{error}");
+        let error = refused(except("/manifests/", move || {
+            Answer::status(302).with("Location", target)
+        }))
+        .await;
+        assert!(error.contains("only of layers"), "{target}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_fetched_with_the_credentials_from_the_registrys_own_server_only() {
+    let tokens = Server::start(|seen| match seen.header("authorization") {
+        Some("Basic dGVhbTpwYXNz") if seen.path.contains("scope=repository:team/echo:pull") => {
+            Answer::ok(br#"{"token": "t1", "expires_in": 300}"#)
+        }
+        Some(_) => Answer::status(403),
+        None => Answer::ok(br#"{"access_token": "anonymous"}"#),
+    })
+    .await;
+    let realm = format!("Bearer realm=\"http://{}/token\",service=\"r\"", tokens.name());
+    let server = Server::start(move |seen| match seen.header("authorization") {
+        Some("Bearer t1") => honest(seen),
+        _ => Answer::status(401).with("WWW-Authenticate", &realm),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let unlisted = Settings {
+        credentials: Some(server.credentials(folder.path())),
+        ..settings(&[&server])
+    };
+    let error = pull(&mut puller(&server, unlisted.clone())).await.unwrap_err();
+    assert!(error.contains("which does not use TLS"), "{error}");
+    assert_eq!(tokens.seen(), []);
+    let listed = Settings {
+        token_servers: BTreeSet::from([tokens.name()]),
+        ..unlisted
+    };
+    assert_eq!(pull(&mut puller(&server, listed.clone())).await.unwrap(), PLUGIN);
+    assert_eq!(tokens.seen().len(), 1, "one token serves all requests");
+    let anonymous = Settings {
+        credentials: None,
+        ..listed.clone()
+    };
+    let error = pull(&mut puller(&server, anonymous)).await.unwrap_err();
+    assert!(error.contains("does not accept these credentials"), "{error}");
+    // Endless tokens, and what is none.
+    for (answer, expected) in [
+        (Answer::endless(None), "sends more than 65536 bytes for a token"),
+        (Answer::ok(b"{}"), "without a token"),
+        (Answer::status(500), "answers 500"),
+        (Answer::Stalled, "did not answer"),
+    ] {
+        let bad = Server::start(move |_| answer.clone()).await;
+        let realm = format!("Bearer realm=\"http://{}/\"", bad.name());
+        let asking = Server::start(move |_| Answer::status(401).with("WWW-Authenticate", &realm)).await;
+        let settings = Settings {
+            token_servers: BTreeSet::from([bad.name()]),
+            timeout: Duration::from_millis(500),
+            ..settings(&[&asking])
+        };
+        let error = pull(&mut puller(&asking, settings)).await.unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn credentials_that_are_missing_or_wrong_are_named_and_never_shown() {
+    let server = Server::start(|_| Answer::status(401).with("WWW-Authenticate", "Basic realm=r")).await;
+    let error = pull(&mut puller(&server, settings(&[&server])))
+        .await
+        .unwrap_err();
+    assert!(error.contains("`registry.credentials`"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let with = |file: std::path::PathBuf| Settings {
+        credentials: Some(file),
+        ..settings(&[&server])
+    };
+    let known = server.credentials(folder.path());
+    let error = pull(&mut puller(&server, with(known))).await.unwrap_err();
+    assert!(
+        error.contains("does not accept these credentials") && !error.contains("pass"),
+        "{error}"
+    );
+    let error = pull(&mut puller(&server, with(folder.path().join("gone"))))
+        .await
+        .unwrap_err();
+    assert!(error.contains("cannot read the credentials"), "{error}");
+    let odd = refused(|_| Answer::status(401)).await;
+    assert!(odd.contains("neither a password nor a token"), "{odd}");
+}
+
+#[tokio::test]
+async fn mirrors_are_asked_first_and_one_that_fails_is_passed_over() {
+    let registry = Server::start(honest).await;
+    let with_mirror = |mirror: &Server, prefix: &str| Settings {
+        mirrors: [(
+            registry.name(),
+            vec![Mirror {
+                registry: mirror.name(),
+                prefix: prefix.to_owned(),
+            }],
+        )]
+        .into(),
+        timeout: Duration::from_millis(500),
+        ..settings(&[&registry, mirror])
+    };
+    let good = Server::start(|seen| honest(&seen.at(&seen.path.replace("/proxy/", "/")))).await;
+    assert_eq!(
+        pull(&mut puller(&registry, with_mirror(&good, "proxy")))
+            .await
+            .unwrap(),
+        PLUGIN
+    );
+    assert!(good.seen()[0].path.starts_with("/v2/proxy/team/echo/"));
+    assert_eq!(registry.seen(), []);
+    for answer in [
+        Answer::status(404),
+        Answer::status(503),
+        Answer::Stalled,
+        Answer::ok(b"{}"),
+        Answer::endless(None),
+    ] {
+        let bad = Server::start(move |_| answer.clone()).await;
+        assert_eq!(
+            pull(&mut puller(&registry, with_mirror(&bad, ""))).await.unwrap(),
+            PLUGIN
+        );
+    }
+    let lying = Server::start(except("/blobs/", || Answer::ok(b"something else"))).await;
+    assert_eq!(
+        pull(&mut puller(&registry, with_mirror(&lying, "")))
+            .await
+            .unwrap(),
+        PLUGIN
+    );
+    let both = Server::start(|_| Answer::status(503)).await;
+    let settings = with_mirror(&both, "");
+    drop(registry);
+    let gone: Reference = "127.0.0.1:1/team/echo:1".parse().unwrap();
+    let settings = Settings {
+        mirrors: [(
+            gone.registry.clone(),
+            settings.mirrors.into_values().next().unwrap(),
+        )]
+        .into(),
+        ..settings
+    };
+    let mut puller = Puller::new(gone, Arc::new(settings), Arc::default(), LIMIT).unwrap();
+    let error = pull(&mut puller).await.unwrap_err();
+    assert!(
+        error.contains("503") && error.contains("cannot reach 127.0.0.1:1"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn signatures_are_found_by_the_interface_and_by_the_tag() {
+    let plugin = artifact();
+    let subject = plugin.descriptor();
+    let signature = Artifact::of_signature(b"{\"a\": 1}".to_vec(), &subject);
+    let index = super::artifact::with_referrer(None, &signature).unwrap();
+    for path in ["referrers/sha256:", "manifests/sha256-"] {
+        let (index, manifest) = (index.clone(), signature.manifest.clone());
+        let described = signature.descriptor().digest.to_string();
+        let server = Server::start(move |seen| match seen.path.as_str() {
+            it if it.contains(path) => Answer::ok(&index),
+            it if it.contains(&described) => Answer::ok(&manifest),
+            it if it.contains(&Digest::of(b"{\"a\": 1}").to_string()) => Answer::ok(b"{\"a\": 1}"),
+            _ => honest(seen),
+        })
+        .await;
+        let mut puller = puller(&server, settings(&[&server]));
+        let found = puller.find(None).await.unwrap().unwrap();
+        let signatures = puller.signatures(&found).await.unwrap();
+        assert_eq!(signatures, [bytes::Bytes::from_static(b"{\"a\": 1}")], "{path}");
+    }
+    let server = Server::start(honest).await;
+    let found = Found {
+        manifest: subject.digest,
+        layer: plugin.blobs[1].0.clone(),
+    };
+    let none = puller(&server, settings(&[&server]))
+        .signatures(&found)
+        .await
+        .unwrap();
+    assert!(none.is_empty());
+}
+
+proptest::proptest! {
+    /// Whatever a registry or a file says, it is parsed or refused.
+    #[test]
+    fn no_text_makes_a_parser_panic(
+        text in proptest::prop_oneof![
+            "\\PC{0,60}",
+            "(Bearer|Basic|oci://)?[ -~]{0,40}",
+            r#"(\{"(schemaVersion|layers|manifests|cosign|auths|digest)": ?[\[\]{}"0-9a-z:,]{0,30}\}?)"#,
+        ],
+    ) {
+        let _ = super::challenge::Challenge::parse([text.as_str()].into_iter());
+        if let Ok(reference) = text.parse::<Reference>() {
+            proptest::prop_assert_eq!(reference.to_string().parse::<Reference>(), Ok(reference));
+        }
+        let _ = super::artifact::plugin_layer(text.as_bytes(), LIMIT);
+        let _ = super::artifact::manifests(text.as_bytes());
+    }
+}
