@@ -54,6 +54,7 @@ mod proving;
 mod ready;
 mod recreated_parent;
 mod refused;
+mod registry;
 mod reload;
 mod renamed;
 mod requeue;

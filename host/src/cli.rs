@@ -8,7 +8,9 @@ pub mod explain;
 pub mod new;
 pub mod pack;
 pub mod plugins;
+pub mod push;
 pub mod rbac;
+pub mod registry;
 pub mod render;
 pub mod replay;
 pub mod run;
@@ -57,9 +59,11 @@ pub enum Command {
     Replay(replay::Args),
     /// Print ConfigMaps that hold plugins; compress, split and sign the plugins if necessary
     Pack(pack::Args),
+    /// Push a plugin, with its signature, to a registry
+    Push(push::Args),
     /// Sign plugins, each with a statement of its identity
     Sign(sign::Args),
-    /// Verify a plugin's signature, and print the signer and the signed statement
+    /// Verify the signature of a plugin in a file or a registry, and print the signer and the signed statement
     Verify(verify::Args),
     /// Print the minimal RBAC permissions that a configuration and its plugins need
     Rbac(rbac::Args),

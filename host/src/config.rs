@@ -6,6 +6,7 @@
 pub mod leadership;
 mod proving;
 mod raw;
+mod registry;
 pub mod trust;
 mod values;
 pub mod webhook;
@@ -19,9 +20,9 @@ use thiserror::Error;
 
 use self::leadership::LeadershipConfig;
 use self::webhook::WebhookConfig;
-use crate::plugin::Limits;
 use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{Description, Kind};
+use crate::plugin::{Limits, Location};
 
 pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode};
 pub use self::values::parse_size;
@@ -52,8 +53,8 @@ pub struct ControllerConfig {
     pub formerly: Vec<String>,
     /// The kind of the custom resource.
     pub parent: Kind,
-    /// The plugin's file.
-    pub plugin: PathBuf,
+    /// Where the plugin comes from.
+    pub plugin: Location,
     /// The kinds that the plugin may make, each with what happens to a child that is no longer wanted.
     pub children: BTreeMap<Kind, Removal>,
     /// What happens to Secrets whose values the host generated: retained unless Secrets are set to `delete`.

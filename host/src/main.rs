@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             Command::Diff(args) => cli::diff::run(args).await,
             Command::Explain(args) => cli::explain::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Replay(args) => cli::replay::run(args).await,
+            Command::Push(args) => cli::push::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Pack(args) => cli::pack::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Sign(args) => cli::sign::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Verify(args) => cli::verify::run(args).await.map(|()| ExitCode::SUCCESS),

@@ -6,20 +6,24 @@ pub mod candidate_check;
 pub mod history;
 pub mod kept;
 pub mod keys;
+pub mod location;
 pub mod pack;
 pub mod registry;
 pub mod reload;
 pub mod report;
 pub mod statement;
 
+mod follow;
+
 pub(crate) mod source;
 
 pub use candidate_check::Prefix;
+pub use location::Location;
 pub use operator_host_runtime::{
     Cache, CacheError, Call, CallError, CallStats, Class, CodeOrigin, Compiler, Digest, EngineError,
     EngineOptions, Form, LOG_TARGET, Limited, Limits, LoadError, Plugin, RandomSource, Runtime, Share,
-    Subprocess, compile_memory, compile_plugin, container, contract, estimate, limits, max_memory_of_call,
-    max_memory_of_one_call,
+    Subprocess, compile_memory, compile_plugin, container, contract, estimate, interfaces, limits,
+    max_memory_of_call, max_memory_of_one_call,
 };
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub async fn run(table: &mut Table) {
             api_version: "my-operator.dev/v1".into(),
             kind: "Echo".into(),
         },
-        file: folder.path().join("echo.wasm"),
+        location: folder.path().join("echo.wasm").into(),
         limits: Limits::default(),
         trust: Trust::default(),
     };

@@ -109,6 +109,35 @@ fn inspect_component(bytes: &[u8], counts: &mut Counts) -> Result<(), LoadError>
     component::check_imports(imports.into_iter())
 }
 
+/// Returns what a component imports and exports, for the description of an artifact. `None`: it is a core module, or
+/// cannot be read.
+#[must_use]
+pub fn interfaces(bytes: &[u8]) -> Option<(Vec<String>, Vec<String>)> {
+    if !Parser::is_component(bytes) {
+        return None;
+    }
+    let (mut imports, mut exports) = (Vec::new(), Vec::new());
+    let mut depth = 0;
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.ok()? {
+            Payload::Version { .. } => depth += 1,
+            Payload::End(_) => depth -= 1,
+            Payload::ComponentImportSection(section) if depth == 1 => {
+                for import in section {
+                    imports.push(import.ok()?.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(section) if depth == 1 => {
+                for export in section {
+                    exports.push(export.ok()?.name.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    Some((imports, exports))
+}
+
 /// Whether a core module may import this function. File functions of preview 1 are allowed, because the
 /// standard libraries of most languages import some of them whether they are used or not; a call finds no
 /// files. Sockets are refused when a command calls them: Go's standard library imports them for the packages that a

@@ -63,6 +63,7 @@ pub use contract::ContractVersion;
 pub use digest::Digest;
 pub use engine::EngineError;
 pub use error::{CallError, Class, Count, LoadError, Part};
+pub use inspect::interfaces;
 pub use limits::{EngineOptions, Limits};
 pub use loader::CodeOrigin;
 pub use log::TARGET as LOG_TARGET;

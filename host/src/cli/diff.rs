@@ -16,7 +16,7 @@ use crate::dry_run::documents::{self, Document};
 use crate::dry_run::server_side::{Difference, Preview};
 use crate::metrics::Metrics;
 use crate::object::NamespacedName;
-use crate::plugin::Plugin;
+use crate::plugin::{Location, Plugin};
 
 /// The options of `diff`.
 #[derive(Debug, clap::Args)]
@@ -153,16 +153,18 @@ fn chosen<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<Vec<&'a 
 }
 
 async fn load(args: &Args, controller: &ControllerConfig) -> anyhow::Result<Plugin> {
-    let file = args.plugin.as_deref().unwrap_or(&controller.plugin);
-    let plugin = match plugin_file::load_with(file, controller.limits).await {
-        Ok(plugin) => plugin.with_context(|| file.display().to_string())?,
+    let location = match &args.plugin {
+        Some(file) => &Location::File(file.clone()),
+        None => &controller.plugin,
+    };
+    let plugin = match plugin_file::load_from(location, controller.limits).await {
+        Ok(plugin) => plugin.with_context(|| location.to_string())?,
         Err(Failure::Usage(error) | Failure::Other(error)) => return Err(error),
     };
     let found = &plugin.description().parent;
     if *found != controller.parent {
         return Err(anyhow!(
-            "{} reconciles {found}; the controller {:?} is for {}",
-            file.display(),
+            "{location} reconciles {found}; the controller {:?} is for {}",
             controller.name,
             controller.parent
         ));

@@ -2,16 +2,21 @@
 
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
+use bytes::Bytes;
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
 use crate::memory_limit::Memory;
+use crate::oci::pull::Puller;
+use crate::oci::reference::Reference;
+use crate::oci::settings::Settings;
 use crate::plugin::pack::Compression;
 use crate::plugin::source;
 use crate::plugin::{
-    Cache, Compiler, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess, compile_memory,
+    Cache, Compiler, EngineOptions, Limits, LoadError, Location, Plugin, Runtime, Subprocess, compile_memory,
 };
 
 /// Maximum size of the cache of compiled plugins: the default of `run`.
@@ -57,6 +62,14 @@ pub(super) async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failu
 /// As [`load`].
 pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
     let (_, bytes) = read(file)?;
+    load_bytes(bytes, limits).await
+}
+
+/// Loads a plugin from its bytes.
+///
+/// # Errors
+/// When the engine cannot start.
+pub(super) async fn load_bytes(bytes: Vec<u8>, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
     let options = EngineOptions {
         concurrency: 1,
         pooling: false,
@@ -75,6 +88,44 @@ fn cache() -> Result<Option<Cache>, Failure> {
     let folder = std::env::var_os("OPERATOR_HOST_CACHE_DIR").filter(|folder| !folder.is_empty());
     let cache = folder.map(|folder| Cache::open(Path::new(&folder), CACHE_SIZE));
     cache.transpose().map_err(|error| Failure::Usage(error.into()))
+}
+
+/// Reads or pulls the plugin of a controller, and loads it.
+///
+/// # Errors
+/// As [`load`], and when the registry does not give it.
+pub(super) async fn load_from(
+    location: &Location,
+    limits: Limits,
+) -> Result<Result<Plugin, LoadError>, Failure> {
+    match location {
+        Location::File(file) => load_with(file, limits).await,
+        Location::Registry { reference, settings } => {
+            let (bytes, _) = pull(reference, settings, limits.module, false).await?;
+            load_bytes(bytes.to_vec(), limits).await
+        }
+    }
+}
+
+/// Pulls a plugin, and with `signed` its signatures.
+///
+/// # Errors
+/// When the registry does not give them.
+pub(super) async fn pull(
+    reference: &Reference,
+    settings: &Arc<Settings>,
+    limit: usize,
+    signed: bool,
+) -> Result<(Bytes, Vec<Bytes>), Failure> {
+    let mut puller = Puller::new(reference.clone(), Arc::clone(settings), Arc::default(), limit)?;
+    let found = puller.find(None).await?;
+    let found = found.ok_or_else(|| anyhow!("{reference} is not there"))?;
+    let bytes = puller.fetch(&found).await?;
+    let signatures = match signed {
+        true => puller.signatures(&found).await?,
+        false => Vec::new(),
+    };
+    Ok((bytes, signatures))
 }
 
 /// Prints the plugins' log lines on standard error.

@@ -234,12 +234,30 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, colour: boo
             )
         })
         .collect();
-    if report.candidate.is_none() && others.is_empty() && report.pinned.is_none() {
+    if report.candidate.is_none() && others.is_empty() && report.pinned.is_none() && report.registry.is_none()
+    {
         return;
     }
     let _ = writeln!(text, "\n{}:", report.controller);
     if let Some(live) = &report.live {
         let _ = writeln!(text, "  live because: {}", live.because);
+    }
+    if let Some(registry) = &report.registry {
+        let manifest = registry
+            .manifest
+            .as_deref()
+            .map(|manifest| format!(", manifest {}", short(manifest)));
+        let checked = registry
+            .checked
+            .map(|checked| format!(", looked at {} ago", age(checked, now)));
+        let (manifest, checked) = (manifest.unwrap_or_default(), checked.unwrap_or_default());
+        let _ = writeln!(text, "  from: {}{manifest}{checked}", report.file);
+        if let Some(problem) = &registry.problem {
+            let since = registry
+                .problem_since
+                .map_or_else(String::new, |since| format!(" for {}", age(since, now)));
+            let _ = writeln!(text, "  {}{since}: {problem}", paint("31", "cannot be pulled"));
+        }
     }
     if let Some(pinned) = &report.pinned {
         let _ = writeln!(text, "  pinned: {pinned}");
@@ -285,7 +303,7 @@ pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::report::{CandidateVersion, KeptVersion, LiveVersion};
+    use crate::plugin::report::{CandidateVersion, KeptVersion, LiveVersion, RegistryReport};
 
     fn digest(start: &str) -> String {
         format!("sha256:{start:0<64}")
@@ -297,7 +315,13 @@ mod tests {
         let ago = |seconds| now - jiff::SignedDuration::from_secs(seconds);
         let report = PluginReport {
             controller: "echo".into(),
-            file: "echo.wasm".into(),
+            file: "oci://r/echo:1".into(),
+            registry: Some(RegistryReport {
+                manifest: Some(digest("dddddddddddd")),
+                checked: Some(ago(400)),
+                problem: Some("r is away".into()),
+                problem_since: Some(ago(90)),
+            }),
             live: Some(LiveVersion {
                 digest: digest("aaaaaaaaaaaa"),
                 name: "echo".into(),
@@ -335,6 +359,8 @@ mod tests {
              \n\
              echo:\n  \
                live because: it was the first\n  \
+               from: oci://r/echo:1, manifest dddddddddddd, looked at 6m ago\n  \
+               cannot be pulled for 90s: r is away\n  \
                held back for 5s: it fails on 1 object\n    \
                  -a\n    \
                  +b\n     \

@@ -103,15 +103,14 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 async fn describe(config: &Config) -> Result<Vec<Description>, Failure> {
     let mut descriptions = Vec::with_capacity(config.controllers.len());
     for controller in &config.controllers {
-        let file = &controller.plugin;
-        let plugin = plugin_file::load(file)
+        let location = &controller.plugin;
+        let plugin = plugin_file::load_from(location, controller.limits)
             .await?
-            .with_context(|| file.display().to_string())?;
+            .with_context(|| location.to_string())?;
         let description = plugin.description();
         if description.parent != controller.parent {
             return Err(Failure::Usage(anyhow!(
-                "{}: the plugin reconciles {}, but the controller {:?} reconciles {}: configure the plugin for that kind",
-                file.display(),
+                "{location}: the plugin reconciles {}, but the controller {:?} reconciles {}: configure the plugin for that kind",
                 description.parent,
                 controller.name,
                 controller.parent

@@ -4,17 +4,19 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 
+use super::registry::{RegistryArgs, reference};
 use super::{Failure, plugin_file, sign};
 use crate::config::trust::Keys;
 use crate::files;
 use crate::plugin::acceptance::Trust;
 use crate::plugin::statement::SIGNATURE_LIMIT;
+use crate::plugin::{Limits, Plugin};
 
 /// The options of `verify`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit codes: 0 a host would accept the plugin, 1 it would not, 2 wrong usage.")]
 pub struct Args {
-    /// The plugin's WebAssembly file
+    /// The plugin's WebAssembly file, or its reference in a registry (`oci://…`)
     plugin: PathBuf,
     /// The public keys, in the format of `run --signature-keys`
     #[arg(long, env = "OPERATOR_HOST_SIGNATURE_KEYS", value_name = "FILE")]
@@ -25,6 +27,8 @@ pub struct Args {
     /// The signature file [default: `<plugin>.sig` beside the plugin]
     #[arg(long, value_name = "FILE")]
     signature: Option<PathBuf>,
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
 /// Verifies the signature and prints the signer and the statement.
@@ -33,13 +37,6 @@ pub struct Args {
 /// When a host would not accept the plugin; the error contains the reason.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let keys = Keys::load(&args.keys).map_err(|error| Failure::Usage(error.into()))?;
-    let (name, _) = plugin_file::read(&args.plugin)?;
-    let plugin = plugin_file::load(&args.plugin)
-        .await?
-        .with_context(|| args.plugin.display().to_string())?;
-    let path = args.signature.unwrap_or_else(|| sign::place(&args.plugin, &name));
-    let signature =
-        files::read(&path, SIGNATURE_LIMIT).with_context(|| format!("cannot read {}", path.display()))?;
     let keys = match &args.controller {
         Some(controller) => keys.of(controller),
         None => keys.all(),
@@ -48,10 +45,16 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         sha256: None,
         keys: Some(keys),
     };
+    let (plugin, signatures) = load(&args).await?;
     let description = plugin.description();
-    let signed = trust
-        .check(*plugin.digest(), &description.parent, Some(&signature))
-        .with_context(|| args.plugin.display().to_string())?;
+    let check = |signature: Option<&[u8]>| trust.check(*plugin.digest(), &description.parent, signature);
+    // As a host does: the first signature that is accepted, otherwise the reason why the first one is not.
+    let mut checked = signatures.iter().map(|signature| check(Some(signature)));
+    let signed = match checked.find(Result::is_ok) {
+        Some(signed) => signed,
+        None => check(signatures.first().map(Vec::as_slice)),
+    };
+    let signed = signed.with_context(|| args.plugin.display().to_string())?;
     let signed = signed.ok_or_else(|| anyhow!("no signature was required"))?;
     signed
         .describes(description)
@@ -68,4 +71,30 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         statement.digest,
     );
     Ok(())
+}
+
+/// Reads or pulls the plugin and its signatures.
+async fn load(args: &Args) -> Result<(Plugin, Vec<Vec<u8>>), Failure> {
+    let shown = || args.plugin.display().to_string();
+    if let Some(reference) = reference(&args.plugin)? {
+        let settings = args.registry.settings(&reference);
+        let limits = Limits::default();
+        let (bytes, signatures) = plugin_file::pull(&reference, &settings, limits.module, true).await?;
+        let plugin = plugin_file::load_bytes(bytes.to_vec(), limits)
+            .await?
+            .with_context(shown)?;
+        return Ok((
+            plugin,
+            signatures.iter().map(|signature| signature.to_vec()).collect(),
+        ));
+    }
+    let (name, _) = plugin_file::read(&args.plugin)?;
+    let plugin = plugin_file::load(&args.plugin).await?.with_context(shown)?;
+    let path = args
+        .signature
+        .clone()
+        .unwrap_or_else(|| sign::place(&args.plugin, &name));
+    let signature =
+        files::read(&path, SIGNATURE_LIMIT).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok((plugin, vec![signature]))
 }

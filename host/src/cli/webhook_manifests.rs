@@ -1,7 +1,7 @@
 //! `operator-host webhook-manifests`: prints the ValidatingWebhookConfiguration that sends resources to the host.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
@@ -188,16 +188,15 @@ async fn plural(
     if let Some(plural) = given.get(&key) {
         return Ok(plural.clone());
     }
-    let file: &Path = &controller.plugin;
-    let plugin = plugin_file::load(file)
+    let location = &controller.plugin;
+    let plugin = plugin_file::load_from(location, controller.limits)
         .await?
-        .with_context(|| file.display().to_string())?;
+        .with_context(|| location.to_string())?;
     let own = plugin.description().crd.as_ref().and_then(named);
     own.filter(|(of, _)| *of == key).map(|(_, plural)| plural).ok_or_else(|| {
         Failure::Usage(anyhow!(
-            "the plural of {parent} is not known: the plugin {} does not contain its CustomResourceDefinition; give the definition with \
-             --crd FILE",
-            file.display()
+            "the plural of {parent} is not known: the plugin {location} does not contain its CustomResourceDefinition; give the definition with \
+             --crd FILE"
         ))
     })
 }

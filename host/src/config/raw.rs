@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -9,6 +10,7 @@ use serde_saphyr::Spanned;
 
 use super::leadership::{self, RawLease};
 use super::proving::RawProving;
+use super::registry::{RawRegistry, location};
 use super::trust;
 use super::values::{bytes, count, dns_label, duration, invalid, is_version, service_account, yaml};
 use super::webhook::RawWebhook;
@@ -16,9 +18,10 @@ use super::{
     Allow, BackoffConfig, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY,
     DEFAULT_RESYNC, DEFAULT_WRITES, Removal, WritesConfig,
 };
+use crate::oci::settings::Settings;
 use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{Kind, is_dns_label};
-use crate::plugin::{Limits, source};
+use crate::plugin::{Limits, Location, source};
 use crate::telemetry::log;
 
 /// Parses the text and checks its shape.
@@ -41,6 +44,8 @@ pub(super) struct RawConfig {
     lease: RawLease,
     webhook: Option<RawWebhook>,
     host_namespace: Option<Spanned<String>>,
+    #[serde(default)]
+    registry: RawRegistry,
 }
 
 #[derive(Deserialize)]
@@ -50,7 +55,7 @@ struct RawController {
     #[serde(default)]
     formerly: Vec<Spanned<String>>,
     parent: RawKind,
-    plugin: Spanned<PathBuf>,
+    plugin: Spanned<String>,
     #[serde(default)]
     children: Vec<RawChild>,
     #[serde(default)]
@@ -175,11 +180,12 @@ impl RawConfig {
         if let Some(namespace) = &self.host_namespace {
             dns_label(file, namespace, "a namespace")?;
         }
+        let registry = Arc::new(self.registry.validate(file, here)?);
         let mut controllers: Vec<ControllerConfig> = Vec::new();
         for raw in self.controllers {
             let name_at = raw.name.referenced;
             let parent_at = raw.parent.kind.referenced;
-            let controller = raw.validate(file, &folder, needs_plugins)?;
+            let controller = raw.validate(file, &folder, &registry, needs_plugins)?;
             let shared = controllers.iter().find_map(|other| {
                 let names = controller.formerly.iter().chain([&controller.name]);
                 let mut taken = names.filter(|name| other.is_or_was(name) && **name != other.name);
@@ -229,6 +235,7 @@ impl RawController {
         self,
         file: &Path,
         folder: &Path,
+        registry: &Arc<Settings>,
         needs_plugins: bool,
     ) -> Result<ControllerConfig, ConfigError> {
         dns_label(file, &self.name, "a controller's name")?;
@@ -242,8 +249,11 @@ impl RawController {
             formerly.push(former.value);
         }
         let parent = self.parent.validate(file)?;
-        let path = folder.join(&self.plugin.value);
-        if needs_plugins && !source::is_there(&path) {
+        let plugin = location(file, &self.plugin, folder, registry)?;
+        if let Location::File(path) = &plugin
+            && needs_plugins
+            && !source::is_there(path)
+        {
             let message = format!(
                 "there is no plugin file {}: create it, or name one that exists",
                 path.display()
@@ -322,7 +332,7 @@ impl RawController {
             name: self.name.value,
             formerly,
             parent,
-            plugin: path,
+            plugin,
             children,
             reads,
             generated,

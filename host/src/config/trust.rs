@@ -138,13 +138,16 @@ impl Config {
         // read.
         let folder_of = |path: &Path| path.parent().unwrap_or(Path::new("")).join(".").canonicalize();
         let places = [folder_of(keys), keys.canonicalize()];
-        for controller in &self.controllers {
-            let folder = controller.plugin.parent().unwrap_or(Path::new(""));
-            let beside =
-                |place: &std::io::Result<std::path::PathBuf>| match (place, folder_of(&controller.plugin)) {
-                    (Ok(place), Ok(folder)) => place.starts_with(folder),
-                    _ => false,
-                };
+        let files = self
+            .controllers
+            .iter()
+            .filter_map(|controller| controller.plugin.file());
+        for file in files {
+            let folder = file.parent().unwrap_or(Path::new(""));
+            let beside = |place: &std::io::Result<std::path::PathBuf>| match (place, folder_of(file)) {
+                (Ok(place), Ok(folder)) => place.starts_with(folder),
+                _ => false,
+            };
             if places.iter().any(beside) {
                 return Err(ConfigError::KeysBesidePlugins {
                     keys: keys.to_owned(),

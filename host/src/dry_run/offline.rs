@@ -313,7 +313,7 @@ fn controller(description: &Description) -> ControllerConfig {
         name: description.name.clone(),
         formerly: Vec::new(),
         parent: description.parent.clone(),
-        plugin: std::path::PathBuf::new(),
+        plugin: std::path::PathBuf::new().into(),
         children: children
             .map(|kind| (kind.clone(), Removal::Delete))
             .collect::<BTreeMap<_, _>>(),

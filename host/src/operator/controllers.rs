@@ -296,7 +296,7 @@ fn expected(config: &ControllerConfig) -> Expected {
     Expected {
         controller: config.name.clone(),
         parent: config.parent.clone(),
-        file: config.plugin.clone(),
+        location: config.plugin.clone(),
         limits: config.limits,
         trust: config.trust.clone(),
     }

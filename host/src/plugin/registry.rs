@@ -4,8 +4,9 @@
 mod held;
 mod live_reason;
 mod load;
+mod remote;
+mod trouble;
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,13 +16,14 @@ use tracing::{debug, error, info, warn};
 
 use self::held::Waiting;
 use self::live_reason::LiveReason;
+use self::trouble::Trouble;
 use super::acceptance::Trust;
 use super::candidate_check::{CandidateCheck, Orders, ProofResult};
 use super::contract::Kind;
 use super::history::{History, HistoryEntry, Why};
 use super::kept::{Kept, Versions};
 use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
-use super::{CodeOrigin, Digest, Limits, Plugin, Prefix, Runtime};
+use super::{CodeOrigin, Digest, Limits, Location, Plugin, Prefix, Runtime};
 use crate::metrics::ControllerMetrics;
 use crate::trace::Tracer;
 
@@ -43,8 +45,8 @@ pub struct Expected {
     pub controller: String,
     /// The kind that the plugin must reconcile.
     pub parent: Kind,
-    /// The plugin's file.
-    pub file: PathBuf,
+    /// Where the plugin comes from.
+    pub location: Location,
     /// The caps on the file and on each call.
     pub limits: Limits,
     /// Whose plugins are accepted.
@@ -83,7 +85,7 @@ pub struct Slot {
     metrics: ControllerMetrics,
     tracer: Tracer,
     live: Arc<watch::Sender<Live>>,
-    trouble: Arc<watch::Sender<Option<Arc<str>>>>,
+    trouble: Arc<Trouble>,
     proof: Option<Arc<dyn CandidateCheck>>,
     versions: Option<Arc<Versions>>,
     history: Arc<History>,
@@ -102,7 +104,7 @@ impl Slot {
         let (live, receiver) = watch::channel(Live::Loading);
         let report = PluginReport {
             controller: expected.controller.clone(),
-            file: expected.file.display().to_string(),
+            file: expected.location.to_string(),
             ..PluginReport::default()
         };
         let slot = Self {
@@ -124,8 +126,13 @@ impl Slot {
     /// Returns the same slot with other requirements: the live version stays until another one meets them.
     #[must_use]
     pub fn expecting(&self, expected: Expected) -> Self {
-        let file = expected.file.display().to_string();
-        self.report.send_modify(|report| report.file = file);
+        let file = expected.location.to_string();
+        self.report.send_modify(|report| {
+            report.file = file;
+            // The registry is asked anew, and another one perhaps.
+            report.registry = None;
+        });
+        self.trouble.of_registry(None);
         Self {
             expected,
             ..self.clone()
@@ -165,7 +172,7 @@ impl Slot {
         &self.expected
     }
 
-    /// Returns the problem with the file while an earlier version is live.
+    /// Returns the problem with the file or its registry while an earlier version is live.
     #[must_use]
     pub fn trouble(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.trouble.subscribe()
@@ -275,9 +282,10 @@ impl Slot {
 
     /// Reports a problem with the file. The live version stays.
     pub fn fail(&self, reason: &str, digest: Option<Digest>) {
-        let Expected { controller, file, .. } = &self.expected;
-        let name = file.file_name().map_or_else(|| file.clone(), PathBuf::from);
-        let message = format!("the plugin {} cannot be used: {reason}", name.display());
+        let Expected {
+            controller, location, ..
+        } = &self.expected;
+        let message = format!("the plugin {} cannot be used: {reason}", location.name());
         self.forget_waiting();
         let refused = CandidateVersion::refused(digest.as_ref(), &message);
         self.report.send_modify(|report| report.candidate = Some(refused));
@@ -285,11 +293,11 @@ impl Slot {
         self.metrics.reloaded("refused");
         match self.digest() {
             Some(live) => {
-                warn!(controller, file = %file.display(), digest, %live, "{message}; the previous version stays live");
-                self.trouble.send_replace(Some(message.into()));
+                warn!(controller, file = %location, digest, %live, "{message}; the previous version stays live");
+                self.trouble.of_file(Some(message.into()));
             }
             None => {
-                error!(controller, file = %file.display(), digest, "{message}");
+                error!(controller, file = %location, digest, "{message}");
                 self.live.send_replace(Live::Failed(message.into()));
             }
         }
@@ -378,7 +386,7 @@ impl Slot {
         };
         self.add_to_history(&plugin, before, because);
         self.live.send_replace(Live::Plugin(plugin.clone()));
-        self.trouble.send_replace(None);
+        self.trouble.of_file(None);
         let aside = matches!(because, LiveReason::RolledBack | LiveReason::Restored);
         self.report.send_modify(|report| {
             report.live = Some(live);

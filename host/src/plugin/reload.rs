@@ -23,9 +23,12 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
+use super::Location;
 use super::candidate_check::Orders;
+use super::follow::Follower;
 use super::registry::{PluginFile, Slot};
 use super::source::{Look, WatchedFile};
+use crate::oci::transport::Transports;
 
 /// After a hint, wait until there was none for this time…
 const QUIET: Duration = Duration::from_millis(50);
@@ -38,6 +41,8 @@ const POLL: Duration = Duration::from_secs(1);
 pub struct Files {
     messages: mpsc::Sender<Message>,
     next: AtomicU64,
+    /// The connections to registries.
+    transports: Arc<Transports>,
 }
 
 /// Watches a file until this is dropped.
@@ -48,7 +53,7 @@ pub struct Watched {
 
 /// Keeps a slot filled until this is dropped.
 pub struct Filled {
-    _watched: Watched,
+    _watched: Option<Watched>,
     /// Stops the task at once, so that a plugin that is being loaded is discarded.
     _stop: DropGuard,
 }
@@ -85,18 +90,55 @@ impl Files {
         Ok(Self {
             messages,
             next: AtomicU64::new(0),
+            transports: Arc::default(),
         })
     }
 
-    /// Keeps the slot filled from its file until the returned value is dropped.
+    /// Keeps the slot filled from its file or registry until the returned value is dropped.
     #[must_use]
     pub fn fill(&self, slot: Arc<Slot>) -> Filled {
-        let expected = slot.expected();
-        let source = WatchedFile::new(expected.file.clone(), expected.limits.module);
         let (contents, receiver) = watch::channel(None);
         let stop = CancellationToken::new();
-        tokio::spawn(fill(Arc::clone(&slot), receiver, stop.clone()));
-        let watched = self.watch(source, move |look, noticed| match look {
+        let restored = CancellationToken::new();
+        let filling = fill(Arc::clone(&slot), receiver, stop.clone(), restored.clone());
+        tokio::spawn(filling);
+        let watched = match slot.expected().location.clone() {
+            Location::File(file) => Some(self.fill_from_file(file, slot, contents)),
+            Location::Registry { reference, settings } => {
+                let transports = Arc::clone(&self.transports);
+                let follower = Follower {
+                    slot,
+                    reference,
+                    settings,
+                    transports,
+                    contents,
+                };
+                let stopped = stop.clone();
+                tokio::spawn(async move {
+                    let following = async {
+                        // Before, a registry that is away would look worse than it is.
+                        restored.cancelled().await;
+                        follower.run().await;
+                    };
+                    tokio::select! { () = stopped.cancelled() => {}, () = following => {} }
+                });
+                None
+            }
+        };
+        Filled {
+            _watched: watched,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    fn fill_from_file(
+        &self,
+        file: PathBuf,
+        slot: Arc<Slot>,
+        contents: watch::Sender<Option<PluginFile>>,
+    ) -> Watched {
+        let source = WatchedFile::new(file, slot.expected().limits.module);
+        self.watch(source, move |look, noticed| match look {
             Look::New(content) => {
                 contents.send_replace(Some(PluginFile {
                     bytes: content.bytes,
@@ -111,11 +153,7 @@ impl Files {
                 slot.fail(&reason, None);
             }
             Look::Same | Look::Unsettled(_) => {}
-        });
-        Filled {
-            _watched: watched,
-            _stop: stop.drop_guard(),
-        }
+        })
     }
 
     /// Watches one file.
@@ -150,12 +188,18 @@ impl Drop for Watched {
 }
 
 /// Settles one controller's slot, with the newest state, whenever its file or its orders change.
-async fn fill(slot: Arc<Slot>, mut contents: watch::Receiver<Option<PluginFile>>, stop: CancellationToken) {
+async fn fill(
+    slot: Arc<Slot>,
+    mut contents: watch::Receiver<Option<PluginFile>>,
+    stop: CancellationToken,
+    restored: CancellationToken,
+) {
     let mut orders = slot.orders();
     tokio::select! {
         () = stop.cancelled() => return,
         () = slot.restore() => {}
     }
+    restored.cancel();
     loop {
         let file = contents.borrow_and_update().clone();
         if let Some(orders) = &mut orders {

@@ -11,8 +11,11 @@ use super::{Digest, Plugin};
 pub struct PluginReport {
     /// The controller's name.
     pub controller: String,
-    /// The plugin's file.
+    /// The plugin's file, or its reference in a registry.
     pub file: String,
+    /// The registry that it comes from; absent for a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<RegistryReport>,
     /// The live version; absent while there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<LiveVersion>,
@@ -25,6 +28,24 @@ pub struct PluginReport {
     /// Versions that were live and can be live again, the last first; includes the live one.
     #[serde(default)]
     pub kept: Vec<KeptVersion>,
+}
+
+/// What is known about the registry that a plugin comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RegistryReport {
+    /// The digest of the manifest that was pulled; absent before the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
+    /// When the registry last answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked: Option<Timestamp>,
+    /// Why it does not give the plugin at the moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem_since: Option<Timestamp>,
 }
 
 /// The live version.

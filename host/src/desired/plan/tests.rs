@@ -19,7 +19,7 @@ pub(crate) fn config() -> ControllerConfig {
         name: "shop".into(),
         formerly: vec!["store".into()],
         parent: kind("example.com/v1", "Shop"),
-        plugin: PathBuf::new(),
+        plugin: PathBuf::new().into(),
         children: BTreeMap::from([
             (kind("v1", "Pod"), Removal::Delete),
             (kind("v1", "Secret"), Removal::Delete),

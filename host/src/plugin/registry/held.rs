@@ -30,7 +30,9 @@ const MAX_RETRY: Duration = Duration::from_secs(300);
 impl Slot {
     /// Holds a candidate back; returns when to try again.
     pub(super) fn hold_back(&self, plugin: &Plugin, held: HeldBack) -> Duration {
-        let Expected { controller, file, .. } = &self.expected;
+        let Expected {
+            controller, location, ..
+        } = &self.expected;
         let mut waiting = self.waiting();
         let Some(waiting) = waiting
             .as_mut()
@@ -59,13 +61,13 @@ impl Slot {
             .send_modify(|report| report.candidate = Some(candidate));
         if is_new {
             let digest = plugin.digest();
-            warn!(controller, file = %file.display(), %digest, live = self.digest().map(tracing::field::display),
+            warn!(controller, file = %location, %digest, live = self.digest().map(tracing::field::display),
                 reason = held.reason, "plugin held back: {}", held.message);
             debug!(controller, %digest, diff = held.diff, "differences from the live version");
             if let Some(proof) = &self.proof {
                 proof.announce(Some(&held));
             }
-            self.trouble.send_replace(Some(
+            self.trouble.of_file(Some(
                 format!("the plugin's file is held back: {}", held.message).into(),
             ));
             waiting.reported = Some(held);
@@ -96,7 +98,7 @@ impl Slot {
         if was_held_back {
             self.report_released();
         }
-        self.trouble.send_replace(None);
+        self.trouble.of_file(None);
         let candidate = CandidateVersion::of(plugin, CandidateState::PutAside, message);
         self.report
             .send_modify(|report| report.candidate = Some(candidate));
@@ -105,12 +107,12 @@ impl Slot {
     /// Handles a file that contains the live version.
     pub(super) fn file_is_live(&self) {
         self.forget_waiting();
-        self.trouble.send_replace(None);
+        self.trouble.of_file(None);
         let had = self
             .report
             .send_if_modified(|report| report.candidate.take().is_some());
         if had {
-            info!(controller = self.expected.controller, file = %self.expected.file.display(),
+            info!(controller = self.expected.controller, file = %self.expected.location,
                 digest = self.digest().map(tracing::field::display),
                 "the plugin's file contains the live version again");
         }

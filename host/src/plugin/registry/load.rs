@@ -77,7 +77,7 @@ impl Slot {
         }
     }
 
-    pub(super) fn trusts(&self, file: &PluginFile) -> Result<Option<Signed>, Untrusted> {
+    pub(in crate::plugin) fn trusts(&self, file: &PluginFile) -> Result<Option<Signed>, Untrusted> {
         let Expected { trust, parent, .. } = &self.expected;
         trust.check(file.digest, parent, file.signature.as_deref())
     }

@@ -31,7 +31,7 @@ async fn a_plugin_that_compiles_for_long_is_given_up_and_others_are_served_meanw
                 api_version: "fixtures.dev/v1".into(),
                 kind: "Fixture".into(),
             },
-            file: folder.path().join(format!("{name}.wasm")),
+            location: folder.path().join(format!("{name}.wasm")).into(),
             limits: Limits {
                 compile,
                 ..Limits::default()

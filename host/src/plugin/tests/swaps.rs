@@ -9,7 +9,7 @@ use plugin_fixtures::{Fixture, Form, cases};
 use super::super::acceptance::Trust;
 use super::super::contract::Kind;
 use super::super::registry::{Expected, Live, PluginFile, Slot};
-use super::super::{Cache, Compiler, Digest, Limits, Plugin};
+use super::super::{Cache, Compiler, Digest, Limits, Location, Plugin};
 use super::*;
 
 pub(super) fn expected(kind: &str) -> Expected {
@@ -19,7 +19,7 @@ pub(super) fn expected(kind: &str) -> Expected {
             api_version: "fixtures.dev/v1".into(),
             kind: kind.into(),
         },
-        file: "fixture.wasm".into(),
+        location: Location::File("fixture.wasm".into()),
         limits: Limits::default(),
         trust: Trust::default(),
     }

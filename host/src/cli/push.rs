@@ -1,0 +1,70 @@
+//! `operator-host push`: pushes a plugin with its signature to a registry.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow};
+
+use super::registry::{RegistryArgs, parse};
+use super::{Failure, plugin_file, sign};
+use crate::oci::artifact::{Artifact, Interfaces};
+use crate::oci::push;
+use crate::plugin::{Digest, interfaces};
+
+/// The options of `push`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The plugin's WebAssembly file
+    plugin: PathBuf,
+    /// Where to push it: registry/repository:tag
+    reference: String,
+    /// Sign the plugin with this private key, as `openssl genpkey -algorithm ed25519` writes it. Without it, a
+    /// signature that `sign` wrote beside the plugin's file is pushed unchanged
+    #[arg(long, value_name = "FILE")]
+    sign_key: Option<PathBuf>,
+    #[command(flatten)]
+    registry: RegistryArgs,
+}
+
+/// Pushes the plugin and prints its reference by digest.
+///
+/// # Errors
+/// When the file is not a plugin, the key is invalid, or the registry does not take it.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    let reference = parse(&args.reference)?;
+    if reference.tag().is_none() {
+        return Err(Failure::Usage(anyhow!(
+            "{reference} has a digest: push to a tag, and this command prints the digest"
+        )));
+    }
+    let key = args.sign_key.as_deref().map(sign::signing_key).transpose()?;
+    let (name, bytes) = plugin_file::read(&args.plugin)?;
+    let plugin = plugin_file::load_bytes(bytes.clone(), crate::plugin::Limits::default())
+        .await?
+        .with_context(|| args.plugin.display().to_string())?;
+    let signature = match &key {
+        Some(key) => Some(sign::statement(&plugin)?.sign(key)),
+        None => sign::beside(&args.plugin, &name, plugin.digest())?,
+    };
+    let is_signed = signature.is_some();
+    let description = plugin.description();
+    let component = interfaces(&bytes).map(|(imports, exports)| Interfaces { exports, imports });
+    let artifact = Artifact::of_plugin(bytes, &description.name, &description.version, component.as_ref());
+    let manifest: Digest = push::push(
+        &reference,
+        args.registry.settings(&reference),
+        artifact,
+        signature,
+    )
+    .await?;
+    let signed = if is_signed {
+        "with its signature"
+    } else {
+        "without a signature"
+    };
+    eprintln!(
+        "pushed {} {} to {reference}, {signed}",
+        description.name, description.version
+    );
+    println!("{}", reference.at(manifest));
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! The options of commands that talk to a registry.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::anyhow;
+
+use super::Failure;
+use crate::oci::reference::{Reference, SCHEME};
+use crate::oci::settings::Settings;
+
+/// How to ask a registry.
+#[derive(Debug, clap::Args)]
+pub struct RegistryArgs {
+    /// A Docker configuration file with the registry's credentials [default: config.json in $DOCKER_CONFIG or in
+    /// ~/.docker, if it exists]
+    #[arg(long, env = "OPERATOR_HOST_REGISTRY_CREDENTIALS", value_name = "FILE")]
+    credentials: Option<PathBuf>,
+    /// PEM file with certificate authorities to trust in addition to those of the system
+    #[arg(long, value_name = "FILE")]
+    certificate_authorities: Option<PathBuf>,
+    /// Ask the registry without TLS
+    #[arg(long)]
+    plain_http: bool,
+    /// A host to which the registry may send its credentials for a token; can be repeated
+    #[arg(long, value_name = "HOST")]
+    token_server: Vec<String>,
+    /// A host in a private network to which the registry may redirect a download; can be repeated
+    #[arg(long, value_name = "HOST")]
+    redirect: Vec<String>,
+}
+
+impl RegistryArgs {
+    /// Returns the settings for a reference.
+    pub(super) fn settings(&self, reference: &Reference) -> Arc<Settings> {
+        let registry = reference.registry.to_ascii_lowercase();
+        Arc::new(Settings {
+            credentials: self.credentials.clone().or_else(docker_config),
+            certificate_authorities: self.certificate_authorities.clone(),
+            plain_http: self.plain_http.then_some(registry).into_iter().collect(),
+            token_servers: self.token_server.iter().cloned().collect(),
+            redirects: self.redirect.iter().cloned().collect(),
+            ..Settings::default()
+        })
+    }
+}
+
+fn docker_config() -> Option<PathBuf> {
+    let folder = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
+    let folder = folder.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".docker")))?;
+    Some(folder.join("config.json")).filter(|file| file.is_file())
+}
+
+/// Returns the reference when the text begins with `oci://`.
+pub(super) fn reference(text: &Path) -> Result<Option<Reference>, Failure> {
+    let text = text.to_str().filter(|text| text.starts_with(SCHEME));
+    text.map(parse).transpose()
+}
+
+/// Parses a reference, with or without `oci://`.
+pub(super) fn parse(text: &str) -> Result<Reference, Failure> {
+    text.parse()
+        .map_err(|message: String| Failure::Usage(anyhow!(message)))
+}

@@ -1,0 +1,163 @@
+//! Follows a plugin in a registry: looks at a tag every so often, and pulls what it names when that has changed.
+//!
+//! What is pulled goes the way of a new file. A registry that does not answer, or answers with something else, changes
+//! nothing: the live version continues, and so does a candidate that was pulled before.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::Digest;
+use super::registry::{PluginFile, Slot};
+use crate::backoff;
+use crate::config::BackoffConfig;
+use crate::oci::pull::{Found, PullError, Puller};
+use crate::oci::reference::Reference;
+use crate::oci::registry::RegistryError;
+use crate::oci::settings::Settings;
+use crate::oci::transport::Transports;
+
+/// The delay before a registry that failed is asked again. It doubles up to the longest, or to a shorter interval.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(300);
+/// The part of the interval by which looks are spread.
+const JITTER: f64 = 0.2;
+
+/// A plugin that was pulled.
+struct Pulled {
+    found: Found,
+    file: PluginFile,
+}
+
+/// The state of following one artifact.
+pub(super) struct Follower {
+    pub(super) slot: Arc<Slot>,
+    pub(super) reference: Reference,
+    pub(super) settings: Arc<Settings>,
+    pub(super) transports: Arc<Transports>,
+    /// Where to put what was pulled.
+    pub(super) contents: watch::Sender<Option<PluginFile>>,
+}
+
+impl Follower {
+    /// Follows the artifact. Never returns.
+    pub(super) async fn run(self) {
+        let mut puller = None;
+        let mut pulled: Option<Pulled> = None;
+        let mut failures = 0;
+        loop {
+            let looked = self.look(&mut puller, pulled.as_ref()).await;
+            let wait = match looked {
+                Ok(new) => {
+                    let is_new = new.is_some();
+                    pulled = new.or(pulled);
+                    self.reached(pulled.as_ref(), is_new, failures > 0);
+                    failures = 0;
+                    let is_final = self.reference.tag().is_none() && self.is_accepted(pulled.as_ref());
+                    if is_final {
+                        // A digest never changes.
+                        return std::future::pending().await;
+                    }
+                    backoff::jittered(self.settings.interval, JITTER)
+                }
+                Err(error) => {
+                    failures += 1;
+                    self.slot.registry_failed(&error.to_string());
+                    let delays = BackoffConfig {
+                        initial: FIRST_RETRY,
+                        max: LONGEST_RETRY.min(self.settings.interval),
+                    };
+                    backoff::delay(&delays, failures)
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Looks once; returns what is new.
+    async fn look(
+        &self,
+        puller: &mut Option<Puller>,
+        pulled: Option<&Pulled>,
+    ) -> Result<Option<Pulled>, PullError> {
+        let limit = self.slot.expected().limits.module;
+        let puller = match puller {
+            Some(puller) => puller,
+            None => puller.insert(
+                Puller::new(
+                    self.reference.clone(),
+                    Arc::clone(&self.settings),
+                    Arc::clone(&self.transports),
+                    limit,
+                )
+                .map_err(RegistryError::from)?,
+            ),
+        };
+        let Some(found) = puller.find(pulled.map(|pulled| pulled.found.manifest)).await? else {
+            return match pulled {
+                Some(pulled) if !self.is_accepted(Some(pulled)) => self.sign_again(puller, pulled).await,
+                _ => Ok(None),
+            };
+        };
+        let bytes = match self.slot.stored(found.layer.digest).await {
+            Some(bytes) => bytes,
+            None => puller.fetch(&found).await?,
+        };
+        let signature = self.signature(puller, &found).await?;
+        let file = PluginFile {
+            bytes,
+            digest: found.layer.digest,
+            signature,
+            noticed: Instant::now(),
+        };
+        Ok(Some(Pulled { found, file }))
+    }
+
+    /// Looks for a signature that was pushed after the plugin.
+    async fn sign_again(&self, puller: &mut Puller, pulled: &Pulled) -> Result<Option<Pulled>, PullError> {
+        let signature = self.signature(puller, &pulled.found).await?;
+        if signature == pulled.file.signature {
+            return Ok(None);
+        }
+        Ok(Some(Pulled {
+            found: pulled.found.clone(),
+            file: PluginFile {
+                signature,
+                noticed: Instant::now(),
+                ..pulled.file.clone()
+            },
+        }))
+    }
+
+    /// Reads the signature: the first that is accepted, otherwise the first, so that the reason is reported.
+    async fn signature(&self, puller: &mut Puller, found: &Found) -> Result<Option<Bytes>, PullError> {
+        let expected = self.slot.expected();
+        if expected.trust.keys.is_none() {
+            return Ok(None);
+        }
+        let signatures = puller.signatures(found).await?;
+        let accepted = signatures.iter().find(|signature| {
+            let checked = expected
+                .trust
+                .check(found.layer.digest, &expected.parent, Some(signature));
+            checked.is_ok()
+        });
+        Ok(accepted.or(signatures.first()).cloned())
+    }
+
+    fn is_accepted(&self, pulled: Option<&Pulled>) -> bool {
+        pulled.is_some_and(|pulled| self.slot.trusts(&pulled.file).is_ok())
+    }
+
+    fn reached(&self, pulled: Option<&Pulled>, is_new: bool, again: bool) {
+        let manifest: Option<Digest> = pulled.map(|pulled| pulled.found.manifest);
+        self.slot.registry_answered(manifest);
+        // Without a live version, the last message is about the registry: decide about the plugin again.
+        if is_new || again && self.slot.is_without_plugin() {
+            self.contents
+                .send_replace(pulled.map(|pulled| pulled.file.clone()));
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What a slot knows and reports about the registry that its plugin comes from.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use tracing::{error, info, warn};
+
+use super::{Expected, Live, Slot};
+use crate::plugin::Digest;
+
+impl Slot {
+    /// Reports that the registry does not give the plugin. Nothing else changes: the live version stays, and so does a
+    /// candidate.
+    pub(in crate::plugin) fn registry_failed(&self, reason: &str) {
+        let is_new = self.report.send_if_modified(|report| {
+            let registry = report.registry.get_or_insert_default();
+            let is_new = registry.problem.as_deref() != Some(reason);
+            if is_new {
+                registry.problem = Some(reason.to_owned());
+                registry.problem_since = Some(Timestamp::now());
+            }
+            is_new
+        });
+        if !is_new {
+            return;
+        }
+        let Expected {
+            controller, location, ..
+        } = &self.expected;
+        let message = format!("the plugin {} cannot be pulled: {reason}", location.name());
+        self.metrics.reloaded("refused");
+        match self.digest() {
+            Some(live) => {
+                warn!(controller, file = %location, %live, "{message}; the live version stays");
+            }
+            None => {
+                error!(controller, file = %location, "{message}");
+                self.live.send_replace(Live::Failed(message.as_str().into()));
+            }
+        }
+        self.trouble.of_registry(Some(message.into()));
+    }
+
+    /// Reports that the registry answered, and the manifest that it named.
+    pub(in crate::plugin) fn registry_answered(&self, manifest: Option<Digest>) {
+        let mut failed = false;
+        self.report.send_modify(|report| {
+            let registry = report.registry.get_or_insert_default();
+            registry.manifest = manifest.map(|manifest| manifest.to_string());
+            registry.checked = Some(Timestamp::now());
+            registry.problem_since = None;
+            failed = registry.problem.take().is_some();
+        });
+        if failed {
+            let Expected {
+                controller, location, ..
+            } = &self.expected;
+            info!(controller, file = %location, "the registry gives the plugin again");
+            self.trouble.of_registry(None);
+        }
+    }
+
+    /// Returns a version's file, if it is among the kept versions, so that it need not be pulled.
+    pub(in crate::plugin) async fn stored(&self, digest: Digest) -> Option<Bytes> {
+        let versions = self.versions.clone()?;
+        let limit = self.expected.limits.module;
+        let read = tokio::task::spawn_blocking(move || {
+            let digest = digest.to_string();
+            let kept = versions.list().into_iter().find(|kept| kept.digest == digest)?;
+            versions.read(&kept, limit).ok()
+        });
+        Some(read.await.ok()??.bytes)
+    }
+
+    /// Whether no version can be called.
+    pub(in crate::plugin) fn is_without_plugin(&self) -> bool {
+        self.live_version().is_none()
+    }
+}

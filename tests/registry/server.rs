@@ -1,0 +1,155 @@
+//! A real registry: Debian's `docker-registry`, in a folder and at a port of its own.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use control_plane::{Component, Output};
+use tokio::net::TcpStream;
+
+use crate::support::LIMIT;
+
+/// The user of a registry that wants a password.
+pub const USER: &str = "team";
+/// The password, with a character that separates it from the name.
+pub const PASSWORD: &str = "pass:word";
+/// The hash of the password, as `htpasswd -B` writes it.
+const HASH: &str = "$2b$04$abcdefghijklmnopqrstuu7govE5p0NSk1WUEk5C2Qm3hpPC6VJ66";
+
+/// How a registry is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Without TLS, by everybody.
+    Plain,
+    /// With TLS of an authority of its own, and with a password.
+    Private,
+}
+
+/// A registry, which is killed when dropped.
+pub struct Registry {
+    process: Component,
+    folder: Folder,
+}
+
+/// The folder of a registry that is stopped.
+pub struct Folder {
+    path: PathBuf,
+    port: u16,
+    access: Access,
+}
+
+impl Registry {
+    /// Starts a registry without contents in a new folder.
+    pub async fn start(path: &Path, access: Access) -> Self {
+        fs::create_dir_all(path).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let mut config = format!(
+            "version: 0.1\nlog: {{level: warn, accesslog: {{disabled: true}}}}\nstorage: {{filesystem: {{rootdirectory: \
+             {0}/data}}, delete: {{enabled: true}}}}\nhttp:\n  addr: 127.0.0.1:{port}\n",
+            path.display()
+        );
+        if access == Access::Private {
+            certificate(path);
+            fs::write(path.join("htpasswd"), format!("{USER}:{HASH}\n")).unwrap();
+            let _ = write!(
+                config,
+                "  tls: {{certificate: {0}/server.pem, key: {0}/server.key}}\nauth: {{htpasswd: {{realm: test, path: \
+                 {0}/htpasswd}}}}\n",
+                path.display()
+            );
+        }
+        fs::write(path.join("config.yml"), config).unwrap();
+        let folder = Folder {
+            path: path.to_owned(),
+            port,
+            access,
+        };
+        folder.start().await
+    }
+
+    /// Returns its name in references.
+    pub fn name(&self) -> String {
+        format!("127.0.0.1:{}", self.folder.port)
+    }
+
+    /// Whether it speaks TLS.
+    pub fn tls(&self) -> bool {
+        self.folder.access == Access::Private
+    }
+
+    /// Returns the certificate of its authority.
+    pub fn authority(&self) -> PathBuf {
+        self.folder.path.join("ca.pem")
+    }
+
+    /// Returns a Docker configuration with its credentials.
+    pub fn credentials(&self) -> PathBuf {
+        let file = self.folder.path.join("credentials.json");
+        let entry = serde_json::json!({"username": USER, "password": PASSWORD});
+        let auths = serde_json::json!({"auths": {self.name(): entry}});
+        fs::write(&file, auths.to_string()).unwrap();
+        file
+    }
+
+    /// Stops it. Its contents stay.
+    pub async fn stop(mut self) -> Folder {
+        self.process.stop(LIMIT).await.expect("the registry has ended");
+        self.folder
+    }
+}
+
+impl Folder {
+    /// Starts the registry, at the same port as before.
+    pub async fn start(self) -> Registry {
+        let config = self.path.join("config.yml");
+        let arguments = ["serve".to_owned(), config.display().to_string()];
+        let log = Output::File(self.path.join("registry.log"));
+        let environment = [("OTEL_TRACES_EXPORTER", Path::new("none"))];
+        let process = Component::spawn(
+            "docker-registry",
+            Path::new("docker-registry"),
+            &arguments,
+            &environment,
+            log,
+        );
+        let registry = Registry {
+            process: process.expect("docker-registry starts: install the Debian package of that name"),
+            folder: self,
+        };
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        while TcpStream::connect(registry.name()).await.is_err() {
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "the registry does not listen"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        registry
+    }
+}
+
+/// Creates an authority, and a certificate of it for this machine.
+fn certificate(folder: &Path) {
+    let script = "set -e
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test-authority \
+            -keyout ca.key -out ca.pem
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=registry \
+            -keyout server.key -out server.csr
+        printf 'subjectAltName=IP:127.0.0.1\\n' >extensions
+        openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile extensions \
+            -out server.pem";
+    let made = Command::new("sh")
+        .arg("-c")
+        .arg(script)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+}
