@@ -155,3 +155,206 @@ async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
     until_ready_is_without(&host, "cannot be pulled").await;
     drop(registry);
 }
+
+#[tokio::test]
+async fn a_private_registry_gives_signed_plugins_only_to_those_who_may_have_them() {
+    let scenario = Scenario::new("registry-private").await;
+    let registry = Registry::start(&scenario.folder.path().join("registry"), Access::Private).await;
+    let reference = format!("oci://{}/team/echo:1", registry.name());
+    let (authority, credentials) = (registry.authority(), registry.credentials());
+    let (authority, credentials) = (authority.to_str().unwrap(), credentials.to_str().unwrap());
+    let key = scenario.file("key.pem", PRIVATE);
+    let keys = scenario.file("keys.yaml", format!("keys: [{{name: release, key: {PUBLIC}}}]"));
+    let (key, keys) = (key.to_str().unwrap(), keys.to_str().unwrap());
+    let file = scenario.file("echo.wasm", echo_with(1));
+    let file = file.to_str().unwrap();
+
+    // Each thing that is missing is named.
+    let failed = |arguments: &[&str]| {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = failed(&["push", file, &reference]);
+    assert!(
+        error.contains("UnknownIssuer") && error.contains("registry.certificateAuthorities"),
+        "{error}"
+    );
+    let error = failed(&["push", file, &reference, "--certificate-authorities", authority]);
+    assert!(error.contains("refuses access to team/echo"), "{error}");
+    let error = failed(&["push", file, &reference, "--plain-http"]);
+    assert!(error.contains("answered 400"), "{error}");
+
+    let access = [
+        "--certificate-authorities",
+        authority,
+        "--credentials",
+        credentials,
+    ];
+    let with_access = |arguments: &[&str]| output(&[arguments, &access].concat());
+    let pushed = with_access(&["push", file, &reference, "--sign-key", key]);
+    let verified = with_access(&["verify", &pushed, "--keys", keys]);
+    assert!(verified.contains("signed by release as echo"), "{verified}");
+
+    // The digest pins, so the registry is not asked again.
+    let section = section(
+        &registry,
+        &format!(", credentials: {credentials}, certificateAuthorities: {authority}"),
+    );
+    let by_tag = scenario.config_with(&section, &controller(&reference));
+    let host = scenario.start_with(&by_tag, &["--signature-keys", keys]);
+    let live = |digest: String| move |report: &Value| report["live"]["digest"] == digest;
+    until_report(&host, "live", live(sha256(&echo_with(1)))).await;
+    until_echo_is_ready(&scenario).await;
+
+    // Not signed, then signed by cosign with a key that is not trusted, then with one that is.
+    let second = scenario.file("echo.wasm", echo_with(2));
+    let unsigned = with_access(&["push", second.to_str().unwrap(), &reference]);
+    let refused = |words: &'static str| {
+        move |report: &Value| {
+            let message = report["candidate"]["message"].as_str().unwrap_or_default();
+            report["candidate"]["state"] == "refused" && message.contains(words)
+        }
+    };
+    until_report(&host, "refused", refused("it is not signed")).await;
+    let cosign = Cosign::new(&scenario, &registry);
+    cosign.sign(&unsigned);
+    until_report(
+        &host,
+        "refused",
+        refused("no key that may sign for this controller (release)"),
+    )
+    .await;
+    assert!(
+        run(&[&["verify", &unsigned, "--keys", keys][..], &access].concat())
+            .status
+            .code()
+            == Some(1)
+    );
+    let both = format!(
+        "keys:\n- {{name: release, key: {PUBLIC}}}\n- {{name: cosign, key: {}}}\n",
+        cosign.public()
+    );
+    fs::write(keys, both).unwrap();
+    until_report(&host, "live", live(sha256(&echo_with(2)))).await;
+    let verified = with_access(&["verify", &unsigned, "--keys", keys]);
+    assert!(
+        verified.contains("signed by cosign with cosign as echo"),
+        "{verified}"
+    );
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // By digest, and without the credentials that were taken away.
+    fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
+    let by_digest = scenario.config_with(&section, &controller(&pushed));
+    let host = scenario.start_with(&by_digest, &["--signature-keys", keys]);
+    until_report(&host, "live", live(sha256(&echo_with(1)))).await;
+    drop(registry);
+    host.stop().await;
+    fs::remove_file(credentials).unwrap();
+}
+
+/// Signs as cosign does with a key: a payload with the digest of the manifest, stored under a tag of that digest.
+struct Cosign<'a> {
+    folder: &'a Path,
+    registry: &'a Registry,
+}
+
+impl<'a> Cosign<'a> {
+    fn new(scenario: &'a Scenario, registry: &'a Registry) -> Self {
+        let cosign = Self {
+            folder: scenario.folder.path(),
+            registry,
+        };
+        cosign.shell("openssl ecparam -name prime256v1 -genkey -noout -out cosign.key");
+        cosign
+    }
+
+    /// Returns the public key as one line.
+    fn public(&self) -> String {
+        self.shell("openssl pkey -in cosign.key -pubout | grep -v -e ---- | tr -d '\\n'")
+    }
+
+    fn sign(&self, reference: &str) {
+        let digest = reference.split_once('@').unwrap().1;
+        let payload = serde_json::json!({
+            "critical": {
+                "identity": {"docker-reference": format!("{}/team/echo", self.registry.name())},
+                "image": {"docker-manifest-digest": digest},
+                "type": "cosign container image signature",
+            },
+            "optional": {},
+        });
+        let payload = payload.to_string();
+        fs::write(self.folder.join("payload"), &payload).unwrap();
+        let signature = self.shell("openssl dgst -sha256 -sign cosign.key payload | base64 -w 0");
+        let config = "{}";
+        let blob = |media_type: &str, text: &str| serde_json::json!({"mediaType": media_type, "digest": sha256(text.as_bytes()), "size": text.len()});
+        let mut layer = blob("application/vnd.dev.cosign.simplesigning.v1+json", &payload);
+        layer["annotations"] = serde_json::json!({"dev.cosignproject.cosign/signature": signature});
+        let manifest = serde_json::json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": blob("application/vnd.oci.image.config.v1+json", config),
+            "layers": [layer],
+        });
+        self.registry.upload("team/echo", payload.as_bytes());
+        self.registry.upload("team/echo", config.as_bytes());
+        let tag = format!("{}.sig", digest.replace(':', "-"));
+        self.registry.put("team/echo", &tag, &manifest.to_string());
+    }
+
+    fn shell(&self, script: &str) -> String {
+        let mut command = Command::new("sh");
+        let output = command
+            .args(["-c", script])
+            .current_dir(self.folder)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn what_other_tools_push_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::start(folder.path(), Access::Plain).await;
+    let plugin = fs::read(plugin("echo")).unwrap();
+    registry.upload("team/echo", &plugin);
+    let layer = serde_json::json!({
+        "mediaType": "application/wasm", "digest": sha256(&plugin), "size": plugin.len(),
+        "annotations": {"org.opencontainers.image.title": "echo.wasm"},
+    });
+    let config = |media_type: &str, text: &str| {
+        registry.upload("team/echo", text.as_bytes());
+        serde_json::json!({"mediaType": media_type, "digest": sha256(text.as_bytes()), "size": text.len()})
+    };
+    // As `wkg oci push` and `oras push --artifact-type application/vnd.wasm.config.v0+json` do.
+    let wasm = r#"{"created":"2026-01-02T03:04:05.678Z","author":null,"architecture":"wasm","os":"wasip1","layerDigests":[],"component":null}"#;
+    for (tag, config, more) in [
+        ("wkg", config("application/vnd.wasm.config.v0+json", wasm), None),
+        (
+            "oras",
+            config("application/vnd.oci.empty.v1+json", "{}"),
+            Some("application/vnd.wasm.config.v0+json"),
+        ),
+    ] {
+        let mut manifest = serde_json::json!({
+            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": [layer],
+        });
+        if let Some(artifact_type) = more {
+            manifest["artifactType"] = artifact_type.into();
+        }
+        registry.put("team/echo", tag, &manifest.to_string());
+        let config = format!(
+            "registry: {{plainHttp: [\"{}\"]}}\ncontrollers:\n{}",
+            registry.name(),
+            controller(&format!("oci://{}/team/echo:{tag}", registry.name()))
+        );
+        let file = folder.path().join("config.yaml");
+        fs::write(&file, config).unwrap();
+        let rights = output(&["rbac", "--config", file.to_str().unwrap(), "--output", "table"]);
+        assert!(rights.contains("echoes"), "{tag}: {rights}");
+    }
+}

@@ -3,6 +3,7 @@
 
 pub mod acceptance;
 pub mod candidate_check;
+pub mod cosign;
 pub mod history;
 pub mod kept;
 pub mod keys;

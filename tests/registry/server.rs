@@ -98,6 +98,43 @@ impl Registry {
         file
     }
 
+    /// Uploads contents with curl, as another tool does.
+    pub fn upload(&self, repository: &str, bytes: &[u8]) {
+        let file = self.folder.path.join("blob");
+        fs::write(&file, bytes).unwrap();
+        let digest = operator_host::plugin::Digest::of(bytes).to_string();
+        let script = r#"set -e
+            place=$("$@" --request POST --output /dev/null --write-out '%header{location}' "$URL/blobs/uploads/")
+            "$@" --request PUT --header 'Content-Type: application/octet-stream' --data-binary "@$FILE" \
+                "$place&digest=$DIGEST""#;
+        self.curl(
+            script,
+            repository,
+            &[("FILE", file.to_str().unwrap()), ("DIGEST", &digest)],
+        );
+    }
+
+    /// Stores a manifest with curl.
+    pub fn put(&self, repository: &str, tag: &str, manifest: &str) {
+        let script = r#""$@" --request PUT --header 'Content-Type: application/vnd.oci.image.manifest.v1+json' \
+            --data "$MANIFEST" "$URL/manifests/$TAG""#;
+        self.curl(script, repository, &[("MANIFEST", manifest), ("TAG", tag)]);
+    }
+
+    fn curl(&self, script: &str, repository: &str, variables: &[(&str, &str)]) {
+        let scheme = if self.tls() { "https" } else { "http" };
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", "curl", "--silent", "--show-error", "--fail"]);
+        if self.tls() {
+            command
+                .args(["--user", &format!("{USER}:{PASSWORD}"), "--cacert"])
+                .arg(self.authority());
+        }
+        command.env("URL", format!("{scheme}://{}/v2/{repository}", self.name()));
+        let done = command.envs(variables.iter().copied()).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+
     /// Stops it. Its contents stay.
     pub async fn stop(mut self) -> Folder {
         self.process.stop(LIMIT).await.expect("the registry has ended");

@@ -59,16 +59,21 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     signed
         .describes(description)
         .with_context(|| args.plugin.display().to_string())?;
-    let statement = &signed.statement;
+    // What cosign signed describes itself.
+    let by = if signed.statement.is_some() {
+        ""
+    } else {
+        " with cosign"
+    };
     println!(
-        "{}: signed by {} as {} {} for {}, contract {}, {}",
+        "{}: signed by {}{by} as {} {} for {}, contract {}, {}",
         args.plugin.display(),
         signed.key,
-        statement.name,
-        statement.version,
-        statement.parent,
-        statement.contract,
-        statement.digest,
+        description.name,
+        description.version,
+        description.parent,
+        description.contract,
+        plugin.digest(),
     );
     Ok(())
 }

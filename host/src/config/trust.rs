@@ -112,8 +112,8 @@ impl Keys {
 
 fn key(file: &Path, text: &str, at: Location) -> Result<PublicKey, ConfigError> {
     PublicKey::parse(text).ok_or_else(|| {
-        let message = "this is not a public ed25519 key: expected PEM, as `openssl pkey -pubout` writes it, or the base64 of \
-                       its 32 bytes";
+        let message = "this is not a public key: expected PEM with an ed25519 or a P-256 key, as `openssl pkey -pubout` writes it, or the \
+                       base64 of the 32 bytes of an ed25519 key";
         invalid(file, at, message)
     })
 }
@@ -219,8 +219,8 @@ mod tests {
     fn every_refusal_names_the_position_and_what_is_expected() {
         for (text, expected) in [
             ("keys: []", "keys.yaml:1:7: `keys` must name at least one key"),
-            ("keys: [{name: a, key: AAAA}]", "is not a public ed25519 key"),
-            ("-----BEGIN NOTHING-----", "is not a public ed25519 key"),
+            ("keys: [{name: a, key: AAAA}]", "is not a public key"),
+            ("-----BEGIN NOTHING-----", "is not a public key"),
             ("keys: [{name: A b, key: AAAA}]", "cannot be a key's name"),
             ("keys: [{name: a, key: AAAA, for: [b]}]", "unknown field"),
             ("nothing", "keys.yaml:1:1"),

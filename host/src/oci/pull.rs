@@ -3,18 +3,24 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use k8s_openapi::ByteString;
 use tracing::debug;
 
 use super::artifact::{self, ArtifactError, Descriptor, ENVELOPE, SIGNATURE};
 use super::reference::{Reference, Version};
-use super::registry::{Head, RegistryError, Repository};
+use super::registry::{Head, RegistryError, Repository, referrers_tag};
 use super::settings::Settings;
 use super::transport::{TransportError, Transports};
 use crate::plugin::Digest;
+use crate::plugin::cosign::CosignSignature;
+use crate::plugin::keys::base64;
 use crate::plugin::statement::SIGNATURE_LIMIT;
 
 /// The most signatures that are read for one plugin.
 const MAX_SIGNATURES: usize = 16;
+/// The type of what cosign signs, and the annotation with its signature.
+const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+const COSIGN_SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 
 /// Why a plugin cannot be pulled. The messages are for users.
 #[derive(Debug, thiserror::Error)]
@@ -187,12 +193,41 @@ async fn find(
     Ok(Some(Found { manifest, layer }))
 }
 
+/// Reads the signatures of cosign, which have a tag of their own.
+async fn cosign(place: &mut Repository, found: &Found) -> Result<Vec<Bytes>, PullError> {
+    let tag = Version::Tag(format!("{}.sig", referrers_tag(found.manifest)));
+    let Some(list) = place.optional(&tag).await? else {
+        return Ok(Vec::new());
+    };
+    // A tag of this name that is something else is not a signature.
+    let layers = artifact::layers(&list).unwrap_or_default().into_iter();
+    let signed = layers
+        .filter(|layer| layer.media_type == SIMPLE_SIGNING)
+        .take(MAX_SIGNATURES);
+    let (_, manifest) = place.manifest(&Version::Digest(found.manifest)).await?;
+    let mut signatures = Vec::new();
+    for layer in signed {
+        let annotations = layer.annotations.as_ref();
+        let signature = annotations.and_then(|annotations| base64(annotations.get(COSIGN_SIGNATURE)?));
+        let Some(signature) = signature else {
+            continue;
+        };
+        let signature = CosignSignature {
+            manifest: ByteString(manifest.to_vec()),
+            payload: ByteString(place.blob(&layer, SIGNATURE_LIMIT).await?.to_vec()),
+            signature: ByteString(signature),
+        };
+        signatures.push(signature.document().into());
+    }
+    Ok(signatures)
+}
+
 async fn signatures(place: &mut Repository, found: &Found) -> Result<Vec<Bytes>, PullError> {
     let wrong = |error: ArtifactError| PullError::Artifact {
         reference: format!("the signature of {}", found.manifest),
         error,
     };
-    let mut signatures = Vec::new();
+    let mut signatures = cosign(place, found).await?;
     if let Some(index) = place.referrers(found.manifest).await? {
         let listed = artifact::manifests(&index).map_err(wrong)?.into_iter();
         let ours = listed.filter(|it| it.artifact_type.as_deref() == Some(SIGNATURE));

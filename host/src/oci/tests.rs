@@ -448,5 +448,6 @@ proptest::proptest! {
         }
         let _ = super::artifact::plugin_layer(text.as_bytes(), LIMIT);
         let _ = super::artifact::manifests(text.as_bytes());
+        let _ = crate::plugin::cosign::CosignSignature::parse(text.as_bytes()).map(|signature| signature.plugin());
     }
 }

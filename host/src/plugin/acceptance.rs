@@ -7,6 +7,7 @@ use semver::Version;
 
 use super::Digest;
 use super::contract::{Description, Kind};
+use super::cosign::CosignSignature;
 use super::keys::PublicKey;
 use super::statement::{Envelope, Statement, StatementError};
 
@@ -41,11 +42,11 @@ pub struct Trust {
     pub keys: Option<Vec<Key>>,
 }
 
-/// A statement signed with a trusted key.
+/// What a trusted key signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// The statement, whose digest matches the contents.
-    pub statement: Statement,
+    /// The statement, whose digest matches the contents; `None`: cosign signed the contents, and nothing about them.
+    pub statement: Option<Statement>,
     /// The key's name.
     pub key: String,
 }
@@ -69,7 +70,7 @@ pub enum Untrusted {
     /// The plugin has no signature, but one is required.
     #[error(
         "it is not signed, and --signature-keys requires a signature: put the signature beside it as \
-         `<plugin>.sig` (`operator-host sign` creates one)"
+         `<plugin>.sig` (`operator-host sign` creates one), or push it to the registry (`operator-host push`)"
     )]
     Unsigned,
     /// The signature file is invalid.
@@ -131,18 +132,31 @@ impl Trust {
             return Err(Untrusted::NoKey);
         }
         let given = signature.ok_or(Untrusted::Unsigned)?;
-        let envelope = Envelope::parse(given)?;
-        let Some(key) = keys.iter().find(|key| envelope.is_signed_by(&key.public)) else {
-            let names: Vec<_> = keys.iter().map(|key| key.name.as_str()).collect();
-            return Err(Untrusted::Signature {
-                keys: names.join(", "),
-            });
+        let signer = |signed_by: &dyn Fn(&PublicKey) -> bool| {
+            let key = keys.iter().find(|key| signed_by(&key.public));
+            key.ok_or_else(|| Untrusted::Signature {
+                keys: keys
+                    .iter()
+                    .map(|key| key.name.as_str())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })
         };
+        if let Some(cosign) = CosignSignature::parse(given) {
+            let key = signer(&|key| cosign.is_signed_by(key))?;
+            same("digest", &cosign.plugin()?, &digest)?;
+            return Ok(Some(Signed {
+                statement: None,
+                key: key.name.clone(),
+            }));
+        }
+        let envelope = Envelope::parse(given)?;
+        let key = signer(&|key| envelope.is_signed_by(key))?;
         let statement = envelope.statement()?;
         same("digest", &statement.digest, &digest)?;
         same("kind", &statement.parent, parent)?;
         Ok(Some(Signed {
-            statement,
+            statement: Some(statement),
             key: key.name.clone(),
         }))
     }
@@ -175,12 +189,16 @@ impl Signed {
     /// # Errors
     /// Returns an error when it does not match.
     pub fn describes(&self, description: &Description) -> Result<(), Untrusted> {
-        let version = self.statement.version.to_string();
-        same("name", &self.statement.name, &description.name)?;
+        // The digest that cosign signed covers the description too.
+        let Some(statement) = &self.statement else {
+            return Ok(());
+        };
+        let version = statement.version.to_string();
+        same("name", &statement.name, &description.name)?;
         same("version", &version, &description.version)?;
         same(
             "contract",
-            &self.statement.contract.as_str(),
+            &statement.contract.as_str(),
             &description.contract.as_str(),
         )
     }
@@ -266,7 +284,7 @@ pub(crate) mod tests {
         let signature = signature(&description("1.4.0"), Digest::of(b"plugin"));
         let signed = check(&trust, b"plugin", Some(&signature)).unwrap().unwrap();
         assert_eq!(
-            (signed.key.as_str(), signed.statement.version),
+            (signed.key.as_str(), signed.statement.unwrap().version),
             ("release", version("1.4.0").unwrap())
         );
         assert_eq!(check(&Trust::default(), b"plugin", None), Ok(None));
@@ -370,6 +388,25 @@ pub(crate) mod tests {
         trust.sha256 = Some(Digest::of(b"plugin"));
         assert!(check(&trust, b"plugin", Some(&signature)).is_ok());
         assert!(check(&trust, b"plugin", None).is_err());
+    }
+
+    #[test]
+    fn what_cosign_signed_is_accepted_with_its_key_and_for_these_contents_only() {
+        let (signature, public) =
+            crate::plugin::cosign::tests::signed(b"plugin", "cosign container image signature");
+        let document = signature.document();
+        let mut trust = trust(&[("release", PUBLIC)]);
+        let error = check(&trust, b"plugin", Some(&document)).unwrap_err();
+        assert!(error.contains("no key that may sign"), "{error}");
+        trust.keys.as_mut().unwrap().push(Key {
+            public,
+            ..key("cosign", PUBLIC)
+        });
+        let signed = check(&trust, b"plugin", Some(&document)).unwrap().unwrap();
+        assert_eq!((signed.key.as_str(), &signed.statement), ("cosign", &None));
+        assert_eq!(signed.describes(&description("1.4.0")), Ok(()));
+        let error = check(&trust, b"plug-in", Some(&document)).unwrap_err();
+        assert!(error.contains("the signature is for digest"), "{error}");
     }
 
     #[test]
