@@ -45,11 +45,7 @@ impl Registry {
     /// Starts a registry without contents in a new folder.
     pub async fn start(path: &Path, access: Access) -> Self {
         fs::create_dir_all(path).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = free_port();
         let mut config = format!(
             "version: 0.1\nlog: {{level: warn, accesslog: {{disabled: true}}}}\nstorage: {{filesystem: {{rootdirectory: \
              {0}/data}}, delete: {{enabled: true}}}}\nhttp:\n  addr: 127.0.0.1:{port}\n",
@@ -170,6 +166,12 @@ impl Folder {
         }
         registry
     }
+}
+
+/// Returns a port that nothing listens at.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 /// Creates an authority, and a certificate of it for this machine.

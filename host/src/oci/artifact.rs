@@ -173,7 +173,13 @@ impl Artifact {
     /// Creates the artifact of a plugin. The same plugin always gives the same artifact.
     #[must_use]
     pub fn of_plugin(bytes: Vec<u8>, name: &str, version: &str, component: Option<&Interfaces>) -> Self {
-        let layer = Descriptor::of(WASM_LAYER, &bytes);
+        let mut layer = Descriptor::of(WASM_LAYER, &bytes);
+        // `oras pull` writes only layers with a title, to a file of that name.
+        let title = (
+            "org.opencontainers.image.title".to_owned(),
+            format!("{name}.wasm"),
+        );
+        layer.annotations = Some([title].into());
         let mut config = json!({
             // The layout asks for a time. It is always the same one, so that the digest depends on the plugin alone.
             "created": "1970-01-01T00:00:00Z",
@@ -262,7 +268,14 @@ mod tests {
         assert_eq!(artifact().manifest, artifact().manifest);
         let artifact = artifact();
         let layer = plugin_layer(&artifact.manifest, 10).unwrap();
-        assert_eq!(layer, Descriptor::of("application/wasm", b"\0asm"));
+        assert_eq!(
+            (layer.media_type.as_str(), layer.digest, layer.size),
+            ("application/wasm", Digest::of(b"\0asm"), 4)
+        );
+        assert_eq!(
+            layer.annotations.unwrap()["org.opencontainers.image.title"],
+            "echo.wasm"
+        );
         let manifest: serde_json::Value = serde_json::from_slice(&artifact.manifest).unwrap();
         assert_eq!(
             manifest["config"]["mediaType"],

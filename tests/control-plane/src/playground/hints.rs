@@ -32,6 +32,8 @@ pub(crate) fn print_plugins(screen: &Screen, program: &Path, address: &str) {
     screen.command("plugins/try.sh changed");
     screen.command("plugins/try.sh broken");
     screen.command(&format!("{} plugins --address {address}", program.display()));
+    screen.plain("The same plugin from an OCI registry on this machine, until Ctrl-C there:");
+    screen.command("plugins/from-registry.sh");
 }
 
 /// Prints how to stop everything.
