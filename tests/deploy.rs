@@ -203,7 +203,7 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
             "{expected} is not in {kinds:?}"
         );
     }
-    let overlays = ["webhook", "versions", "everything"]
+    let overlays = ["webhook", "versions", "registry", "everything"]
         .map(|name| kustomized(&format!("manifests/deploy/overlays/{name}")));
     for object in objects.iter().chain(overlays.iter().flatten()) {
         // Both versions of `policy` are the same for the fields used here.
@@ -613,6 +613,7 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
     values["image"] = json!({ "digest": digest });
     values["signatureKeysSecret"] = "keys".into();
     values["webhook"]["clientCaConfigMap"] = "callers".into();
+    values["registry"] = json!({ "credentialsSecret": "pull", "authoritiesConfigMap": "authorities" });
     let from_helm = comparable(rendered(&cluster, &client, &values).await);
     let from_kustomize = comparable(kustomized("manifests/deploy/overlays/webhook"));
     let of_webhook = |name: &&String| {
@@ -657,6 +658,11 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
             "{file} {mount}"
         );
         assert!(has(&helm, "/volumes", folder).is_some());
+    }
+    for (volume, path) in [("registry", "registry"), ("registry-ca", "registry-ca")] {
+        let mount = has(&helm, "/containers/0/volumeMounts", volume).unwrap()["mountPath"].clone();
+        assert_eq!(mount, format!("/etc/operator-host/{path}"));
+        assert!(has(&helm, "/volumes", volume).is_some());
     }
     let image = helm["containers"][0]["image"].as_str().unwrap();
     assert_eq!(image, format!("registry.example.com/operator-host@{digest}"));
