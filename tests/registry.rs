@@ -1,6 +1,7 @@
 //! Plugins in an OCI registry: a real registry, the real `push`, and a host that follows a tag.
 
 mod server;
+mod tokens;
 
 use std::fs;
 use std::path::Path;
@@ -11,6 +12,7 @@ use control_plane::{Component, Output};
 use serde_json::Value;
 
 use self::server::{Access, Registry};
+use self::tokens::Tokens;
 use crate::echo::{CONTROLLER, ECHO, echo};
 use crate::support::{Host, LIMIT, Scenario, plugin, root};
 use crate::telemetry::{get, until_ready_is_without};
@@ -419,4 +421,63 @@ async fn the_script_that_make_run_names_moves_echo_to_a_registry_and_back() {
     output(&["rbac", "--config", only.to_str().unwrap(), "--output", "table"]);
     script.stop(LIMIT).await.unwrap();
     assert_eq!(fs::read_to_string(&config).unwrap(), before);
+}
+
+// The commands block a thread, and the token server answers on another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_the_credentials() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = Tokens::start(folder.path()).await;
+    let registry = Registry::start(folder.path(), Access::Token(tokens.port)).await;
+    let reference = format!("{}/team/echo:1", registry.name());
+    let (file, credentials) = (plugin("echo"), registry.credentials());
+    let file = file.to_str().unwrap();
+    let credentials = ["--plain-http", "--credentials", credentials.to_str().unwrap()];
+    // The token server is another host: it gets nothing before it is named.
+    let refused = run(&[&["push", file, &reference][..], &credentials].concat());
+    let words = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        words.contains("for a token") && tokens.scopes().is_empty(),
+        "{words}"
+    );
+    let server = format!("127.0.0.1:{}", tokens.port);
+    let listed = [&credentials[..], &["--token-server", &server]].concat();
+    let pushed = output(&[&["push", file, &reference][..], &listed].concat());
+    assert!(pushed.contains("/team/echo@sha256:"), "{pushed}");
+    assert!(
+        tokens
+            .scopes()
+            .contains(&"repository:team/echo:pull,push".to_owned()),
+        "{:?}",
+        tokens.scopes()
+    );
+    let anonymous = run(&[
+        "push",
+        file,
+        &reference,
+        "--plain-http",
+        "--token-server",
+        &server,
+    ]);
+    let words = String::from_utf8(anonymous.stderr).unwrap();
+    assert!(words.contains("does not accept the credentials"), "{words}");
+
+    // To pull, the host asks for no more than to pull.
+    let before = tokens.scopes().len();
+    let config = format!(
+        "registry: {{plainHttp: [\"{}\"], tokenServers: [\"{server}\"], credentials: {}}}\ncontrollers:\n{}",
+        registry.name(),
+        registry.credentials().display(),
+        controller(&format!("oci://{reference}"))
+    );
+    let config_file = folder.path().join("config.yaml");
+    fs::write(&config_file, config).unwrap();
+    output(&[
+        "rbac",
+        "--config",
+        config_file.to_str().unwrap(),
+        "--output",
+        "table",
+    ]);
+    assert_eq!(tokens.scopes()[before..], ["repository:team/echo:pull"]);
 }

@@ -26,6 +26,8 @@ pub enum Access {
     Plain,
     /// With TLS of an authority of its own, and with a password.
     Private,
+    /// Without TLS, with a token from the server at this port.
+    Token(u16),
 }
 
 /// A registry, which is killed when dropped.
@@ -58,6 +60,14 @@ impl Registry {
                 config,
                 "  tls: {{certificate: {0}/server.pem, key: {0}/server.key}}\nauth: {{htpasswd: {{realm: test, path: \
                  {0}/htpasswd}}}}\n",
+                path.display()
+            );
+        }
+        if let Access::Token(server) = access {
+            let _ = writeln!(
+                config,
+                "auth: {{token: {{realm: 'http://127.0.0.1:{server}/token', service: test, issuer: test, rootcertbundle: \
+                 {}/token.pem}}}}",
                 path.display()
             );
         }

@@ -1,0 +1,110 @@
+//! A token server, which no package has: it gives a token to a user with a password, as the registry's documentation says.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// The header of the user and the password of [`super::server`].
+const BASIC: &str = "Basic dGVhbTpwYXNzOndvcmQ=";
+
+/// The server, which ends when it is dropped.
+pub struct Tokens {
+    pub port: u16,
+    scopes: Arc<Mutex<Vec<String>>>,
+    task: JoinHandle<()>,
+}
+
+impl Tokens {
+    /// Starts a server that signs with a new key; its certificate is `token.pem` in the folder.
+    pub async fn start(folder: &Path) -> Self {
+        let script = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=tokens -keyout token.key -out token.pem";
+        shell(folder, script);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let scopes = Arc::<Mutex<Vec<String>>>::default();
+        let (given, folder) = (Arc::clone(&scopes), folder.to_owned());
+        let task = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    let Ok(byte) = stream.read_u8().await else { break };
+                    head.push(byte);
+                }
+                let head = String::from_utf8(head).unwrap();
+                let answer = match head.contains(BASIC) {
+                    true => {
+                        let scope = scope(&head);
+                        let token = token(folder.clone(), &scope).await;
+                        given.lock().unwrap().push(scope);
+                        let body = json!({"token": token}).to_string();
+                        format!(
+                            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                            body.len()
+                        )
+                    }
+                    false => "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+                        .to_owned(),
+                };
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
+            }
+        });
+        Self { port, scopes, task }
+    }
+
+    /// Returns what tokens were given for.
+    pub fn scopes(&self) -> Vec<String> {
+        self.scopes.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Tokens {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Returns the scope that a request asks for, such as `repository:team/echo:pull,push`.
+fn scope(head: &str) -> String {
+    let path = head.split(' ').nth(1).unwrap();
+    let scope = path
+        .split(['?', '&'])
+        .find_map(|part| part.strip_prefix("scope="));
+    scope.expect("a scope").replace("%2C", ",")
+}
+
+/// Creates a token, a JWT with the certificate of its key (RFC 7515).
+async fn token(folder: PathBuf, scope: &str) -> String {
+    let mut parts = scope.split(':');
+    let (kind, name, actions) = (parts.next(), parts.next(), parts.next().unwrap_or_default());
+    let claims = json!({
+        "iss": "test", "aud": "test", "sub": "team", "jti": "1", "nbf": 0, "iat": 0, "exp": 4_000_000_000_u64,
+        "access": [{"type": kind, "name": name, "actions": actions.split(',').collect::<Vec<_>>()}],
+    });
+    let script = r#"set -e
+        url() { base64 -w 0 | tr '+/' '-_' | tr -d '='; }
+        head=$(printf '{"typ":"JWT","alg":"RS256","x5c":["%s"]}' "$(grep -v -e ---- token.pem | tr -d '\n')" | url)
+        body=$(printf '%s' "$CLAIMS" | url)
+        signature=$(printf '%s' "$head.$body" | openssl dgst -sha256 -sign token.key | url)
+        printf '%s' "$head.$body.$signature""#;
+    let script = format!("CLAIMS='{claims}'\n{script}");
+    tokio::task::spawn_blocking(move || shell(&folder, &script))
+        .await
+        .unwrap()
+}
+
+fn shell(folder: &Path, script: &str) -> String {
+    let output = Command::new("sh")
+        .arg("-c")
+        .arg(script)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
