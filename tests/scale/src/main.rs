@@ -90,6 +90,14 @@ struct Measure {
     /// Numbers of parents
     #[arg(long, value_delimiter = ',', default_value = "100,500,1000,5000")]
     parents: Vec<usize>,
+    /// Who reconciles the parents
+    #[arg(
+        long = "by",
+        value_delimiter = ',',
+        default_value = "host,bare,native",
+        value_name = "CONTENDERS"
+    )]
+    contenders: Vec<parents::By>,
     /// Numbers of foreign pods, in ascending order
     #[arg(long, value_delimiter = ',', default_value = "0,10000")]
     foreign: Vec<usize>,

@@ -10,7 +10,24 @@ use anyhow::{Context, ensure};
 
 const PODS: usize = 3;
 const NAMESPACE: &str = "crowd";
-const CONTENDERS: [&str; 3] = ["host", "bare", "native"];
+
+/// One who brings parents to their state.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum By {
+    Host,
+    Bare,
+    Native,
+}
+
+impl By {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Bare => "bare",
+            Self::Native => "native",
+        }
+    }
+}
 
 struct Figures {
     wall: f64,
@@ -32,7 +49,9 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
     let mut host = stage.start_host(&cache)?;
     host.until_ready(1).await?;
     host.stop().await;
-    let options = format!("--parents {}", join(&measure.parents));
+    let contenders = &measure.contenders;
+    let names: Vec<&str> = contenders.iter().map(|by| by.name()).collect();
+    let options = format!("--parents {} --by {}", join(&measure.parents), names.join(","));
     let mut section = Section::new(Part::Parents, measure, &options, &stage).await?;
     stage.shutdown().await;
 
@@ -54,21 +73,22 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
     let mut own = plot("parents-processor", "Processor time of the contender", "s");
     let mut memory = plot("parents-memory", "Resident memory afterwards", "MB");
     for &count in &measure.parents {
-        let mut figures = [Vec::new(), Vec::new(), Vec::new()];
+        let mut figures: Vec<Vec<Figures>> = names.iter().map(|_| Vec::new()).collect();
         for round in 0..measure.repeat as usize {
             // The first one takes turns, so that the fluctuations of a shared machine affect all alike.
-            for turn in 0..CONTENDERS.len() {
-                let contender = (turn + round) % CONTENDERS.len();
-                let one = once(&measure.common, CONTENDERS[contender], count, &cache).await?;
+            for turn in 0..names.len() {
+                let contender = (turn + round) % names.len();
+                let one = once(&measure.common, names[contender], count, &cache).await?;
                 progress::step(&format!(
                     "{count} parents, {}: {:.1} s, {:.1} s of its own, {:.0} writes, {:.1} MB",
-                    CONTENDERS[contender], one.wall, one.own, one.writes, one.resident
+                    names[contender], one.wall, one.own, one.writes, one.resident
                 ));
                 figures[contender].push(one);
             }
         }
-        let bare = Spread::of(figures[1].iter().map(|figures| figures.wall)).median;
-        for (samples, name) in figures.iter().zip(CONTENDERS) {
+        let bare = contenders.iter().position(|by| *by == By::Bare);
+        let bare = bare.map(|bare| Spread::of(figures[bare].iter().map(|figures| figures.wall)).median);
+        for (samples, &name) in figures.iter().zip(&names) {
             let spread = |pick: fn(&Figures) -> f64| Spread::of(samples.iter().map(pick));
             wall.add(name, count, spread(|figures| figures.wall));
             own.add(name, count, spread(|figures| figures.own));
@@ -87,7 +107,7 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
                 count.to_string(),
                 name.to_owned(),
                 took.to_string(),
-                figure(took.median / bare),
+                bare.map_or_else(String::new, |bare| figure(took.median / bare)),
             ];
             row.extend(picks.map(|pick| spread(pick).to_string()));
             table.row(row);
