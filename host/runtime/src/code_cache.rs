@@ -6,8 +6,12 @@
 //! The check runs over the same bytes in memory that are then loaded. The name contains what the code was
 //! compiled from and for. An entry that fails the check, or that the engine rejects, is compiled again. See
 //! `host/docs/decisions/compiled-cache.md` for what this protects against and what it does not.
+//!
+//! Beside the code is the description that the plugin has returned, under the same protection, so that a start need
+//! not even load the code.
 
 mod folder;
+mod stored;
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
@@ -19,19 +23,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use aws_lc_rs::hmac;
+use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 use wasmtime::Engine;
 
 use self::folder::Temporary;
+pub(crate) use self::stored::Stored;
 use crate::code::Code;
+use crate::contract::Description;
 use crate::digest::Digest;
 use crate::failures::Failure;
+use crate::runtime::Form;
 
 /// Subfolder of the configured folder that contains this layout of entries only.
 const FOLDER: &str = "compiled-v1";
 const TAG_BYTES: usize = 32;
 /// Suffix of machine code.
 const CODE: &str = "code";
+/// Suffix of a description.
+const DESCRIBED: &str = "described";
+/// Maximum size of a description in bytes, as JSON.
+const DESCRIPTION_BYTES: u64 = 2 * crate::limits::DESCRIPTION as u64;
 /// Suffix of a recorded failure.
 const FAILED: &str = "failed";
 /// Maximum number of recorded failures.
@@ -83,6 +95,13 @@ struct Folder {
     next: AtomicU64,
 }
 
+/// What a plugin has said about itself, and its form.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Described {
+    pub(crate) form: Form,
+    pub(crate) description: Description,
+}
+
 /// One file in the folder.
 struct Entry {
     used: SystemTime,
@@ -125,20 +144,53 @@ impl Cache {
             .and_then(|code| load(Code::authentic(code)).map_err(|error| format!("{error:#}")));
         match restored {
             Ok(restored) => {
-                // The least recently used entries are removed first.
-                let now = fs::FileTimes::new().set_modified(SystemTime::now());
-                let _ = File::options()
-                    .append(true)
-                    .open(&file)
-                    .and_then(|entry| entry.set_times(now));
+                touch(&file);
                 Some(restored)
             }
             Err(reason) => {
-                warn!(entry = name, %reason, "an entry of compiled code cannot be used; the plugin is compiled again");
-                let _ = fs::remove_file(&file);
+                self.discard(name, &reason);
                 None
             }
         }
+    }
+
+    /// Returns the code with this name without holding it in memory, if there is a valid entry.
+    pub(crate) fn stored(&self, name: &str) -> Option<Stored> {
+        let file = self.file(name, CODE);
+        match Stored::open(&file, self.bound(), self.key_of(&file)) {
+            Ok(stored) => {
+                touch(&file);
+                Some(stored)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                self.discard(name, &error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Returns what the plugin with this code has said about itself; `None` when it was not asked yet.
+    pub(crate) fn described(&self, name: &str) -> Option<Described> {
+        let file = self.file(name, DESCRIBED);
+        let content = folder::read(&file, DESCRIPTION_BYTES).ok()?;
+        let described = serde_json::from_slice(&self.authentic(&file, content)?).ok()?;
+        touch(&file);
+        Some(described)
+    }
+
+    /// Stores what a plugin has said about itself.
+    pub(crate) fn put_described(&self, name: &str, described: &Described) {
+        // A description contains nothing that JSON cannot represent.
+        self.keep(
+            &self.file(name, DESCRIBED),
+            &serde_json::to_vec(described).unwrap_or_default(),
+        );
+    }
+
+    fn discard(&self, name: &str, reason: &str) {
+        warn!(entry = name, %reason, "an entry of compiled code cannot be used; the plugin is compiled again");
+        let _ = fs::remove_file(self.file(name, CODE));
     }
 
     /// Stores code under a name. If that fails, the host continues without the entry.
@@ -250,7 +302,12 @@ impl Cache {
         };
         let paths = folder.filter_map(|entry| Some(entry.ok()?.path()));
         let mut entries: Vec<_> = paths
-            .filter(|path| (has_suffix(path, CODE) || has_suffix(path, FAILED)) && wanted(path))
+            .filter(|path| {
+                [CODE, DESCRIBED, FAILED]
+                    .iter()
+                    .any(|suffix| has_suffix(path, suffix))
+                    && wanted(path)
+            })
             .filter_map(|path| {
                 let found = fs::metadata(&path).ok()?;
                 Some(Entry {
@@ -282,6 +339,15 @@ impl Cache {
         }
         fs::remove_file(&entry.path).is_ok()
     }
+}
+
+/// Notes that an entry is used: the least recently used ones are removed first.
+fn touch(file: &Path) {
+    let now = fs::FileTimes::new().set_modified(SystemTime::now());
+    let _ = File::options()
+        .append(true)
+        .open(file)
+        .and_then(|entry| entry.set_times(now));
 }
 
 fn has_suffix(path: &Path, suffix: &str) -> bool {

@@ -23,6 +23,7 @@ mod code_cache;
 mod error;
 mod failures;
 mod loader;
+mod resident;
 
 // The compiler, in this process or in a separate one.
 mod child;

@@ -58,6 +58,9 @@ impl Limits {
     }
 }
 
+/// Three minutes: plugins with objects that change now and then keep their code.
+const CODE_IDLE: Duration = Duration::from_secs(180);
+
 /// Bytes that `describe` may answer with. The API server rejects a larger CustomResourceDefinition.
 pub const DESCRIPTION: usize = 2 * MIB;
 /// JSON values in the CustomResourceDefinition that `describe` answers with.
@@ -93,6 +96,8 @@ pub struct EngineOptions {
     pub pooling: bool,
     /// Bytes that all calls together may hold.
     pub memory: usize,
+    /// How long the machine code of a plugin stays in memory without a call, if it can be loaded from the cache.
+    pub idle: Duration,
 }
 
 impl Default for EngineOptions {
@@ -101,6 +106,7 @@ impl Default for EngineOptions {
             concurrency: 32,
             pooling: true,
             memory: usize::MAX,
+            idle: CODE_IDLE,
         }
     }
 }

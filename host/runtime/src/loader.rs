@@ -10,14 +10,16 @@ use tracing::{debug, warn};
 use wasmtime::Engine;
 
 use crate::code::{Code, Machine};
-use crate::code_cache::{self, Cache};
+use crate::code_cache::{self, Cache, Described, Stored};
 use crate::command::CommandForm;
 use crate::compile;
 use crate::component::ComponentForm;
+use crate::contract::ContractVersion;
 use crate::digest::Digest;
 use crate::error::LoadError;
 use crate::failures::{CompileLimits, Failure};
 use crate::limits::Limits;
+use crate::runtime::Form;
 use crate::subprocess::{Compiler, Failed, Subprocess};
 
 /// Maximum number of concurrent compilations: a long one does not block the next, and two fit into memory.
@@ -38,13 +40,39 @@ pub enum CodeOrigin {
     Cached,
 }
 
-/// A plugin that is ready for calls, and where its code came from.
+impl Prepared {
+    pub(crate) const fn form(&self) -> Form {
+        match self {
+            Self::Component(_) => Form::Component,
+            Self::Command(_) => Form::Command,
+        }
+    }
+
+    /// Sets the contract version that the plugin's description declares.
+    pub(crate) fn made_for(self, contract: ContractVersion) -> Self {
+        match self {
+            Self::Command(form) => Self::Command(form.made_for(contract)),
+            // The name of its export contains it.
+            component @ Self::Component(_) => component,
+        }
+    }
+}
+
+/// The code of a plugin, and where it came from.
 pub(crate) struct LoadedPlugin {
-    pub(crate) prepared: Prepared,
+    pub(crate) code: LoadedCode,
     pub(crate) digest: Digest,
     pub(crate) made: CodeOrigin,
     /// The duration, without the time spent waiting for other plugins.
     pub(crate) took: Duration,
+}
+
+/// The code of a plugin, in memory or not.
+pub(crate) enum LoadedCode {
+    /// In the cache, with the description of the plugin.
+    Stored(Stored, Box<Described>),
+    /// In memory.
+    Prepared(Prepared),
 }
 
 /// Loads plugins.
@@ -118,20 +146,28 @@ impl Loader {
     ) -> Result<LoadedPlugin, LoadError> {
         let start = Instant::now();
         let bytes = file.clone();
-        let (digest, cached) = self
+        let (digest, stored) = self
             .blocking(move |loader| {
                 let digest = Digest::of(&bytes);
-                (digest, loader.cached(&loader.name(&digest)))
+                (digest, loader.stored(&digest))
             })
             .await?;
-        let loaded = |prepared, made, start: Instant| LoadedPlugin {
-            prepared,
+        let loaded = |code, made, start: Instant| LoadedPlugin {
+            code,
             digest,
             made,
             took: start.elapsed(),
         };
+        if let Some((stored, described)) = stored {
+            let code = LoadedCode::Stored(stored, Box::new(described));
+            return Ok(loaded(code, CodeOrigin::Cached, start));
+        }
+        let cached = self
+            .blocking(move |loader| loader.cached(&loader.name(&digest)))
+            .await?;
+        let in_memory = |prepared, made, start| loaded(LoadedCode::Prepared(prepared), made, start);
         if let Some(cached) = cached {
-            return Ok(loaded(self.link(cached).await?, CodeOrigin::Cached, start));
+            return Ok(in_memory(self.link(cached).await?, CodeOrigin::Cached, start));
         }
         // The semaphore is never closed.
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
@@ -154,7 +190,7 @@ impl Loader {
             })
             .await??;
         if let Some(cached) = cached {
-            return Ok(loaded(self.link(cached).await?, CodeOrigin::Cached, start));
+            return Ok(in_memory(self.link(cached).await?, CodeOrigin::Cached, start));
         }
         let compiled = match &self.compiler {
             Compiler::InProcess => self.compile_in_process(file, digest, limits, turn).await,
@@ -174,7 +210,50 @@ impl Loader {
             })
             .await?;
         }
-        Ok(loaded(self.link(compiled?).await?, CodeOrigin::Compiled, start))
+        Ok(in_memory(
+            self.link(compiled?).await?,
+            CodeOrigin::Compiled,
+            start,
+        ))
+    }
+
+    /// Stores a plugin's description, and returns its code as the cache has it; `None` when it does not.
+    pub(crate) async fn store_description(
+        self: &Arc<Self>,
+        digest: Digest,
+        described: Described,
+    ) -> Result<Option<Stored>, LoadError> {
+        self.blocking(move |loader| {
+            let cache = loader.cache.as_ref()?;
+            let name = loader.name(&digest);
+            let stored = cache.stored(&name)?;
+            cache.put_described(&name, &described);
+            Some(stored)
+        })
+        .await
+    }
+
+    /// Loads code from an entry of the cache.
+    pub(crate) async fn restore(self: &Arc<Self>, stored: Arc<Stored>) -> Result<Prepared, LoadError> {
+        let loaded = self
+            .blocking(move |loader| {
+                let code = stored.read().map_err(|error| error.to_string())?;
+                loader.load_code(&code).map_err(|error| format!("{error:#}"))
+            })
+            .await?
+            .map_err(|error| LoadError::Host {
+                message: format!(
+                    "its compiled code in the cache is damaged: {error}; restart the host, so that it compiles the plugin \
+                     again"
+                ),
+            })?;
+        self.link(loaded).await
+    }
+
+    fn stored(&self, digest: &Digest) -> Option<(Stored, Described)> {
+        let (cache, name) = (self.cache.as_ref()?, self.name(digest));
+        let described = cache.described(&name)?;
+        Some((cache.stored(&name)?, described))
     }
 
     /// Compiles in a separate process; in this process when that cannot be started.

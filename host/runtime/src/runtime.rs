@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::call::{Call, Setting};
-use crate::code_cache::Cache;
+use crate::code_cache::{Cache, Described, Stored};
 use crate::contract::{CleanupResponse, Description, Request, Response};
 use crate::deterministic::Origin;
 use crate::digest::Digest;
@@ -14,9 +15,10 @@ use crate::engine::{Engine, EngineError, Seat};
 use crate::error::{self, CallError, LoadError};
 use crate::lane::Owned;
 use crate::limits::{EngineOptions, Limits};
-use crate::loader::{CodeOrigin, LoadedPlugin, Loader, Prepared};
+use crate::loader::{CodeOrigin, LoadedCode, LoadedPlugin, Loader, Prepared};
 use crate::log::{LogSource, Rate};
 use crate::memory_budget::Share;
+use crate::resident::Resident;
 use crate::subprocess::Compiler;
 
 /// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.
@@ -26,6 +28,8 @@ pub struct Runtime(Arc<Shared>);
 struct Shared {
     engine: Engine,
     loader: Arc<Loader>,
+    /// How long code without a call stays in memory.
+    idle: Duration,
 }
 
 impl Runtime {
@@ -49,14 +53,17 @@ impl Runtime {
         cache: Option<Cache>,
     ) -> Result<Self, EngineError> {
         let engine = Engine::new(options)?;
+        let idle = options.idle;
         let loader = Loader::new(&engine, compiler, cache).map_err(EngineError::Engine)?;
         Ok(Self(Arc::new(Shared {
             engine,
             loader: Arc::new(loader),
+            idle,
         })))
     }
 
-    /// Compiles a plugin and calls its `describe`. Dropping the future ends a compilation in a separate
+    /// Compiles a plugin and calls its `describe`, unless the cache has the results of both. Machine code that is in the
+    /// cache is loaded by the first call. Dropping the future ends a compilation in a separate
     /// process.
     ///
     /// # Errors
@@ -71,23 +78,57 @@ impl Runtime {
             });
         }
         let LoadedPlugin {
-            prepared,
+            code,
             digest,
             made,
             took,
         } = self.0.loader.load(file, &limits).await?;
+        let seat = self.0.engine.seat();
+        let (code, form, description) = match code {
+            LoadedCode::Stored(stored, described) => {
+                let Described { form, description } = *described;
+                (self.parked(stored, &description), form, description)
+            }
+            LoadedCode::Prepared(prepared) => self.describe(prepared, digest, &seat, limits).await?,
+        };
+        let log_source = Arc::new(LogSource {
+            name: description.name.clone(),
+            digest,
+            rate: Rate::default(),
+        });
+        let runtime = self.clone();
+        Ok(Plugin(Arc::new(Loaded {
+            runtime,
+            code,
+            form,
+            seat,
+            log_source,
+            description,
+            limits,
+            size,
+            made,
+            compile_time: took,
+        })))
+    }
 
+    /// Asks a plugin what it is. Its code stays in memory only if the cache does not have it.
+    async fn describe(
+        &self,
+        prepared: Prepared,
+        digest: Digest,
+        seat: &Seat,
+        limits: Limits,
+    ) -> Result<(Resident, Form, Description), LoadError> {
         // The plugin's name is unknown until `describe` returns.
         let nameless = Arc::new(LogSource {
             name: String::new(),
             digest,
             rate: Rate::default(),
         });
-        let seat = self.0.engine.seat();
+        // A plugin is described once, so this waits without a limit.
         let describing = limits.of_description();
-        // A plugin is loaded once, so this waits without a limit.
         let share = seat.memory.most(&describing).await;
-        let turn = self.0.engine.turn(&seat).await;
+        let turn = self.0.engine.turn(seat).await;
         let setting = Setting {
             origin: Origin::fixed(),
             log_source: nameless,
@@ -104,32 +145,25 @@ impl Runtime {
         drop((turn, share));
         let description = described.outcome.map_err(LoadError::describe)?;
         error::check(&description)?;
-        let prepared = match prepared {
-            Prepared::Command(form) => Prepared::Command(form.made_for(description.contract)),
-            component @ Prepared::Component(_) => component,
+        let form = prepared.form();
+        let described = Described {
+            form,
+            description: description.clone(),
         };
-        let log_source = Arc::new(LogSource {
-            name: description.name.clone(),
-            digest,
-            rate: Rate::default(),
-        });
-        let runtime = self.clone();
-        Ok(Plugin(Arc::new(Loaded {
-            runtime,
-            prepared,
-            seat,
-            log_source,
-            description,
-            limits,
-            size,
-            made,
-            compile_time: took,
-        })))
+        let code = match self.0.loader.store_description(digest, described).await? {
+            Some(stored) => self.parked(stored, &description),
+            None => Resident::Always(Arc::new(prepared.made_for(description.contract))),
+        };
+        Ok((code, form, description))
+    }
+
+    fn parked(&self, stored: Stored, description: &Description) -> Resident {
+        Resident::parked(&self.0.loader, stored, description.contract, self.0.idle)
     }
 }
 
 /// The binary form of a plugin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Form {
     /// The WIT world: a component, or a module to be encoded as one.
     Component,
@@ -155,7 +189,8 @@ pub struct Plugin(Arc<Loaded>);
 
 struct Loaded {
     runtime: Runtime,
-    prepared: Prepared,
+    code: Resident,
+    form: Form,
     seat: Seat,
     log_source: Arc<LogSource>,
     description: Description,
@@ -181,10 +216,7 @@ impl Plugin {
     /// Returns the binary form.
     #[must_use]
     pub fn form(&self) -> Form {
-        match self.0.prepared {
-            Prepared::Component(_) => Form::Component,
-            Prepared::Command(_) => Form::Command,
-        }
+        self.0.form
     }
 
     /// Returns the interfaces and functions that it imports and that end a call which uses them, such as
@@ -221,6 +253,12 @@ impl Plugin {
     pub fn ended(&self) -> impl Fn() -> bool + use<> {
         let version = Arc::downgrade(&self.0);
         move || version.strong_count() == 0
+    }
+
+    /// Reports whether its machine code is in memory. For tests.
+    #[doc(hidden)]
+    pub async fn is_in_memory(&self) -> bool {
+        self.0.code.is_loaded().await
     }
 
     /// Returns how long it took to obtain machine code for the file.
@@ -274,7 +312,7 @@ impl Plugin {
     }
 
     async fn call_reconcile(&self, request: &Request, options: CallOptions) -> Call<Response> {
-        let begin = |setting| match &self.0.prepared {
+        let begin = |code: &Prepared, setting| match code {
             Prepared::Component(form) => form.reconcile(request.clone(), setting),
             Prepared::Command(form) => form.reconcile(request.clone(), setting),
         };
@@ -282,7 +320,7 @@ impl Plugin {
     }
 
     async fn call_cleanup(&self, request: &Request, options: CallOptions) -> Call<CleanupResponse> {
-        let begin = |setting| match &self.0.prepared {
+        let begin = |code: &Prepared, setting| match code {
             Prepared::Component(form) => form.cleanup(request.clone(), setting),
             Prepared::Command(form) => form.cleanup(request.clone(), setting),
         };
@@ -294,7 +332,7 @@ impl Plugin {
     async fn call<T: Send + 'static>(
         &self,
         options: CallOptions,
-        begin: impl Fn(Setting) -> Owned<Call<T>>,
+        begin: impl Fn(&Prepared, Setting) -> Owned<Call<T>>,
     ) -> Call<T> {
         let memory = &self.0.seat.memory;
         let first = self.once(memory.usual(), &options, Duration::ZERO, &begin).await;
@@ -313,21 +351,28 @@ impl Plugin {
         share: impl Future<Output = Share>,
         options: &CallOptions,
         mut waited: Duration,
-        begin: impl Fn(Setting) -> Owned<Call<T>>,
+        begin: impl Fn(&Prepared, Setting) -> Owned<Call<T>>,
     ) -> Call<T> {
         let Loaded { seat, log_source, .. } = &*self.0;
         let start = Instant::now();
         let ready = async {
+            let code = self.0.code.prepared().await?;
             // In this order, so that a call that waits for memory does not occupy a turn.
             let share = share.await;
-            (share, self.0.runtime.0.engine.turn(seat).await)
+            Ok::<_, LoadError>((code, share, self.0.runtime.0.engine.turn(seat).await))
         };
         let ready = tokio::time::timeout(options.patience.saturating_sub(waited), ready).await;
         waited += start.elapsed();
-        let Ok((mut share, _turn)) = ready else {
-            let mut call = Call::failed(CallError::Busy { waited });
-            call.stats.waited = waited;
-            return call;
+        let (code, mut share, _turn) = match ready {
+            Ok(Ok(ready)) => ready,
+            failed => {
+                let mut call = Call::failed(match failed {
+                    Ok(Err(error)) => CallError::host(error),
+                    _ => CallError::Busy { waited },
+                });
+                call.stats.waited = waited;
+                return call;
+            }
         };
         let deadline = Instant::now() + options.limits.deadline;
         let setting = Setting {
@@ -337,7 +382,7 @@ impl Plugin {
             deadline,
             room: share.room(),
         };
-        let mut call = seat.slow.run(deadline, begin(setting)).await;
+        let mut call = seat.slow.run(deadline, begin(&code, setting)).await;
         seat.memory.note(&share);
         share.keep_for_answer();
         call.stats.waited = waited;

@@ -97,20 +97,34 @@ fn make_key(folder: &Path, path: &Path, user: u32) -> Result<[u8; KEY_BYTES], Ca
     }
 }
 
-/// Reads a file that a host wrote. Does not read or block on anything other than a file, such as a pipe or a
-/// link.
+/// Opens a file that a host wrote, and returns its size in bytes. Does not open or block on anything other than a file,
+/// such as a pipe or a link.
 ///
 /// # Errors
-/// Returns an error when it cannot be read, is not a file, or has more than `limit` bytes.
-pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+/// Returns an error when it cannot be opened, is not a file, or has more than `limit` bytes.
+pub(super) fn open_entry(path: &Path, limit: u64) -> io::Result<(File, u64)> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags.bits().cast_signed());
     let file = options.open(path)?;
-    if !file.metadata()?.is_file() {
+    let found = file.metadata()?;
+    if !found.is_file() {
         return Err(io::Error::other("it is not a file"));
     }
-    let mut content = Vec::new();
+    if found.len() > limit {
+        return Err(io::Error::other(format!("it has over {limit} bytes")));
+    }
+    Ok((file, found.len()))
+}
+
+/// Reads a file that a host wrote.
+///
+/// # Errors
+/// Returns an error when it cannot be read, is not a file, or has more than `limit` bytes.
+pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let (file, size) = open_entry(path, limit)?;
+    let mut content = Vec::with_capacity(usize::try_from(size).map_err(io::Error::other)?);
+    // It may grow meanwhile.
     file.take(limit.saturating_add(1)).read_to_end(&mut content)?;
     if content.len() as u64 > limit {
         return Err(io::Error::other(format!("it has over {limit} bytes")));

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use plugin_fixtures::{FORMS, Fixture, Form, cases};
 
@@ -234,4 +235,100 @@ fn the_name_of_an_entry_contains_the_version_of_the_encoder() {
         lock.contains(&format!("name = \"{name}\"\nversion = \"{version}\"\n")),
         "{name} has another version than {version}: say the new one in `ENCODER`"
     );
+}
+
+/// Loads an answering plugin whose code stays in memory for 50 ms without a call.
+async fn loaded(folder: &Path, form: Form) -> Plugin {
+    let options = EngineOptions {
+        concurrency: 1,
+        pooling: false,
+        idle: Duration::from_millis(50),
+        ..EngineOptions::default()
+    };
+    let cache = Some(Cache::open(folder, SIZE).unwrap());
+    let runtime = Runtime::with(options, Compiler::InProcess, cache).unwrap();
+    let file = Fixture::new(cases::ANSWER).build(form);
+    runtime.load(file, Limits::default()).await.unwrap()
+}
+
+async fn answers(plugin: &Plugin) -> bool {
+    let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
+    call.outcome.is_ok_and(|response| response.children.len() == 1)
+}
+
+#[tokio::test]
+async fn only_a_plugin_that_is_called_has_its_code_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    for form in FORMS {
+        for start in ["cold", "warm"] {
+            let plugin = loaded(folder.path(), form).await;
+            for _ in 0..2 {
+                assert!(!plugin.is_in_memory().await, "{start}");
+                assert!(answers(&plugin).await, "{start}");
+                // The time limit of the test ends this if the code stays.
+                while plugin.is_in_memory().await {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_warm_start_asks_the_plugin_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for form in FORMS {
+        let (cold, warm) = (
+            loaded(folder.path(), form).await,
+            loaded(folder.path(), form).await,
+        );
+        assert_eq!(warm.description(), cold.description());
+        assert_eq!((warm.form(), warm.digest()), (cold.form(), cold.digest()));
+        assert!(answers(&warm).await);
+    }
+}
+
+#[tokio::test]
+async fn a_description_that_this_host_did_not_write_is_asked_for_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let cold = loaded(folder.path(), Form::Component).await;
+    let file = entries(folder.path()).remove(0).with_extension("described");
+    let bytes = fs::read(&file).unwrap();
+    let mut forged = bytes.clone();
+    *forged.last_mut().unwrap() = b' ';
+    for bad in [&forged, &bytes[..40], &[]] {
+        fs::write(&file, bad).unwrap();
+        let warm = loaded(folder.path(), Form::Component).await;
+        assert_eq!(warm.description(), cold.description());
+        assert_eq!(warm.code_origin(), CodeOrigin::Cached);
+        assert_eq!(fs::read(&file).unwrap(), bytes);
+    }
+}
+
+#[tokio::test]
+async fn a_running_plugin_survives_the_removal_of_the_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = loaded(folder.path(), Form::Command).await;
+    fs::remove_dir_all(folder.path()).unwrap();
+    assert!(answers(&plugin).await);
+}
+
+/// Only the host's own user can do this, or a disk that fails.
+#[tokio::test]
+async fn code_that_changes_while_the_host_runs_is_not_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = loaded(folder.path(), Form::Command).await;
+    let entry = entries(folder.path()).remove(0);
+    let good = fs::read(&entry).unwrap();
+    let mut bad = good.clone();
+    bad[100] ^= 1;
+    for bad in [&bad, &good[..100]] {
+        fs::write(&entry, bad).unwrap();
+        let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
+        let error = call.outcome.unwrap_err();
+        assert_eq!(error.class(), Class::Host);
+        assert!(error.to_string().contains("restart the host"), "{error}");
+    }
+    fs::write(&entry, good).unwrap();
+    assert!(answers(&plugin).await);
 }

@@ -1,0 +1,113 @@
+//! The machine code of one plugin: in memory while the plugin is called, and otherwise in the compiled cache only.
+//!
+//! A hundred plugins of which three have work cost the memory of three. Loading code from the cache takes a
+//! millisecond; the first call after a pause waits for it.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
+use tracing::debug;
+
+use crate::code_cache::Stored;
+use crate::contract::ContractVersion;
+use crate::error::LoadError;
+use crate::loader::{Loader, Prepared};
+
+/// The machine code of a plugin, ready for calls.
+pub(crate) enum Resident {
+    /// There is no cache, or it could not take the code: it stays in memory.
+    Always(Arc<Prepared>),
+    /// The cache has it.
+    WhileUsed(Arc<Parked>),
+}
+
+/// Code that can be loaded from the cache at any time.
+pub(crate) struct Parked {
+    loader: Arc<Loader>,
+    stored: Arc<Stored>,
+    contract: ContractVersion,
+    /// How long code without a call stays in memory.
+    idle: Duration,
+    /// Held while the code is loaded, so that concurrent calls load it once.
+    loaded: Mutex<Option<Loaded>>,
+}
+
+struct Loaded {
+    prepared: Arc<Prepared>,
+    used: Instant,
+}
+
+impl Resident {
+    /// Describes code that the cache has. It is not loaded yet.
+    pub(crate) fn parked(
+        loader: &Arc<Loader>,
+        stored: Stored,
+        contract: ContractVersion,
+        idle: Duration,
+    ) -> Self {
+        Self::WhileUsed(Arc::new(Parked {
+            loader: Arc::clone(loader),
+            stored: Arc::new(stored),
+            contract,
+            idle,
+            loaded: Mutex::default(),
+        }))
+    }
+
+    /// Returns the code, and loads it first if necessary.
+    ///
+    /// # Errors
+    /// Returns an error when the entry of the cache was changed since it was opened.
+    pub(crate) async fn prepared(&self) -> Result<Arc<Prepared>, LoadError> {
+        match self {
+            Self::Always(prepared) => Ok(Arc::clone(prepared)),
+            Self::WhileUsed(parked) => parked.prepared().await,
+        }
+    }
+
+    /// Reports whether the code is in memory.
+    pub(crate) async fn is_loaded(&self) -> bool {
+        match self {
+            Self::Always(_) => true,
+            Self::WhileUsed(parked) => parked.loaded.lock().await.is_some(),
+        }
+    }
+}
+
+impl Parked {
+    async fn prepared(self: &Arc<Self>) -> Result<Arc<Prepared>, LoadError> {
+        let mut loaded = self.loaded.lock().await;
+        if let Some(loaded) = &mut *loaded {
+            loaded.used = Instant::now();
+            return Ok(Arc::clone(&loaded.prepared));
+        }
+        let prepared = self.loader.restore(Arc::clone(&self.stored)).await?;
+        let prepared = Arc::new(prepared.made_for(self.contract));
+        *loaded = Some(Loaded {
+            prepared: Arc::clone(&prepared),
+            used: Instant::now(),
+        });
+        tokio::spawn(drop_when_idle(Arc::downgrade(self)));
+        Ok(prepared)
+    }
+}
+
+/// Drops the code when it had no call for a while. Calls that still run keep it until they end.
+async fn drop_when_idle(parked: Weak<Parked>) {
+    let mut until = Instant::now();
+    loop {
+        sleep_until(until).await;
+        let Some(parked) = parked.upgrade() else { return };
+        let mut loaded = parked.loaded.lock().await;
+        match &*loaded {
+            Some(code) if code.used + parked.idle > Instant::now() => until = code.used + parked.idle,
+            _ => {
+                *loaded = None;
+                debug!("dropped the code of a plugin that is not called");
+                return;
+            }
+        }
+    }
+}
