@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::select_all;
-use kube::core::DynamicObject;
 use tokio::time::{Instant, interval, interval_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,11 +17,9 @@ use crate::backoff;
 use crate::cluster::cache::{Change, Reflector, WatchState};
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::NamespaceChange;
-use crate::desired::ownership::parent_of;
+use crate::desired::ownership::{parent_by_owner, parent_of};
 use crate::leader::term::Warmth;
-use crate::object::{
-    ChildRef, GENERATED_LABEL, NamespacedName, controller_of, is_terminating, label, version,
-};
+use crate::object::{ChildRef, NamespacedName, is_terminating, version};
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::reconcile::context::Context;
@@ -144,15 +141,18 @@ fn enqueue_all(context: &Context, reason: &ReconcileReason) {
 
 /// Enqueues deleted parents that still have children.
 fn enqueue_deleted(context: &Context) {
+    let (config, namespaced) = (&context.config, context.resource.namespaced);
     let watches = context.children.values().flat_map(KindReflectors::all);
     // Retained children have no owner reference, and need no deletion.
-    let children = watches
-        .flat_map(|watch| watch.objects())
-        .filter(|child| controller_of(child).is_some());
-    let parents =
-        children.filter_map(|child| parent_of(&context.config, context.resource.namespaced, &child));
+    let parents = watches
+        .flat_map(|watch| watch.owners())
+        .flat_map(|(owner, children)| {
+            let parent =
+                |child: Option<String>| parent_by_owner(config, namespaced, &owner, child.as_deref());
+            children.into_iter().filter_map(parent).collect::<Vec<_>>()
+        });
     for parent in parents.collect::<BTreeSet<_>>() {
-        if context.parent(&parent).is_none() {
+        if !context.has_parent(&parent) {
             context.queue.enqueue(&parent, ReconcileReason::Resync);
         }
     }
@@ -343,7 +343,7 @@ fn subscribe(context: &Arc<Context>) {
     let mut subscriptions = Vec::new();
     // A weak reference avoids a cycle: the context owns the watches, and they own the subscribers.
     let weak = Arc::downgrade(context);
-    let of = |watches: &KindReflectors, react: fn(&Context, &Kind, Change<'_>)| {
+    let of = |watches: &KindReflectors, react: fn(&Context, &Kind, &Change<'_>)| {
         watches
             .all()
             .into_iter()
@@ -376,14 +376,14 @@ fn subscribe(context: &Arc<Context>) {
     context.state.subscriptions.send_replace(subscriptions);
 }
 
-fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {
-    let Some(object) = change.new.or(change.old) else {
-        return;
-    };
-    if change.new.is_some() && is_same(change) {
+fn parent_changed(context: &Context, _: &Kind, change: &Change<'_>) {
+    if change.is_same() {
         return;
     }
-    if let (None, Some(new)) = (change.old, change.new)
+    let Some(object) = change.object() else {
+        return;
+    };
+    if let Some(new) = change.new().filter(|_| change.is_new())
         && let Some(namespace) = new.metadata.namespace.as_deref()
     {
         context.namespaces.object_created(namespace);
@@ -394,11 +394,15 @@ fn parent_changed(context: &Context, _: &Kind, change: Change<'_>) {
     enqueue(context, &NamespacedName::of(object), reason);
 }
 
-fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
-    let Some(object) = change.new.or(change.old) else {
+fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
+    // After a restore from a backup, versions are lower than those of earlier writes.
+    let is_restored = !change.is_new() && change.old_version().is_none();
+    if change.is_same() && !is_restored {
+        return;
+    }
+    let Some(object) = change.object() else {
         return;
     };
-    let is_unchanged = change.new.is_some() && is_same(change);
     let child = ChildRef {
         kind: kind.clone(),
         name: NamespacedName::of(object),
@@ -407,29 +411,26 @@ fn child_changed(context: &Context, kind: &Kind, change: Change<'_>) {
         child: child.clone(),
         version: own_write_version(change),
     };
-    if !is_unchanged {
+    if !change.is_same() {
         for parent in context.state.name_conflicts.waiting_for(&child) {
             context.queue.enqueue(&parent, ReconcileReason::Related);
         }
     }
     // A child that loses its label or its owner affects its former parent.
     let mut parents: Vec<NamespacedName> = change
-        .old
-        .into_iter()
-        .chain(change.new)
+        .both()
         .filter_map(|object| parent_of(&context.config, context.resource.namespaced, object))
         .collect();
     parents.dedup();
     for parent in parents {
-        // After a restore from a backup, versions are lower than those of earlier writes.
-        if change.new.is_none() || change.old.is_some_and(|old| version(old).is_none()) {
+        if change.new().is_none() || is_restored {
             context.forget_written(&parent, &child);
         }
-        if change.new.is_none() {
+        if change.new().is_none() {
             // The child may be deleted because its parent is.
             context.doubt(&parent);
         }
-        if !is_unchanged {
+        if !change.is_same() {
             enqueue(context, &parent, reason.clone());
         }
     }
@@ -464,11 +465,11 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
     }
 }
 
-fn related_changed(context: &Context, kind: &Kind, change: Change<'_>) {
-    if change.new.is_some() && is_same(change) {
+fn related_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
+    if change.is_same() || !context.has_needs() {
         return;
     }
-    for object in change.old.into_iter().chain(change.new) {
+    for object in change.both() {
         for parent in context.parents_in_need_of(kind, object) {
             context.queue.enqueue(&parent, ReconcileReason::Related);
         }
@@ -483,26 +484,8 @@ fn enqueue(context: &Context, parent: &NamespacedName, reason: ReconcileReason) 
 
 /// Returns the version by which the host recognizes its own write. A change without a newer version is none: the object
 /// is of a cluster that was restored from a backup, or has a new default value.
-fn own_write_version(change: Change<'_>) -> Option<u128> {
-    let new = version(change.new?)?;
-    let is_newer = change
-        .old
-        .is_none_or(|old| version(old).is_some_and(|old| old < new));
+fn own_write_version(change: &Change<'_>) -> Option<u128> {
+    let new = version(change.new()?)?;
+    let is_newer = change.is_new() || change.old_version().is_some_and(|old| old < new);
     is_newer.then_some(new)
-}
-
-/// Reports whether both versions are equal, except for the resource version. The caches do not hold the values of a
-/// generated Secret: only its resource version shows that one has changed.
-fn is_same(change: Change<'_>) -> bool {
-    let (Some(old), Some(new)) = (change.old, change.new) else {
-        return false;
-    };
-    let essence = |object: &DynamicObject| {
-        let mut metadata = object.metadata.clone();
-        if label(object, GENERATED_LABEL).is_none() {
-            metadata.resource_version = None;
-        }
-        metadata
-    };
-    Arc::ptr_eq(old, new) || (old.data == new.data && essence(old) == essence(new))
 }

@@ -186,6 +186,12 @@ pub fn controller_of(object: &DynamicObject) -> Option<&OwnerReference> {
         .find(|owner| owner.controller == Some(true))
 }
 
+/// Reports whether an owner reference refers to a kind, in any of its versions.
+pub(crate) fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    owner.kind == kind.kind && group == kind.group()
+}
+
 /// Returns the value of a label.
 #[must_use]
 pub fn label<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {

@@ -264,9 +264,7 @@ async fn iterate(
             }
             Err(error) => return Err(error),
         };
-        context.memory_of(&NamespacedName::of(parent), |memory| {
-            memory.last_valid = Some(Arc::clone(parent));
-        });
+        context.remember_valid(parent);
         let mut changed = false;
         for secret in &plan.secrets {
             match generate(context, parent, secret).await? {

@@ -313,16 +313,14 @@ pub fn watch_definitions(
         api_version: "apiextensions.k8s.io/v1".into(),
         kind: "CustomResourceDefinition".into(),
     };
-    let watch = watches.watch(&kind, None);
+    // Definitions are large, and their schemas are not needed.
+    let watch = watches.watch_metadata(&kind);
     tokio::spawn(ask_without_watch(Arc::downgrade(kinds), Arc::downgrade(&watch)));
     let kinds = Arc::downgrade(kinds);
     let watches = Arc::downgrade(watches);
     let pending = Arc::<Mutex<HashSet<String>>>::default();
     let subscription = watch.subscribe(Arc::new(move |_, change| {
-        let name = change
-            .new
-            .or(change.old)
-            .and_then(|object| object.metadata.name.as_deref());
+        let name = change.object().and_then(|object| object.metadata.name.as_deref());
         // A definition's name is `plural.group`.
         let (Some(known), Some((_, group))) = (kinds.upgrade(), name.and_then(|name| name.split_once('.')))
         else {
@@ -331,8 +329,8 @@ pub fn watch_definitions(
         known.changed(group);
         let generation = |object: &Arc<DynamicObject>| object.metadata.generation;
         let is_other_schema = change
-            .old
-            .is_some_and(|old| Some(generation(old)) != change.new.map(generation));
+            .old()
+            .is_some_and(|old| Some(generation(old)) != change.new().map(generation));
         if is_other_schema && lock(&pending).insert(group.to_owned()) {
             let (kinds, watches) = (Weak::clone(&kinds), Weak::clone(&watches));
             let (pending, group) = (Arc::clone(&pending), group.to_owned());

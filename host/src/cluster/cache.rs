@@ -6,9 +6,12 @@
 //! `requests`), because kube's `watcher` does not report that a watch has recovered after a failure, waits forever
 //! for an answer that does not arrive, and discards the delay of a `Retry-After` header.
 //!
+//! It holds objects as text (`text`) and makes a tree of one when somebody looks at it (`trees`).
+//!
 //! Invariants: an entry is never replaced by an older one; subscribers are notified after the store has changed; a
 //! failing watch affects only its own state; a transient error is not a failure.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 use kube::core::{DynamicObject, Selector, SelectorExt};
 use tokio::sync::watch;
@@ -24,15 +28,21 @@ use tracing::{error, info, warn};
 
 use self::follow::run;
 use self::requests::Form;
-use self::store::{Reference, Store};
+use self::store::Store;
+use self::text::{Kept, Owner, Taken, Text};
+use self::trees::Trees;
 use super::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::object::{CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label, slim, version};
+use crate::object::{
+    CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to, label, slim, version,
+};
 use crate::plugin::contract::Kind;
 
 mod follow;
 mod requests;
 mod store;
+mod text;
+mod trees;
 
 /// The pause before a watch that panicked is run again.
 const PAUSE_AFTER_PANIC: Duration = Duration::from_secs(1);
@@ -50,19 +60,121 @@ pub enum WatchState {
 }
 
 /// A change to one object.
-#[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
-    /// The previously known state; `None` for a new object.
-    pub old: Option<&'a Arc<DynamicObject>>,
-    /// The current state; `None` for a deleted object.
-    pub new: Option<&'a Arc<DynamicObject>>,
+    old: Option<Old<'a>>,
+    new: Option<&'a Arc<DynamicObject>>,
+    is_same: bool,
+}
+
+/// The state of an object before a change. Nobody looks at most of them.
+enum Old<'a> {
+    Tree(&'a Arc<DynamicObject>),
+    Kept {
+        inner: &'a Inner,
+        name: &'a NamespacedName,
+        kept: &'a Kept,
+        tree: OnceCell<Arc<DynamicObject>>,
+    },
+}
+
+impl<'a> Change<'a> {
+    /// Describes the change from `old` to `new`.
+    #[cfg(test)]
+    pub(crate) fn between(old: Option<&'a Arc<DynamicObject>>, new: Option<&'a Arc<DynamicObject>>) -> Self {
+        Self {
+            old: old.map(Old::Tree),
+            new,
+            is_same: false,
+        }
+    }
+
+    /// Returns the previously known state; `None` for a new object.
+    #[must_use]
+    pub fn old(&self) -> Option<&Arc<DynamicObject>> {
+        self.old.as_ref().map(|old| match old {
+            Old::Tree(tree) => *tree,
+            Old::Kept {
+                inner,
+                name,
+                kept,
+                tree,
+            } => tree.get_or_init(|| inner.tree(name, kept)),
+        })
+    }
+
+    /// Returns the current state; `None` for a deleted object.
+    #[must_use]
+    pub const fn new(&self) -> Option<&'a Arc<DynamicObject>> {
+        self.new
+    }
+
+    /// Returns the version of the previously known state; `None` when there is none, or its version does not count any
+    /// more since the cluster was restored from a backup.
+    #[must_use]
+    pub fn old_version(&self) -> Option<u128> {
+        match self.old.as_ref()? {
+            Old::Tree(tree) => version(tree),
+            Old::Kept { kept, .. } => kept.version(),
+        }
+    }
+
+    /// Returns the current state, or the last one of a deleted object.
+    #[must_use]
+    pub fn object(&self) -> Option<&Arc<DynamicObject>> {
+        self.new.or_else(|| self.old())
+    }
+
+    /// Returns both states.
+    pub fn both(&self) -> impl Iterator<Item = &Arc<DynamicObject>> {
+        self.old().into_iter().chain(self.new)
+    }
+
+    /// Reports whether the object is new.
+    #[must_use]
+    pub const fn is_new(&self) -> bool {
+        self.old.is_none()
+    }
+
+    /// Reports whether both states are equal, except for the resource version. The caches do not hold the values of a
+    /// generated Secret: only its resource version shows that one has changed.
+    #[must_use]
+    pub const fn is_same(&self) -> bool {
+        self.is_same
+    }
 }
 
 /// Callback for changes. It runs on the watch's task, so it must return quickly and must not block.
-pub type Subscriber = Arc<dyn Fn(&Kind, Change<'_>) + Send + Sync>;
+pub type Subscriber = Arc<dyn Fn(&Kind, &Change<'_>) + Send + Sync>;
+
+/// An object as text, which takes a fraction of the memory of its tree. Shared with the cache.
+#[derive(Clone)]
+pub struct ObjectText(Arc<Text>);
+
+impl ObjectText {
+    /// Converts an object.
+    #[must_use]
+    pub fn of(object: &DynamicObject) -> Self {
+        let mut object = object.clone();
+        let owner = Owner::of(&object);
+        Self(Arc::new(Text::of(&mut object, owner)))
+    }
+
+    /// Returns the object, without its type.
+    #[must_use]
+    pub fn object(&self) -> DynamicObject {
+        self.0.object(None)
+    }
+}
+
+impl std::fmt::Debug for ObjectText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ObjectText").finish_non_exhaustive()
+    }
+}
 
 /// Defines which objects of each kind are stored in full. For kinds that are not listed, only objects with a
-/// controller's label or with the label of a generated Secret are.
+/// controller's label or with the label of a generated Secret are. Of all others only the name, UID, version and owner are
+/// kept.
 pub type KeepPolicy = HashMap<Kind, CachePolicy>;
 
 /// Defines which objects of one kind are stored in full, in addition to those with a controller's label.
@@ -87,6 +199,14 @@ impl CachePolicy {
                 };
                 self.owned_by.contains(&owner)
             })
+    }
+
+    /// Reports whether more than the name of an object matters to the host: a parent owns it, in any version of its kind.
+    fn concerns(&self, object: &DynamicObject) -> bool {
+        controller_of(object).is_some_and(|owner| {
+            let mut kinds = self.owned_by.iter();
+            kinds.any(|kind| is_reference_to(kind, owner))
+        })
     }
 
     /// Reports whether a store that was filled under this policy contains everything that `wanted` requires.
@@ -124,6 +244,7 @@ pub struct SharedCache {
     client: Client,
     kinds: Arc<Discovery>,
     metrics: Arc<Metrics>,
+    trees: Arc<Trees>,
     running: Mutex<Running>,
 }
 
@@ -151,6 +272,7 @@ impl SharedCache {
             client,
             kinds,
             metrics,
+            trees: Arc::default(),
             running: Mutex::default(),
         }
     }
@@ -203,7 +325,8 @@ impl SharedCache {
             return watch;
         }
         let keep = running.keep_of(&scope);
-        let inner = Arc::new(Inner::new(scope.clone(), keep, Arc::clone(&self.metrics)));
+        let (metrics, trees) = (Arc::clone(&self.metrics), Arc::clone(&self.trees));
+        let inner = Arc::new(Inner::new(scope.clone(), keep, metrics, trees));
         let task = tokio::spawn(run_for_ever(
             Arc::clone(&inner),
             self.client.clone(),
@@ -298,48 +421,72 @@ impl Reflector {
     /// Returns one object as last known.
     #[must_use]
     pub fn get(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
-        self.inner.read().objects.get(name).cloned()
+        let kept = self.inner.read().get(name)?;
+        Some(self.inner.tree(name, &kept))
+    }
+
+    /// Returns one object as text, unless only its name is kept.
+    #[must_use]
+    pub fn text(&self, name: &NamespacedName) -> Option<ObjectText> {
+        match self.inner.read().get(name)? {
+            Kept::Text(text) => Some(ObjectText(text)),
+            Kept::Taken(_) => None,
+        }
+    }
+
+    /// Reports whether an object is known.
+    #[must_use]
+    pub fn contains(&self, name: &NamespacedName) -> bool {
+        self.inner.read().get(name).is_some()
     }
 
     /// Returns the names of all objects, in no particular order.
     #[must_use]
     pub fn names(&self) -> Vec<NamespacedName> {
-        self.inner.read().objects.keys().cloned().collect()
+        self.inner.read().iter().map(|(name, _)| name).collect()
     }
 
-    /// Returns all objects, in no particular order.
+    /// Returns the controller owners of the objects that concern the host, in no particular order: each with the
+    /// namespaces of its dependents.
     #[must_use]
-    pub fn objects(&self) -> Vec<Arc<DynamicObject>> {
-        self.inner.read().objects.values().cloned().collect()
+    pub fn owners(&self) -> Vec<(OwnerReference, BTreeSet<Option<String>>)> {
+        let store = self.inner.read();
+        let owners = store.owners().map(|(owner, namespaces)| {
+            let namespaces = namespaces.into_iter().map(|it| it.map(str::to_owned));
+            (owner, namespaces.collect())
+        });
+        owners.collect()
     }
 
     /// Returns the objects that refer to a parent by owner reference or by annotation, sorted by name. The caller
     /// must still verify that the parent owns them.
     #[must_use]
     pub fn referring_to(&self, uid: &str, parent: &NamespacedName) -> Vec<Arc<DynamicObject>> {
-        let store = self.inner.read();
-        let by_uid = store.index.get(&Reference::Owner(uid.to_owned()));
-        let by_annotation = store.index.get(&Reference::Annotation(parent.to_string()));
-        let names: BTreeSet<&NamespacedName> = by_uid.into_iter().chain(by_annotation).flatten().collect();
-        names
-            .into_iter()
-            .filter_map(|name| store.objects.get(name).cloned())
+        let found = self.inner.read().referring_to(uid, &parent.to_string());
+        let trees = found.into_iter();
+        trees
+            .map(|(name, text)| self.inner.tree(&name, &Kept::Text(text)))
             .collect()
     }
 
     /// Returns the objects of a namespace (or of all) that match a selector, sorted by name.
     #[must_use]
     pub fn select(&self, namespace: Option<&str>, selector: &Selector) -> Vec<Arc<DynamicObject>> {
-        let store = self.inner.read();
-        let empty = std::collections::BTreeMap::new();
-        let mut picked: Vec<_> = store
-            .objects
-            .iter()
-            .filter(|(name, _)| namespace.is_none() || name.namespace.as_deref() == namespace)
-            .filter(|(_, object)| selector.matches(object.metadata.labels.as_ref().unwrap_or(&empty)))
-            .collect();
-        picked.sort_by_key(|(name, _)| *name);
-        picked.into_iter().map(|(_, object)| Arc::clone(object)).collect()
+        let mut picked: Vec<_> = {
+            let store = self.inner.read();
+            let texts = store.texts();
+            let picked = texts
+                .filter(|(name, _)| namespace.is_none() || name.namespace.as_deref() == namespace)
+                .filter(|(_, text)| selector.selects_all() || selector.matches(&text.labels()));
+            picked
+                .map(|(name, text)| (name.clone(), Arc::clone(text)))
+                .collect()
+        };
+        picked.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let trees = picked.into_iter();
+        trees
+            .map(|(name, text)| self.inner.tree(&name, &Kept::Text(text)))
+            .collect()
     }
 
     /// Stores the result of a write, unless the watch has already delivered it or a newer version. Subscribers are
@@ -349,16 +496,19 @@ impl Reflector {
     pub fn record(&self, object: DynamicObject) -> Arc<DynamicObject> {
         let object = self.inner.prepare(object);
         self.inner.put(&object);
-        object
+        object.tree
     }
 
     /// Removes an object that the API server reports as deleted; a new object of the same name stays. The watch
     /// notifies the subscribers.
     pub fn forget(&self, name: &NamespacedName, uid: &str) {
         let mut store = self.inner.write();
-        let known = store.objects.get(name).cloned();
-        let known = known.filter(|known| known.metadata.uid.as_deref() == Some(uid));
-        store.remember_deletion(name.clone(), uid.to_owned(), known.as_deref().and_then(version));
+        let known = store.get(name).filter(|known| known.has_uid(uid));
+        store.remember_deletion(
+            name.clone(),
+            uid.to_owned(),
+            known.as_ref().and_then(Kept::version),
+        );
         if known.is_some() {
             store.take(name);
         }
@@ -370,25 +520,26 @@ struct Inner {
     keep: watch::Sender<Wanted>,
     metrics: Arc<Metrics>,
     store: RwLock<Store>,
+    trees: Arc<Trees>,
     subscribers: Mutex<Vec<Subscriber>>,
     state: watch::Sender<WatchState>,
     was_listed: AtomicBool,
 }
 
-/// Reports whether `a` is certainly newer than `b`.
-fn is_newer(a: &DynamicObject, b: &DynamicObject) -> bool {
-    matches!((version(a), version(b)), (Some(a), Some(b)) if a > b)
+/// An object that may be stored.
+struct Prepared {
+    name: NamespacedName,
+    tree: Arc<DynamicObject>,
+    kept: Kept,
 }
 
-/// Reports whether both are the same object at the same version, and equally complete.
-fn is_the_same(a: &DynamicObject, b: &DynamicObject) -> bool {
-    a.metadata.resource_version == b.metadata.resource_version
-        && a.metadata.uid == b.metadata.uid
-        && a.data.is_null() == b.data.is_null()
+/// Reports whether `a` is certainly newer than `b`.
+fn is_newer(a: &Kept, b: &Kept) -> bool {
+    matches!((a.version(), b.version()), (Some(a), Some(b)) if a > b)
 }
 
 impl Inner {
-    fn new(scope: Scope, keep: CachePolicy, metrics: Arc<Metrics>) -> Self {
+    fn new(scope: Scope, keep: CachePolicy, metrics: Arc<Metrics>, trees: Arc<Trees>) -> Self {
         Self {
             scope,
             keep: watch::Sender::new(Wanted {
@@ -397,6 +548,7 @@ impl Inner {
             }),
             metrics,
             store: RwLock::default(),
+            trees,
             subscribers: Mutex::default(),
             state: watch::Sender::new(WatchState::Starting),
             was_listed: AtomicBool::new(false),
@@ -415,7 +567,7 @@ impl Inner {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn prepare(&self, mut object: DynamicObject) -> Arc<DynamicObject> {
+    fn prepare(&self, mut object: DynamicObject) -> Prepared {
         let kind = &self.scope.kind;
         let is_definition = kind.kind == "CustomResourceDefinition";
         // List responses omit the type of their items.
@@ -424,78 +576,120 @@ impl Inner {
             kind: kind.kind.clone(),
         });
         slim(&mut object);
-        if !self.keep.borrow().policy.keeps_whole(&object) {
+        let owner = Owner::of(&object).map(|owner| self.read().shared(owner));
+        let (is_whole, is_of_concern) = {
+            let wanted = self.keep.borrow();
+            (
+                wanted.policy.keeps_whole(&object),
+                wanted.policy.concerns(&object),
+            )
+        };
+        let mut taken = None;
+        if !is_whole {
             object.data = serde_json::Value::Null;
             // Promote and pin annotations are read from the definition of the kind.
             if let Some(annotations) = &mut object.metadata.annotations {
                 annotations.retain(|key, _| is_definition && crate::object::is_order(key));
             }
+            if !is_definition && !is_of_concern {
+                taken = Taken::of(&object, owner.clone());
+            }
         }
-        Arc::new(object)
+        let kept = match taken {
+            Some(taken) => Kept::Taken(taken),
+            None => Kept::Text(Arc::new(Text::of(&mut object, owner))),
+        };
+        Prepared {
+            name: NamespacedName::of(&object),
+            tree: Arc::new(object),
+            kept,
+        }
+    }
+
+    /// Returns the tree of an object as far as it is kept.
+    fn tree(&self, name: &NamespacedName, kept: &Kept) -> Arc<DynamicObject> {
+        let make = || kept.object(&self.scope.kind, name);
+        match kept {
+            Kept::Text(text) => self.trees.of(text, make),
+            Kept::Taken(_) => Arc::new(make()),
+        }
     }
 
     /// Stores an object and notifies the subscribers, unless the same or a newer version is known.
-    fn put(&self, object: &Arc<DynamicObject>) {
+    fn put(&self, object: &Prepared) {
         self.put_unless(object, |known| {
-            is_newer(known, object) || is_the_same(known, object)
+            is_newer(known, &object.kept) || known.is_the_same(&object.kept)
         });
     }
 
     /// Stores an object of a list at this version. The list contains everything up to that version, so a known object
     /// that only seems to be newer is of a cluster that was restored from a backup. The same version may have other
     /// content, after such a restoration, or since the schema has another default value.
-    fn put_listed(&self, object: &Arc<DynamicObject>, list: Option<u128>) {
+    fn put_listed(&self, object: &Prepared, list: Option<u128>) {
         self.put_unless(object, |known| {
-            is_newer(known, object) && version(known) > list || known == &**object
+            is_newer(known, &object.kept) && known.version() > list || known.is_equal(&object.kept)
         });
     }
 
-    fn put_unless(&self, object: &Arc<DynamicObject>, is_needless: impl Fn(&DynamicObject) -> bool) {
-        let name = NamespacedName::of(object);
+    fn put_unless(&self, object: &Prepared, is_needless: impl Fn(&Kept) -> bool) {
+        let Prepared { name, tree, kept } = object;
         let old = {
             let mut store = self.write();
-            match store.objects.get(&name) {
+            match store.get(name) {
                 // A write by this host was faster.
-                Some(known) if is_needless(known) => return,
-                None if store.is_deleted(&name, object) => return,
-                _ => store.put(name, Arc::clone(object)),
+                Some(known) if is_needless(&known) => return,
+                None if store.is_deleted(name, tree) => return,
+                _ => store.put(name, kept.clone()),
             }
         };
-        self.notify(Change {
-            old: old.as_ref(),
-            new: Some(object),
+        if let Kept::Text(text) = kept {
+            self.trees.put(text, tree);
+        }
+        let is_same = old.as_ref().is_some_and(|old| {
+            let is_generated = label(tree, GENERATED_LABEL).is_some();
+            old.is_equal_but_for_version(kept) && (!is_generated || old.is_equal(kept))
+        });
+        self.notify(&Change {
+            old: old.as_ref().map(|old| self.old(name, old)),
+            new: Some(tree),
+            is_same,
         });
     }
 
     fn deleted(&self, object: DynamicObject) {
-        let object = self.prepare(object);
-        let name = NamespacedName::of(&object);
+        let Prepared { name, tree, kept } = self.prepare(object);
         let old = {
             let mut store = self.write();
-            match store.objects.get(&name) {
+            match store.get(&name) {
                 // It has been recreated since.
-                Some(known) if is_newer(known, &object) => return,
+                Some(known) if is_newer(&known, &kept) => return,
                 _ => {
-                    let uid = object.metadata.uid.clone().unwrap_or_default();
-                    store.remember_deletion(name.clone(), uid, version(&object));
+                    let uid = tree.metadata.uid.clone().unwrap_or_default();
+                    store.remember_deletion(name.clone(), uid, version(&tree));
                     store.take(&name)
                 }
             }
         };
         // A write by this host may have removed it already; notify the subscribers anyway.
-        self.notify(Change {
-            old: old.as_ref().or(Some(&object)),
+        self.notify(&Change {
+            old: Some(old.as_ref().map_or(Old::Tree(&tree), |old| self.old(&name, old))),
             new: None,
+            is_same: false,
         });
+    }
+
+    fn old<'a>(&'a self, name: &'a NamespacedName, kept: &'a Kept) -> Old<'a> {
+        Old::Kept {
+            inner: self,
+            name,
+            kept,
+            tree: OnceCell::new(),
+        }
     }
 
     /// Returns the highest version of all known objects.
     fn newest(&self) -> Option<u128> {
-        self.read()
-            .objects
-            .values()
-            .filter_map(|object| version(object))
-            .max()
+        self.read().versions().max()
     }
 
     /// Prepares for a list at a lower version than that of an object that was known when the list was requested: the
@@ -516,27 +710,27 @@ impl Inner {
     fn listed(&self, names: &HashSet<NamespacedName>, list: Option<u128>) {
         let gone: Vec<_> = {
             let mut store = self.write();
-            let gone: Vec<_> = store
-                .objects
-                .iter()
-                .filter(|(name, object)| {
-                    !names.contains(*name) && (list.is_none() || version(object) <= list)
-                })
-                .map(|(name, _)| name.clone())
-                .collect();
+            let is_gone = |(name, kept): &(NamespacedName, Kept)| {
+                !names.contains(name) && (list.is_none() || kept.version() <= list)
+            };
+            let gone: Vec<_> = store.iter().filter(is_gone).collect();
             // Do not record these as deletions: the watch may still deliver an object created after the list.
-            gone.iter().filter_map(|name| store.take(name)).collect()
+            for (name, _) in &gone {
+                store.take(name);
+            }
+            gone
         };
         self.was_listed.store(true, Ordering::Relaxed);
-        for old in &gone {
-            self.notify(Change {
-                old: Some(old),
+        for (name, old) in &gone {
+            self.notify(&Change {
+                old: Some(self.old(name, old)),
                 new: None,
+                is_same: false,
             });
         }
     }
 
-    fn notify(&self, change: Change<'_>) {
+    fn notify(&self, change: &Change<'_>) {
         let subscribers = self.subscribers().clone();
         for subscriber in &subscribers {
             subscriber(&self.scope.kind, change);

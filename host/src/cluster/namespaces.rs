@@ -47,7 +47,7 @@ impl Namespaces {
                 };
                 let watch = watches.watch_metadata(&kind);
                 let refused = Arc::clone(&self.refused);
-                let forget: Subscriber = Arc::new(move |_, change: Change<'_>| {
+                let forget: Subscriber = Arc::new(move |_, change: &Change<'_>| {
                     if let Some(name) = usable_again(change) {
                         lock(&refused).remove(&name);
                     }
@@ -123,16 +123,16 @@ pub enum NamespaceChange {
 }
 
 /// Returns the name of a namespace that is new, or that replaces a terminating one.
-fn usable_again(change: Change<'_>) -> Option<String> {
-    let new = change.new.filter(|new| !is_terminating(new))?;
-    let was = change.old.is_some_and(|old| !is_terminating(old));
+fn usable_again(change: &Change<'_>) -> Option<String> {
+    let new = change.new().filter(|new| !is_terminating(new))?;
+    let was = change.old().is_some_and(|old| !is_terminating(old));
     if was { None } else { new.metadata.name.clone() }
 }
 
 /// Returns the name of a namespace whose deletion has just begun.
-fn begins_to_terminate(change: Change<'_>) -> Option<String> {
-    let new = change.new.filter(|new| is_terminating(new))?;
-    let was = change.old.is_some_and(|old| is_terminating(old));
+fn begins_to_terminate(change: &Change<'_>) -> Option<String> {
+    let new = change.new().filter(|new| is_terminating(new))?;
+    let was = change.old().is_some_and(|old| is_terminating(old));
     if was { None } else { new.metadata.name.clone() }
 }
 
@@ -228,14 +228,14 @@ mod tests {
             Arc::new(serde_json::from_value::<kube::core::DynamicObject>(text).unwrap())
         };
         let (there, going) = (namespace(None), namespace(Some("2026-01-01T00:00:00Z")));
-        let usable = |old, new| usable_again(Change { old, new }).is_some();
+        let usable = |old, new| usable_again(&Change::between(old, new)).is_some();
         assert!(usable(None, Some(&there)));
         assert!(usable(Some(&going), Some(&there)));
         assert!(!usable(Some(&there), Some(&there)));
         assert!(!usable(Some(&there), Some(&going)));
         assert!(!usable(None, Some(&going)));
         assert!(!usable(Some(&going), None));
-        let goes = |old, new| begins_to_terminate(Change { old, new }).is_some();
+        let goes = |old, new| begins_to_terminate(&Change::between(old, new)).is_some();
         assert!(goes(None, Some(&going)));
         assert!(goes(Some(&there), Some(&going)));
         assert!(!goes(Some(&going), Some(&going)));

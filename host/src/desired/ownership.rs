@@ -6,9 +6,9 @@ use kube::core::DynamicObject;
 use super::provenance::SecretProof;
 use crate::config::{ControllerConfig, Removal};
 use crate::object::{
-    CONTROLLER_LABEL, ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, label,
+    CONTROLLER_LABEL, ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of,
+    is_reference_to, label,
 };
-use crate::plugin::contract::Kind;
 
 /// Reports whether a parent in `parent` may have children in `child`; `None` means no namespace. Anyone with write
 /// access to another namespace can copy this host's labels and annotations to an object there, so objects out of
@@ -73,12 +73,6 @@ fn is_within_reach(config: &ControllerConfig, parent: &DynamicObject, object: &D
     )
 }
 
-/// Reports whether an owner reference refers to a kind, in any of its versions.
-pub(crate) fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
-    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
-    owner.kind == kind.kind && group == kind.group()
-}
-
 /// Returns the parent of a child if it belongs to this controller and may have children in the child's namespace.
 /// `namespaced` is true if the parents are namespaced.
 #[must_use]
@@ -88,22 +82,42 @@ pub fn parent_of(
     child: &DynamicObject,
 ) -> Option<NamespacedName> {
     let namespace = child.metadata.namespace.as_deref();
-    let parent = if let Some(owner) = controller_of(child) {
-        if !is_reference_to(&config.parent, owner) {
-            return None;
-        }
-        NamespacedName {
-            // A cluster-scoped parent has no namespace, whatever namespace its child is in.
-            namespace: namespace.filter(|_| namespaced).map(str::to_owned),
-            name: owner.name.clone(),
-        }
-    } else if is_ours(config, child) {
-        NamespacedName::parse(annotation(child, PARENT_ANNOTATION)?)
-    } else {
+    if let Some(owner) = controller_of(child) {
+        return parent_by_owner(config, namespaced, owner, namespace);
+    }
+    if !is_ours(config, child) {
         return None;
+    }
+    let parent = NamespacedName::parse(annotation(child, PARENT_ANNOTATION)?);
+    is_possible(config, namespaced, &parent, namespace).then_some(parent)
+}
+
+/// Returns the parent that an owner reference of an object in `namespace` refers to, if this controller reconciles its
+/// kind and it may have children there.
+#[must_use]
+pub fn parent_by_owner(
+    config: &ControllerConfig,
+    namespaced: bool,
+    owner: &OwnerReference,
+    namespace: Option<&str>,
+) -> Option<NamespacedName> {
+    let parent = NamespacedName {
+        // A cluster-scoped parent has no namespace, whatever namespace its child is in.
+        namespace: namespace.filter(|_| namespaced).map(str::to_owned),
+        name: owner.name.clone(),
     };
-    let scope_matches = parent.namespace.is_some() == namespaced;
-    (scope_matches && reaches(config, parent.namespace.as_deref(), namespace)).then_some(parent)
+    let is_parent =
+        is_reference_to(&config.parent, owner) && is_possible(config, namespaced, &parent, namespace);
+    is_parent.then_some(parent)
+}
+
+fn is_possible(
+    config: &ControllerConfig,
+    namespaced: bool,
+    parent: &NamespacedName,
+    child: Option<&str>,
+) -> bool {
+    parent.namespace.is_some() == namespaced && reaches(config, parent.namespace.as_deref(), child)
 }
 
 #[cfg(test)]

@@ -19,13 +19,14 @@ pub use self::refusal::Refusal;
 use self::refusal::{TOKEN_ANNOTATION, TOKEN_TYPE};
 use super::left_fields::{self, LeftField};
 use super::names;
-use super::ownership::{is_reference_to, retains};
+use super::ownership::retains;
 use super::provenance::{ACCEPT_ANNOTATION, PROVENANCE_ANNOTATION, SecretProof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, NamespacedName, NotServed, PARENT_ANNOTATION,
-    PLUGIN_ANNOTATION, annotation, controller_of, fingerprint, generation_mark, label, name_problem, shorten,
+    PLUGIN_ANNOTATION, annotation, controller_of, fingerprint, generation_mark, is_reference_to, label,
+    name_problem, shorten,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 

@@ -38,7 +38,7 @@ pub(super) async fn follow(
     let hint = Arc::clone(&changed);
     let suffix = format!(".{}", config.parent.group());
     let _subscription = definitions.subscribe(Arc::new(move |_, change| {
-        let definition = change.new.or(change.old).map(|object| NamespacedName::of(object));
+        let definition = change.object().map(|object| NamespacedName::of(object));
         if definition.is_some_and(|definition| definition.name.ends_with(&suffix)) {
             hint.notify_one();
         }

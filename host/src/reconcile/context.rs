@@ -8,18 +8,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
-use kube::core::{DynamicObject, Selector};
+use kube::core::{DynamicObject, Selector, SelectorExt};
 use serde_json::Value;
 use tokio::sync::watch;
 
 pub use self::contests::Contests;
+use self::memory::LastValid;
 pub use self::memory::ParentMemory;
 use self::name_conflicts::NameConflicts;
 use super::held_back::BlockingParents;
 use super::observer::Observer;
 use super::provenance_key::{Provenance, ProvenanceError};
 use crate::cluster::api_error::ApiError;
-use crate::cluster::cache::{Reflector, Subscription, WatchState};
+use crate::cluster::cache::{ObjectText, Reflector, Subscription, WatchState};
 use crate::cluster::client::Writer;
 use crate::cluster::discovery::ResolvedKind;
 use crate::cluster::event_recorder::Events;
@@ -117,6 +118,13 @@ impl Context {
     #[must_use]
     pub fn parent(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
         self.parents.get(name)
+    }
+
+    /// Reports whether a parent is known to exist.
+    #[must_use]
+    pub fn has_parent(&self, name: &NamespacedName) -> bool {
+        let watch = self.parents.of(name.namespace.as_deref());
+        watch.is_some_and(|watch| watch.contains(name))
     }
 
     /// Returns the current parent, which this reconcile may have written, but with the generation that the
@@ -275,10 +283,16 @@ impl Context {
         selector: &Selector,
     ) -> Option<Vec<Arc<DynamicObject>>> {
         let watch = self.reads.get(kind)?.of(namespace)?;
-        let mut objects = watch.select(namespace, selector);
-        if let Some(name) = name {
-            objects.retain(|object| object.metadata.name.as_deref() == Some(name));
-        }
+        let Some(name) = name else {
+            return Some(watch.select(namespace, selector));
+        };
+        let name = NamespacedName {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        };
+        let mut objects: Vec<_> = watch.get(&name).into_iter().collect();
+        let labels = |object: &DynamicObject| object.metadata.labels.clone().unwrap_or_default();
+        objects.retain(|object| selector.matches(&labels(object)));
         Some(objects)
     }
 
@@ -336,8 +350,10 @@ impl Context {
         // The cache is not asked what was known: the watch may have delivered the result of the write already, with
         // a change of others that the reconcile has not seen.
         self.memory_of(&name, |memory| memory.wrote_parent(seen, status, &answer));
-        let cached = self.parents.of(name.namespace.as_deref())?.record(answer);
-        self.memory_of(&name, |memory| memory.share_last_valid(&cached));
+        let watch = self.parents.of(name.namespace.as_deref())?;
+        let cached = watch.record(answer);
+        let text = watch.text(&name);
+        self.memory_of(&name, |memory| memory.share_last_valid(&cached, text));
         Some(cached)
     }
 
@@ -361,8 +377,9 @@ impl Context {
             .filter(|(kind, _)| self.resources.contains_key(kind));
         served
             .flat_map(|(_, watches)| self.watches_of_children(watches, &name))
-            .filter(|watch| !watch.was_listed() || !watch.referring_to(uid, &name).is_empty())
-            .find_map(|watch| failure(&watch))
+            .filter_map(|watch| Some((failure(&watch)?, watch)))
+            .find(|(_, watch)| !watch.was_listed() || !watch.referring_to(uid, &name).is_empty())
+            .map(|(failure, _)| failure)
     }
 
     /// Returns why the state of these objects, which a plugin wants to have, is unknown: the watch that would show
@@ -478,6 +495,30 @@ impl Context {
         self.memory()
             .get(parent)
             .is_some_and(|memory| memory.is_own_write(reason))
+    }
+
+    /// Remembers that the plugin has a valid answer for a parent.
+    pub(super) fn remember_valid(&self, parent: &Arc<DynamicObject>) {
+        let name = NamespacedName::of(parent);
+        let watch = self.parents.of(name.namespace.as_deref());
+        // Nearly always it is the object in the cache, which has its text.
+        let is_cached = watch.as_ref().and_then(|watch| watch.get(&name));
+        let text = watch
+            .filter(|_| is_cached.is_some_and(|cached| Arc::ptr_eq(&cached, parent)))
+            .and_then(|watch| watch.text(&name));
+        let text = text.unwrap_or_else(|| ObjectText::of(parent));
+        self.memory_of(&name, |memory| {
+            memory.last_valid = Some(LastValid::new(parent, text))
+        });
+    }
+
+    /// Reports whether the plugin needs an object for any parent.
+    #[must_use]
+    pub fn has_needs(&self) -> bool {
+        let memory = self.memory();
+        memory
+            .values()
+            .any(|memory| !memory.needs.is_empty() || !memory.invalid_needs.is_empty())
     }
 
     /// Returns the parents whose plugin needs an object.

@@ -21,9 +21,11 @@ use super::outcome::Changes;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::config::Removal;
-use crate::desired::ownership::{is_ours, is_reference_to, reaches, removal};
+use crate::desired::ownership::{is_ours, reaches, removal};
 use crate::desired::plan::Refusal;
-use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, controller_of, is_terminating, label};
+use crate::object::{
+    ChildRef, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to, is_terminating, label,
+};
 
 /// How long the garbage collector has to delete leftovers that block nobody.
 pub(super) const GC_GRACE_PERIOD: Duration = Duration::from_secs(20);

@@ -4,23 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::DynamicObject;
 use tokio::time::Instant;
 
-use crate::object::{NamespacedName, PARENT_ANNOTATION, annotation, controller_of, version};
-
-/// How an object refers to its parent.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Reference {
-    Owner(String),
-    Annotation(String),
-}
-
-fn references(object: &DynamicObject) -> impl Iterator<Item = Reference> {
-    let owner = controller_of(object).map(|owner| Reference::Owner(owner.uid.clone()));
-    let annotation = annotation(object, PARENT_ANNOTATION).map(|name| Reference::Annotation(name.to_owned()));
-    owner.into_iter().chain(annotation)
-}
+use super::text::{Kept, Owner, Taken, Text};
+use crate::object::{NamespacedName, version};
 
 /// How long a deletion is remembered: longer than the response to a write can be delayed.
 const MEMORY_OF_DELETIONS: Duration = Duration::from_secs(60);
@@ -34,10 +23,22 @@ struct Deletion {
     at: Instant,
 }
 
+/// The objects with one controller owner.
+#[derive(Default)]
+struct Dependents {
+    names: Vec<Arc<NamespacedName>>,
+    /// How many more of them are only known as taken names.
+    taken: usize,
+}
+
 #[derive(Default)]
 pub(super) struct Store {
-    pub(super) objects: HashMap<NamespacedName, Arc<DynamicObject>>,
-    pub(super) index: HashMap<Reference, BTreeSet<NamespacedName>>,
+    texts: HashMap<Arc<NamespacedName>, Arc<Text>>,
+    /// By namespace, which is empty for cluster-scoped objects, and by name.
+    taken: HashMap<Box<str>, HashMap<Box<str>, Taken>>,
+    owners: HashMap<Owner, Dependents>,
+    /// By the value of the parent annotation.
+    annotated: HashMap<Box<str>, Vec<Arc<NamespacedName>>>,
     /// Recent deletions. The response to a write may arrive after the deletion event of its object and must not
     /// restore it.
     deletions: HashMap<NamespacedName, Deletion>,
@@ -45,17 +46,136 @@ pub(super) struct Store {
     forgotten: Option<Instant>,
 }
 
+#[cfg(test)]
 impl Store {
-    pub(super) fn put(
-        &mut self,
-        name: NamespacedName,
-        object: Arc<DynamicObject>,
-    ) -> Option<Arc<DynamicObject>> {
-        let old = self.take(&name);
-        for reference in references(&object) {
-            self.index.entry(reference).or_default().insert(name.clone());
+    /// Reports whether there is nothing in any index.
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty() && self.taken.is_empty() && self.owners.is_empty() && self.annotated.is_empty()
+    }
+
+    /// Returns the bytes of the maps and texts of taken names and their owners.
+    pub(super) fn bytes_of_taken_names(&self) -> usize {
+        let names = self.taken.values().map(|names| {
+            let slot = size_of::<(Box<str>, Taken)>() + 1;
+            names.capacity() * slot * 8 / 7 + names.keys().map(|name| name.len() + 16).sum::<usize>()
+        });
+        let owner = size_of::<(Owner, Dependents)>() + 1;
+        let owners = self.owners.capacity() * owner * 8 / 7;
+        names.sum::<usize>() + owners + self.owners.keys().map(Owner::bytes).sum::<usize>()
+    }
+}
+
+fn namespace(name: &NamespacedName) -> &str {
+    name.namespace.as_deref().unwrap_or_default()
+}
+
+impl Store {
+    pub(super) fn get(&self, name: &NamespacedName) -> Option<Kept> {
+        match self.texts.get(name) {
+            Some(text) => Some(Kept::Text(Arc::clone(text))),
+            None => {
+                let taken = self.taken.get(namespace(name))?.get(&*name.name)?;
+                Some(Kept::Taken(taken.clone()))
+            }
         }
-        self.objects.insert(name, object);
+    }
+
+    /// Returns all objects.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NamespacedName, Kept)> {
+        let texts = self
+            .texts
+            .iter()
+            .map(|(name, text)| (NamespacedName::clone(name), Kept::Text(Arc::clone(text))));
+        let taken = self.taken.iter().flat_map(|(namespace, names)| {
+            names.iter().map(|(name, taken)| {
+                let name = NamespacedName {
+                    namespace: Some(String::from(&**namespace)).filter(|it| !it.is_empty()),
+                    name: String::from(&**name),
+                };
+                (name, Kept::Taken(taken.clone()))
+            })
+        });
+        texts.chain(taken)
+    }
+
+    /// Returns the versions of all objects.
+    pub(super) fn versions(&self) -> impl Iterator<Item = u128> {
+        let texts = self.texts.values().map(|text| text.number());
+        let taken = self.taken.values().flat_map(HashMap::values).map(Taken::number);
+        texts.chain(taken).flatten()
+    }
+
+    /// Returns the objects that are kept as text.
+    pub(super) fn texts(&self) -> impl Iterator<Item = (&NamespacedName, &Arc<Text>)> {
+        self.texts.iter().map(|(name, text)| (&**name, text))
+    }
+
+    /// Returns the owners of the objects that are kept as text, each with the namespaces of its dependents.
+    pub(super) fn owners(&self) -> impl Iterator<Item = (OwnerReference, BTreeSet<Option<&str>>)> {
+        let owners = self
+            .owners
+            .iter()
+            .filter(|(_, dependents)| !dependents.names.is_empty());
+        owners.map(|(owner, dependents)| {
+            let namespaces = dependents.names.iter().map(|name| name.namespace.as_deref());
+            (owner.reference(), namespaces.collect())
+        })
+    }
+
+    /// Returns the objects with an owner of this UID or with this parent annotation, sorted by name.
+    pub(super) fn referring_to(&self, uid: &str, parent: &str) -> Vec<(Arc<NamespacedName>, Arc<Text>)> {
+        let by_uid = self.owners.get(uid).map(|dependents| &dependents.names);
+        let by_annotation = self.annotated.get(parent);
+        let names: BTreeSet<&Arc<NamespacedName>> =
+            by_uid.into_iter().chain(by_annotation).flatten().collect();
+        let found = names.into_iter();
+        found
+            .filter_map(|name| Some((Arc::clone(name), Arc::clone(self.texts.get(name)?))))
+            .collect()
+    }
+
+    /// Returns the owner that the store has already, so that objects of one owner share it.
+    pub(super) fn shared(&self, owner: Owner) -> Owner {
+        let known = self.owners.get_key_value(&owner);
+        known.map_or(owner, |(known, _)| known.clone())
+    }
+
+    pub(super) fn put(&mut self, name: &NamespacedName, kept: Kept) -> Option<Kept> {
+        if let (Kept::Text(text), Some(known)) = (&kept, self.texts.get_mut(name))
+            && text.owner == known.owner
+            && text.parent == known.parent
+        {
+            return Some(Kept::Text(std::mem::replace(known, Arc::clone(text))));
+        }
+        let old = self.take(name);
+        let dependents = kept
+            .owner()
+            .map(|owner| self.owners.entry(owner.clone()).or_default());
+        match kept {
+            Kept::Text(text) => {
+                let name = Arc::new(name.clone());
+                if let Some(dependents) = dependents {
+                    dependents.names.push(Arc::clone(&name));
+                }
+                if let Some(parent) = &text.parent {
+                    match self.annotated.get_mut(parent) {
+                        Some(names) => names.push(Arc::clone(&name)),
+                        None => drop(self.annotated.insert(parent.clone(), vec![Arc::clone(&name)])),
+                    }
+                }
+                self.texts.insert(name, text);
+            }
+            Kept::Taken(taken) => {
+                if let Some(dependents) = dependents {
+                    dependents.taken += 1;
+                }
+                let names = match self.taken.get_mut(namespace(name)) {
+                    Some(names) => names,
+                    None => self.taken.entry(namespace(name).into()).or_default(),
+                };
+                names.insert(name.name.as_str().into(), taken);
+            }
+        }
         old
     }
 
@@ -87,21 +207,53 @@ impl Store {
     /// Forgets the versions of all objects, and all deletions, so that any version replaces them.
     pub(super) fn rewind(&mut self) {
         self.deletions.clear();
-        for object in self.objects.values_mut() {
-            Arc::make_mut(object).metadata.resource_version = None;
+        for text in self.texts.values_mut() {
+            *text = Arc::new(text.without_version());
         }
+        let taken = self.taken.values_mut().flat_map(HashMap::values_mut);
+        taken.for_each(Taken::forget_version);
     }
 
-    pub(super) fn take(&mut self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
-        let old = self.objects.remove(name)?;
-        for reference in references(&old) {
-            if let Some(names) = self.index.get_mut(&reference) {
-                names.remove(name);
-                if names.is_empty() {
-                    self.index.remove(&reference);
-                }
+    pub(super) fn take(&mut self, name: &NamespacedName) -> Option<Kept> {
+        let Some((known, text)) = self.texts.remove_entry(name) else {
+            return self.take_taken(name).map(Kept::Taken);
+        };
+        if let Some(owner) = &text.owner
+            && let Some(dependents) = self.owners.get_mut(owner)
+        {
+            dependents.names.retain(|name| !Arc::ptr_eq(name, &known));
+            self.drop_unused(owner);
+        }
+        if let Some(parent) = &text.parent
+            && let Some(names) = self.annotated.get_mut(parent)
+        {
+            names.retain(|name| !Arc::ptr_eq(name, &known));
+            if names.is_empty() {
+                self.annotated.remove(parent);
             }
         }
-        Some(old)
+        Some(Kept::Text(text))
+    }
+
+    fn take_taken(&mut self, name: &NamespacedName) -> Option<Taken> {
+        let names = self.taken.get_mut(namespace(name))?;
+        let taken = names.remove(&*name.name)?;
+        if names.is_empty() {
+            self.taken.remove(namespace(name));
+        }
+        if let Some(owner) = &taken.owner
+            && let Some(dependents) = self.owners.get_mut(owner)
+        {
+            dependents.taken = dependents.taken.saturating_sub(1);
+            self.drop_unused(owner);
+        }
+        Some(taken)
+    }
+
+    fn drop_unused(&mut self, owner: &Owner) {
+        let is_used = |it: &Dependents| it.taken > 0 || !it.names.is_empty();
+        if !self.owners.get(owner).is_some_and(is_used) {
+            self.owners.remove(owner);
+        }
     }
 }

@@ -16,7 +16,12 @@ fn watch() -> Reflector {
         namespace: None,
         form: Form::Whole,
     };
-    let inner = Arc::new(Inner::new(scope, keep, Arc::new(Metrics::unread())));
+    let inner = Arc::new(Inner::new(
+        scope,
+        keep,
+        Arc::new(Metrics::unread()),
+        Arc::default(),
+    ));
     Reflector {
         inner,
         task: tokio::spawn(async {}),
@@ -42,7 +47,7 @@ fn listen(watch: &Reflector) -> (Received, Subscription) {
     };
     let subscriber = Arc::clone(&received);
     let subscription = watch.subscribe(Arc::new(move |_, change| {
-        let change = (value(change.old), value(change.new));
+        let change = (value(change.old()), value(change.new()));
         subscriber.lock().unwrap().push(change);
     }));
     (received, subscription)
@@ -139,4 +144,181 @@ async fn only_a_secret_that_was_generated_is_stored_without_its_values() {
     listed.types = None;
     listed.metadata.labels = Some([(crate::object::GENERATED_LABEL.to_owned(), "true".to_owned())].into());
     assert_eq!(watch.record(listed).data["data"]["key"], "kept");
+}
+
+fn pod(name: &str, version: u32, metadata: serde_json::Value) -> DynamicObject {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": "n", "uid": format!("7f1b5a6e-8d0c-4f6e-9f1c-{name:0>12}"),
+            "resourceVersion": version.to_string(),
+        },
+        "spec": {"nodeName": "one"},
+    });
+    for (field, value) in metadata.as_object().into_iter().flatten() {
+        pod["metadata"][field] = value.clone();
+    }
+    serde_json::from_value(pod).unwrap()
+}
+
+fn owned_by(kind: &str) -> serde_json::Value {
+    json!({"ownerReferences": [{
+        "apiVersion": if kind == "Echo" { "my-operator.dev/v2" } else { "apps/v1" },
+        "kind": kind, "name": "set", "uid": "u-1", "controller": true,
+    }]})
+}
+
+/// A watch of pods, which are children of Echos.
+fn children() -> Reflector {
+    let kind = |api_version: &str, kind: &str| Kind {
+        api_version: api_version.into(),
+        kind: kind.into(),
+    };
+    let keep = CachePolicy {
+        all: false,
+        owned_by: BTreeSet::from([kind("my-operator.dev/v1", "Echo")]),
+    };
+    let scope = Scope {
+        kind: kind("v1", "Pod"),
+        namespace: None,
+        form: Form::Whole,
+    };
+    let inner = Inner::new(scope, keep, Arc::new(Metrics::unread()), Arc::default());
+    Reflector {
+        inner: Arc::new(inner),
+        task: tokio::spawn(async {}),
+    }
+}
+
+#[tokio::test]
+async fn of_a_foreign_object_only_what_its_name_is_taken_by_is_kept() {
+    let watch = children();
+    let foreign = pod("1", 5, owned_by("ReplicaSet"));
+    watch.record(foreign.clone());
+    let name = NamespacedName::of(&foreign);
+    assert!(watch.contains(&name) && watch.text(&name).is_none());
+    let kept = watch.get(&name).unwrap();
+    assert_eq!(kept.metadata.uid, foreign.metadata.uid);
+    assert_eq!(kept.metadata.owner_references, foreign.metadata.owner_references);
+    assert!(kept.data.is_null());
+    assert!(watch.referring_to("u-1", &name).is_empty());
+    assert!(watch.owners().is_empty());
+
+    // What concerns the host is kept with its metadata, or whole.
+    for (name, metadata) in [
+        ("2", owned_by("Echo")),
+        ("3", json!({"labels": {CONTROLLER_LABEL: "echo"}})),
+        ("4", json!({"deletionTimestamp": "2026-01-01T00:00:00Z"})),
+    ] {
+        let object = pod(name, 6, metadata);
+        watch.record(object.clone());
+        let name = NamespacedName::of(&object);
+        let kept = watch.get(&name).unwrap();
+        assert_eq!(kept.metadata, object.metadata);
+        assert!(watch.text(&name).is_some());
+    }
+    assert_eq!(watch.owners().len(), 1);
+    assert_eq!(watch.names().len(), 4);
+    assert_eq!(watch.referring_to("u-1", &name).len(), 1);
+}
+
+#[tokio::test]
+async fn a_foreign_object_that_becomes_ours_or_is_replaced_is_a_change() {
+    let watch = children();
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let changes = Arc::clone(&log);
+    let _subscription = watch.subscribe(Arc::new(move |_, change| {
+        let labelled = |object: Option<&Arc<DynamicObject>>| {
+            object.map(|object| label(object, CONTROLLER_LABEL).is_some())
+        };
+        let change = (labelled(change.old()), labelled(change.new()), change.is_same());
+        changes.lock().unwrap().push(change);
+    }));
+    let received = || std::mem::take(&mut *log.lock().unwrap());
+    let ours = json!({"labels": {CONTROLLER_LABEL: "echo"}});
+    watch.record(pod("1", 1, json!({})));
+    watch.record(pod("1", 2, json!({"labels": {"any": "other"}})));
+    assert_eq!(
+        received(),
+        [(None, Some(false), false), (Some(false), Some(false), true)]
+    );
+    watch.record(pod("1", 3, ours.clone()));
+    watch.record(pod("1", 4, ours));
+    assert_eq!(
+        received(),
+        [(Some(false), Some(true), false), (Some(true), Some(true), true)]
+    );
+    watch.record(pod("1", 5, json!({})));
+    watch.record(pod(
+        "1",
+        6,
+        json!({"uid": "00000000-0000-4000-8000-000000000000"}),
+    ));
+    assert_eq!(
+        received(),
+        [
+            (Some(true), Some(false), false),
+            (Some(false), Some(false), false)
+        ]
+    );
+    watch.inner.deleted(pod(
+        "1",
+        7,
+        json!({"uid": "00000000-0000-4000-8000-000000000000"}),
+    ));
+    assert_eq!(received(), [(Some(false), None, false)]);
+    assert!(watch.names().is_empty());
+}
+
+#[tokio::test]
+async fn a_controller_of_another_kind_of_parents_needs_another_list() {
+    let policy = |kinds: &[&str]| CachePolicy {
+        all: false,
+        owned_by: kinds
+            .iter()
+            .map(|kind| Kind {
+                api_version: "a/v1".into(),
+                kind: (*kind).into(),
+            })
+            .collect(),
+    };
+    assert!(policy(&["A", "B"]).covers(&policy(&["A"])));
+    assert!(!policy(&["A"]).covers(&policy(&["A", "B"])));
+}
+
+#[tokio::test]
+async fn an_index_forgets_what_is_gone() {
+    let watch = children();
+    for name in ["1", "2"] {
+        watch.record(pod(name, 1, owned_by("ReplicaSet")));
+        watch.record(pod(&format!("3{name}"), 1, owned_by("Echo")));
+        let annotated = json!({
+            "labels": {CONTROLLER_LABEL: "echo"}, "annotations": {crate::object::PARENT_ANNOTATION: "n/a"},
+        });
+        watch.record(pod(&format!("4{name}"), 1, annotated));
+    }
+    // Changes of owner, of label and of nothing.
+    watch.record(pod("31", 2, owned_by("ReplicaSet")));
+    watch.record(pod("1", 2, owned_by("Echo")));
+    watch.record(pod("41", 2, json!({})));
+    watch.record(pod("42", 2, json!({})));
+    for object in watch.names() {
+        watch
+            .inner
+            .deleted(watch.get(&object).map(|it| DynamicObject::clone(&it)).unwrap());
+    }
+    assert!(watch.inner.read().is_empty());
+}
+
+/// 50,000 pods of others must not take more than a few megabytes.
+#[tokio::test]
+async fn a_foreign_object_takes_less_than_150_bytes_of_slots_and_texts() {
+    let watch = children();
+    for number in 0..1500 {
+        let mut owner = owned_by("ReplicaSet");
+        owner["ownerReferences"][0]["uid"] = format!("7f1b5a6e-8d0c-4f6e-9f1c-{:012}", number / 10).into();
+        watch.record(pod(&format!("{number}"), 1, owner));
+    }
+    let bytes = watch.inner.read().bytes_of_taken_names();
+    assert!(bytes / 1500 < 150, "{}", bytes / 1500);
 }

@@ -1,7 +1,7 @@
 //! What the host remembers of one parent between reconciles, and how it recognizes its own writes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use kube::core::DynamicObject;
 use opentelemetry::trace::SpanContext;
@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::contests::Contests;
+use crate::cluster::cache::ObjectText;
 use crate::desired::api_versions::Used;
 use crate::object::{ChildRef, Identity, version};
 use crate::plugin::Digest;
@@ -27,8 +28,8 @@ pub struct ParentMemory {
     pub asked: Option<Digest>,
     /// What the plugin last asked to read.
     pub needs: Vec<Need>,
-    /// The parent when the plugin last had a valid answer for it. In the usual case this is the object in the cache.
-    pub last_valid: Option<Arc<DynamicObject>>,
+    /// The parent when the plugin last had a valid answer for it.
+    pub last_valid: Option<LastValid>,
     /// While the spec is invalid: what the plugin asked to read for it. `needs` are then those of `last_valid`.
     pub invalid_needs: Vec<Need>,
     /// The version in which that plugin named each child, if a child can be seen in several.
@@ -62,6 +63,30 @@ pub struct ParentMemory {
     pub transient_since: Option<Instant>,
 }
 
+/// A parent for which the plugin had a valid answer. In the usual case it shares the text of the object in the cache.
+#[derive(Clone, Debug)]
+pub struct LastValid {
+    uid: Option<String>,
+    /// A hash of what its owner sets.
+    wish: u64,
+    text: ObjectText,
+}
+
+impl LastValid {
+    /// Remembers a parent with its text.
+    pub(super) fn new(parent: &DynamicObject, text: ObjectText) -> Self {
+        Self {
+            uid: parent.metadata.uid.clone(),
+            wish: wish(parent),
+            text,
+        }
+    }
+
+    fn is_same_wish(&self, parent: &DynamicObject) -> bool {
+        self.uid == parent.metadata.uid && self.wish == wish(parent)
+    }
+}
+
 /// How many writes of the parent are remembered. One reconcile writes its finalizers and its status.
 const PARENT_WRITES: usize = 4;
 
@@ -92,23 +117,19 @@ impl ParentMemory {
     }
 
     /// Returns the last valid state of this parent, if it is another one.
-    pub(in crate::reconcile) fn last_valid_before(
-        &self,
-        parent: &DynamicObject,
-    ) -> Option<Arc<DynamicObject>> {
-        let is_before = |last: &&Arc<DynamicObject>| {
-            last.metadata.uid == parent.metadata.uid && !is_same_wish(last, parent)
-        };
-        self.last_valid.as_ref().filter(is_before).cloned()
+    pub(in crate::reconcile) fn last_valid_before(&self, parent: &DynamicObject) -> Option<DynamicObject> {
+        let last = self.last_valid.as_ref()?;
+        let is_before = last.uid == parent.metadata.uid && !last.is_same_wish(parent);
+        is_before.then(|| last.text.object())
     }
 
     /// Replaces the last valid parent by the object that an own write has put into the cache, so that it is not kept
     /// twice.
-    pub(super) fn share_last_valid(&mut self, cached: &Arc<DynamicObject>) {
-        if let Some(last) = &mut self.last_valid
-            && is_same_wish(last, cached)
+    pub(super) fn share_last_valid(&mut self, cached: &DynamicObject, text: Option<ObjectText>) {
+        if let (Some(last), Some(text)) = (&mut self.last_valid, text)
+            && last.is_same_wish(cached)
         {
-            *last = Arc::clone(cached);
+            last.text = text;
         }
     }
 
@@ -135,13 +156,12 @@ impl ParentMemory {
     }
 }
 
-/// Reports whether two states of a parent differ in nothing that its owner sets: a plugin accepts both or neither.
-fn is_same_wish(one: &DynamicObject, other: &DynamicObject) -> bool {
-    let (one, other) = (&one.metadata, &other.metadata);
-    one.uid == other.uid
-        && one.generation == other.generation
-        && one.labels == other.labels
-        && one.annotations == other.annotations
+/// Returns a hash of what the owner of a parent sets. A plugin accepts two states with the same one, or neither.
+fn wish(parent: &DynamicObject) -> u64 {
+    let metadata = &parent.metadata;
+    let mut hasher = DefaultHasher::new();
+    (metadata.generation, &metadata.labels, &metadata.annotations).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Reports whether two states of a parent differ only in what a controller writes to it: status and finalizers.

@@ -145,7 +145,12 @@ fn follow_at(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration, newest
         all: true,
         ..CachePolicy::default()
     };
-    let inner = Arc::new(Inner::new(scope, keep, Arc::new(Metrics::unread())));
+    let inner = Arc::new(Inner::new(
+        scope,
+        keep,
+        Arc::new(Metrics::unread()),
+        Arc::default(),
+    ));
     let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Pod"), "pods");
     let source = WatchSource {
         api: Api::all_with(Client::new(service, "default"), &resource),
@@ -201,13 +206,7 @@ impl Followed {
     }
 
     fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self
-            .inner
-            .read()
-            .objects
-            .keys()
-            .map(|name| name.name.clone())
-            .collect();
+        let mut names: Vec<_> = self.inner.read().iter().map(|(name, _)| name.name).collect();
         names.sort();
         names
     }
@@ -260,17 +259,13 @@ async fn a_cluster_that_was_restored_from_a_backup_replaces_what_is_known() {
     );
     let versions = |followed: &Followed| {
         let store = followed.inner.read();
-        let mut all: Vec<_> = store
-            .objects
-            .values()
-            .filter_map(|object| object.metadata.resource_version.clone())
-            .collect();
-        all.sort();
+        let mut all: Vec<_> = store.versions().collect();
+        all.sort_unstable();
         all
     };
     followed
         .until("the objects of the backup, and their changes", |it| {
-            versions(it) == ["1010", "1011"]
+            versions(it) == [1010, 1011]
         })
         .await;
 }
@@ -292,17 +287,15 @@ async fn a_write_during_a_list_is_not_taken_back() {
         .until("asked for the second list", |it| it.lists() == 2)
         .await;
     let written = serde_json::from_value(object("a", "1511")).unwrap();
-    followed.inner.put(&Arc::new(written));
+    followed.inner.put(&followed.inner.prepare(written));
     followed
         .until("watching again", |it| it.requests().len() == 4)
         .await;
     let store = followed.inner.read();
-    let versions: BTreeSet<_> = store
-        .objects
-        .values()
-        .filter_map(|object| object.metadata.resource_version.as_deref())
-        .collect();
-    assert_eq!(versions, BTreeSet::from(["1510", "1511"]));
+    assert_eq!(
+        store.versions().collect::<BTreeSet<_>>(),
+        BTreeSet::from([1510, 1511])
+    );
 }
 
 /// Regression: an object that was created while its kind was listed was removed, and reported as deleted.
@@ -321,7 +314,7 @@ async fn an_object_created_during_a_list_stays() {
         .until("asked for the second list", |it| it.lists() == 2)
         .await;
     let written = serde_json::from_value(object("b", "1511")).unwrap();
-    followed.inner.put(&Arc::new(written));
+    followed.inner.put(&followed.inner.prepare(written));
     followed
         .until("watching again", |it| it.requests().len() == 4)
         .await;
@@ -345,12 +338,7 @@ async fn a_list_replaces_what_seems_newer_and_is_older_than_the_list() {
         .until("watching again", |it| it.requests().len() == 4)
         .await;
     let store = followed.inner.read();
-    let versions: Vec<_> = store
-        .objects
-        .values()
-        .filter_map(|object| object.metadata.resource_version.as_deref())
-        .collect();
-    assert_eq!(versions, ["1400"]);
+    assert_eq!(store.versions().collect::<Vec<_>>(), [1400]);
 }
 
 /// Regression: an API server that had just started made every watch of a definition's kind fail.
@@ -482,11 +470,9 @@ async fn objects_whose_schema_has_changed_are_listed_again_and_replaced() {
     followed.until("watching", |it| it.requests().len() == 2).await;
     followed.inner.keep.send_modify(|wanted| wanted.schema += 1);
     let default = |it: &Followed| {
-        it.inner
-            .read()
-            .objects
-            .values()
-            .any(|a| a.data["spec"]["replicas"] == 1)
+        let objects: Vec<_> = it.inner.read().iter().collect();
+        let mut trees = objects.iter().map(|(name, kept)| it.inner.tree(name, kept));
+        trees.any(|a| a.data["spec"]["replicas"] == 1)
     };
     followed.until("with the default value", default).await;
     assert!(!states.has_changed().unwrap(), "{:?}", followed.state());

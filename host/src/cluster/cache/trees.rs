@@ -1,0 +1,121 @@
+//! The trees of the objects that were looked at last.
+//!
+//! A reconcile looks at the same few objects several times, and the next one probably at others. The trees of the first
+//! are kept for the next look, those of all others are made again from their text.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kube::core::DynamicObject;
+
+use super::text::Text;
+
+/// The most bytes of text in one of the two generations. A tree takes up to ten times as many.
+const BYTES: usize = 128 << 10;
+
+/// The trees of all caches of the process.
+#[derive(Default)]
+pub(super) struct Trees(Mutex<Generations>);
+
+#[derive(Default)]
+struct Generations {
+    young: Generation,
+    old: Generation,
+    /// Bytes of text in the young generation.
+    bytes: usize,
+}
+
+/// By the address of the text, which is not used again while its entry holds the text.
+type Generation = HashMap<usize, (Arc<Text>, Arc<DynamicObject>)>;
+
+impl Trees {
+    /// Returns the tree of a text, which `make` makes unless it is known.
+    pub(super) fn of(&self, text: &Arc<Text>, make: impl FnOnce() -> DynamicObject) -> Arc<DynamicObject> {
+        if let Some(tree) = self.get(text) {
+            return tree;
+        }
+        let tree = Arc::new(make());
+        self.put(text, &tree);
+        tree
+    }
+
+    fn get(&self, text: &Arc<Text>) -> Option<Arc<DynamicObject>> {
+        let mut trees = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = Arc::as_ptr(text).addr();
+        if let Some((_, tree)) = trees.young.get(&key) {
+            return Some(Arc::clone(tree));
+        }
+        let (_, tree) = trees.old.remove(&key)?;
+        trees.add(text, &tree);
+        Some(tree)
+    }
+
+    /// Remembers the tree of a text.
+    pub(super) fn put(&self, text: &Arc<Text>, tree: &Arc<DynamicObject>) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .add(text, tree);
+    }
+}
+
+impl Generations {
+    fn add(&mut self, text: &Arc<Text>, tree: &Arc<DynamicObject>) {
+        if self.bytes + text.bytes() > BYTES {
+            self.old = std::mem::take(&mut self.young);
+            self.bytes = 0;
+        }
+        // A large object would push out all others.
+        if text.bytes() > BYTES {
+            return;
+        }
+        let entry = (Arc::clone(text), Arc::clone(tree));
+        if self.young.insert(Arc::as_ptr(text).addr(), entry).is_none() {
+            self.bytes += text.bytes();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn text(bytes: usize) -> (Arc<Text>, DynamicObject) {
+        let mut object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": "a".repeat(bytes)},
+        }))
+        .unwrap();
+        (Arc::new(Text::of(&mut object, None)), object)
+    }
+
+    #[test]
+    fn a_tree_is_made_once_while_it_is_looked_at() {
+        let trees = Trees::default();
+        let (hot, object) = text(1000);
+        let first = trees.of(&hot, || object.clone());
+        for _ in 0..1000 {
+            let (other, object) = text(1000);
+            trees.of(&other, || object);
+            let again = trees.of(&hot, || panic!("made again"));
+            assert!(Arc::ptr_eq(&first, &again));
+        }
+    }
+
+    #[test]
+    fn the_trees_are_bounded_however_many_objects_there_are() {
+        let trees = Trees::default();
+        let texts: Vec<_> = (0..1000).map(|number| text(100 * (number % 20))).collect();
+        for (text, object) in &texts {
+            trees.of(text, || object.clone());
+            let held = trees.0.lock().unwrap();
+            let bytes = |trees: &Generation| trees.values().map(|(text, _)| text.bytes()).sum::<usize>();
+            assert!(bytes(&held.young) <= BYTES && bytes(&held.old) <= BYTES);
+            assert_eq!(bytes(&held.young), held.bytes);
+        }
+        let (huge, object) = text(2 * BYTES);
+        trees.of(&huge, || object);
+        assert!(trees.get(&huge).is_none());
+    }
+}
