@@ -13,6 +13,7 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -39,6 +40,7 @@ use crate::object::{
 use crate::plugin::contract::Kind;
 
 mod follow;
+mod page;
 mod requests;
 mod store;
 mod text;
@@ -533,6 +535,28 @@ struct Prepared {
     kept: Kept,
 }
 
+/// The names in a list, as hashes of 128 bits: a list may be long, and its names are needed only until its end.
+#[derive(Default)]
+struct Listed {
+    names: HashSet<(u64, u64)>,
+    keys: [RandomState; 2],
+}
+
+impl Listed {
+    fn insert(&mut self, name: &NamespacedName) {
+        self.names.insert(self.hash(name));
+    }
+
+    fn contains(&self, name: &NamespacedName) -> bool {
+        self.names.contains(&self.hash(name))
+    }
+
+    fn hash(&self, name: &NamespacedName) -> (u64, u64) {
+        let [one, other] = &self.keys;
+        (one.hash_one(name), other.hash_one(name))
+    }
+}
+
 /// Reports whether `a` is certainly newer than `b`.
 fn is_newer(a: &Kept, b: &Kept) -> bool {
     matches!((a.version(), b.version()), (Some(a), Some(b)) if a > b)
@@ -565,6 +589,10 @@ impl Inner {
 
     fn subscribers(&self) -> std::sync::MutexGuard<'_, Vec<Subscriber>> {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keeps_whole(&self, object: &DynamicObject) -> bool {
+        self.keep.borrow().policy.keeps_whole(object)
     }
 
     fn prepare(&self, mut object: DynamicObject) -> Prepared {
@@ -707,7 +735,7 @@ impl Inner {
 
     /// Removes every object that a complete list at this version does not contain. A newer object was written during
     /// the list; if it was deleted since, the watch from that version reports it.
-    fn listed(&self, names: &HashSet<NamespacedName>, list: Option<u128>) {
+    fn listed(&self, names: &Listed, list: Option<u128>) {
         let gone: Vec<_> = {
             let mut store = self.write();
             let is_gone = |(name, kept): &(NamespacedName, Kept)| {

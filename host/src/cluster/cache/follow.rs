@@ -4,23 +4,23 @@
 //! position, or when more of the kind is needed. After an overload or an outage it asks only for the changes since
 //! the last one, so that a recovering API server need not send every object to every client.
 
-use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kube::core::{DynamicObject, ObjectList, WatchEvent};
+use kube::core::{DynamicObject, WatchEvent};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::requests::{Limits, Trouble, WatchSource};
-use super::{Inner, Wanted, WatchState};
+use super::page::Page;
+use super::requests::{Form, Limits, Trouble, WatchSource};
+use super::{Inner, Listed, Wanted, WatchState};
 use crate::backoff::jittered;
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
-use crate::object::{NamespacedName, NotServed};
+use crate::object::NotServed;
 
 /// First delay between attempts of a failing watch; doubled after each one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
@@ -140,7 +140,7 @@ enum Position {
     /// The list is complete up to this token.
     Listing {
         token: Option<String>,
-        listed: HashSet<NamespacedName>,
+        listed: Listed,
         /// The API server has an older version than this watch had.
         has_gone_back: bool,
     },
@@ -157,7 +157,7 @@ impl Position {
     fn start(has_gone_back: bool) -> Self {
         Self::Listing {
             token: None,
-            listed: HashSet::new(),
+            listed: Listed::default(),
             has_gone_back,
         }
     }
@@ -206,17 +206,18 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
                         if token.is_none() {
                             inner.rewind_to(version_of(&page), newest_before, *has_gone_back);
                         }
-                        match take(inner, page, token, listed, &keep) {
-                            Taken::More => {
+                        match take(inner, page, source.form, token, listed, &keep) {
+                            Ok(Taken::More) => {
                                 retry.since = None;
                                 continue;
                             }
-                            Taken::All(version) => {
+                            Ok(Taken::All(version)) => {
                                 retry.since = None;
                                 position = Position::after(version);
                                 continue;
                             }
-                            Taken::Unusable => Trouble::Passing {
+                            Err(error) => Trouble::unreadable(&error),
+                            Ok(Taken::Unusable) => Trouble::Passing {
                                 message:
                                     "the API server's list has no resource version, so it cannot be followed"
                                         .into(),
@@ -296,7 +297,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
 }
 
 /// Returns the resource version of a list.
-fn version_of(list: &ObjectList<DynamicObject>) -> Option<u128> {
+fn version_of(list: &Page) -> Option<u128> {
     list.metadata.resource_version.as_deref()?.parse().ok()
 }
 
@@ -312,19 +313,22 @@ enum Taken {
 
 fn take(
     inner: &Inner,
-    page: ObjectList<DynamicObject>,
+    page: Page,
+    form: Form,
     token: &mut Option<String>,
-    listed: &mut HashSet<NamespacedName>,
+    listed: &mut Listed,
     keep: &watch::Receiver<Wanted>,
-) -> Taken {
+) -> serde_json::Result<Taken> {
     let list = version_of(&page);
-    for object in page.items {
-        listed.insert(NamespacedName::of(&object));
-        inner.put_listed(&inner.prepare(object), list);
-    }
+    let is_whole = |object: &DynamicObject| form == Form::Whole && inner.keeps_whole(object);
+    page.for_each(is_whole, |object| {
+        let object = inner.prepare(object);
+        listed.insert(&object.name);
+        inner.put_listed(&object, list);
+    })?;
     *token = page.metadata.continue_.filter(|token| !token.is_empty());
     if token.is_some() {
-        return Taken::More;
+        return Ok(Taken::More);
     }
     inner.listed(listed, list);
     // A failing watch counts as recovered only once it watches again. Otherwise a client that may list but not
@@ -333,9 +337,8 @@ fn take(
         inner.synced(keep);
     }
     let version = page.metadata.resource_version;
-    version
-        .filter(|version| !version.is_empty())
-        .map_or(Taken::Unusable, Taken::All)
+    let version = version.filter(|version| !version.is_empty());
+    Ok(version.map_or(Taken::Unusable, Taken::All))
 }
 
 /// Why a watch ended.

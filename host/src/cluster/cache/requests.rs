@@ -8,15 +8,16 @@ use futures::{Stream, StreamExt, TryStreamExt};
 use kube::Api;
 use kube::api::{ListParams, WatchParams};
 use kube::core::metadata::PartialObjectMeta;
-use kube::core::{DynamicObject, ObjectList, Status, WatchEvent};
+use kube::core::{DynamicObject, Request, Status, WatchEvent};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::page::Page;
 use crate::backoff::jittered;
 use crate::cluster::client::chain;
 use crate::cluster::refusal::{asked_delay, unknown_to_the_server};
 
-/// Page size of a list.
-const PAGE: u32 = 500;
+/// Page size of a list. A page is in memory as text.
+const PAGE: u32 = 250;
 
 /// How much of each object is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,14 +106,19 @@ impl Trouble {
         }
     }
 
+    /// Returns the trouble with an answer that cannot be read.
+    pub(super) fn unreadable(error: &serde_json::Error) -> Self {
+        Self::Passing {
+            message: format!("cannot read what the API server sends: {error}"),
+            retry_after: None,
+            resumable: false,
+        }
+    }
+
     fn of(error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_status(status),
-            kube::Error::SerdeError(error) => Self::Passing {
-                message: format!("cannot read what the API server sends: {error}"),
-                retry_after: None,
-                resumable: false,
-            },
+            kube::Error::SerdeError(error) => Self::unreadable(error),
             other => Self::Unanswered(format!("the API server cannot be reached: {}", chain(other))),
         }
     }
@@ -127,21 +133,18 @@ pub(super) struct WatchSource {
 
 impl WatchSource {
     /// Fetches one page of the list; `token` is the continue token of the previous page.
-    pub(super) async fn page(&self, token: Option<&str>) -> Result<ObjectList<DynamicObject>, Trouble> {
+    pub(super) async fn page(&self, token: Option<&str>) -> Result<Page, Trouble> {
         let mut params = ListParams::default().limit(PAGE);
         params.continue_token = token.map(str::to_owned);
         let request = async {
-            match self.form {
-                Form::Whole => self.api.list(&params).await,
-                Form::Metadata => {
-                    let list = self.api.list_metadata(&params).await?;
-                    Ok(ObjectList {
-                        types: list.types,
-                        metadata: list.metadata,
-                        items: list.items.into_iter().map(metadata_only).collect(),
-                    })
-                }
-            }
+            let request = Request::new(self.api.resource_url());
+            let request = match self.form {
+                Form::Whole => request.list(&params),
+                Form::Metadata => request.list_metadata(&params),
+            };
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            let text = self.api.clone().into_client().request_text(request).await?;
+            Page::new(text).map_err(kube::Error::SerdeError)
         };
         match timeout(self.limits.page, request).await {
             Ok(answer) => answer.map_err(|error| Trouble::of(&error)),

@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Mutex;
 
