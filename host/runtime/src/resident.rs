@@ -15,6 +15,9 @@ use crate::contract::ContractVersion;
 use crate::error::LoadError;
 use crate::loader::{Loader, Prepared};
 
+/// How long code stays in memory that was loaded to ask for the description only.
+const UNCALLED: Duration = Duration::from_secs(2);
+
 /// The machine code of a plugin, ready for calls.
 pub(crate) enum Resident {
     /// There is no cache, or it could not take the code: it stays in memory.
@@ -36,24 +39,35 @@ pub(crate) struct Parked {
 
 struct Loaded {
     prepared: Arc<Prepared>,
-    used: Instant,
+    /// When it is dropped without another call.
+    until: Instant,
 }
 
 impl Resident {
-    /// Describes code that the cache has. It is not loaded yet.
+    /// Describes code that the cache has. `prepared` is what was loaded to ask for the description: the first call
+    /// usually comes at once.
     pub(crate) fn parked(
         loader: &Arc<Loader>,
         stored: Stored,
+        prepared: Option<Prepared>,
         contract: ContractVersion,
         idle: Duration,
     ) -> Self {
-        Self::WhileUsed(Arc::new(Parked {
+        let is_loaded = prepared.is_some();
+        let parked = Arc::new(Parked {
             loader: Arc::clone(loader),
             stored: Arc::new(stored),
             contract,
             idle,
-            loaded: Mutex::default(),
-        }))
+            loaded: Mutex::new(prepared.map(|prepared| Loaded {
+                prepared: Arc::new(prepared.made_for(contract)),
+                until: Instant::now() + idle.min(UNCALLED),
+            })),
+        });
+        if is_loaded {
+            tokio::spawn(drop_when_idle(Arc::downgrade(&parked)));
+        }
+        Self::WhileUsed(parked)
     }
 
     /// Returns the code, and loads it first if necessary.
@@ -80,14 +94,14 @@ impl Parked {
     async fn prepared(self: &Arc<Self>) -> Result<Arc<Prepared>, LoadError> {
         let mut loaded = self.loaded.lock().await;
         if let Some(loaded) = &mut *loaded {
-            loaded.used = Instant::now();
+            loaded.until = Instant::now() + self.idle;
             return Ok(Arc::clone(&loaded.prepared));
         }
         let prepared = self.loader.restore(Arc::clone(&self.stored)).await?;
         let prepared = Arc::new(prepared.made_for(self.contract));
         *loaded = Some(Loaded {
             prepared: Arc::clone(&prepared),
-            used: Instant::now(),
+            until: Instant::now() + self.idle,
         });
         tokio::spawn(drop_when_idle(Arc::downgrade(self)));
         Ok(prepared)
@@ -102,7 +116,7 @@ async fn drop_when_idle(parked: Weak<Parked>) {
         let Some(parked) = parked.upgrade() else { return };
         let mut loaded = parked.loaded.lock().await;
         match &*loaded {
-            Some(code) if code.used + parked.idle > Instant::now() => until = code.used + parked.idle,
+            Some(code) if code.until > Instant::now() => until = code.until,
             _ => {
                 *loaded = None;
                 debug!("dropped the code of a plugin that is not called");

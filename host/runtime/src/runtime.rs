@@ -87,7 +87,7 @@ impl Runtime {
         let (code, form, description) = match code {
             LoadedCode::Stored(stored, described) => {
                 let Described { form, description } = *described;
-                (self.parked(stored, &description), form, description)
+                (self.parked(stored, None, &description), form, description)
             }
             LoadedCode::Prepared(prepared) => self.describe(prepared, digest, &seat, limits).await?,
         };
@@ -111,7 +111,7 @@ impl Runtime {
         })))
     }
 
-    /// Asks a plugin what it is. Its code stays in memory only if the cache does not have it.
+    /// Asks a plugin what it is.
     async fn describe(
         &self,
         prepared: Prepared,
@@ -151,14 +151,15 @@ impl Runtime {
             description: description.clone(),
         };
         let code = match self.0.loader.store_description(digest, described).await? {
-            Some(stored) => self.parked(stored, &description),
+            Some(stored) => self.parked(stored, Some(prepared), &description),
             None => Resident::Always(Arc::new(prepared.made_for(description.contract))),
         };
         Ok((code, form, description))
     }
 
-    fn parked(&self, stored: Stored, description: &Description) -> Resident {
-        Resident::parked(&self.0.loader, stored, description.contract, self.0.idle)
+    fn parked(&self, stored: Stored, prepared: Option<Prepared>, description: &Description) -> Resident {
+        let Shared { loader, idle, .. } = &*self.0;
+        Resident::parked(loader, stored, prepared, description.contract, *idle)
     }
 }
 
