@@ -383,7 +383,7 @@ fn parent_changed(context: &Context, _: &Kind, change: &Change<'_>) {
     let Some(object) = change.object() else {
         return;
     };
-    if let Some(new) = change.new().filter(|_| change.is_new())
+    if let Some(new) = change.after().filter(|_| change.is_new())
         && let Some(namespace) = new.metadata.namespace.as_deref()
     {
         context.namespaces.object_created(namespace);
@@ -423,10 +423,10 @@ fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
         .collect();
     parents.dedup();
     for parent in parents {
-        if change.new().is_none() || is_restored {
+        if change.after().is_none() || is_restored {
             context.forget_written(&parent, &child);
         }
-        if change.new().is_none() {
+        if change.after().is_none() {
             // The child may be deleted because its parent is.
             context.doubt(&parent);
         }
@@ -485,7 +485,7 @@ fn enqueue(context: &Context, parent: &NamespacedName, reason: ReconcileReason) 
 /// Returns the version by which the host recognizes its own write. A change without a newer version is none: the object
 /// is of a cluster that was restored from a backup, or has a new default value.
 fn own_write_version(change: &Change<'_>) -> Option<u128> {
-    let new = version(change.new()?)?;
+    let new = version(change.after()?)?;
     let is_newer = change.is_new() || change.old_version().is_some_and(|old| old < new);
     is_newer.then_some(new)
 }

@@ -329,8 +329,8 @@ pub fn watch_definitions(
         known.changed(group);
         let generation = |object: &Arc<DynamicObject>| object.metadata.generation;
         let is_other_schema = change
-            .old()
-            .is_some_and(|old| Some(generation(old)) != change.new().map(generation));
+            .before()
+            .is_some_and(|old| Some(generation(old)) != change.after().map(generation));
         if is_other_schema && lock(&pending).insert(group.to_owned()) {
             let (kinds, watches) = (Weak::clone(&kinds), Weak::clone(&watches));
             let (pending, group) = (Arc::clone(&pending), group.to_owned());

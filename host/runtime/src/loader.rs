@@ -70,7 +70,7 @@ pub(crate) struct LoadedPlugin {
 /// The code of a plugin, in memory or not.
 pub(crate) enum LoadedCode {
     /// In the cache, with the description of the plugin.
-    Stored(Stored, Box<Described>),
+    Stored(Arc<Stored>, Box<Described>),
     /// In memory.
     Prepared(Prepared),
 }
@@ -222,13 +222,13 @@ impl Loader {
         self: &Arc<Self>,
         digest: Digest,
         described: Described,
-    ) -> Result<Option<Stored>, LoadError> {
+    ) -> Result<Option<Arc<Stored>>, LoadError> {
         self.blocking(move |loader| {
             let cache = loader.cache.as_ref()?;
             let name = loader.name(&digest);
             let stored = cache.stored(&name)?;
             cache.put_described(&name, &described);
-            Some(stored)
+            Some(Arc::new(stored))
         })
         .await
     }
@@ -250,10 +250,10 @@ impl Loader {
         self.link(loaded).await
     }
 
-    fn stored(&self, digest: &Digest) -> Option<(Stored, Described)> {
+    fn stored(&self, digest: &Digest) -> Option<(Arc<Stored>, Described)> {
         let (cache, name) = (self.cache.as_ref()?, self.name(digest));
         let described = cache.described(&name)?;
-        Some((cache.stored(&name)?, described))
+        Some((Arc::new(cache.stored(&name)?), described))
     }
 
     /// Compiles in a separate process; in this process when that cannot be started.

@@ -48,7 +48,7 @@ impl Resident {
     /// usually comes at once.
     pub(crate) fn parked(
         loader: &Arc<Loader>,
-        stored: Stored,
+        stored: Arc<Stored>,
         prepared: Option<Prepared>,
         contract: ContractVersion,
         idle: Duration,
@@ -56,7 +56,7 @@ impl Resident {
         let is_loaded = prepared.is_some();
         let parked = Arc::new(Parked {
             loader: Arc::clone(loader),
-            stored: Arc::new(stored),
+            stored,
             contract,
             idle,
             loaded: Mutex::new(prepared.map(|prepared| Loaded {

@@ -157,7 +157,7 @@ impl Runtime {
         Ok((code, form, description))
     }
 
-    fn parked(&self, stored: Stored, prepared: Option<Prepared>, description: &Description) -> Resident {
+    fn parked(&self, stored: Arc<Stored>, prepared: Option<Prepared>, description: &Description) -> Resident {
         let Shared { loader, idle, .. } = &*self.0;
         Resident::parked(loader, stored, prepared, description.contract, *idle)
     }

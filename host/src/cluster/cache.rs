@@ -92,7 +92,7 @@ impl<'a> Change<'a> {
 
     /// Returns the previously known state; `None` for a new object.
     #[must_use]
-    pub fn old(&self) -> Option<&Arc<DynamicObject>> {
+    pub fn before(&self) -> Option<&Arc<DynamicObject>> {
         self.old.as_ref().map(|old| match old {
             Old::Tree(tree) => *tree,
             Old::Kept {
@@ -106,7 +106,7 @@ impl<'a> Change<'a> {
 
     /// Returns the current state; `None` for a deleted object.
     #[must_use]
-    pub const fn new(&self) -> Option<&'a Arc<DynamicObject>> {
+    pub const fn after(&self) -> Option<&'a Arc<DynamicObject>> {
         self.new
     }
 
@@ -123,12 +123,12 @@ impl<'a> Change<'a> {
     /// Returns the current state, or the last one of a deleted object.
     #[must_use]
     pub fn object(&self) -> Option<&Arc<DynamicObject>> {
-        self.new.or_else(|| self.old())
+        self.new.or_else(|| self.before())
     }
 
     /// Returns both states.
     pub fn both(&self) -> impl Iterator<Item = &Arc<DynamicObject>> {
-        self.old().into_iter().chain(self.new)
+        self.before().into_iter().chain(self.new)
     }
 
     /// Reports whether the object is new.

@@ -124,15 +124,15 @@ pub enum NamespaceChange {
 
 /// Returns the name of a namespace that is new, or that replaces a terminating one.
 fn usable_again(change: &Change<'_>) -> Option<String> {
-    let new = change.new().filter(|new| !is_terminating(new))?;
-    let was = change.old().is_some_and(|old| !is_terminating(old));
+    let new = change.after().filter(|new| !is_terminating(new))?;
+    let was = change.before().is_some_and(|old| !is_terminating(old));
     if was { None } else { new.metadata.name.clone() }
 }
 
 /// Returns the name of a namespace whose deletion has just begun.
 fn begins_to_terminate(change: &Change<'_>) -> Option<String> {
-    let new = change.new().filter(|new| is_terminating(new))?;
-    let was = change.old().is_some_and(|old| is_terminating(old));
+    let new = change.after().filter(|new| is_terminating(new))?;
+    let was = change.before().is_some_and(|old| is_terminating(old));
     if was { None } else { new.metadata.name.clone() }
 }
 

@@ -508,7 +508,7 @@ impl Context {
             .and_then(|watch| watch.text(&name));
         let text = text.unwrap_or_else(|| ObjectText::of(parent));
         self.memory_of(&name, |memory| {
-            memory.last_valid = Some(LastValid::new(parent, text))
+            memory.last_valid = Some(LastValid::new(parent, text));
         });
     }
 

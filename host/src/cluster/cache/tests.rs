@@ -47,7 +47,7 @@ fn listen(watch: &Reflector) -> (Received, Subscription) {
     };
     let subscriber = Arc::clone(&received);
     let subscription = watch.subscribe(Arc::new(move |_, change| {
-        let change = (value(change.old()), value(change.new()));
+        let change = (value(change.before()), value(change.after()));
         subscriber.lock().unwrap().push(change);
     }));
     (received, subscription)
@@ -146,7 +146,7 @@ async fn only_a_secret_that_was_generated_is_stored_without_its_values() {
     assert_eq!(watch.record(listed).data["data"]["key"], "kept");
 }
 
-fn pod(name: &str, version: u32, metadata: serde_json::Value) -> DynamicObject {
+fn pod(name: &str, version: u32, metadata: &serde_json::Value) -> DynamicObject {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
@@ -193,7 +193,7 @@ fn children() -> Reflector {
 #[tokio::test]
 async fn of_a_foreign_object_only_what_its_name_is_taken_by_is_kept() {
     let watch = children();
-    let foreign = pod("1", 5, owned_by("ReplicaSet"));
+    let foreign = pod("1", 5, &owned_by("ReplicaSet"));
     watch.record(foreign.clone());
     let name = NamespacedName::of(&foreign);
     assert!(watch.contains(&name) && watch.text(&name).is_none());
@@ -210,7 +210,7 @@ async fn of_a_foreign_object_only_what_its_name_is_taken_by_is_kept() {
         ("3", json!({"labels": {CONTROLLER_LABEL: "echo"}})),
         ("4", json!({"deletionTimestamp": "2026-01-01T00:00:00Z"})),
     ] {
-        let object = pod(name, 6, metadata);
+        let object = pod(name, 6, &metadata);
         watch.record(object.clone());
         let name = NamespacedName::of(&object);
         let kept = watch.get(&name).unwrap();
@@ -231,28 +231,32 @@ async fn a_foreign_object_that_becomes_ours_or_is_replaced_is_a_change() {
         let labelled = |object: Option<&Arc<DynamicObject>>| {
             object.map(|object| label(object, CONTROLLER_LABEL).is_some())
         };
-        let change = (labelled(change.old()), labelled(change.new()), change.is_same());
+        let change = (
+            labelled(change.before()),
+            labelled(change.after()),
+            change.is_same(),
+        );
         changes.lock().unwrap().push(change);
     }));
     let received = || std::mem::take(&mut *log.lock().unwrap());
     let ours = json!({"labels": {CONTROLLER_LABEL: "echo"}});
-    watch.record(pod("1", 1, json!({})));
-    watch.record(pod("1", 2, json!({"labels": {"any": "other"}})));
+    watch.record(pod("1", 1, &json!({})));
+    watch.record(pod("1", 2, &json!({"labels": {"any": "other"}})));
     assert_eq!(
         received(),
         [(None, Some(false), false), (Some(false), Some(false), true)]
     );
-    watch.record(pod("1", 3, ours.clone()));
-    watch.record(pod("1", 4, ours));
+    watch.record(pod("1", 3, &ours));
+    watch.record(pod("1", 4, &ours));
     assert_eq!(
         received(),
         [(Some(false), Some(true), false), (Some(true), Some(true), true)]
     );
-    watch.record(pod("1", 5, json!({})));
+    watch.record(pod("1", 5, &json!({})));
     watch.record(pod(
         "1",
         6,
-        json!({"uid": "00000000-0000-4000-8000-000000000000"}),
+        &json!({"uid": "00000000-0000-4000-8000-000000000000"}),
     ));
     assert_eq!(
         received(),
@@ -264,7 +268,7 @@ async fn a_foreign_object_that_becomes_ours_or_is_replaced_is_a_change() {
     watch.inner.deleted(pod(
         "1",
         7,
-        json!({"uid": "00000000-0000-4000-8000-000000000000"}),
+        &json!({"uid": "00000000-0000-4000-8000-000000000000"}),
     ));
     assert_eq!(received(), [(Some(false), None, false)]);
     assert!(watch.names().is_empty());
@@ -290,18 +294,18 @@ async fn a_controller_of_another_kind_of_parents_needs_another_list() {
 async fn an_index_forgets_what_is_gone() {
     let watch = children();
     for name in ["1", "2"] {
-        watch.record(pod(name, 1, owned_by("ReplicaSet")));
-        watch.record(pod(&format!("3{name}"), 1, owned_by("Echo")));
+        watch.record(pod(name, 1, &owned_by("ReplicaSet")));
+        watch.record(pod(&format!("3{name}"), 1, &owned_by("Echo")));
         let annotated = json!({
             "labels": {CONTROLLER_LABEL: "echo"}, "annotations": {crate::object::PARENT_ANNOTATION: "n/a"},
         });
-        watch.record(pod(&format!("4{name}"), 1, annotated));
+        watch.record(pod(&format!("4{name}"), 1, &annotated));
     }
     // Changes of owner, of label and of nothing.
-    watch.record(pod("31", 2, owned_by("ReplicaSet")));
-    watch.record(pod("1", 2, owned_by("Echo")));
-    watch.record(pod("41", 2, json!({})));
-    watch.record(pod("42", 2, json!({})));
+    watch.record(pod("31", 2, &owned_by("ReplicaSet")));
+    watch.record(pod("1", 2, &owned_by("Echo")));
+    watch.record(pod("41", 2, &json!({})));
+    watch.record(pod("42", 2, &json!({})));
     for object in watch.names() {
         watch
             .inner
@@ -317,7 +321,7 @@ async fn a_foreign_object_takes_less_than_150_bytes_of_slots_and_texts() {
     for number in 0..1500 {
         let mut owner = owned_by("ReplicaSet");
         owner["ownerReferences"][0]["uid"] = format!("7f1b5a6e-8d0c-4f6e-9f1c-{:012}", number / 10).into();
-        watch.record(pod(&format!("{number}"), 1, owner));
+        watch.record(pod(&format!("{number}"), 1, &owner));
     }
     let bytes = watch.inner.read().bytes_of_taken_names();
     assert!(bytes / 1500 < 150, "{}", bytes / 1500);
