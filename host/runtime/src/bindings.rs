@@ -4,7 +4,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::all)]
 
 wasmtime::component::bindgen!({
-    path: "../../wit",
+    path: "wit",
     world: "plugin",
     exports: { default: async },
 });

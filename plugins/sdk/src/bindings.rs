@@ -4,7 +4,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::all)]
 
 wit_bindgen::generate!({
-    path: "../../wit",
+    path: "wit",
     world: "plugin",
     additional_derives: [PartialEq, Eq],
 });

@@ -34,14 +34,14 @@ macro_rules! template {
 
 macro_rules! sample {
     ($path:literal) => {
-        Verbatim(include_bytes!(concat!("../../../../plugins/", $path)))
+        Verbatim(include_bytes!(concat!("../../../samples/", $path)))
     };
 }
 
 macro_rules! makefile {
     ($sample:literal) => {
         Template(include_str!(concat!(
-            "../../../../plugins/",
+            "../../../samples/",
             $sample,
             "/Makefile"
         )))
@@ -63,7 +63,7 @@ pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
         Language::Rust => vec![
             ("README.md", template!("rust/README.md")),
             ("Makefile", template!("rust/Makefile")),
-            ("Cargo.toml", template!("rust/Cargo.toml")),
+            ("Cargo.toml", template!("rust/Cargo.toml.txt")),
             ("Cargo.lock", Lock),
             ("src/lib.rs", template!("rust/src/lib.rs")),
             ("src/tests.rs", template!("rust/src/tests.rs")),
