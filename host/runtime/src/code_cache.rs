@@ -95,10 +95,12 @@ struct Folder {
     next: AtomicU64,
 }
 
-/// What a plugin has said about itself, and its form.
-#[derive(Serialize, Deserialize)]
+/// What a plugin has said about itself, and what else is known of it without its code.
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Described {
     pub(crate) form: Form,
+    /// See [`crate::Plugin::refused_imports`].
+    pub(crate) refused: Vec<String>,
     pub(crate) description: Description,
 }
 

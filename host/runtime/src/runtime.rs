@@ -84,13 +84,17 @@ impl Runtime {
             took,
         } = self.0.loader.load(file, &limits).await?;
         let seat = self.0.engine.seat();
-        let (code, form, description) = match code {
+        let (code, described) = match code {
             LoadedCode::Stored(stored, described) => {
-                let Described { form, description } = *described;
-                (self.parked(stored, None, &description), form, description)
+                (self.parked(stored, None, &described.description), *described)
             }
             LoadedCode::Prepared(prepared) => self.describe(prepared, digest, &seat, limits).await?,
         };
+        let Described {
+            form,
+            refused,
+            description,
+        } = described;
         let log_source = Arc::new(LogSource {
             name: description.name.clone(),
             digest,
@@ -101,6 +105,7 @@ impl Runtime {
             runtime,
             code,
             form,
+            refused,
             seat,
             log_source,
             description,
@@ -118,7 +123,7 @@ impl Runtime {
         digest: Digest,
         seat: &Seat,
         limits: Limits,
-    ) -> Result<(Resident, Form, Description), LoadError> {
+    ) -> Result<(Resident, Described), LoadError> {
         // The plugin's name is unknown until `describe` returns.
         let nameless = Arc::new(LogSource {
             name: String::new(),
@@ -145,16 +150,20 @@ impl Runtime {
         drop((turn, share));
         let description = described.outcome.map_err(LoadError::describe)?;
         error::check(&description)?;
-        let form = prepared.form();
         let described = Described {
-            form,
-            description: description.clone(),
+            form: prepared.form(),
+            refused: match &prepared {
+                Prepared::Component(form) => form.refused.clone(),
+                Prepared::Command(form) => form.refused.clone(),
+            },
+            description,
         };
-        let code = match self.0.loader.store_description(digest, described).await? {
-            Some(stored) => self.parked(stored, Some(prepared), &description),
-            None => Resident::Always(Arc::new(prepared.made_for(description.contract))),
+        let stored = self.0.loader.store_description(digest, described.clone()).await?;
+        let code = match stored {
+            Some(stored) => self.parked(stored, Some(prepared), &described.description),
+            None => Resident::Always(Arc::new(prepared.made_for(described.description.contract))),
         };
-        Ok((code, form, description))
+        Ok((code, described))
     }
 
     fn parked(&self, stored: Arc<Stored>, prepared: Option<Prepared>, description: &Description) -> Resident {
@@ -192,6 +201,7 @@ struct Loaded {
     runtime: Runtime,
     code: Resident,
     form: Form,
+    refused: Vec<String>,
     seat: Seat,
     log_source: Arc<LogSource>,
     description: Description,
@@ -224,10 +234,7 @@ impl Plugin {
     /// `wasi:sockets/tcp@0.2.9` or `sock_accept`.
     #[must_use]
     pub fn refused_imports(&self) -> &[String] {
-        match &self.0.prepared {
-            Prepared::Component(form) => &form.refused,
-            Prepared::Command(form) => &form.refused,
-        }
+        &self.0.refused
     }
 
     /// Returns the caps on its calls.
