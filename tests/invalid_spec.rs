@@ -132,3 +132,48 @@ async fn a_host_that_has_just_started_changes_nothing_until_the_spec_is_valid() 
     scenario.until_ready("p").await;
     scenario.until(CONFIG_MAP, "a", "created again", |_| true).await;
 }
+
+#[tokio::test]
+async fn a_failure_shows_its_status_and_conditions_and_changes_no_child() {
+    for (form, file) in FORMS {
+        let scenario = Scenario::new(&format!("failure-status-{form}")).await;
+        let host = scenario.start(&controller(file, "reads: [{apiVersion: v1, kind: ConfigMap}]"));
+        scenario.puppet("p", valid(&[config_map("a", "1")])).await;
+        scenario.until_ready("p").await;
+        for (failure, shown) in [("invalid", 3), ("retry", 4)] {
+            let failure = json!({ failure: {
+                "message": "it failed", "status": {"count": shown},
+                "conditions": [
+                    {"type": "Failing", "status": "True", "reason": "R", "message": "m"},
+                    {"type": "Ready", "status": "True", "reason": "R", "message": "forged"},
+                ],
+            } });
+            scenario.puppet("p", json!({ "failure": failure })).await;
+            let puppet = scenario
+                .until(PUPPET, "p", "shows the failure", |puppet| {
+                    puppet.data["status"]["count"] == shown
+                })
+                .await;
+            assert_eq!(puppet.data["status"]["names"], Value::Null);
+            for (type_, status) in [("Ready", "False"), ("Failing", "True"), ("Backed", "True")] {
+                assert_eq!(condition(&puppet, type_).unwrap()["status"], status, "{puppet:?}");
+            }
+            assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+        }
+        // A status that the API server rejects does not hide the failure.
+        let wrong = json!({"invalid": {"message": "it failed again", "status": {"count": "many"}}});
+        scenario.puppet("p", json!({ "failure": wrong })).await;
+        assert_eq!(
+            scenario.until_stalled("p", "InvalidSpec").await,
+            "it failed again"
+        );
+        host.until_log(&["the API server rejected the status of a failure", "status.count"])
+            .await;
+
+        scenario.puppet("p", valid(&[config_map("a", "1")])).await;
+        let puppet = scenario.until_ready("p").await;
+        assert_eq!(puppet.data["status"]["count"], Value::Null);
+        assert!(condition(&puppet, "Failing").is_none(), "{puppet:?}");
+        assert_eq!(host.stop().await.code(), Some(0));
+    }
+}

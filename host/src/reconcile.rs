@@ -435,6 +435,7 @@ async fn finish(
     let update = StatusUpdate {
         fields: answer.and_then(|answer| answer.status.as_ref()),
         conditions: answer.map(|answer| answer.conditions.as_slice()),
+        added: &[],
         verdict: &verdict,
     };
     let name = NamespacedName::of(parent);

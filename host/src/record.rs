@@ -100,13 +100,25 @@ impl RecordedAnswer {
     pub fn of<T: Clone + Into<Self>>(outcome: &Result<T, CallError>) -> Self {
         match outcome {
             Ok(response) => response.clone().into(),
-            Err(CallError::Invalid { reason, message }) => Self::Failure(Failure::Invalid {
+            Err(CallError::Invalid {
+                reason,
+                message,
+                shown,
+            }) => Self::Failure(Failure::Invalid {
                 reason: reason.clone(),
                 message: message.clone(),
+                status: shown.status.clone(),
+                conditions: shown.conditions.clone(),
             }),
-            Err(CallError::Retry { message, after }) => Self::Failure(Failure::Retry {
+            Err(CallError::Retry {
+                message,
+                after,
+                shown,
+            }) => Self::Failure(Failure::Retry {
                 message: message.clone(),
                 after_ms: after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
+                status: shown.status.clone(),
+                conditions: shown.conditions.clone(),
             }),
             Err(error) => Self::Fault(Fault {
                 class: error.class().as_str().to_owned(),
@@ -126,6 +138,8 @@ impl Record {
                 contract: ContractVersion::PRESENT,
                 call,
                 request: Some(request.into()),
+                conversion: None,
+                parent: None,
             },
             output,
         }

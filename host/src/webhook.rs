@@ -113,7 +113,7 @@ impl WebhookTargets {
                 "no controller for {} runs here yet",
                 shorten(&review.kind, 63)
             ))),
-            Some((context, turns)) => ask(&context, &turns, object, bounds).await,
+            Some((context, turns)) => ask(&context, &turns, object, review.replaced(), bounds).await,
         };
         self.log(&name, decision.as_ref().err());
         (name, decision)
@@ -141,15 +141,17 @@ async fn ask(
     context: &Context,
     turns: &Semaphore,
     object: &str,
+    old: Option<&str>,
     bounds: &Bounds,
 ) -> Result<Decision, NoDecision> {
-    let memory = memory_of(object)?;
+    let memory = memory_of(object)? + old.map_or(Ok(0), memory_of)?;
     let stopping = |_| NoDecision::new("the host is stopping");
     let _turn = turns.acquire().await.map_err(stopping)?;
     let _room = bounds.object(memory).await;
-    let object = review::object(object)
-        .map_err(|error| NoDecision::new(format!("cannot read the object: {error}")))?;
-    match admit(context, object).await {
+    let unreadable = |error| NoDecision::new(format!("cannot read the object: {error}"));
+    let object = review::object(object).map_err(unreadable)?;
+    let old = old.map(review::object).transpose().map_err(unreadable)?;
+    match admit(context, object, old).await {
         Ok(Admission::Fine) => Ok(Decision::Allowed),
         Ok(Admission::Invalid(message)) => Ok(Decision::Denied(shorten(&message, MESSAGE))),
         Err(error) => Err(NoDecision {

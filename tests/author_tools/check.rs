@@ -86,6 +86,8 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
         ("0.1.0", Form::Command),
         ("0.2.0", Form::Component),
         ("0.2.0", Form::Command),
+        ("0.3.0", Form::Component),
+        ("0.3.0", Form::Command),
     ] {
         let file = case("version.wasm", answered.clone().version(version).build(form));
         let printed = host(&["check", &file]).expect(0).out;

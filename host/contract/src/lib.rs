@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 /// An API version and kind, as in a manifest, such as `apps/v1` and `Deployment`.
@@ -28,6 +29,14 @@ impl Kind {
     #[must_use]
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// Returns the version without the group, such as `v1`.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        self.api_version
+            .split_once('/')
+            .map_or(&self.api_version, |(_, version)| version)
     }
 
     /// Reports whether both are the same kind, maybe in different versions.
@@ -68,6 +77,13 @@ pub struct Description {
     /// The CustomResourceDefinition of the parent, generated from the plugin's types.
     #[serde(default)]
     pub crd: Option<Value>,
+    /// The versions of the parent's kind that `convert` converts between, such as `v1beta1` and `v1`, each once, with
+    /// the parent's own. Empty: there is only that one, and `convert` is not called. Since 0.3.0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub versions: Vec<String>,
+    /// Whether `default` must run before a parent is stored. Since 0.3.0.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub defaults: bool,
 }
 
 impl Description {
@@ -75,6 +91,12 @@ impl Description {
     #[must_use]
     pub fn name_and_version(&self) -> String {
         format!("{} {}", self.name, self.version)
+    }
+
+    /// Reports whether `convert` converts between several versions of the parent's kind.
+    #[must_use]
+    pub fn converts(&self) -> bool {
+        self.versions.len() > 1
     }
 }
 
@@ -106,6 +128,11 @@ pub struct Request {
     /// a cleanup. Since 0.2.0; absent: no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub namespace_terminating: bool,
+    /// The parent as it is stored, when the API server asks whether it may be replaced by `parent`; absent in every
+    /// other call. Since 0.3.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Map<String, Value>>")]
+    pub old_parent: Option<Arc<DynamicObject>>,
 }
 
 /// The objects that one need selected.
@@ -284,6 +311,12 @@ pub enum Failure {
         reason: Option<String>,
         /// The problem, and what to change.
         message: String,
+        /// See [`Response::status`]. Since 0.3.0.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        status: Option<Map<String, Value>>,
+        /// Conditions to add to those of the parent. The host's own report the failure. Since 0.3.0.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        conditions: Vec<Condition>,
     },
     /// Something does not exist yet, or failed temporarily. The host retries.
     #[serde(rename_all = "camelCase")]
@@ -293,6 +326,12 @@ pub enum Failure {
         /// Milliseconds until the retry, instead of the host's back-off.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after_ms: Option<u64>,
+        /// See [`Response::status`]. Since 0.3.0.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        status: Option<Map<String, Value>>,
+        /// Conditions to add to those of the parent. The host's own report the failure. Since 0.3.0.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        conditions: Vec<Condition>,
     },
 }
 
@@ -305,9 +344,40 @@ pub struct CommandInput {
     pub contract: ContractVersion,
     /// The function of the plugin to call.
     pub call: Export,
-    /// The request; absent when `call` is `describe`.
+    /// The request of `reconcile` and `cleanup`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Arc<Request>>,
+    /// The objects for `convert`. Since 0.3.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversion: Option<Arc<Conversion>>,
+    /// The parent for `default`. Since 0.3.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Map<String, Value>>")]
+    pub parent: Option<Json>,
+}
+
+/// A Kubernetes object as JSON text that the host does not decode.
+pub type Json = Arc<RawValue>;
+
+/// Objects of the parent's kind to convert.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Conversion {
+    /// The version to convert to, such as `example.com/v1`.
+    pub api_version: String,
+    /// The objects, all of one other version, without `metadata.managedFields`.
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    pub objects: Vec<Json>,
+}
+
+/// The result for one object of a [`Conversion`].
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Converted {
+    /// The object in the requested version.
+    Object(#[schemars(with = "Map<String, Value>")] Json),
+    /// Why it cannot be converted.
+    Error(String),
 }
 
 /// A function that a plugin exports.
@@ -320,6 +390,10 @@ pub enum Export {
     Reconcile,
     /// Runs before the finalizer is removed.
     Cleanup,
+    /// Converts objects from one version to another.
+    Convert,
+    /// Returns the spec with defaults.
+    Default,
 }
 
 impl Export {
@@ -330,6 +404,8 @@ impl Export {
             Self::Describe => "describe",
             Self::Reconcile => "reconcile",
             Self::Cleanup => "cleanup",
+            Self::Convert => "convert",
+            Self::Default => "default",
         }
     }
 }
@@ -350,6 +426,10 @@ pub enum CommandOutput {
     Response(Box<Response>),
     /// The result of `cleanup`.
     Cleanup(Box<CleanupResponse>),
+    /// The results of `convert`: as many as objects, in the same order.
+    Converted(Vec<Converted>),
+    /// The result of `default`: the spec.
+    Defaulted(Map<String, Value>),
     /// The plugin cannot answer, and reports why.
     Failure(Failure),
 }
@@ -374,16 +454,19 @@ pub enum ContractVersion {
     /// Adds `namespaceTerminating` to the request, and `contract` to the description of a command.
     #[serde(rename = "0.2.0")]
     V0_2,
+    /// Adds `convert`, `default`, `oldParent`, and failures with a status and conditions.
+    #[serde(rename = "0.3.0")]
+    V0_3,
 }
 
 impl ContractVersion {
     /// All versions that a plugin may be built for.
-    pub const ALL: [Self; 2] = [Self::FIRST, Self::PRESENT];
+    pub const ALL: [Self; 3] = [Self::FIRST, Self::V0_2, Self::PRESENT];
     /// The version in which every command is asked to describe itself, and the default when its description
     /// does not declare one.
     pub const FIRST: Self = Self::V0_1;
     /// The version in `wit/`.
-    pub const PRESENT: Self = Self::V0_2;
+    pub const PRESENT: Self = Self::V0_3;
 
     /// Returns the version as written in the WIT package.
     #[must_use]
@@ -391,6 +474,7 @@ impl ContractVersion {
         match self {
             Self::V0_1 => "0.1.0",
             Self::V0_2 => "0.2.0",
+            Self::V0_3 => "0.3.0",
         }
     }
 
@@ -402,13 +486,11 @@ impl ContractVersion {
 
     /// Returns the request for a command of this version.
     pub fn request(self, request: Request) -> Request {
-        match self {
-            // A false value is not serialized.
-            Self::V0_1 => Request {
-                namespace_terminating: false,
-                ..request
-            },
-            Self::V0_2 => request,
+        // Absent and false values are not serialized.
+        Request {
+            namespace_terminating: request.namespace_terminating && self >= Self::V0_2,
+            old_parent: request.old_parent.filter(|_| self >= Self::V0_3),
+            ..request
         }
     }
 }

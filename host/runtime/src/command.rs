@@ -3,6 +3,9 @@
 //! It runs as a core module and is not converted to a component: that needs one instance instead of four, and
 //! the input and output are not copied through the adapter.
 
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
 use wasmtime::{AsContextMut, Caller, Engine, Extern, InstancePre, Module, bail};
 use wasmtime_wasi::I32Exit;
 use wasmtime_wasi::p1::wasi_snapshot_preview1::{self, WasiSnapshotPreview1 as _};
@@ -12,7 +15,8 @@ use wiggle::GuestMemory;
 
 use crate::call::{self, Call, Setting};
 use crate::contract::{
-    CleanupResponse, CommandInput, CommandOutput, ContractVersion, Description, Export, Request, Response,
+    CleanupResponse, CommandInput, CommandOutput, ContractVersion, Conversion, Converted, Description,
+    Export, Failure, Json, Request, Response,
 };
 use crate::convert::{Lists, Text, not_an_object};
 use crate::error::{CallError, LoadError};
@@ -101,41 +105,91 @@ impl CommandForm {
     }
 
     pub(crate) fn describe(&self, setting: Setting) -> Owned<Call<Description>> {
-        self.ask(Export::Describe, None, setting, |output| match output {
+        self.ask(Export::Describe, Payload::None, setting, |output| match output {
             CommandOutput::Description(description) => Ok(description),
             other => Err(unexpected(Export::Describe, other)),
         })
     }
 
     pub(crate) fn reconcile(&self, request: Request, setting: Setting) -> Owned<Call<Response>> {
-        self.ask(Export::Reconcile, Some(request), setting, |output| match output {
-            CommandOutput::Response(response) => Ok(*response),
-            other => Err(unexpected(Export::Reconcile, other)),
-        })
+        self.ask(
+            Export::Reconcile,
+            Payload::Request(request),
+            setting,
+            |output| match output {
+                CommandOutput::Response(response) => Ok(*response),
+                other => Err(unexpected(Export::Reconcile, other)),
+            },
+        )
     }
 
     pub(crate) fn cleanup(&self, request: Request, setting: Setting) -> Owned<Call<CleanupResponse>> {
-        self.ask(Export::Cleanup, Some(request), setting, |output| match output {
-            CommandOutput::Cleanup(response) => Ok(*response),
-            other => Err(unexpected(Export::Cleanup, other)),
+        self.ask(
+            Export::Cleanup,
+            Payload::Request(request),
+            setting,
+            |output| match output {
+                CommandOutput::Cleanup(response) => Ok(*response),
+                other => Err(unexpected(Export::Cleanup, other)),
+            },
+        )
+    }
+
+    pub(crate) fn convert(
+        &self,
+        conversion: Arc<Conversion>,
+        setting: Setting,
+    ) -> Owned<Call<Vec<Converted>>> {
+        let payload = Payload::Conversion(conversion);
+        self.ask(Export::Convert, payload, setting, |output| match output {
+            CommandOutput::Converted(converted) => Ok(converted),
+            other => Err(unexpected(Export::Convert, other)),
         })
+    }
+
+    pub(crate) fn default(&self, parent: Json, setting: Setting) -> Owned<Call<Map<String, Value>>> {
+        self.ask(
+            Export::Default,
+            Payload::Parent(parent),
+            setting,
+            |output| match output {
+                CommandOutput::Defaulted(spec) => Ok(spec),
+                other => Err(unexpected(Export::Default, other)),
+            },
+        )
     }
 
     fn ask<T: 'static>(
         &self,
         export: Export,
-        request: Option<Request>,
+        payload: Payload,
         setting: Setting,
         read: fn(CommandOutput) -> Result<T, CallError>,
     ) -> Owned<Call<T>> {
         let pre = self.pre.clone();
-        let input = CommandInput {
+        let mut input = CommandInput {
             contract: self.contract,
             call: export,
-            request: request.map(|request| self.contract.request(request).into()),
+            request: None,
+            conversion: None,
+            parent: None,
         };
+        match payload {
+            Payload::None => {}
+            Payload::Request(request) => input.request = Some(self.contract.request(request).into()),
+            Payload::Conversion(conversion) => input.conversion = Some(conversion),
+            Payload::Parent(parent) => input.parent = Some(parent),
+        }
         Box::pin(async move { call(&pre, input, &setting).await.and_then(read) })
     }
+}
+
+/// What a call is about.
+enum Payload {
+    None,
+    Request(Request),
+    Conversion(Arc<Conversion>),
+    Parent(Json),
 }
 
 /// Runs the program once in its own sandbox.
@@ -198,10 +252,16 @@ async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) 
 }
 
 fn text(input: &CommandInput, limit: usize) -> Result<Vec<u8>, CallError> {
-    match &input.request {
-        Some(request) => Text::with_capacity(INPUT, limit).of(input, request, limit),
-        None => serde_json::to_vec(input).map_err(CallError::host),
+    if let Some(request) = &input.request {
+        return Text::with_capacity(INPUT, limit).of(input, request, limit);
     }
+    if let Some(conversion) = &input.conversion {
+        let size: usize = conversion.objects.iter().map(|object| object.get().len()).sum();
+        if size > limit {
+            return Err(CallError::too_many_objects(limit, conversion.objects.len()));
+        }
+    }
+    serde_json::to_vec(input).map_err(CallError::host)
 }
 
 /// As large as most inputs, so that the text is rarely reallocated while it grows.
@@ -214,6 +274,8 @@ fn unexpected(export: Export, output: CommandOutput) -> CallError {
         CommandOutput::Description(_) => "description",
         CommandOutput::Response(_) => "response",
         CommandOutput::Cleanup(_) => "cleanup",
+        CommandOutput::Converted(_) => "converted",
+        CommandOutput::Defaulted(_) => "defaulted",
     };
     CallError::protocol(format!(
         "its answer to `{export}` has the field `{found}`, which belongs to another call"
@@ -232,19 +294,26 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits, room: &Room) -> Result<Comman
             "standard output is empty; it must be one JSON document, such as {\"response\": {}}",
         ));
     }
-    let estimate = estimate(text);
-    if estimate.values > limits.values {
-        return Err(CallError::Values { limit: limits.values });
-    }
-    if !room.keep(estimate.bytes) {
-        return Err(CallError::heavy(limits));
+    // Converted objects stay text.
+    if text.trim_start().starts_with("{\"converted\"") {
+        if !room.keep(text.len()) {
+            return Err(CallError::heavy(limits));
+        }
+    } else {
+        let estimate = estimate(text);
+        if estimate.values > limits.values {
+            return Err(CallError::Values { limit: limits.values });
+        }
+        if !room.keep(estimate.bytes) {
+            return Err(CallError::heavy(limits));
+        }
     }
     let output: CommandOutput = serde_json::from_str(text)
         .map_err(|error| CallError::protocol(format!("standard output is not a valid answer: {error}")))?;
     let children = match &output {
         CommandOutput::Response(response) => response.children.as_slice(),
         CommandOutput::Cleanup(response) => response.children.as_slice(),
-        CommandOutput::Description(_) | CommandOutput::Failure(_) => &[],
+        _ => &[],
     };
     lists(&output).check(limits)?;
     match children.iter().enumerate().find(|(_, child)| !child.is_object()) {
@@ -270,6 +339,14 @@ fn lists(output: &CommandOutput) -> Lists {
             needs: response.needs.len(),
             ..Lists::default()
         },
-        CommandOutput::Description(_) | CommandOutput::Failure(_) => Lists::default(),
+        CommandOutput::Failure(Failure::Invalid { conditions, .. } | Failure::Retry { conditions, .. }) => {
+            Lists {
+                conditions: conditions.len(),
+                ..Lists::default()
+            }
+        }
+        CommandOutput::Description(_) | CommandOutput::Converted(_) | CommandOutput::Defaulted(_) => {
+            Lists::default()
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
@@ -11,8 +12,10 @@ use wasmtime_wasi::p2;
 
 use crate::bindings::operator_host::plugin::{logging, types};
 use crate::call::{self, Call, Setting};
-use crate::contract::{CleanupResponse, ContractVersion, Description, Export, Request, Response};
-use crate::contract_versions;
+use crate::contract::{
+    CleanupResponse, ContractVersion, Conversion, Converted, Description, Export, Json, Request, Response,
+};
+use crate::contract_versions::{self, Answer, FailureV0_2};
 use crate::convert;
 use crate::error::{CallError, LoadError};
 use crate::lane::Owned;
@@ -111,9 +114,13 @@ struct Linked {
     describe: ComponentExportIndex,
     reconcile: ComponentExportIndex,
     cleanup: ComponentExportIndex,
+    /// Since 0.3.0.
+    convert: Option<ComponentExportIndex>,
+    default: Option<ComponentExportIndex>,
 }
 
-type Answer<T> = Result<T, types::Failure>;
+/// The result of `convert`.
+type Conversions = Vec<Result<String, String>>;
 
 /// Reads a record from the guest; also returns the bytes of text in it.
 type Read<R, T> = fn(R, &Limits, &Room) -> Result<(T, usize), CallError>;
@@ -140,7 +147,14 @@ impl ComponentForm {
                 .get_export_index(reconciler.as_ref(), name.as_str())
                 .ok_or_else(|| LoadError::bindings(format!("`{name}` is not exported")))
         };
+        let since_v0_3 = |name: Export| {
+            (contract >= ContractVersion::V0_3)
+                .then(|| export(name))
+                .transpose()
+        };
         let linked = Linked {
+            convert: since_v0_3(Export::Convert)?,
+            default: since_v0_3(Export::Default)?,
             describe: export(Export::Describe)?,
             reconcile: export(Export::Reconcile)?,
             cleanup: export(Export::Cleanup)?,
@@ -159,19 +173,20 @@ impl ComponentForm {
             call(&linked, &setting, 0, async |instance, store| {
                 // Checked when the plugin is loaded, rather than when the first parent is reconciled.
                 let contract = linked.contract;
-                contract_versions::check::<_, Answer<types::Response>>(
-                    contract,
-                    store,
-                    instance,
-                    &linked.reconcile,
-                )?;
-                contract_versions::check::<_, Answer<types::CleanupResponse>>(
+                contract_versions::check::<_, types::Response>(contract, store, instance, &linked.reconcile)?;
+                contract_versions::check::<_, types::CleanupResponse>(
                     contract,
                     store,
                     instance,
                     &linked.cleanup,
                 )?;
-                contract_versions::call(store, instance, &linked.describe, ())
+                if let Some(convert) = &linked.convert {
+                    instance.get_typed_func::<(String, Vec<String>), (Conversions,)>(&mut *store, convert)?;
+                }
+                if let Some(default) = &linked.default {
+                    instance.get_typed_func::<(String,), (Answer<String>,)>(&mut *store, default)?;
+                }
+                contract_versions::describe(contract, store, instance, &linked.describe)
                     .await
                     .map(Ok)
             })
@@ -188,6 +203,46 @@ impl ComponentForm {
         self.ask(request, setting, |linked| &linked.cleanup, convert::cleanup)
     }
 
+    pub(crate) fn convert(
+        &self,
+        conversion: Arc<Conversion>,
+        setting: Setting,
+    ) -> Owned<Call<Vec<Converted>>> {
+        let linked = Arc::clone(&self.linked);
+        Box::pin(async move {
+            let Some(convert) = &linked.convert else {
+                return Call::failed(CallError::protocol("it does not export `convert`"));
+            };
+            let (objects, size) = match convert::objects(&conversion, setting.limits.request) {
+                Ok(objects) => objects,
+                Err(error) => return Call::failed(error),
+            };
+            let parameters = (conversion.api_version.clone(), objects);
+            call(&linked, &setting, size, async |instance, store| {
+                let converted: Conversions =
+                    contract_versions::call(store, instance, convert, parameters).await?;
+                Ok(Ok(converted))
+            })
+            .await
+            .convert(|records| convert::converted(records, &setting.room, &setting.limits))
+        })
+    }
+
+    pub(crate) fn default(&self, parent: Json, setting: Setting) -> Owned<Call<Map<String, Value>>> {
+        let linked = Arc::clone(&self.linked);
+        Box::pin(async move {
+            let Some(default) = &linked.default else {
+                return Call::failed(CallError::protocol("it does not export `default`"));
+            };
+            let text = parent.get().to_owned();
+            call(&linked, &setting, text.len(), async |instance, store| {
+                contract_versions::call(store, instance, default, (text,)).await
+            })
+            .await
+            .convert(|text: String| convert::defaulted(&text, &setting.limits, &setting.room))
+        })
+    }
+
     /// Calls an export that takes a request; `read` reads the record that it returns.
     fn ask<R, T>(
         &self,
@@ -198,6 +253,7 @@ impl ComponentForm {
     ) -> Owned<Call<T>>
     where
         (Answer<R>,): ComponentNamedList + Lift + Send + Sync + 'static,
+        (Result<R, FailureV0_2>,): ComponentNamedList + Lift + Send + Sync + 'static,
         R: Send + 'static,
         T: Send + 'static,
     {
@@ -246,7 +302,7 @@ async fn call<T>(
     // The guest's memory is released before its answer is parsed.
     let sandbox = store.into_data();
     let outcome = match result {
-        Ok(answer) => answer.map_err(|failure| convert::failure(failure).into()),
+        Ok(answer) => answer.map_err(|failure| convert::failure(failure, limits, room)),
         Err(error) => Err(call::explain(error, &sandbox, limits)),
     };
     Call {

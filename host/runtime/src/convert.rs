@@ -3,13 +3,14 @@
 use std::io;
 
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::contract::ContractVersion;
 use crate::contract::{
-    CleanupResponse, Condition, ConditionStatus, Description, Event, EventType, Failure, GeneratedSecret,
-    GeneratedValue, Kind, Need, ObjectRef, Request, Response,
+    CleanupResponse, Condition, ConditionStatus, Conversion, Converted, Description, Event, EventType,
+    Failure, GeneratedSecret, GeneratedValue, Kind, Need, ObjectRef, Request, Response,
 };
 use crate::error::CallError;
 use crate::estimate::estimate;
@@ -42,6 +43,7 @@ pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, 
         now: request.now.to_string(),
         traceparent: request.traceparent.clone(),
         namespace_terminating: request.namespace_terminating,
+        old_parent: request.old_parent.as_ref().map(&mut text).transpose()?,
     };
     Ok((record, size))
 }
@@ -123,6 +125,8 @@ pub(crate) fn description(
         reads: record.reads.into_iter().map(kind).collect(),
         finalizer: record.finalizer,
         crd: record.crd.map(|text| reader.value("crd", &text)).transpose()?,
+        versions: record.versions,
+        defaults: record.defaults,
     };
     Ok((description, reader.size))
 }
@@ -184,12 +188,88 @@ pub(crate) fn cleanup(
     Ok((response, reader.size))
 }
 
-/// Converts the reason why there is no response.
-pub(crate) fn failure(record: wit::Failure) -> Failure {
-    match record {
-        wit::Failure::Invalid(wit::Invalid { reason, message }) => Failure::Invalid { reason, message },
-        wit::Failure::Retry(wit::Retry { message, after_ms }) => Failure::Retry { message, after_ms },
+/// Converts the reason why there is no response; an answer that cannot be read is another reason.
+pub(crate) fn failure(record: wit::Failure, limits: &Limits, room: &Room) -> CallError {
+    let (status, conditions) = match &record {
+        wit::Failure::Invalid(invalid) => (&invalid.status, &invalid.conditions),
+        wit::Failure::Retry(retry) => (&retry.status, &retry.conditions),
+    };
+    let lists = Lists {
+        conditions: conditions.len(),
+        ..Lists::default()
+    };
+    let mut reader = Reader::new(limits, room);
+    let status = match lists
+        .check(limits)
+        .and_then(|()| reader.status(status.as_deref()))
+    {
+        Ok(status) => status,
+        Err(error) => return error,
+    };
+    let failure = match record {
+        wit::Failure::Invalid(invalid) => Failure::Invalid {
+            reason: invalid.reason,
+            message: invalid.message,
+            status,
+            conditions: invalid.conditions.into_iter().map(condition).collect(),
+        },
+        wit::Failure::Retry(retry) => Failure::Retry {
+            message: retry.message,
+            after_ms: retry.after_ms,
+            status,
+            conditions: retry.conditions.into_iter().map(condition).collect(),
+        },
+    };
+    failure.into()
+}
+
+/// Converts the objects of a conversion to text; also returns their bytes.
+pub(crate) fn objects(conversion: &Conversion, limit: usize) -> Result<(Vec<String>, usize), CallError> {
+    let size = conversion.objects.iter().map(|object| object.get().len()).sum();
+    if size > limit {
+        return Err(CallError::too_many_objects(limit, conversion.objects.len()));
     }
+    let texts = conversion.objects.iter().map(|object| object.get().to_owned());
+    Ok((texts.collect(), size))
+}
+
+/// Converts the results of `convert`; also returns their bytes. The objects stay text.
+pub(crate) fn converted(
+    records: Vec<Result<String, String>>,
+    room: &Room,
+    limits: &Limits,
+) -> Result<(Vec<Converted>, usize), CallError> {
+    let size = records
+        .iter()
+        .map(|(Ok(text) | Err(text))| text.len())
+        .sum::<usize>();
+    if !room.keep(size) {
+        return Err(CallError::heavy(limits));
+    }
+    let converted = records
+        .into_iter()
+        .enumerate()
+        .map(|(index, record)| match record {
+            Ok(text) => match RawValue::from_string(text) {
+                Ok(object) => Ok(Converted::Object(object.into())),
+                Err(error) => Err(CallError::protocol(format!(
+                    "object {index} of the conversion is not JSON that can be read: {error}"
+                ))),
+            },
+            Err(message) => Ok(Converted::Error(message)),
+        });
+    Ok((converted.collect::<Result<_, _>>()?, size))
+}
+
+/// Converts the result of `default`; also returns its bytes.
+pub(crate) fn defaulted(
+    text: &str,
+    limits: &Limits,
+    room: &Room,
+) -> Result<(Map<String, Value>, usize), CallError> {
+    let mut reader = Reader::new(limits, room);
+    let spec = reader.object("spec", text)?;
+    Ok((spec, reader.size))
 }
 
 /// The lengths of the lists in an answer.

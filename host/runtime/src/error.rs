@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use crate::contract::{ContractVersion, Description, Failure, Kind, is_dns_label};
+use serde_json::{Map, Value};
+
+use crate::contract::{Condition, ContractVersion, Description, Failure, Kind, is_dns_label};
 use crate::limits::{self, Limits, MIB};
 use crate::memory_budget;
 
@@ -281,6 +283,7 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
             "`version` is {shown:?}; it must be 1 to {MAX_VERSION} printable ASCII characters without spaces, such as `1.4.0`"
         ));
     }
+    check_versions(description)?;
     for (field, kinds) in [("makes", &description.makes), ("reads", &description.reads)] {
         if kinds.len() > limits::DESCRIPTION_KINDS {
             return wrong(format!(
@@ -302,6 +305,36 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
                 shown(&kind.api_version)
             ));
         }
+    }
+    Ok(())
+}
+
+/// Checks the versions that `convert` converts between.
+fn check_versions(description: &Description) -> Result<(), LoadError> {
+    let versions = &description.versions;
+    let wrong = |message: String| Err(LoadError::Description { message });
+    if versions.is_empty() {
+        return Ok(());
+    }
+    if versions.len() > limits::DESCRIPTION_VERSIONS {
+        return wrong(format!(
+            "`versions` lists {}; it may list {}",
+            versions.len(),
+            limits::DESCRIPTION_VERSIONS
+        ));
+    }
+    if let Some(version) = versions.iter().find(|version| !is_dns_label(version)) {
+        let shown: String = version.chars().take(MAX_VERSION).collect();
+        return wrong(format!(
+            "`versions` contains {shown:?}; it must contain names such as `v1beta1`, without the group"
+        ));
+    }
+    let distinct: BTreeSet<&String> = versions.iter().collect();
+    let own = description.parent.version();
+    if distinct.len() < versions.len() || !versions.iter().any(|version| version == own) {
+        return wrong(format!(
+            "`versions` is {versions:?}; it must contain each version once, and the parent's own, {own:?}"
+        ));
     }
     Ok(())
 }
@@ -460,6 +493,15 @@ impl Class {
     }
 }
 
+/// What a failure of the plugin shows on the parent, in addition to the host's conditions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// The plugin's whole status; `None`: it does not change.
+    pub status: Option<Map<String, Value>>,
+    /// Conditions to add to those of the parent.
+    pub conditions: Vec<Condition>,
+}
+
 /// Why a call gave no response. The messages are for users: they contain what happened and the next step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
@@ -470,6 +512,8 @@ pub enum CallError {
         reason: Option<String>,
         /// The plugin's message.
         message: String,
+        /// What the parent shows.
+        shown: Shown,
     },
     /// The plugin reports that something does not exist yet.
     #[error("{message}")]
@@ -478,6 +522,8 @@ pub enum CallError {
         message: String,
         /// When to retry; `None`: the host's back-off.
         after: Option<Duration>,
+        /// What the parent shows.
+        shown: Shown,
     },
     /// The guest trapped, panicked or exited with an error.
     #[error("the plugin stopped: {message}")]
@@ -575,6 +621,17 @@ pub enum CallError {
         /// The number of other objects in the request.
         related: usize,
     },
+    /// The objects to convert would be too large; the plugin was not called.
+    #[error(
+        "{objects} objects to convert are together larger than {}: raise `limits.request` of this controller",
+        mebibytes(*limit)
+    )]
+    Conversion {
+        /// Bytes that a request may have.
+        limit: usize,
+        /// The number of objects.
+        objects: usize,
+    },
     /// The response does not follow the contract.
     #[error("the plugin's answer does not follow the contract: {message}")]
     Protocol {
@@ -600,6 +657,15 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// Returns what the plugin wants the parent to show, if the plugin reports the failure itself.
+    #[must_use]
+    pub const fn shown(&self) -> Option<&Shown> {
+        match self {
+            Self::Invalid { shown, .. } | Self::Retry { shown, .. } => Some(shown),
+            _ => None,
+        }
+    }
+
     /// Returns the class of this error.
     #[must_use]
     pub const fn class(&self) -> Class {
@@ -609,7 +675,7 @@ impl CallError {
             Self::Trap { .. } => Class::Trap,
             Self::Timeout { .. } => Class::Timeout,
             Self::Memory { .. } | Self::TooManyParts { .. } => Class::Memory,
-            Self::Request { .. } => Class::Request,
+            Self::Request { .. } | Self::Conversion { .. } => Class::Request,
             Self::Output { .. } | Self::Values { .. } | Self::Heavy { .. } | Self::TooMany { .. } => {
                 Class::Output
             }
@@ -617,6 +683,10 @@ impl CallError {
             Self::Busy { .. } => Class::Busy,
             Self::Host { .. } => Class::Host,
         }
+    }
+
+    pub(crate) const fn too_many_objects(limit: usize, objects: usize) -> Self {
+        Self::Conversion { limit, objects }
     }
 
     pub(crate) fn protocol(message: impl Into<String>) -> Self {
@@ -642,10 +712,25 @@ impl CallError {
 impl From<Failure> for CallError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Invalid { reason, message } => Self::Invalid { reason, message },
-            Failure::Retry { message, after_ms } => Self::Retry {
+            Failure::Invalid {
+                reason,
+                message,
+                status,
+                conditions,
+            } => Self::Invalid {
+                reason,
+                message,
+                shown: Shown { status, conditions },
+            },
+            Failure::Retry {
+                message,
+                after_ms,
+                status,
+                conditions,
+            } => Self::Retry {
                 message,
                 after: after_ms.map(Duration::from_millis),
+                shown: Shown { status, conditions },
             },
         }
     }
@@ -687,6 +772,8 @@ mod tests {
             reads: Vec::new(),
             finalizer: false,
             crd: None,
+            versions: Vec::new(),
+            defaults: false,
         }
     }
 
@@ -719,6 +806,27 @@ mod tests {
             let message = refusal(|d| name.clone_into(&mut d.name));
             assert!(message.contains("DNS label") && message.len() < 400, "{message}");
         }
+    }
+
+    #[test]
+    fn the_versions_are_names_with_the_parents_own_each_once() {
+        let versions = |versions: &[&str]| versions.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+        let described = |names: &[&str]| Description {
+            versions: versions(names),
+            ..description()
+        };
+        check(&described(&["v1alpha1", "v1"])).unwrap();
+        for (names, expected) in [
+            (&["v1alpha1"] as &[&str], "the parent's own"),
+            (&["v1", "v1"], "each version once"),
+            (&["v1", "my-operator.dev/v2"], "without the group"),
+            (&["v1", ""], "without the group"),
+        ] {
+            let message = refusal(|d| d.versions = versions(names));
+            assert!(message.contains(expected), "{message}");
+        }
+        let many = refusal(|d| d.versions = vec!["v1".into(); limits::DESCRIPTION_VERSIONS + 1]);
+        assert!(many.contains("`versions` lists"), "{many}");
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub use code_cache::{Cache, CacheError};
 pub use contract::ContractVersion;
 pub use digest::Digest;
 pub use engine::EngineError;
-pub use error::{CallError, Class, Count, LoadError, Part};
+pub use error::{CallError, Class, Count, LoadError, Part, Shown};
 pub use inspect::interfaces;
 pub use limits::{EngineOptions, Limits};
 pub use loader::CodeOrigin;

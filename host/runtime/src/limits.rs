@@ -67,6 +67,8 @@ pub const DESCRIPTION: usize = 2 * MIB;
 pub const DESCRIPTION_VALUES: usize = 50_000;
 /// Kinds that a description may list as made or read.
 pub const DESCRIPTION_KINDS: usize = 100;
+/// Versions that a description may list.
+pub const DESCRIPTION_VERSIONS: usize = 16;
 /// Conditions in one answer.
 pub const CONDITIONS: usize = 64;
 /// Events in one answer, and needs in one answer. Plugins use fewer of both.

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::call::{Call, Setting};
 use crate::code_cache::{Cache, Described, Stored};
-use crate::contract::{CleanupResponse, Description, Request, Response};
+use crate::contract::{CleanupResponse, Conversion, Converted, Description, Json, Request, Response};
 use crate::deterministic::Origin;
 use crate::digest::Digest;
 use crate::engine::{Engine, EngineError, Seat};
@@ -296,6 +297,45 @@ impl Plugin {
     /// Calls `cleanup` for a proof.
     pub async fn try_cleanup(&self, request: &Request, random: RandomSource) -> Call<CleanupResponse> {
         self.call_cleanup(request, self.for_proof(request, random)).await
+    }
+
+    /// Calls `convert` in a fresh sandbox: all objects in one call.
+    ///
+    /// The result has as many entries as there are objects; otherwise it is an error.
+    pub async fn convert(&self, conversion: &Arc<Conversion>) -> Call<Vec<Converted>> {
+        let count = conversion.objects.len();
+        let begin = |setting| match &self.0.prepared {
+            Prepared::Component(form) => form.convert(Arc::clone(conversion), setting),
+            Prepared::Command(form) => form.convert(Arc::clone(conversion), setting),
+        };
+        self.call(self.pure(), begin).await.and_then(|converted| {
+            if converted.len() == count {
+                Ok(converted)
+            } else {
+                Err(CallError::protocol(format!(
+                    "it was asked to convert {count} objects and converted {}",
+                    converted.len()
+                )))
+            }
+        })
+    }
+
+    /// Calls `default` in a fresh sandbox. The response is the spec.
+    pub async fn default(&self, parent: &Json) -> Call<Map<String, Value>> {
+        let begin = |setting| match &self.0.prepared {
+            Prepared::Component(form) => form.default(Arc::clone(parent), setting),
+            Prepared::Command(form) => form.default(Arc::clone(parent), setting),
+        };
+        self.call(self.pure(), begin).await
+    }
+
+    /// The options of a call whose answer depends on nothing but the objects.
+    fn pure(&self) -> CallOptions {
+        CallOptions {
+            origin: Origin::fixed(),
+            limits: self.0.limits,
+            patience: self.0.limits.deadline,
+        }
     }
 
     fn options_for(&self, request: &Request) -> CallOptions {

@@ -74,5 +74,6 @@ fn request(now: &str) -> Request {
         now: now.parse().expect("a time"),
         traceparent: None,
         namespace_terminating: false,
+        old_parent: None,
     }
 }

@@ -17,6 +17,7 @@ use crate::plugin::contract::Response;
 use crate::plugin::{Call, CallError, CodeOrigin, LoadError, Plugin, RandomSource};
 use crate::rbac::power;
 use crate::reconcile::evaluate::EvaluateError;
+use crate::record::RecordedAnswer;
 
 /// The options of `check`.
 #[derive(Debug, clap::Args)]
@@ -347,11 +348,9 @@ async fn children(plugin: &Plugin, name: &str, scene: &Scene, report: &mut Repor
 fn answer(call: Call<Response>) -> Result<Value, String> {
     match call.outcome {
         Ok(response) => serde_json::to_value(response).map_err(|error| error.to_string()),
-        Err(CallError::Invalid { reason, message }) => {
-            Ok(serde_json::json!({ "invalid": [reason, message] }))
-        }
-        Err(CallError::Retry { message, after }) => {
-            Ok(serde_json::json!({ "retry": [message, after.map(|after| after.as_millis())] }))
+        Err(error) if error.shown().is_some() => {
+            serde_json::to_value(RecordedAnswer::of(&Err::<Response, _>(error)))
+                .map_err(|error| error.to_string())
         }
         Err(error) => Err(error.to_string()),
     }

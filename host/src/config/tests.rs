@@ -341,6 +341,8 @@ fn what_a_plugin_makes_or_reads_without_permission_is_named() {
         reads: reads.iter().map(|name| kind(name)).collect(),
         finalizer: false,
         crd: None,
+        versions: Vec::new(),
+        defaults: false,
     };
     assert_eq!(echo.disallows(&description(&["Pod"], &[])), Vec::<String>::new());
     assert_eq!(

@@ -104,6 +104,7 @@ pub fn desired(
     let update = StatusUpdate {
         fields,
         conditions,
+        added: &[],
         verdict,
     };
     compose(parent, current(parent), &update, now)
@@ -116,6 +117,8 @@ pub struct StatusUpdate<'a> {
     pub fields: Option<&'a Map<String, Value>>,
     /// The plugin's conditions; `None` when it gave none or could not be asked.
     pub conditions: Option<&'a [Condition]>,
+    /// Conditions of a failure, which are added to the others.
+    pub added: &'a [Condition],
     /// The result of the reconcile.
     pub verdict: &'a Verdict,
 }
@@ -129,6 +132,10 @@ impl StatusUpdate<'_> {
         fields || conditions || *self.verdict == Verdict::Paused
     }
 
+    fn adds(&self, type_: &str) -> bool {
+        self.added.iter().any(|condition| condition.type_ == type_)
+    }
+
     /// Reports whether an existing condition of this type stays.
     fn keeps(&self, type_: &str) -> bool {
         let is_kept = match self.conditions {
@@ -139,7 +146,7 @@ impl StatusUpdate<'_> {
                     && conditions.iter().all(|condition| condition.type_ != type_)
             }
         };
-        is_kept && !is_host_type(type_) && type_ != READY
+        is_kept && !self.adds(type_) && !is_host_type(type_) && type_ != READY
     }
 }
 
@@ -153,6 +160,7 @@ pub(crate) fn compose(
     let StatusUpdate {
         fields,
         conditions,
+        added,
         verdict,
     } = *update;
     let current = current(parent);
@@ -161,6 +169,7 @@ pub(crate) fn compose(
     }
     let mut status = fields.unwrap_or(before).clone();
     let given = conditions.unwrap_or_default().iter();
+    let given = given.filter(|c| !update.adds(&c.type_)).chain(added);
     let given = given.filter(|c| !is_host_type(&c.type_)).cloned();
     let kept = existing(before).filter(|c| update.keeps(&c.type_));
     let mut wanted: Vec<Condition> = given.chain(kept).collect();
@@ -502,6 +511,7 @@ mod tests {
         let update = StatusUpdate {
             fields: None,
             conditions: Some(&[drained]),
+            added: &[],
             verdict: &verdict,
         };
         let (parent, before) = (parent(&before), before.as_object().cloned().unwrap());

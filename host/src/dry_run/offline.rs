@@ -215,6 +215,7 @@ pub async fn last_request(plugin: &Plugin, scene: &Scene) -> Request {
         now: scene.now,
         traceparent: None,
         namespace_terminating: false,
+        old_parent: None,
     });
     let call = |request: Request| {
         last.replace(request.clone());
@@ -238,6 +239,7 @@ fn subject(scene: &Scene) -> Subject<'_> {
         children: &scene.children,
         now: scene.now,
         namespace_terminating: false,
+        old_parent: None,
     }
 }
 

@@ -152,6 +152,8 @@ mod tests {
             reads: Vec::new(),
             finalizer: false,
             crd: None,
+            versions: Vec::new(),
+            defaults: false,
         };
         let said = |installed, carried| outdated(&installed, &carried, "shops.example.com", &description);
         assert_eq!(said(crd(&["a", "b"]), crd(&["a"])), None);

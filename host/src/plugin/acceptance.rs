@@ -265,6 +265,8 @@ pub(crate) mod tests {
             reads: Vec::new(),
             finalizer: false,
             crd: None,
+            versions: Vec::new(),
+            defaults: false,
         }
     }
 

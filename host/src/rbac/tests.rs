@@ -54,6 +54,8 @@ fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finaliz
         reads: Vec::new(),
         finalizer,
         crd: None,
+        versions: Vec::new(),
+        defaults: false,
     };
     rights(&config, &host(), &[description], &resources()).unwrap()
 }
@@ -195,6 +197,8 @@ fn a_kind_that_nobody_knows_is_named() {
         reads: Vec::new(),
         finalizer: false,
         crd: None,
+        versions: Vec::new(),
+        defaults: false,
     };
     let error = rights(&config, &host(), &[description], &resources()).unwrap_err();
     assert_eq!(error.0, kind("other.dev/v1/Other"));

@@ -62,11 +62,16 @@ impl NoAnswer {
     }
 }
 
-/// Asks the live version, with the children and needs from the caches. Writes and remembers nothing.
+/// Asks the live version, with the children and needs from the caches. Writes and remembers nothing. `old` is the object
+/// that would be replaced, in the same version.
 ///
 /// # Errors
 /// When there is no decision, and why.
-pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admission, NoAnswer> {
+pub async fn admit(
+    context: &Context,
+    mut object: DynamicObject,
+    old: Option<DynamicObject>,
+) -> Result<Admission, NoAnswer> {
     let plugin = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => plugin.clone(),
         Live::Loading => return Err(NoAnswer::Loading),
@@ -84,10 +89,14 @@ pub async fn admit(context: &Context, mut object: DynamicObject) -> Result<Admis
     let known = context.load_provenance_key(&object, None).await;
     known.map_err(|error| NoAnswer::Provenance(error.to_string()))?;
     crate::object::slim(&mut object);
-    match call_for_admission(context, &plugin, &Arc::new(object)).await {
+    let old = old.map(|mut old| {
+        crate::object::slim(&mut old);
+        Arc::new(old)
+    });
+    match call_for_admission(context, &plugin, &Arc::new(object), old.as_ref()).await {
         // It waits for something that may still appear.
         Ok(_) | Err(ReconcileError::Call(CallError::Retry { .. })) => Ok(Admission::Fine),
-        Err(ReconcileError::Call(CallError::Invalid { reason, message })) => {
+        Err(ReconcileError::Call(CallError::Invalid { reason, message, .. })) => {
             Ok(Admission::Invalid(match reason {
                 Some(reason) => format!("{reason}: {message}"),
                 None => message,

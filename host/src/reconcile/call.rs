@@ -31,7 +31,14 @@ pub(super) async fn call<T: PluginExport>(
         memory.needs.clone()
     });
     let remember = |needs: &[Need]| context.memory_of(&name, |memory| memory.needs = needs.to_vec());
-    evaluate_traced(context, plugin, parent, observed, known, remember).await
+    let subject = Subject {
+        parent,
+        children: observed,
+        now: now(),
+        namespace_terminating: context.is_namespace_terminating(parent),
+        old_parent: None,
+    };
+    evaluate_traced(context, plugin, &subject, known, remember).await
 }
 
 /// Calls the plugin for an object that is not written yet. Remembers nothing.
@@ -39,25 +46,25 @@ pub(super) async fn call_for_admission(
     context: &Context,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
+    old_parent: Option<&Arc<DynamicObject>>,
 ) -> Result<(Response, Option<Share>), ReconcileError> {
-    let observed = context.observed(parent, plugin);
-    evaluate_traced(context, plugin, parent, &observed, Vec::new(), |_| {}).await
+    let subject = Subject {
+        parent,
+        children: &context.observed(parent, plugin),
+        now: now(),
+        namespace_terminating: context.is_namespace_terminating(parent),
+        old_parent,
+    };
+    evaluate_traced(context, plugin, &subject, Vec::new(), |_| {}).await
 }
 
 async fn evaluate_traced<T: PluginExport>(
     context: &Context,
     plugin: &Plugin,
-    parent: &Arc<DynamicObject>,
-    observed: &[Arc<DynamicObject>],
+    subject: &Subject<'_>,
     known: Vec<Need>,
     remember: impl Fn(&[Need]),
 ) -> Result<(T, Option<Share>), ReconcileError> {
-    let subject = Subject {
-        parent,
-        children: observed,
-        now: now(),
-        namespace_terminating: context.is_namespace_terminating(parent),
-    };
     let call = |mut request: Request| async move {
         let span = span_of_call(plugin, T::EXPORT.as_str());
         request.traceparent = trace::traceparent(&span);
@@ -69,5 +76,5 @@ async fn evaluate_traced<T: PluginExport>(
         context.observer.record(plugin, T::EXPORT, request, &outcome);
         (outcome, share)
     };
-    Ok(evaluate(&subject, context, known, call, remember).await?)
+    Ok(evaluate(subject, context, known, call, remember).await?)
 }

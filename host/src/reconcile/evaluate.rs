@@ -56,6 +56,8 @@ pub struct Subject<'a> {
     pub now: Timestamp,
     /// Whether the parent's namespace is being deleted.
     pub namespace_terminating: bool,
+    /// The parent as it is stored, if it is about to be replaced by `parent`.
+    pub old_parent: Option<&'a Arc<DynamicObject>>,
 }
 
 /// Evaluates a parent, as described in the module. The returned share is the answer's part of the memory of all
@@ -93,6 +95,7 @@ where
             now: subject.now,
             traceparent: None,
             namespace_terminating: subject.namespace_terminating,
+            old_parent: subject.old_parent.cloned(),
         };
         let (outcome, share) = call(request).await;
         if let Err(CallError::Request { .. }) = outcome {

@@ -56,9 +56,15 @@ pub(super) async fn report(
         );
     }
     let answer = kept.and_then(|kept| kept.answer.as_ref());
+    let shown = match error {
+        ReconcileError::Call(error) => error.shown(),
+        _ => None,
+    };
+    let status = shown.and_then(|shown| shown.status.as_ref());
     let update = StatusUpdate {
-        fields: answer.and_then(|answer| answer.status.as_ref()),
+        fields: status.or(answer.and_then(|answer| answer.status.as_ref())),
         conditions: answer.map(|answer| answer.conditions.as_slice()),
+        added: shown.map_or(&[], |shown| &shown.conditions),
         verdict: &verdict,
     };
     let reason = match &verdict {
@@ -78,6 +84,7 @@ pub(super) async fn report(
     let of_host = StatusUpdate {
         fields: None,
         conditions: None,
+        added: &[],
         verdict: &verdict,
     };
     let before = current(&parent);
@@ -86,7 +93,23 @@ pub(super) async fn report(
     if let Some(reason) = reason.filter(|_| !waits && is_news) {
         context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
     }
-    match status::write(context, &parent, &update).await {
+    let mut written = status::write(context, &parent, &update).await;
+    if let Err(refused) = &written
+        && status.is_some()
+        && refused.is_invalid()
+    {
+        log_once(
+            context,
+            name,
+            &format!("the API server rejected the status of a failure: {refused}"),
+        );
+        let without = StatusUpdate {
+            fields: answer.and_then(|answer| answer.status.as_ref()),
+            ..update
+        };
+        written = status::write(context, &parent, &without).await;
+    }
+    match written {
         Ok(_) => next,
         Err(error) => {
             if matches!(next, Action::OnChange) {

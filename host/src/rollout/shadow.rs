@@ -111,6 +111,7 @@ impl Snapshot {
             children: &self.seen_by(context, plugin),
             now: self.now,
             namespace_terminating: context.is_namespace_terminating(&self.parent),
+            old_parent: None,
         };
         let call = |request: Request| async move {
             let Call { outcome, share, .. } = T::call_for_proof(plugin, &request, random).await;

@@ -99,6 +99,11 @@ impl<'a> Review<'a> {
         (!same).then_some(object)
     }
 
+    /// Returns the object that an update would replace, unless it was written in another version of its kind.
+    pub(super) fn replaced(&self) -> Option<&'a str> {
+        self.old_object.filter(|_| self.operation == "UPDATE")
+    }
+
     fn is_going(&self) -> bool {
         let metadata = self.object.and_then(|object| member(object, "metadata"));
         let going: Option<Going> = metadata.and_then(|metadata| serde_json::from_str(metadata).ok());

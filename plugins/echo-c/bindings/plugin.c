@@ -3,14 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Imported Functions from `operator-host:plugin/logging@0.2.0`
+// Imported Functions from `operator-host:plugin/logging@0.3.0`
 
-__attribute__((__import_module__("operator-host:plugin/logging@0.2.0"), __import_name__("log")))
+__attribute__((__import_module__("operator-host:plugin/logging@0.3.0"), __import_name__("log")))
 extern void __wasm_import_operator_host_plugin_logging_log(int32_t, uint8_t *, size_t);
 
-// Exported Functions from `operator-host:plugin/reconciler@0.2.0`
+// Exported Functions from `operator-host:plugin/reconciler@0.3.0`
 
-__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.2.0#describe")))
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.3.0#describe")))
 void __wasm_export_exports_operator_host_plugin_reconciler_describe_post_return(uint8_t * arg0) {
   if ((*((size_t*) (arg0 + sizeof(void*)))) > 0) {
     free(*((uint8_t **) (arg0 + 0)));
@@ -65,9 +65,21 @@ void __wasm_export_exports_operator_host_plugin_reconciler_describe_post_return(
       break;
     }
   }
+  size_t len3 = *((size_t*) (arg0 + (17*sizeof(void*))));
+  if (len3 > 0) {
+    uint8_t *ptr4 = *((uint8_t **) (arg0 + (16*sizeof(void*))));
+    for (size_t i5 = 0; i5 < len3; i5++) {
+      uint8_t *base = ptr4 + i5 * (2*sizeof(void*));
+      (void) base;
+      if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+        free(*((uint8_t **) (base + 0)));
+      }
+    }
+    free(ptr4);
+  }
 }
 
-__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.2.0#reconcile")))
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.3.0#reconcile")))
 void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return(uint8_t * arg0) {
   switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + 0))) {
     case 0: {
@@ -261,11 +273,69 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
           if ((*((size_t*) (arg0 + (16+4*sizeof(void*))))) > 0) {
             free(*((uint8_t **) (arg0 + (16+3*sizeof(void*)))));
           }
+          switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (16+5*sizeof(void*))))) {
+            case 0: {
+              break;
+            }
+            case 1: {
+              if ((*((size_t*) (arg0 + (16+7*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (arg0 + (16+6*sizeof(void*)))));
+              }
+              break;
+            }
+          }
+          size_t len18 = *((size_t*) (arg0 + (16+9*sizeof(void*))));
+          if (len18 > 0) {
+            uint8_t *ptr19 = *((uint8_t **) (arg0 + (16+8*sizeof(void*))));
+            for (size_t i20 = 0; i20 < len18; i20++) {
+              uint8_t *base = ptr19 + i20 * (7*sizeof(void*));
+              (void) base;
+              if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+                free(*((uint8_t **) (base + 0)));
+              }
+              if ((*((size_t*) (base + (4*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (3*sizeof(void*)))));
+              }
+              if ((*((size_t*) (base + (6*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (5*sizeof(void*)))));
+              }
+            }
+            free(ptr19);
+          }
           break;
         }
         case 1: {
           if ((*((size_t*) (arg0 + (16+1*sizeof(void*))))) > 0) {
             free(*((uint8_t **) (arg0 + 16)));
+          }
+          switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (32+2*sizeof(void*))))) {
+            case 0: {
+              break;
+            }
+            case 1: {
+              if ((*((size_t*) (arg0 + (32+4*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (arg0 + (32+3*sizeof(void*)))));
+              }
+              break;
+            }
+          }
+          size_t len21 = *((size_t*) (arg0 + (32+6*sizeof(void*))));
+          if (len21 > 0) {
+            uint8_t *ptr22 = *((uint8_t **) (arg0 + (32+5*sizeof(void*))));
+            for (size_t i23 = 0; i23 < len21; i23++) {
+              uint8_t *base = ptr22 + i23 * (7*sizeof(void*));
+              (void) base;
+              if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+                free(*((uint8_t **) (base + 0)));
+              }
+              if ((*((size_t*) (base + (4*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (3*sizeof(void*)))));
+              }
+              if ((*((size_t*) (base + (6*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (5*sizeof(void*)))));
+              }
+            }
+            free(ptr22);
           }
           break;
         }
@@ -275,7 +345,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
   }
 }
 
-__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.2.0#cleanup")))
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.3.0#cleanup")))
 void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(uint8_t * arg0) {
   switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + 0))) {
     case 0: {
@@ -405,11 +475,194 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
           if ((*((size_t*) (arg0 + (16+4*sizeof(void*))))) > 0) {
             free(*((uint8_t **) (arg0 + (16+3*sizeof(void*)))));
           }
+          switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (16+5*sizeof(void*))))) {
+            case 0: {
+              break;
+            }
+            case 1: {
+              if ((*((size_t*) (arg0 + (16+7*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (arg0 + (16+6*sizeof(void*)))));
+              }
+              break;
+            }
+          }
+          size_t len9 = *((size_t*) (arg0 + (16+9*sizeof(void*))));
+          if (len9 > 0) {
+            uint8_t *ptr10 = *((uint8_t **) (arg0 + (16+8*sizeof(void*))));
+            for (size_t i11 = 0; i11 < len9; i11++) {
+              uint8_t *base = ptr10 + i11 * (7*sizeof(void*));
+              (void) base;
+              if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+                free(*((uint8_t **) (base + 0)));
+              }
+              if ((*((size_t*) (base + (4*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (3*sizeof(void*)))));
+              }
+              if ((*((size_t*) (base + (6*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (5*sizeof(void*)))));
+              }
+            }
+            free(ptr10);
+          }
           break;
         }
         case 1: {
           if ((*((size_t*) (arg0 + (16+1*sizeof(void*))))) > 0) {
             free(*((uint8_t **) (arg0 + 16)));
+          }
+          switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (32+2*sizeof(void*))))) {
+            case 0: {
+              break;
+            }
+            case 1: {
+              if ((*((size_t*) (arg0 + (32+4*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (arg0 + (32+3*sizeof(void*)))));
+              }
+              break;
+            }
+          }
+          size_t len12 = *((size_t*) (arg0 + (32+6*sizeof(void*))));
+          if (len12 > 0) {
+            uint8_t *ptr13 = *((uint8_t **) (arg0 + (32+5*sizeof(void*))));
+            for (size_t i14 = 0; i14 < len12; i14++) {
+              uint8_t *base = ptr13 + i14 * (7*sizeof(void*));
+              (void) base;
+              if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+                free(*((uint8_t **) (base + 0)));
+              }
+              if ((*((size_t*) (base + (4*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (3*sizeof(void*)))));
+              }
+              if ((*((size_t*) (base + (6*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (5*sizeof(void*)))));
+              }
+            }
+            free(ptr13);
+          }
+          break;
+        }
+      }
+      break;
+    }
+  }
+}
+
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.3.0#convert")))
+void __wasm_export_exports_operator_host_plugin_reconciler_convert_post_return(uint8_t * arg0) {
+  size_t len = *((size_t*) (arg0 + sizeof(void*)));
+  if (len > 0) {
+    uint8_t *ptr = *((uint8_t **) (arg0 + 0));
+    for (size_t i = 0; i < len; i++) {
+      uint8_t *base = ptr + i * (3*sizeof(void*));
+      (void) base;
+      switch ((int32_t) (int32_t) *((uint8_t*) (base + 0))) {
+        case 0: {
+          if ((*((size_t*) (base + (2*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (base + sizeof(void*))));
+          }
+          break;
+        }
+        case 1: {
+          if ((*((size_t*) (base + (2*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (base + sizeof(void*))));
+          }
+          break;
+        }
+      }
+    }
+    free(ptr);
+  }
+}
+
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.3.0#default")))
+void __wasm_export_exports_operator_host_plugin_reconciler_default_post_return(uint8_t * arg0) {
+  switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + 0))) {
+    case 0: {
+      if ((*((size_t*) (arg0 + (8+1*sizeof(void*))))) > 0) {
+        free(*((uint8_t **) (arg0 + 8)));
+      }
+      break;
+    }
+    case 1: {
+      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + 8))) {
+        case 0: {
+          switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + 16))) {
+            case 0: {
+              break;
+            }
+            case 1: {
+              if ((*((size_t*) (arg0 + (16+2*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (arg0 + (16+1*sizeof(void*)))));
+              }
+              break;
+            }
+          }
+          if ((*((size_t*) (arg0 + (16+4*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + (16+3*sizeof(void*)))));
+          }
+          switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (16+5*sizeof(void*))))) {
+            case 0: {
+              break;
+            }
+            case 1: {
+              if ((*((size_t*) (arg0 + (16+7*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (arg0 + (16+6*sizeof(void*)))));
+              }
+              break;
+            }
+          }
+          size_t len = *((size_t*) (arg0 + (16+9*sizeof(void*))));
+          if (len > 0) {
+            uint8_t *ptr = *((uint8_t **) (arg0 + (16+8*sizeof(void*))));
+            for (size_t i = 0; i < len; i++) {
+              uint8_t *base = ptr + i * (7*sizeof(void*));
+              (void) base;
+              if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+                free(*((uint8_t **) (base + 0)));
+              }
+              if ((*((size_t*) (base + (4*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (3*sizeof(void*)))));
+              }
+              if ((*((size_t*) (base + (6*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (5*sizeof(void*)))));
+              }
+            }
+            free(ptr);
+          }
+          break;
+        }
+        case 1: {
+          if ((*((size_t*) (arg0 + (16+1*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + 16)));
+          }
+          switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (32+2*sizeof(void*))))) {
+            case 0: {
+              break;
+            }
+            case 1: {
+              if ((*((size_t*) (arg0 + (32+4*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (arg0 + (32+3*sizeof(void*)))));
+              }
+              break;
+            }
+          }
+          size_t len0 = *((size_t*) (arg0 + (32+6*sizeof(void*))));
+          if (len0 > 0) {
+            uint8_t *ptr1 = *((uint8_t **) (arg0 + (32+5*sizeof(void*))));
+            for (size_t i2 = 0; i2 < len0; i2++) {
+              uint8_t *base = ptr1 + i2 * (7*sizeof(void*));
+              (void) base;
+              if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+                free(*((uint8_t **) (base + 0)));
+              }
+              if ((*((size_t*) (base + (4*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (3*sizeof(void*)))));
+              }
+              if ((*((size_t*) (base + (6*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (5*sizeof(void*)))));
+              }
+            }
+            free(ptr1);
           }
           break;
         }
@@ -431,7 +684,7 @@ void *cabi_realloc(void *ptr, size_t old_size, size_t align, size_t new_size) {
 }
 
 __attribute__((__aligned__(8)))
-static uint8_t RET_AREA[(32+14*sizeof(void*))];
+static uint8_t RET_AREA[(24+16*sizeof(void*))];
 
 // Helper Functions
 
@@ -461,6 +714,17 @@ void operator_host_plugin_types_option_json_free(operator_host_plugin_types_opti
   }
 }
 
+void plugin_list_string_free(plugin_list_string_t *ptr) {
+  size_t list_len = ptr->len;
+  if (list_len > 0) {
+    plugin_string_t *list_ptr = ptr->ptr;
+    for (size_t i = 0; i < list_len; i++) {
+      plugin_string_free(&list_ptr[i]);
+    }
+    free(list_ptr);
+  }
+}
+
 void operator_host_plugin_types_description_free(operator_host_plugin_types_description_t *ptr) {
   plugin_string_free(&ptr->name);
   plugin_string_free(&ptr->version);
@@ -468,6 +732,7 @@ void operator_host_plugin_types_description_free(operator_host_plugin_types_desc
   operator_host_plugin_types_list_kind_free(&ptr->makes);
   operator_host_plugin_types_list_kind_free(&ptr->reads);
   operator_host_plugin_types_option_json_free(&ptr->crd);
+  plugin_list_string_free(&ptr->versions);
 }
 
 void operator_host_plugin_types_list_json_free(operator_host_plugin_types_list_json_t *ptr) {
@@ -509,6 +774,7 @@ void operator_host_plugin_types_request_free(operator_host_plugin_types_request_
   operator_host_plugin_types_list_related_free(&ptr->related);
   plugin_string_free(&ptr->now);
   plugin_option_string_free(&ptr->traceparent);
+  operator_host_plugin_types_option_json_free(&ptr->old_parent);
 }
 
 void operator_host_plugin_types_object_ref_free(operator_host_plugin_types_object_ref_t *ptr) {
@@ -642,11 +908,15 @@ void operator_host_plugin_types_cleanup_response_free(operator_host_plugin_types
 void operator_host_plugin_types_invalid_free(operator_host_plugin_types_invalid_t *ptr) {
   plugin_option_string_free(&ptr->reason);
   plugin_string_free(&ptr->message);
+  operator_host_plugin_types_option_json_free(&ptr->status);
+  operator_host_plugin_types_list_condition_free(&ptr->conditions);
 }
 
 void operator_host_plugin_types_retry_free(operator_host_plugin_types_retry_t *ptr) {
   plugin_string_free(&ptr->message);
   plugin_option_u64_free(&ptr->after_ms);
+  operator_host_plugin_types_option_json_free(&ptr->status);
+  operator_host_plugin_types_list_condition_free(&ptr->conditions);
 }
 
 void operator_host_plugin_types_failure_free(operator_host_plugin_types_failure_t *ptr) {
@@ -682,6 +952,10 @@ void exports_operator_host_plugin_reconciler_failure_free(exports_operator_host_
   operator_host_plugin_types_failure_free(ptr);
 }
 
+void exports_operator_host_plugin_reconciler_json_free(exports_operator_host_plugin_reconciler_json_t *ptr) {
+  operator_host_plugin_types_json_free(ptr);
+}
+
 void exports_operator_host_plugin_reconciler_result_response_failure_free(exports_operator_host_plugin_reconciler_result_response_failure_t *ptr) {
   if (!ptr->is_err) {
     exports_operator_host_plugin_reconciler_response_free(&ptr->val.ok);
@@ -693,6 +967,44 @@ void exports_operator_host_plugin_reconciler_result_response_failure_free(export
 void exports_operator_host_plugin_reconciler_result_cleanup_response_failure_free(exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t *ptr) {
   if (!ptr->is_err) {
     exports_operator_host_plugin_reconciler_cleanup_response_free(&ptr->val.ok);
+  } else {
+    exports_operator_host_plugin_reconciler_failure_free(&ptr->val.err);
+  }
+}
+
+void exports_operator_host_plugin_reconciler_list_json_free(exports_operator_host_plugin_reconciler_list_json_t *ptr) {
+  size_t list_len = ptr->len;
+  if (list_len > 0) {
+    exports_operator_host_plugin_reconciler_json_t *list_ptr = ptr->ptr;
+    for (size_t i = 0; i < list_len; i++) {
+      exports_operator_host_plugin_reconciler_json_free(&list_ptr[i]);
+    }
+    free(list_ptr);
+  }
+}
+
+void exports_operator_host_plugin_reconciler_result_json_string_free(exports_operator_host_plugin_reconciler_result_json_string_t *ptr) {
+  if (!ptr->is_err) {
+    exports_operator_host_plugin_reconciler_json_free(&ptr->val.ok);
+  } else {
+    plugin_string_free(&ptr->val.err);
+  }
+}
+
+void exports_operator_host_plugin_reconciler_list_result_json_string_free(exports_operator_host_plugin_reconciler_list_result_json_string_t *ptr) {
+  size_t list_len = ptr->len;
+  if (list_len > 0) {
+    exports_operator_host_plugin_reconciler_result_json_string_t *list_ptr = ptr->ptr;
+    for (size_t i = 0; i < list_len; i++) {
+      exports_operator_host_plugin_reconciler_result_json_string_free(&list_ptr[i]);
+    }
+    free(list_ptr);
+  }
+}
+
+void exports_operator_host_plugin_reconciler_result_json_failure_free(exports_operator_host_plugin_reconciler_result_json_failure_t *ptr) {
+  if (!ptr->is_err) {
+    exports_operator_host_plugin_reconciler_json_free(&ptr->val.ok);
   } else {
     exports_operator_host_plugin_reconciler_failure_free(&ptr->val.err);
   }
@@ -729,7 +1041,7 @@ void operator_host_plugin_logging_log(operator_host_plugin_logging_level_t level
   __wasm_import_operator_host_plugin_logging_log((int32_t) level, (uint8_t *) (*message).ptr, (*message).len);
 }
 
-__attribute__((__export_name__("operator-host:plugin/reconciler@0.2.0#describe")))
+__attribute__((__export_name__("operator-host:plugin/reconciler@0.3.0#describe")))
 uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_describe(void) {
   exports_operator_host_plugin_reconciler_description_t ret;
   exports_operator_host_plugin_reconciler_describe(&ret);
@@ -755,11 +1067,14 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_describe(void) {
   } else {
     *((int8_t*)(ptr + (13*sizeof(void*)))) = 0;
   }
+  *((size_t*)(ptr + (17*sizeof(void*)))) = ((ret).versions).len;
+  *((uint8_t **)(ptr + (16*sizeof(void*)))) = (uint8_t *) ((ret).versions).ptr;
+  *((int8_t*)(ptr + (18*sizeof(void*)))) = (ret).defaults;
   return ptr;
 }
 
-__attribute__((__export_name__("operator-host:plugin/reconciler@0.2.0#reconcile")))
-uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9, int32_t arg10) {
+__attribute__((__export_name__("operator-host:plugin/reconciler@0.3.0#reconcile")))
+uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9, int32_t arg10, int32_t arg11, uint8_t * arg12, size_t arg13) {
   plugin_option_string_t option;
   switch (arg7) {
     case 0: {
@@ -772,18 +1087,163 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
       break;
     }
   }
-  exports_operator_host_plugin_reconciler_request_t arg11 = (operator_host_plugin_types_request_t) {
+  operator_host_plugin_types_option_json_t option14;
+  switch (arg11) {
+    case 0: {
+      option14.is_some = false;
+      break;
+    }
+    case 1: {
+      option14.is_some = true;
+      option14.val = (plugin_string_t) { (uint8_t*)(arg12), (arg13) };
+      break;
+    }
+  }
+  exports_operator_host_plugin_reconciler_request_t arg15 = (operator_host_plugin_types_request_t) {
     (operator_host_plugin_types_json_t) (plugin_string_t) { (uint8_t*)(arg), (arg0) },
     (operator_host_plugin_types_list_json_t) (operator_host_plugin_types_list_json_t) { (operator_host_plugin_types_json_t*)(arg1), (arg2) },
     (operator_host_plugin_types_list_related_t) (operator_host_plugin_types_list_related_t) { (operator_host_plugin_types_related_t*)(arg3), (arg4) },
     (plugin_string_t) (plugin_string_t) { (uint8_t*)(arg5), (arg6) },
     (plugin_option_string_t) option,
     (bool) arg10,
+    (operator_host_plugin_types_option_json_t) option14,
   };
   exports_operator_host_plugin_reconciler_result_response_failure_t ret;
   exports_operator_host_plugin_reconciler_response_t ok;
   exports_operator_host_plugin_reconciler_failure_t err;
-  ret.is_err = !exports_operator_host_plugin_reconciler_reconcile(&arg11, &ok, &err);
+  ret.is_err = !exports_operator_host_plugin_reconciler_reconcile(&arg15, &ok, &err);
+  if (ret.is_err) {
+    ret.val.err = err;
+  }
+  if (!ret.is_err) {
+    ret.val.ok = ok;
+  }
+  uint8_t *ptr = (uint8_t *) &RET_AREA;
+  if ((ret).is_err) {
+    const exports_operator_host_plugin_reconciler_failure_t *payload30 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
+    switch ((int32_t) (*payload30).tag) {
+      case 0: {
+        const operator_host_plugin_types_invalid_t *payload31 = &(*payload30).val.invalid;
+        *((int8_t*)(ptr + 8)) = 0;
+        if (((*payload31).reason).is_some) {
+          const plugin_string_t *payload33 = &((*payload31).reason).val;
+          *((int8_t*)(ptr + 16)) = 1;
+          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload33).len;
+          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload33).ptr;
+        } else {
+          *((int8_t*)(ptr + 16)) = 0;
+        }
+        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload31).message).len;
+        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload31).message).ptr;
+        if (((*payload31).status).is_some) {
+          const operator_host_plugin_types_json_t *payload35 = &((*payload31).status).val;
+          *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 1;
+          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload35).len;
+          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload35).ptr;
+        } else {
+          *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 0;
+        }
+        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload31).conditions).len;
+        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload31).conditions).ptr;
+        break;
+      }
+      case 1: {
+        const operator_host_plugin_types_retry_t *payload36 = &(*payload30).val.retry;
+        *((int8_t*)(ptr + 8)) = 1;
+        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload36).message).len;
+        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload36).message).ptr;
+        if (((*payload36).after_ms).is_some) {
+          const uint64_t *payload38 = &((*payload36).after_ms).val;
+          *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
+          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload38);
+        } else {
+          *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
+        }
+        if (((*payload36).status).is_some) {
+          const operator_host_plugin_types_json_t *payload40 = &((*payload36).status).val;
+          *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 1;
+          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload40).len;
+          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload40).ptr;
+        } else {
+          *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 0;
+        }
+        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload36).conditions).len;
+        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload36).conditions).ptr;
+        break;
+      }
+    }
+  } else {
+    const exports_operator_host_plugin_reconciler_response_t *payload = &(ret).val.ok;*((int8_t*)(ptr + 0)) = 0;
+    *((size_t*)(ptr + (8+1*sizeof(void*)))) = ((*payload).children).len;
+    *((uint8_t **)(ptr + 8)) = (uint8_t *) ((*payload).children).ptr;
+    *((size_t*)(ptr + (8+3*sizeof(void*)))) = ((*payload).keep).len;
+    *((uint8_t **)(ptr + (8+2*sizeof(void*)))) = (uint8_t *) ((*payload).keep).ptr;
+    *((size_t*)(ptr + (8+5*sizeof(void*)))) = ((*payload).generate).len;
+    *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) ((*payload).generate).ptr;
+    if (((*payload).status).is_some) {
+      const operator_host_plugin_types_json_t *payload21 = &((*payload).status).val;
+      *((int8_t*)(ptr + (8+6*sizeof(void*)))) = 1;
+      *((size_t*)(ptr + (8+8*sizeof(void*)))) = (*payload21).len;
+      *((uint8_t **)(ptr + (8+7*sizeof(void*)))) = (uint8_t *) (*payload21).ptr;
+    } else {
+      *((int8_t*)(ptr + (8+6*sizeof(void*)))) = 0;
+    }
+    *((size_t*)(ptr + (8+10*sizeof(void*)))) = ((*payload).conditions).len;
+    *((uint8_t **)(ptr + (8+9*sizeof(void*)))) = (uint8_t *) ((*payload).conditions).ptr;
+    *((size_t*)(ptr + (8+12*sizeof(void*)))) = ((*payload).events).len;
+    *((uint8_t **)(ptr + (8+11*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
+    if (((*payload).requeue_after_ms).is_some) {
+      const uint64_t *payload23 = &((*payload).requeue_after_ms).val;
+      *((int8_t*)(ptr + (16+12*sizeof(void*)))) = 1;
+      *((int64_t*)(ptr + (24+12*sizeof(void*)))) = (int64_t) (*payload23);
+    } else {
+      *((int8_t*)(ptr + (16+12*sizeof(void*)))) = 0;
+    }
+    *((size_t*)(ptr + (32+13*sizeof(void*)))) = ((*payload).needs).len;
+    *((uint8_t **)(ptr + (32+12*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
+  }
+  return ptr;
+}
+
+__attribute__((__export_name__("operator-host:plugin/reconciler@0.3.0#cleanup")))
+uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9, int32_t arg10, int32_t arg11, uint8_t * arg12, size_t arg13) {
+  plugin_option_string_t option;
+  switch (arg7) {
+    case 0: {
+      option.is_some = false;
+      break;
+    }
+    case 1: {
+      option.is_some = true;
+      option.val = (plugin_string_t) { (uint8_t*)(arg8), (arg9) };
+      break;
+    }
+  }
+  operator_host_plugin_types_option_json_t option14;
+  switch (arg11) {
+    case 0: {
+      option14.is_some = false;
+      break;
+    }
+    case 1: {
+      option14.is_some = true;
+      option14.val = (plugin_string_t) { (uint8_t*)(arg12), (arg13) };
+      break;
+    }
+  }
+  exports_operator_host_plugin_reconciler_request_t arg15 = (operator_host_plugin_types_request_t) {
+    (operator_host_plugin_types_json_t) (plugin_string_t) { (uint8_t*)(arg), (arg0) },
+    (operator_host_plugin_types_list_json_t) (operator_host_plugin_types_list_json_t) { (operator_host_plugin_types_json_t*)(arg1), (arg2) },
+    (operator_host_plugin_types_list_related_t) (operator_host_plugin_types_list_related_t) { (operator_host_plugin_types_related_t*)(arg3), (arg4) },
+    (plugin_string_t) (plugin_string_t) { (uint8_t*)(arg5), (arg6) },
+    (plugin_option_string_t) option,
+    (bool) arg10,
+    (operator_host_plugin_types_option_json_t) option14,
+  };
+  exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t ret;
+  exports_operator_host_plugin_reconciler_cleanup_response_t ok;
+  exports_operator_host_plugin_reconciler_failure_t err;
+  ret.is_err = !exports_operator_host_plugin_reconciler_cleanup(&arg15, &ok, &err);
   if (ret.is_err) {
     ret.val.err = err;
   }
@@ -807,119 +1267,40 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
         }
         *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload27).message).len;
         *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload27).message).ptr;
+        if (((*payload27).status).is_some) {
+          const operator_host_plugin_types_json_t *payload31 = &((*payload27).status).val;
+          *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 1;
+          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload31).len;
+          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload31).ptr;
+        } else {
+          *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 0;
+        }
+        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload27).conditions).len;
+        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload27).conditions).ptr;
         break;
       }
       case 1: {
-        const operator_host_plugin_types_retry_t *payload30 = &(*payload26).val.retry;
+        const operator_host_plugin_types_retry_t *payload32 = &(*payload26).val.retry;
         *((int8_t*)(ptr + 8)) = 1;
-        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload30).message).len;
-        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload30).message).ptr;
-        if (((*payload30).after_ms).is_some) {
-          const uint64_t *payload32 = &((*payload30).after_ms).val;
+        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload32).message).len;
+        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload32).message).ptr;
+        if (((*payload32).after_ms).is_some) {
+          const uint64_t *payload34 = &((*payload32).after_ms).val;
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
-          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload32);
+          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload34);
         } else {
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
         }
-        break;
-      }
-    }
-  } else {
-    const exports_operator_host_plugin_reconciler_response_t *payload = &(ret).val.ok;*((int8_t*)(ptr + 0)) = 0;
-    *((size_t*)(ptr + (8+1*sizeof(void*)))) = ((*payload).children).len;
-    *((uint8_t **)(ptr + 8)) = (uint8_t *) ((*payload).children).ptr;
-    *((size_t*)(ptr + (8+3*sizeof(void*)))) = ((*payload).keep).len;
-    *((uint8_t **)(ptr + (8+2*sizeof(void*)))) = (uint8_t *) ((*payload).keep).ptr;
-    *((size_t*)(ptr + (8+5*sizeof(void*)))) = ((*payload).generate).len;
-    *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) ((*payload).generate).ptr;
-    if (((*payload).status).is_some) {
-      const operator_host_plugin_types_json_t *payload17 = &((*payload).status).val;
-      *((int8_t*)(ptr + (8+6*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (8+8*sizeof(void*)))) = (*payload17).len;
-      *((uint8_t **)(ptr + (8+7*sizeof(void*)))) = (uint8_t *) (*payload17).ptr;
-    } else {
-      *((int8_t*)(ptr + (8+6*sizeof(void*)))) = 0;
-    }
-    *((size_t*)(ptr + (8+10*sizeof(void*)))) = ((*payload).conditions).len;
-    *((uint8_t **)(ptr + (8+9*sizeof(void*)))) = (uint8_t *) ((*payload).conditions).ptr;
-    *((size_t*)(ptr + (8+12*sizeof(void*)))) = ((*payload).events).len;
-    *((uint8_t **)(ptr + (8+11*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
-    if (((*payload).requeue_after_ms).is_some) {
-      const uint64_t *payload19 = &((*payload).requeue_after_ms).val;
-      *((int8_t*)(ptr + (16+12*sizeof(void*)))) = 1;
-      *((int64_t*)(ptr + (24+12*sizeof(void*)))) = (int64_t) (*payload19);
-    } else {
-      *((int8_t*)(ptr + (16+12*sizeof(void*)))) = 0;
-    }
-    *((size_t*)(ptr + (32+13*sizeof(void*)))) = ((*payload).needs).len;
-    *((uint8_t **)(ptr + (32+12*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
-  }
-  return ptr;
-}
-
-__attribute__((__export_name__("operator-host:plugin/reconciler@0.2.0#cleanup")))
-uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9, int32_t arg10) {
-  plugin_option_string_t option;
-  switch (arg7) {
-    case 0: {
-      option.is_some = false;
-      break;
-    }
-    case 1: {
-      option.is_some = true;
-      option.val = (plugin_string_t) { (uint8_t*)(arg8), (arg9) };
-      break;
-    }
-  }
-  exports_operator_host_plugin_reconciler_request_t arg11 = (operator_host_plugin_types_request_t) {
-    (operator_host_plugin_types_json_t) (plugin_string_t) { (uint8_t*)(arg), (arg0) },
-    (operator_host_plugin_types_list_json_t) (operator_host_plugin_types_list_json_t) { (operator_host_plugin_types_json_t*)(arg1), (arg2) },
-    (operator_host_plugin_types_list_related_t) (operator_host_plugin_types_list_related_t) { (operator_host_plugin_types_related_t*)(arg3), (arg4) },
-    (plugin_string_t) (plugin_string_t) { (uint8_t*)(arg5), (arg6) },
-    (plugin_option_string_t) option,
-    (bool) arg10,
-  };
-  exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t ret;
-  exports_operator_host_plugin_reconciler_cleanup_response_t ok;
-  exports_operator_host_plugin_reconciler_failure_t err;
-  ret.is_err = !exports_operator_host_plugin_reconciler_cleanup(&arg11, &ok, &err);
-  if (ret.is_err) {
-    ret.val.err = err;
-  }
-  if (!ret.is_err) {
-    ret.val.ok = ok;
-  }
-  uint8_t *ptr = (uint8_t *) &RET_AREA;
-  if ((ret).is_err) {
-    const exports_operator_host_plugin_reconciler_failure_t *payload22 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
-    switch ((int32_t) (*payload22).tag) {
-      case 0: {
-        const operator_host_plugin_types_invalid_t *payload23 = &(*payload22).val.invalid;
-        *((int8_t*)(ptr + 8)) = 0;
-        if (((*payload23).reason).is_some) {
-          const plugin_string_t *payload25 = &((*payload23).reason).val;
-          *((int8_t*)(ptr + 16)) = 1;
-          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload25).len;
-          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload25).ptr;
+        if (((*payload32).status).is_some) {
+          const operator_host_plugin_types_json_t *payload36 = &((*payload32).status).val;
+          *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 1;
+          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload36).len;
+          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload36).ptr;
         } else {
-          *((int8_t*)(ptr + 16)) = 0;
+          *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 0;
         }
-        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload23).message).len;
-        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload23).message).ptr;
-        break;
-      }
-      case 1: {
-        const operator_host_plugin_types_retry_t *payload26 = &(*payload22).val.retry;
-        *((int8_t*)(ptr + 8)) = 1;
-        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload26).message).len;
-        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload26).message).ptr;
-        if (((*payload26).after_ms).is_some) {
-          const uint64_t *payload28 = &((*payload26).after_ms).val;
-          *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
-          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload28);
-        } else {
-          *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
-        }
+        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload32).conditions).len;
+        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload32).conditions).ptr;
         break;
       }
     }
@@ -929,10 +1310,10 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
     *((size_t*)(ptr + (8+2*sizeof(void*)))) = ((*payload).children).len;
     *((uint8_t **)(ptr + (8+1*sizeof(void*)))) = (uint8_t *) ((*payload).children).ptr;
     if (((*payload).status).is_some) {
-      const operator_host_plugin_types_json_t *payload13 = &((*payload).status).val;
+      const operator_host_plugin_types_json_t *payload17 = &((*payload).status).val;
       *((int8_t*)(ptr + (8+3*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (8+5*sizeof(void*)))) = (*payload13).len;
-      *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) (*payload13).ptr;
+      *((size_t*)(ptr + (8+5*sizeof(void*)))) = (*payload17).len;
+      *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) (*payload17).ptr;
     } else {
       *((int8_t*)(ptr + (8+3*sizeof(void*)))) = 0;
     }
@@ -941,14 +1322,101 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
     *((size_t*)(ptr + (8+9*sizeof(void*)))) = ((*payload).events).len;
     *((uint8_t **)(ptr + (8+8*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
     if (((*payload).requeue_after_ms).is_some) {
-      const uint64_t *payload15 = &((*payload).requeue_after_ms).val;
+      const uint64_t *payload19 = &((*payload).requeue_after_ms).val;
       *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 1;
-      *((int64_t*)(ptr + (16+10*sizeof(void*)))) = (int64_t) (*payload15);
+      *((int64_t*)(ptr + (16+10*sizeof(void*)))) = (int64_t) (*payload19);
     } else {
       *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 0;
     }
     *((size_t*)(ptr + (24+11*sizeof(void*)))) = ((*payload).needs).len;
     *((uint8_t **)(ptr + (24+10*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
+  }
+  return ptr;
+}
+
+__attribute__((__export_name__("operator-host:plugin/reconciler@0.3.0#convert")))
+uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_convert(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2) {
+  plugin_string_t arg3 = (plugin_string_t) { (uint8_t*)(arg), (arg0) };
+  exports_operator_host_plugin_reconciler_list_json_t arg4 = (exports_operator_host_plugin_reconciler_list_json_t) { (exports_operator_host_plugin_reconciler_json_t*)(arg1), (arg2) };
+  exports_operator_host_plugin_reconciler_list_result_json_string_t ret;
+  exports_operator_host_plugin_reconciler_convert(&arg3, &arg4, &ret);
+  uint8_t *ptr = (uint8_t *) &RET_AREA;
+  *((size_t*)(ptr + sizeof(void*))) = (ret).len;
+  *((uint8_t **)(ptr + 0)) = (uint8_t *) (ret).ptr;
+  return ptr;
+}
+
+__attribute__((__export_name__("operator-host:plugin/reconciler@0.3.0#default")))
+uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_default(uint8_t * arg, size_t arg0) {
+  exports_operator_host_plugin_reconciler_json_t arg1 = (plugin_string_t) { (uint8_t*)(arg), (arg0) };
+  exports_operator_host_plugin_reconciler_result_json_failure_t ret;
+  exports_operator_host_plugin_reconciler_json_t ok;
+  exports_operator_host_plugin_reconciler_failure_t err;
+  ret.is_err = !exports_operator_host_plugin_reconciler_default(&arg1, &ok, &err);
+  if (ret.is_err) {
+    ret.val.err = err;
+  }
+  if (!ret.is_err) {
+    ret.val.ok = ok;
+  }
+  uint8_t *ptr = (uint8_t *) &RET_AREA;
+  if ((ret).is_err) {
+    const exports_operator_host_plugin_reconciler_failure_t *payload2 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
+    switch ((int32_t) (*payload2).tag) {
+      case 0: {
+        const operator_host_plugin_types_invalid_t *payload3 = &(*payload2).val.invalid;
+        *((int8_t*)(ptr + 8)) = 0;
+        if (((*payload3).reason).is_some) {
+          const plugin_string_t *payload5 = &((*payload3).reason).val;
+          *((int8_t*)(ptr + 16)) = 1;
+          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload5).len;
+          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload5).ptr;
+        } else {
+          *((int8_t*)(ptr + 16)) = 0;
+        }
+        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload3).message).len;
+        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload3).message).ptr;
+        if (((*payload3).status).is_some) {
+          const operator_host_plugin_types_json_t *payload7 = &((*payload3).status).val;
+          *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 1;
+          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload7).len;
+          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload7).ptr;
+        } else {
+          *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 0;
+        }
+        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload3).conditions).len;
+        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload3).conditions).ptr;
+        break;
+      }
+      case 1: {
+        const operator_host_plugin_types_retry_t *payload8 = &(*payload2).val.retry;
+        *((int8_t*)(ptr + 8)) = 1;
+        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload8).message).len;
+        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload8).message).ptr;
+        if (((*payload8).after_ms).is_some) {
+          const uint64_t *payload10 = &((*payload8).after_ms).val;
+          *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
+          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload10);
+        } else {
+          *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
+        }
+        if (((*payload8).status).is_some) {
+          const operator_host_plugin_types_json_t *payload12 = &((*payload8).status).val;
+          *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 1;
+          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload12).len;
+          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload12).ptr;
+        } else {
+          *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 0;
+        }
+        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload8).conditions).len;
+        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload8).conditions).ptr;
+        break;
+      }
+    }
+  } else {
+    const exports_operator_host_plugin_reconciler_json_t *payload = &(ret).val.ok;*((int8_t*)(ptr + 0)) = 0;
+    *((size_t*)(ptr + (8+1*sizeof(void*)))) = (*payload).len;
+    *((uint8_t **)(ptr + 8)) = (uint8_t *) (*payload).ptr;
   }
   return ptr;
 }

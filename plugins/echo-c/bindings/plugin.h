@@ -42,6 +42,11 @@ typedef struct {
   operator_host_plugin_types_json_t val;
 } operator_host_plugin_types_option_json_t;
 
+typedef struct {
+  plugin_string_t *ptr;
+  size_t len;
+} plugin_list_string_t;
+
 // What a plugin says about itself, asked once when it is loaded.
 typedef struct operator_host_plugin_types_description_t {
   // A DNS label, such as `echo`.
@@ -58,6 +63,11 @@ typedef struct operator_host_plugin_types_description_t {
   bool   finalizer;
   // The CustomResourceDefinition (`apiextensions.k8s.io/v1`) of the parent, generated from the types.
   operator_host_plugin_types_option_json_t   crd;
+  // The versions of the parent's kind that `convert` converts between, such as `v1beta1` and `v1`, each once,
+  // with the parent's own. Empty when there is only that one: `convert` is not called.
+  plugin_list_string_t   versions;
+  // Whether `default` has work to do before a parent is stored.
+  bool   defaults;
 } operator_host_plugin_types_description_t;
 
 typedef struct {
@@ -98,6 +108,9 @@ typedef struct operator_host_plugin_types_request_t {
   // Whether the parent's namespace is being deleted: nothing can be created there any more, and a
   // `cleanup` must do without.
   bool   namespace_terminating;
+  // The parent as it is stored, in the version of `parent`, when the API server asks whether it may be
+  // replaced by `parent`: *invalid* refuses the change. `none` in every other call.
+  operator_host_plugin_types_option_json_t   old_parent;
 } operator_host_plugin_types_request_t;
 
 typedef struct operator_host_plugin_types_object_ref_t {
@@ -246,15 +259,23 @@ typedef struct operator_host_plugin_types_invalid_t {
   plugin_option_string_t   reason;
   // What is wrong and what to change.
   plugin_string_t   message;
+  // As in `response`. With `none` the status describes the children of the last valid spec.
+  operator_host_plugin_types_option_json_t   status;
+  // Added to those that the parent has. The host's own, `Ready` among them, say that the spec is invalid.
+  operator_host_plugin_types_list_condition_t   conditions;
 } operator_host_plugin_types_invalid_t;
 
 typedef struct operator_host_plugin_types_retry_t {
   plugin_string_t   message;
   // Try again after so many milliseconds, in place of the host's own back-off.
   plugin_option_u64_t   after_ms;
+  // As in `response`.
+  operator_host_plugin_types_option_json_t   status;
+  // Added to those that the parent has, but for `Ready`.
+  operator_host_plugin_types_list_condition_t   conditions;
 } operator_host_plugin_types_retry_t;
 
-// Why there is no response.
+// Why there is no response. Whatever it says, no child changes.
 typedef struct operator_host_plugin_types_failure_t {
   uint8_t tag;
   union {
@@ -278,6 +299,8 @@ typedef operator_host_plugin_types_cleanup_response_t exports_operator_host_plug
 
 typedef operator_host_plugin_types_failure_t exports_operator_host_plugin_reconciler_failure_t;
 
+typedef operator_host_plugin_types_json_t exports_operator_host_plugin_reconciler_json_t;
+
 typedef struct {
   bool is_err;
   union {
@@ -294,15 +317,43 @@ typedef struct {
   } val;
 } exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t;
 
-// Imported Functions from `operator-host:plugin/logging@0.2.0`
+typedef struct {
+  exports_operator_host_plugin_reconciler_json_t *ptr;
+  size_t len;
+} exports_operator_host_plugin_reconciler_list_json_t;
+
+typedef struct {
+  bool is_err;
+  union {
+    exports_operator_host_plugin_reconciler_json_t ok;
+    plugin_string_t err;
+  } val;
+} exports_operator_host_plugin_reconciler_result_json_string_t;
+
+typedef struct {
+  exports_operator_host_plugin_reconciler_result_json_string_t *ptr;
+  size_t len;
+} exports_operator_host_plugin_reconciler_list_result_json_string_t;
+
+typedef struct {
+  bool is_err;
+  union {
+    exports_operator_host_plugin_reconciler_json_t ok;
+    exports_operator_host_plugin_reconciler_failure_t err;
+  } val;
+} exports_operator_host_plugin_reconciler_result_json_failure_t;
+
+// Imported Functions from `operator-host:plugin/logging@0.3.0`
 // Writes one line to the host's log, with the parent's reference and the plugin's digest beside it.
 // Lines over the cap of the call are counted and dropped.
 extern void operator_host_plugin_logging_log(operator_host_plugin_logging_level_t level, plugin_string_t *message);
 
-// Exported Functions from `operator-host:plugin/reconciler@0.2.0`
+// Exported Functions from `operator-host:plugin/reconciler@0.3.0`
 void exports_operator_host_plugin_reconciler_describe(exports_operator_host_plugin_reconciler_description_t *ret);
 bool exports_operator_host_plugin_reconciler_reconcile(exports_operator_host_plugin_reconciler_request_t *request, exports_operator_host_plugin_reconciler_response_t *ret, exports_operator_host_plugin_reconciler_failure_t *err);
 bool exports_operator_host_plugin_reconciler_cleanup(exports_operator_host_plugin_reconciler_request_t *request, exports_operator_host_plugin_reconciler_cleanup_response_t *ret, exports_operator_host_plugin_reconciler_failure_t *err);
+void exports_operator_host_plugin_reconciler_convert(plugin_string_t *api_version, exports_operator_host_plugin_reconciler_list_json_t *objects, exports_operator_host_plugin_reconciler_list_result_json_string_t *ret);
+bool exports_operator_host_plugin_reconciler_default(exports_operator_host_plugin_reconciler_json_t *parent, exports_operator_host_plugin_reconciler_json_t *ret, exports_operator_host_plugin_reconciler_failure_t *err);
 
 // Helper Functions
 
@@ -313,6 +364,8 @@ void operator_host_plugin_types_kind_free(operator_host_plugin_types_kind_t *ptr
 void operator_host_plugin_types_list_kind_free(operator_host_plugin_types_list_kind_t *ptr);
 
 void operator_host_plugin_types_option_json_free(operator_host_plugin_types_option_json_t *ptr);
+
+void plugin_list_string_free(plugin_list_string_t *ptr);
 
 void operator_host_plugin_types_description_free(operator_host_plugin_types_description_t *ptr);
 
@@ -372,9 +425,19 @@ void exports_operator_host_plugin_reconciler_cleanup_response_free(exports_opera
 
 void exports_operator_host_plugin_reconciler_failure_free(exports_operator_host_plugin_reconciler_failure_t *ptr);
 
+void exports_operator_host_plugin_reconciler_json_free(exports_operator_host_plugin_reconciler_json_t *ptr);
+
 void exports_operator_host_plugin_reconciler_result_response_failure_free(exports_operator_host_plugin_reconciler_result_response_failure_t *ptr);
 
 void exports_operator_host_plugin_reconciler_result_cleanup_response_failure_free(exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t *ptr);
+
+void exports_operator_host_plugin_reconciler_list_json_free(exports_operator_host_plugin_reconciler_list_json_t *ptr);
+
+void exports_operator_host_plugin_reconciler_result_json_string_free(exports_operator_host_plugin_reconciler_result_json_string_t *ptr);
+
+void exports_operator_host_plugin_reconciler_list_result_json_string_free(exports_operator_host_plugin_reconciler_list_result_json_string_t *ptr);
+
+void exports_operator_host_plugin_reconciler_result_json_failure_free(exports_operator_host_plugin_reconciler_result_json_failure_t *ptr);
 
 // Sets the string `ret` to reference the input string `s` without copying it
 void plugin_string_set(plugin_string_t *ret, const char*s);

@@ -46,7 +46,20 @@ fn answer<R: Registered>() -> Result<(), String> {
             Ok(answer) => json!({ "cleanup": cleanup(answer) }),
             Err(error) => json!({ "failure": failure(error) }),
         },
-        _ => return Err("standard input: `call` is none of describe, reconcile, cleanup".to_owned()),
+        Some("convert") => {
+            let conversion = &input["conversion"];
+            let results = plugin.convert(&text(&conversion["apiVersion"]), &texts(&conversion["objects"]));
+            json!({ "converted": array(results, converted) })
+        }
+        Some("default") => match plugin.default(&input["parent"].to_string()) {
+            Ok(spec) => json!({ "defaulted": parse(spec) }),
+            Err(error) => json!({ "failure": failure(error) }),
+        },
+        _ => {
+            return Err(
+                "standard input: `call` is none of describe, reconcile, cleanup, convert, default".to_owned(),
+            );
+        }
     };
     stdout()
         .write_all(output.to_string().as_bytes())
@@ -66,6 +79,9 @@ fn request(request: &Value) -> wit::Request {
         now: text(&request["now"]),
         traceparent: request["traceparent"].as_str().map(str::to_owned),
         namespace_terminating: request["namespaceTerminating"] == true,
+        old_parent: Some(&request["oldParent"])
+            .filter(|old| !old.is_null())
+            .map(Value::to_string),
     }
 }
 
@@ -102,7 +118,7 @@ fn array<T>(items: Vec<T>, item: fn(T) -> Value) -> Value {
 
 fn description(description: wit::Description) -> Value {
     record([
-        ("contract", "0.2.0".into()),
+        ("contract", "0.3.0".into()),
         ("name", description.name.into()),
         ("version", description.version.into()),
         ("parent", kind(description.parent)),
@@ -110,6 +126,8 @@ fn description(description: wit::Description) -> Value {
         ("reads", array(description.reads, kind)),
         ("finalizer", description.finalizer.into()),
         ("crd", description.crd.map(parse).into()),
+        ("versions", description.versions.into()),
+        ("defaults", description.defaults.into()),
     ])
 }
 
@@ -202,6 +220,13 @@ fn need(need: Need) -> Value {
     ])
 }
 
+fn converted(result: Result<String, String>) -> Value {
+    match result {
+        Ok(object) => json!({ "object": parse(object) }),
+        Err(message) => json!({ "error": message }),
+    }
+}
+
 fn failure(failure: Failure) -> Value {
     match failure {
         Failure::Invalid(invalid) => record([(
@@ -209,6 +234,8 @@ fn failure(failure: Failure) -> Value {
             record([
                 ("reason", invalid.reason.into()),
                 ("message", invalid.message.into()),
+                ("status", invalid.status.map(parse).into()),
+                ("conditions", array(invalid.conditions, condition)),
             ]),
         )]),
         Failure::Retry(retry) => record([(
@@ -216,6 +243,8 @@ fn failure(failure: Failure) -> Value {
             record([
                 ("message", retry.message.into()),
                 ("afterMs", retry.after_ms.into()),
+                ("status", retry.status.map(parse).into()),
+                ("conditions", array(retry.conditions, condition)),
             ]),
         )]),
     }

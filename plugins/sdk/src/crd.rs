@@ -6,6 +6,9 @@ mod generate;
 #[cfg(not(target_family = "wasm"))]
 mod structural;
 
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use generate::schema_of_spec;
+
 /// The settings that the types do not contain.
 #[cfg_attr(
     target_family = "wasm",

@@ -71,6 +71,7 @@ mod template;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod text;
+mod versions;
 
 pub use checksum::{CHECKSUM, checksum};
 pub use crd::{Column, Rule, Scale};
@@ -82,7 +83,7 @@ pub use kinds::{
 };
 pub use labels::Labels;
 pub use object::Object;
-pub use plugin::Plugin;
+pub use plugin::{Defaults, Plugin};
 pub use quantity::{InvalidQuantity, Quantity};
 pub use request::{Parent, Request};
 pub use response::{
@@ -93,6 +94,7 @@ pub use rollout::{Rollout, TEMPLATE_HASH, rolling};
 pub use serde_json::{Value, json};
 #[cfg(feature = "yaml")]
 pub use template::Template;
+pub use versions::Version;
 
 /// The names that a plugin's source usually needs.
 pub mod prelude {
@@ -100,7 +102,7 @@ pub mod prelude {
         CONFIG_MAP, CRON_JOB, CleanupResponse, Column, Condition, DAEMON_SET, DEPLOYMENT, Event, Failure,
         GeneratedSecret, HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, Labels, NETWORK_POLICY, Need, Object,
         PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, Parent, Plugin, Quantity, ROLE, ROLE_BINDING,
-        Request, Response, Rule, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Scale, Value, json,
+        Request, Response, Rule, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Scale, Value, Version, json,
     };
 }
 
@@ -144,6 +146,11 @@ macro_rules! register {
             fn crd_matches_the_types() {
                 $crate::testing::check_crd(::core::env!("CARGO_MANIFEST_DIR"), &super::$plugin);
             }
+
+            #[test]
+            fn every_version_comes_back_from_the_others() {
+                $crate::testing::check_versions(&super::$plugin);
+            }
         }
 
         $crate::__export!(RegisteredPlugin);
@@ -156,7 +163,7 @@ macro_rules! register {
 #[macro_export]
 macro_rules! __call {
     ($registered:ident, $name:ident, $implementation:ident, $export:literal) => {
-        #[unsafe(export_name = ::core::concat!("operator-host:plugin/reconciler@0.2.0#", $export))]
+        #[unsafe(export_name = ::core::concat!("operator-host:plugin/reconciler@0.3.0#", $export))]
         unsafe extern "C" fn $name(
             parent: *mut u8,
             parent_length: usize,
@@ -170,6 +177,9 @@ macro_rules! __call {
             traceparent: *mut u8,
             traceparent_length: usize,
             namespace_terminating: i32,
+            has_old_parent: i32,
+            old_parent: *mut u8,
+            old_parent_length: usize,
         ) -> *mut u8 {
             unsafe {
                 reconciler::$implementation::<$registered>(
@@ -185,6 +195,9 @@ macro_rules! __call {
                     traceparent,
                     traceparent_length,
                     namespace_terminating,
+                    has_old_parent,
+                    old_parent,
+                    old_parent_length,
                 )
             }
         }
@@ -205,12 +218,34 @@ macro_rules! __export {
         const _: () = {
             use $crate::__private::exports::operator_host::plugin::reconciler;
 
-            #[unsafe(export_name = "operator-host:plugin/reconciler@0.2.0#describe")]
+            #[unsafe(export_name = "operator-host:plugin/reconciler@0.3.0#describe")]
             unsafe extern "C" fn describe() -> *mut u8 {
                 unsafe { reconciler::_export_describe_cabi::<$registered>() }
             }
             $crate::__call!($registered, reconcile, _export_reconcile_cabi, "reconcile");
             $crate::__call!($registered, cleanup, _export_cleanup_cabi, "cleanup");
+
+            #[unsafe(export_name = "operator-host:plugin/reconciler@0.3.0#convert")]
+            unsafe extern "C" fn convert(
+                api_version: *mut u8,
+                api_version_length: usize,
+                objects: *mut u8,
+                objects_length: usize,
+            ) -> *mut u8 {
+                unsafe {
+                    reconciler::_export_convert_cabi::<$registered>(
+                        api_version,
+                        api_version_length,
+                        objects,
+                        objects_length,
+                    )
+                }
+            }
+
+            #[unsafe(export_name = "operator-host:plugin/reconciler@0.3.0#default")]
+            unsafe extern "C" fn default(parent: *mut u8, parent_length: usize) -> *mut u8 {
+                unsafe { reconciler::_export_default_cabi::<$registered>(parent, parent_length) }
+            }
         };
     };
 }

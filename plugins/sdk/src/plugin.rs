@@ -10,8 +10,10 @@ use crate::bindings::exports::operator_host::plugin::reconciler::Guest;
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::crd::{Column, Crd, Rule, Scale};
 use crate::kinds::Kind;
+use crate::object;
 use crate::request::Request;
 use crate::response::{CleanupResponse, Failure, Response};
+use crate::versions::{Version, convert_object, differences, set, value_of};
 
 type Reconcile<Spec, Status> = fn(&Request<Spec, Status>) -> Result<Response<Status>, Failure>;
 type Cleanup<Spec, Status> = fn(&Request<Spec, Status>) -> Result<CleanupResponse<Status>, Failure>;
@@ -21,19 +23,21 @@ type Cleanup<Spec, Status> = fn(&Request<Spec, Status>) -> Result<CleanupRespons
 /// Pass it as a constant to [`register!`](crate::register), so that the compiler can omit the parts that a plugin
 /// does not use from the binary.
 #[must_use = "give it to `register!`"]
-pub struct Plugin<Spec, Status> {
+pub struct Plugin<Spec: 'static, Status> {
     reconcile: Reconcile<Spec, Status>,
     cleanup: Option<Cleanup<Spec, Status>>,
     deletes_in_order: bool,
     parent: Kind,
     makes: &'static [Kind],
     reads: &'static [Kind],
+    versions: &'static [Version<Spec>],
+    default: Option<fn(&str) -> Result<String, Failure>>,
     crd: Crd,
 }
 
 impl<Spec, Status> Plugin<Spec, Status>
 where
-    Spec: DeserializeOwned + JsonSchema,
+    Spec: DeserializeOwned + JsonSchema + 'static,
     Status: Serialize + DeserializeOwned + JsonSchema,
 {
     /// Creates a plugin for a kind in a group and version, such as `my-operator.dev/v1` and `Echo`.
@@ -49,6 +53,8 @@ where
             parent: Kind::new(api_version, kind),
             makes: &[],
             reads: &[],
+            versions: &[],
+            default: None,
             crd: Crd::new(),
         }
     }
@@ -62,6 +68,22 @@ where
     /// Sets the kinds that the response may need.
     pub const fn reads(mut self, kinds: &'static [Kind]) -> Self {
         self.reads = kinds;
+        self
+    }
+
+    /// Sets further versions of the kind that the API server serves. `reconcile` sees all objects in the plugin's own.
+    pub const fn versions(mut self, versions: &'static [Version<Spec>]) -> Self {
+        self.versions = versions;
+        self
+    }
+
+    /// Sets the defaults that need code: the host's webhook calls `Defaults::set` before a resource is stored. Constant
+    /// defaults belong into the schema (`#[serde(default)]`).
+    pub const fn defaults(mut self) -> Self
+    where
+        Spec: Defaults + Serialize,
+    {
+        self.default = Some(default::<Spec>);
         self
     }
 
@@ -154,6 +176,8 @@ pub trait Reconciler {
     fn describe(&self, name: &str, version: &str, crd: &str) -> wit::Description;
     fn reconcile(&self, request: wit::Request) -> Result<wit::Response, Failure>;
     fn cleanup(&self, request: wit::Request) -> Result<wit::CleanupResponse, Failure>;
+    fn convert(&self, api_version: &str, objects: &[String]) -> Vec<Result<String, String>>;
+    fn default(&self, parent: &str) -> Result<String, Failure>;
     /// Returns the definition, and the problems of the types.
     #[cfg(not(target_family = "wasm"))]
     fn crd(&self) -> (serde_json::Value, Vec<String>);
@@ -161,7 +185,7 @@ pub trait Reconciler {
 
 impl<Spec, Status> Reconciler for Plugin<Spec, Status>
 where
-    Spec: DeserializeOwned + JsonSchema,
+    Spec: DeserializeOwned + JsonSchema + 'static,
     Status: Serialize + DeserializeOwned + JsonSchema,
 {
     fn describe(&self, name: &str, version: &str, crd: &str) -> wit::Description {
@@ -173,6 +197,8 @@ where
             reads: self.reads.iter().copied().map(wit::Kind::from).collect(),
             finalizer: self.cleanup.is_some() || self.deletes_in_order,
             crd: Some(crd.to_owned()),
+            versions: self.served(),
+            defaults: self.default.is_some(),
         }
     }
 
@@ -192,10 +218,62 @@ where
         }
     }
 
+    fn convert(&self, api_version: &str, objects: &[String]) -> Vec<Result<String, String>> {
+        let (own, versions) = (self.parent.api_version, self.versions);
+        let convert = |object: &String| convert_object(own, versions, api_version, object);
+        objects.iter().map(convert).collect()
+    }
+
+    fn default(&self, parent: &str) -> Result<String, Failure> {
+        match self.default {
+            Some(default) => default(parent),
+            None => Err(Failure::invalid("this plugin has no defaults")),
+        }
+    }
+
     #[cfg(not(target_family = "wasm"))]
     fn crd(&self) -> (serde_json::Value, Vec<String>) {
-        self.crd.generate::<Spec, Status>(self.parent)
+        self.crd.generate::<Spec, Status>(self.parent, self.versions)
     }
+}
+
+impl<Spec: 'static, Status> Plugin<Spec, Status> {
+    /// Returns the names of all versions; empty when there is only the plugin's own.
+    fn served(&self) -> Vec<String> {
+        if self.versions.is_empty() {
+            return Vec::new();
+        }
+        let own = self.parent.api_version;
+        let own = own.split_once('/').map_or(own, |(_, version)| version);
+        let others = self.versions.iter().map(|version| version.name);
+        others.chain([own]).map(str::to_owned).collect()
+    }
+}
+
+/// Defaults that need code.
+pub trait Defaults {
+    /// Sets the fields that the user left out. Called again, it must change nothing.
+    fn set(&mut self);
+}
+
+/// Sets the defaults, and nothing else: fields that the type does not know stay as they are.
+fn default<Spec: Defaults + Serialize + DeserializeOwned>(parent: &str) -> Result<String, Failure> {
+    let mut given = object::parse(parent)["spec"].take();
+    if given.is_null() {
+        given = serde_json::Value::Object(serde_json::Map::new());
+    }
+    // Validation reports a spec that does not match.
+    let Ok(mut spec) = Spec::deserialize(&given) else {
+        return Ok(given.to_string());
+    };
+    let before = value_of(&spec);
+    spec.set();
+    let mut changes = serde_json::Map::new();
+    differences("", Some(&before), Some(&value_of(&spec)), &mut changes);
+    for (path, change) in &changes {
+        set(&mut given, path, change["is"].clone());
+    }
+    Ok(given.to_string())
 }
 
 /// The trait that `register!` implements.
@@ -220,6 +298,14 @@ impl<R: Registered> Guest for R {
 
     fn cleanup(request: wit::Request) -> Result<wit::CleanupResponse, Failure> {
         R::plugin().cleanup(request)
+    }
+
+    fn convert(api_version: String, objects: Vec<String>) -> Vec<Result<String, String>> {
+        R::plugin().convert(&api_version, &objects)
+    }
+
+    fn default(parent: String) -> Result<String, Failure> {
+        R::plugin().default(&parent)
     }
 }
 

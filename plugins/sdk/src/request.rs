@@ -22,6 +22,9 @@ pub struct Request<Spec, Status> {
     /// Whether the parent's namespace is being deleted: no object can be created in it any more, and a cleanup must
     /// do without.
     pub namespace_terminating: bool,
+    /// The spec as it is stored, when the host's webhook asks whether it may be replaced by `parent`:
+    /// [`Failure::invalid`] refuses the change. `None` in every other call, and when it does not match the type.
+    pub old_spec: Option<Spec>,
     related: Vec<(String, Vec<Object>)>,
 }
 
@@ -113,7 +116,9 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
         };
         let status = parent["status"].take();
         let object = Object::from(parent);
+        let old = request.old_parent.map(|old| parse(&old)["spec"].take());
         Ok(Self {
+            old_spec: old.and_then(|old| Spec::deserialize(old).ok()),
             parent: Parent {
                 name: object.name().to_owned(),
                 namespace: object.namespace().map(str::to_owned),

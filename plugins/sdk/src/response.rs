@@ -467,6 +467,8 @@ impl Failure {
         Self::Invalid(Invalid {
             reason: None,
             message: message.into(),
+            status: None,
+            conditions: Vec::new(),
         })
     }
 
@@ -475,6 +477,8 @@ impl Failure {
         Self::Invalid(Invalid {
             reason: Some(reason.into()),
             message: message.into(),
+            status: None,
+            conditions: Vec::new(),
         })
     }
 
@@ -483,6 +487,8 @@ impl Failure {
         Self::Retry(Retry {
             message: message.into(),
             after_ms: None,
+            status: None,
+            conditions: Vec::new(),
         })
     }
 
@@ -491,7 +497,27 @@ impl Failure {
         Self::Retry(Retry {
             message: message.into(),
             after_ms: Some(milliseconds(after)),
+            status: None,
+            conditions: Vec::new(),
         })
+    }
+
+    /// Sets the parent's whole status, except `conditions` and `observedGeneration`. Without it, the status stays as it
+    /// is, and with an invalid spec it describes the children of the last valid one.
+    #[must_use]
+    pub fn status(mut self, status: &impl Serialize) -> Self {
+        let (Self::Invalid(Invalid { status: shown, .. }) | Self::Retry(Retry { status: shown, .. })) =
+            &mut self;
+        *shown = Some(to_text(status));
+        self
+    }
+
+    /// Adds a condition to those of the parent. `Ready` has no effect: the host's reports the failure.
+    #[must_use]
+    pub fn condition(mut self, condition: Condition) -> Self {
+        let (Self::Invalid(Invalid { conditions, .. }) | Self::Retry(Retry { conditions, .. })) = &mut self;
+        conditions.push(condition);
+        self
     }
 }
 
@@ -541,6 +567,7 @@ mod tests {
             now: "2026-01-01T00:00:00Z".into(),
             traceparent: None,
             namespace_terminating: false,
+            old_parent: None,
         });
         let request = request.unwrap_or_else(|failure| panic!("{failure:?}"));
         let named = |response: Response<()>| {

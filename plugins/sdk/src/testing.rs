@@ -12,6 +12,9 @@
 //! assert_eq!(outcome.names(), ["a"]);
 //! ```
 
+mod generate;
+mod versions;
+
 use std::path::Path;
 use std::time::Duration;
 use std::{env, fs};
@@ -23,6 +26,8 @@ use crate::kinds::Kind;
 use crate::object::Object;
 use crate::plugin::Reconciler;
 use crate::response::{Condition, Event, Failure, GeneratedSecret, Need};
+
+pub use self::versions::check_versions;
 
 /// How often the host calls a plugin until its needs settle.
 const CALLS: usize = 5;
@@ -288,6 +293,7 @@ impl Case {
                 .collect(),
             now: self.now.clone(),
             traceparent: None,
+            old_parent: None,
             namespace_terminating: self.namespace_terminating,
         }
     }

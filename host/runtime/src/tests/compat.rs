@@ -8,7 +8,8 @@ use plugin_fixtures::{Fixture, Form, cases};
 use serde_json::json;
 
 use super::*;
-use crate::contract::{ContractVersion, Related};
+use crate::Shown;
+use crate::contract::{Condition, ConditionStatus, ContractVersion, Conversion, Json, Related};
 
 fn files(version: ContractVersion) -> [Vec<u8>; 2] {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -27,13 +28,19 @@ async fn plugins_made_for_every_promised_version_load_and_every_record_of_theirs
         for file in files(version) {
             let plugin = load(file, Limits::default()).await.unwrap();
             let kind = |api_version: &str, kind: &str| json!({"apiVersion": api_version, "kind": kind});
+            let mut described = json!({
+                "contract": version, "name": "compat", "version": "1.2.3", "parent": kind("fixtures.dev/v1", "Fixture"),
+                "makes": [kind("v1", "ConfigMap")], "reads": [kind("v1", "Secret")], "finalizer": true,
+                "crd": {"kind": "CustomResourceDefinition"},
+            });
+            if version >= ContractVersion::V0_3 {
+                described["versions"] = json!(["v1beta1", "v1"]);
+                described["defaults"] = true.into();
+                converts_and_defaults(&plugin).await;
+            }
             assert_eq!(
                 serde_json::to_value(plugin.description()).unwrap(),
-                json!({
-                    "contract": version, "name": "compat", "version": "1.2.3", "parent": kind("fixtures.dev/v1", "Fixture"),
-                    "makes": [kind("v1", "ConfigMap")], "reads": [kind("v1", "Secret")], "finalizer": true,
-                    "crd": {"kind": "CustomResourceDefinition"},
-                }),
+                described,
                 "{version}"
             );
             let mut request = request("2026-01-02T03:04:05Z");
@@ -79,7 +86,8 @@ async fn plugins_made_for_every_promised_version_load_and_every_record_of_theirs
                 plugin.reconcile(&request).await.outcome.unwrap_err(),
                 CallError::Invalid {
                     reason: Some("Never".into()),
-                    message: "never".into()
+                    message: "never".into(),
+                    shown: shown(version),
                 }
             );
             request.children = vec![child];
@@ -87,10 +95,27 @@ async fn plugins_made_for_every_promised_version_load_and_every_record_of_theirs
                 plugin.reconcile(&request).await.outcome.unwrap_err(),
                 CallError::Retry {
                     message: "not yet".into(),
-                    after: Some(Duration::from_millis(1500))
+                    after: Some(Duration::from_millis(1500)),
+                    shown: shown(version),
                 }
             );
         }
+    }
+}
+
+/// What a version's plugin shows with a failure.
+fn shown(version: ContractVersion) -> Shown {
+    match version {
+        ContractVersion::V0_1 | ContractVersion::V0_2 => Shown::default(),
+        ContractVersion::V0_3 => Shown {
+            status: json!({"phase": "Failed"}).as_object().cloned(),
+            conditions: vec![Condition {
+                type_: "Old".into(),
+                status: ConditionStatus::False,
+                reason: "Failed".into(),
+                message: "as it was".into(),
+            }],
+        },
     }
 }
 
@@ -98,8 +123,26 @@ async fn plugins_made_for_every_promised_version_load_and_every_record_of_theirs
 fn going(version: ContractVersion) -> &'static str {
     match version {
         ContractVersion::V0_1 => "Gone",
-        ContractVersion::V0_2 => "Going",
+        ContractVersion::V0_2 | ContractVersion::V0_3 => "Going",
     }
+}
+
+/// The plugin answers with the version that it is asked for, and refuses every second object.
+async fn converts_and_defaults(plugin: &Plugin) {
+    let object = |name: &str| -> Json {
+        serde_json::from_value(json!({"apiVersion": "fixtures.dev/v1", "metadata": {"name": name}})).unwrap()
+    };
+    let conversion = Arc::new(Conversion {
+        api_version: "fixtures.dev/v1beta1".into(),
+        objects: vec![object("a"), object("b")],
+    });
+    let converted = plugin.convert(&conversion).await.outcome.unwrap();
+    assert_eq!(
+        serde_json::to_value(&converted).unwrap(),
+        json!([{"object": {"apiVersion": "fixtures.dev/v1beta1"}}, {"error": "not this one"}])
+    );
+    let defaulted = plugin.default(&object("a")).await.outcome.unwrap();
+    assert_eq!(serde_json::to_value(defaulted).unwrap(), json!({"size": 1}));
 }
 
 #[tokio::test]
@@ -107,6 +150,7 @@ async fn a_command_reads_what_is_in_the_version_that_it_is_made_for() {
     for (version, terminating) in [
         (ContractVersion::V0_1, None),
         (ContractVersion::V0_2, Some(json!(true))),
+        (ContractVersion::V0_3, Some(json!(true))),
     ] {
         let file = Fixture::new(cases::INPUT)
             .version(version.as_str())

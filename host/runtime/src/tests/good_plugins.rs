@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 use super::*;
+use crate::Shown;
 use crate::contract::{CleanupResponse, Kind};
 use crate::{Digest, Form as Loaded};
 
@@ -154,7 +155,8 @@ async fn a_command_that_reports_a_failure_is_taken_at_its_word() {
         failure(Form::Command, &invalid, Limits::default()).await,
         CallError::Invalid {
             reason: Some("TooSmall".into()),
-            message: "make it bigger".into()
+            message: "make it bigger".into(),
+            shown: Shown::default(),
         }
     );
     let retry = case(r#"{"failure":{"retry":{"message":"not yet","afterMs":1500}}}"#);
@@ -162,7 +164,8 @@ async fn a_command_that_reports_a_failure_is_taken_at_its_word() {
         failure(Form::Command, &retry, Limits::default()).await,
         CallError::Retry {
             message: "not yet".into(),
-            after: Some(Duration::from_millis(1500))
+            after: Some(Duration::from_millis(1500)),
+            shown: Shown::default(),
         }
     );
 }

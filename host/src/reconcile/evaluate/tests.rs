@@ -67,6 +67,7 @@ async fn evaluate_with(known: &[&str], plugin: impl Fn(usize) -> Result<Vec<Need
         children: &[],
         now: Timestamp::UNIX_EPOCH,
         namespace_terminating: false,
+        old_parent: None,
     };
     let call = |request: Request| {
         let shown = |related: &Related| {

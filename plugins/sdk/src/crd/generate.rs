@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Column, Crd, Rule, Scale, structural};
 use crate::kinds::Kind;
+use crate::versions::{Definition, Version};
 
 impl Crd {
     /// Returns the definition of a kind with this spec and status, and the problems of the types.
@@ -17,13 +18,69 @@ impl Crd {
     pub(crate) fn generate<Spec: JsonSchema, Status: JsonSchema>(
         &self,
         parent: Kind,
+        others: &[Version<Spec>],
     ) -> (Value, Vec<String>) {
         let mut problems = Vec::new();
-        let mut spec = schema_of::<Spec>("spec", &mut problems);
-        // The doc comment of the spec's type becomes the kind's description in `kubectl explain`.
-        let spec_description = spec.as_object_mut().and_then(|spec| spec.remove("description"));
+        let (group, version) = parent
+            .api_version
+            .split_once('/')
+            .unwrap_or(("", parent.api_version));
         let mut status = schema_of::<Status>("status", &mut problems);
         add_host_fields(&mut status);
+        let own = Definition {
+            schema: schema_of_spec::<Spec>,
+            columns: None,
+            rules: self.rules,
+            deprecation: self.deprecation,
+            is_served: true,
+        };
+        let mut versions = Vec::new();
+        for other in others {
+            versions.push(self.version(
+                other.name,
+                &other.definition,
+                &status,
+                other.is_stored,
+                &mut problems,
+            ));
+        }
+        let is_stored = !others.iter().any(|other| other.is_stored);
+        versions.push(self.version(version, &own, &status, is_stored, &mut problems));
+        let singular = parent.kind.to_lowercase();
+        let plural = self.plural.map_or_else(|| format!("{singular}s"), str::to_owned);
+        let mut names = json!({ "kind": parent.kind, "plural": plural, "singular": singular });
+        if !self.short_names.is_empty() {
+            names["shortNames"] = json!(self.short_names);
+        }
+        if !self.categories.is_empty() {
+            names["categories"] = json!(self.categories);
+        }
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.{group}") },
+            "spec": {
+                "group": group,
+                "names": names,
+                "scope": if self.cluster_scoped { "Cluster" } else { "Namespaced" },
+                "versions": versions,
+            },
+        });
+        (definition, problems)
+    }
+
+    /// Returns one version of the definition.
+    fn version(
+        &self,
+        name: &str,
+        definition: &Definition,
+        status: &Value,
+        is_stored: bool,
+        problems: &mut Vec<String>,
+    ) -> Value {
+        let mut spec = (definition.schema)(problems);
+        // The doc comment of the spec's type becomes the kind's description in `kubectl explain`.
+        let spec_description = spec.as_object_mut().and_then(|spec| spec.remove("description"));
         let mut root = json!({
             "type": "object",
             "required": ["spec"],
@@ -38,67 +95,41 @@ impl Crd {
         if let Some(description) = spec_description {
             root["description"] = description;
         }
-        if !self.rules.is_empty() {
-            root["x-kubernetes-validations"] = self.rules.iter().map(rule).collect();
-        }
-
-        let (group, version) = parent
-            .api_version
-            .split_once('/')
-            .unwrap_or(("", parent.api_version));
-        let singular = parent.kind.to_lowercase();
-        let plural = self.plural.map_or_else(|| format!("{singular}s"), str::to_owned);
-        let mut names = json!({ "kind": parent.kind, "plural": plural, "singular": singular });
-        if !self.short_names.is_empty() {
-            names["shortNames"] = json!(self.short_names);
-        }
-        if !self.categories.is_empty() {
-            names["categories"] = json!(self.categories);
+        if !definition.rules.is_empty() {
+            root["x-kubernetes-validations"] = definition.rules.iter().map(rule).collect();
         }
         let mut version = json!({
-            "name": version,
-            "served": true,
-            "storage": true,
+            "name": name,
+            "served": definition.is_served,
+            "storage": is_stored,
             "schema": { "openAPIV3Schema": root },
             "subresources": { "status": {} },
-            "additionalPrinterColumns": self.columns(),
+            "additionalPrinterColumns": columns(definition.columns.unwrap_or(self.columns)),
         });
         if let Some(scale) = self.scale {
             version["subresources"]["scale"] = subresource(scale);
         }
-        if let Some(warning) = self.deprecation {
+        if let Some(warning) = definition.deprecation {
             version["deprecated"] = true.into();
             version["deprecationWarning"] = warning.into();
         }
-        let definition = json!({
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": { "name": format!("{plural}.{group}") },
-            "spec": {
-                "group": group,
-                "names": names,
-                "scope": if self.cluster_scoped { "Cluster" } else { "Namespaced" },
-                "versions": [version],
-            },
-        });
-        (definition, problems)
+        version
     }
+}
 
-    fn columns(&self) -> Vec<Value> {
-        let age = Column::date("Age", ".metadata.creationTimestamp");
-        let columns = self.columns.iter().chain([&age]);
-        columns
-            .map(|column| {
-                let mut shown =
-                    json!({ "name": column.title, "type": column.type_, "jsonPath": column.path });
-                if column.wide {
-                    // Kubernetes shows columns of priority 0 always, and all others only in the wide output.
-                    shown["priority"] = 1.into();
-                }
-                shown
-            })
-            .collect()
-    }
+fn columns(columns: &[Column]) -> Vec<Value> {
+    let age = Column::date("Age", ".metadata.creationTimestamp");
+    let columns = columns.iter().chain([&age]);
+    columns
+        .map(|column| {
+            let mut shown = json!({ "name": column.title, "type": column.type_, "jsonPath": column.path });
+            if column.wide {
+                // Kubernetes shows columns of priority 0 always, and all others only in the wide output.
+                shown["priority"] = 1.into();
+            }
+            shown
+        })
+        .collect()
 }
 
 fn rule(rule: &Rule) -> Value {
@@ -115,6 +146,11 @@ fn subresource(scale: Scale) -> Value {
         paths["labelSelectorPath"] = selector.into();
     }
     paths
+}
+
+/// Returns the schema of a spec.
+pub(crate) fn schema_of_spec<Spec: JsonSchema>(problems: &mut Vec<String>) -> Value {
+    schema_of::<Spec>("spec", problems)
 }
 
 fn schema_of<T: JsonSchema>(path: &str, problems: &mut Vec<String>) -> Value {
@@ -328,7 +364,7 @@ mod tests {
             deprecation: Some("example.com/v1 Shop is deprecated; use v2"),
             ..Crd::new()
         };
-        let (definition, problems) = CRD.generate::<Nested, Nested>(Kind::new("example.com/v1", "Shop"));
+        let (definition, problems) = CRD.generate::<Nested, Nested>(Kind::new("example.com/v1", "Shop"), &[]);
         assert_eq!(problems, [""; 0]);
         assert_eq!(definition["spec"]["names"]["categories"], json!(["shops"]));
         let version = &definition["spec"]["versions"][0];
