@@ -23,6 +23,7 @@ mod configuration;
 mod contested;
 mod contract;
 mod convergence;
+mod conversion;
 mod crds;
 mod definitions;
 mod deploy;

@@ -15,7 +15,13 @@ pub const FORMS: [(&str, &str); 2] = [("component", "puppet.wasm"), ("command", 
 
 /// Returns the variant of the puppet with this number, a single digit, which follows that entry of `variants`.
 pub fn variant(number: u8) -> Vec<u8> {
-    let mut file = std::fs::read(crate::support::plugin("puppet")).unwrap();
+    variant_of("puppet.wasm", number)
+}
+
+/// Returns such a variant of one of the files in [`FORMS`].
+pub fn variant_of(file: &str, number: u8) -> Vec<u8> {
+    let name = file.trim_end_matches(".wasm");
+    let mut file = std::fs::read(crate::support::plugin(name)).unwrap();
     let mark = b"puppet-variant:";
     let mut at = file
         .windows(mark.len())

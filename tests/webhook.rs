@@ -17,7 +17,7 @@ use crate::support::{Host, LIMIT, Scenario, resource};
 use crate::telemetry::get;
 
 /// A certificate authority with the certificates that it signs, in a folder.
-pub(crate) struct Authority(PathBuf);
+pub(crate) struct Authority(pub(crate) PathBuf);
 
 fn openssl(folder: &Path, arguments: &[&str]) {
     let output = Command::new("openssl")
@@ -96,7 +96,7 @@ async fn knows_match_conditions(scenario: &Scenario) -> bool {
 }
 
 /// Returns the port of this host's webhook.
-async fn port(host: &Host) -> u16 {
+pub(crate) async fn port(host: &Host) -> u16 {
     let line = host.until_log(&["serving the webhook"]).await;
     let rest = line.split("127.0.0.1:").nth(1).unwrap();
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();

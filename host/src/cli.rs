@@ -20,6 +20,7 @@ pub mod uninstall;
 pub mod verify;
 pub mod webhook_manifests;
 
+mod conversion;
 mod plugin_file;
 mod rendering;
 mod watch;

@@ -57,10 +57,12 @@ pub mod record;
 pub mod rbac;
 pub mod uninstall;
 
+pub mod conversion;
 pub mod plugin;
 
 mod clock;
 mod files;
+mod json_text;
 
 #[cfg(test)]
 mod layers;

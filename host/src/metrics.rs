@@ -71,6 +71,7 @@ pub struct Metrics {
     watch_restarts: Counter<u64>,
     api_requests: Counter<u64>,
     admissions: Counter<u64>,
+    conversions: Counter<u64>,
     api_request_duration: Histogram<f64>,
     observed: Arc<Observed>,
 }
@@ -131,6 +132,7 @@ impl Metrics {
             watch_restarts: counter(define::WATCH_RESTARTS),
             api_requests: counter(define::API_REQUESTS),
             admissions: counter(define::WEBHOOK_REVIEWS),
+            conversions: counter(define::WEBHOOK_CONVERSIONS),
             api_request_duration: histogram(define::API_REQUEST_DURATION, REQUEST_TIMES),
             observed,
         }
@@ -226,6 +228,15 @@ impl Metrics {
             KeyValue::new("result", result),
         ];
         self.admissions.add(1, &labels);
+    }
+
+    /// Counts a request of the API server to convert objects: `converted` or `failed`.
+    pub fn conversion(&self, controller: &str, result: &'static str) {
+        let labels = [
+            KeyValue::new("controller", controller.to_owned()),
+            KeyValue::new("result", result),
+        ];
+        self.conversions.add(1, &labels);
     }
 
     /// Counts a dropped Event; returns how many were dropped before.

@@ -95,6 +95,8 @@ pub async fn supervise(
     proving: Arc<Proving>,
     stop: CancellationToken,
 ) {
+    // Before the kind is listed: the API server needs conversions for that.
+    let _converter = shared.webhook_targets.convert_with(&config, plugin.clone());
     let mut changed = shared.kinds.subscribe();
     let mut last_logged = None;
     let mut delay = SETTLE;

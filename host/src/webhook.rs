@@ -11,6 +11,7 @@
 
 mod bounds;
 pub(crate) mod certificates;
+mod conversion;
 pub mod fuzzing;
 mod review;
 mod server;
@@ -18,17 +19,21 @@ mod server;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tracing::{debug, warn};
 
 use self::bounds::{Bounds, OBJECT};
+use self::conversion::ConversionReview;
 use self::review::Review;
+use crate::config::ControllerConfig;
 use crate::object::shorten;
 use crate::plugin::estimate::estimate;
+use crate::plugin::registry::Live;
 use crate::reconcile::context::Context;
 use crate::reconcile::{Admission, admit};
 
-pub use self::server::{PATH, ServerError, start};
+pub use self::conversion::Converter;
+pub use self::server::{CONVERT_PATH, PATH, ServerError, start};
 
 /// Concurrent reviews per controller. They are separate from the controller's reconciles, so that neither delays
 /// the other.
@@ -36,12 +41,16 @@ const TURNS: usize = 4;
 /// Maximum number of characters of a plugin's message in a decision.
 const MESSAGE: usize = 2048;
 
+/// What it means that objects are not converted.
+const NOT_CONVERTED: &str = "objects are not converted, so reading them in that version fails";
+
 /// The controllers that can be asked.
 #[derive(Default)]
 pub struct WebhookTargets {
     controllers: Mutex<BTreeMap<String, Entry>>,
-    /// The last reason for having no decision, by controller, so that it is logged once.
-    last_logged: Mutex<BTreeMap<String, String>>,
+    converters: Mutex<Vec<Weak<Converter>>>,
+    /// The last reason for having no answer, by controller and what it means, so that it is logged once.
+    last_logged: Mutex<BTreeMap<(String, &'static str), String>>,
 }
 
 #[derive(Clone)]
@@ -87,6 +96,44 @@ impl WebhookTargets {
         lock(&self.controllers).insert(context.config.name.clone(), entry);
     }
 
+    /// Converts objects of a controller's kind as long as the result is held.
+    #[must_use]
+    pub fn convert_with(
+        &self,
+        config: &Arc<ControllerConfig>,
+        plugin: watch::Receiver<Live>,
+    ) -> Arc<Converter> {
+        let converter = Arc::new(Converter::new(config, plugin));
+        let mut converters = lock(&self.converters);
+        converters.retain(|converter| converter.strong_count() > 0);
+        converters.push(Arc::downgrade(&converter));
+        converter
+    }
+
+    /// Converts the objects of a review. Also returns the name of the controller.
+    async fn convert(&self, review: &ConversionReview<'_>) -> (String, Result<Vec<String>, NoDecision>) {
+        let kind = match review.kind() {
+            None => return (String::new(), Ok(Vec::new())),
+            Some(Err(why)) => {
+                let why = format!("objects[0] of the request: {why}");
+                return (String::new(), Err(NoDecision::new(why)));
+            }
+            Some(Ok(kind)) => kind,
+        };
+        let converters: Vec<_> = lock(&self.converters).iter().filter_map(Weak::upgrade).collect();
+        let Some(converter) = converters.iter().find(|converter| converter.is_for(&kind)) else {
+            let kind = shorten(&kind.kind, 63);
+            return (
+                String::new(),
+                Err(NoDecision::new(format!("no controller for {kind} runs here yet"))),
+            );
+        };
+        let name = converter.controller().to_owned();
+        let converted = converter.convert(&review.to, &review.objects).await;
+        self.log(&name, NOT_CONVERTED, converted.as_ref().err());
+        (name, converted)
+    }
+
     /// Returns the controller of a kind, independent of its version: with `matchPolicy: Equivalent` the resource is
     /// sent in the version that the webhook's rules name.
     fn controller_of(&self, review: &Review<'_>) -> Option<(Arc<Context>, Arc<Semaphore>)> {
@@ -115,24 +162,27 @@ impl WebhookTargets {
             ))),
             Some((context, turns)) => ask(&context, &turns, object, review.replaced(), bounds).await,
         };
-        self.log(&name, decision.as_ref().err());
+        self.log(
+            &name,
+            "the webhook makes no decision; its failurePolicy applies",
+            decision.as_ref().err(),
+        );
         (name, decision)
     }
 
-    fn log(&self, controller: &str, error: Option<&NoDecision>) {
+    /// Logs an error once, with what it means.
+    fn log(&self, controller: &str, what: &'static str, error: Option<&NoDecision>) {
         let mut last_logged = lock(&self.last_logged);
+        let key = (controller.to_owned(), what);
         let Some(NoDecision { detail, .. }) = error else {
-            last_logged.remove(controller);
+            last_logged.remove(&key);
             return;
         };
-        let before = last_logged.insert(controller.to_owned(), detail.clone());
+        let before = last_logged.insert(key, detail.clone());
         if before.as_ref() == Some(detail) {
-            debug!(controller, "no decision: {detail}");
+            debug!(controller, "{what}: {detail}");
         } else {
-            warn!(
-                controller,
-                "the webhook makes no decision; its failurePolicy applies: {detail}"
-            );
+            warn!(controller, "{what}: {detail}");
         }
     }
 }
@@ -144,7 +194,7 @@ async fn ask(
     old: Option<&str>,
     bounds: &Bounds,
 ) -> Result<Decision, NoDecision> {
-    let memory = memory_of(object)? + old.map_or(Ok(0), memory_of)?;
+    let memory = memory_of([Some(object), old])?;
     let stopping = |_| NoDecision::new("the host is stopping");
     let _turn = turns.acquire().await.map_err(stopping)?;
     let _room = bounds.object(memory).await;
@@ -161,9 +211,9 @@ async fn ask(
     }
 }
 
-/// Returns the number of bytes that an object may take in memory.
-fn memory_of(object: &str) -> Result<usize, NoDecision> {
-    let memory = estimate(object).bytes;
+/// Returns the number of bytes that an object and the one that it replaces may take in memory.
+fn memory_of(objects: [Option<&str>; 2]) -> Result<usize, NoDecision> {
+    let memory: usize = objects.iter().flatten().map(|object| estimate(object).bytes).sum();
     if memory > OBJECT {
         return Err(NoDecision::new(format!(
             "the object would take {} MiB of memory; the limit is {} MiB",

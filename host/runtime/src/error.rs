@@ -57,7 +57,7 @@ pub enum LoadError {
     #[error(
         "the plugin is built for version {plugin} of the contract; this host supports {}: use a host that \
          supports {plugin}, or build the plugin against {}",
-        ContractVersion::ALL.map(ContractVersion::as_str).join(" and "),
+        ContractVersion::ALL.map(ContractVersion::as_str).join(", "),
         ContractVersion::PRESENT
     )]
     Contract {

@@ -1,4 +1,5 @@
-//! `operator-host webhook-manifests`: prints the ValidatingWebhookConfiguration that sends resources to the host.
+//! `operator-host webhook-manifests`: prints the ValidatingWebhookConfiguration that sends resources to the host, and the
+//! CustomResourceDefinitions of the kinds that it converts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,9 +8,10 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::{Failure, plugin_file};
+use super::{Failure, conversion, plugin_file};
 use crate::config::{Config, ControllerConfig};
 use crate::dry_run::documents;
+use crate::plugin::Plugin;
 use crate::plugin::contract::is_dns_label;
 use crate::webhook::PATH;
 
@@ -103,8 +105,10 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let account = account(&args.account)?;
     let given = definitions(&args.crd)?;
     let mut webhooks = Vec::with_capacity(config.controllers.len());
+    let mut definitions = Vec::new();
     for controller in &config.controllers {
-        let plural = plural(controller, &given).await?;
+        let (plural, definition) = plural(controller, &given, client.as_ref()).await?;
+        definitions.extend(definition);
         let mut webhook = webhook(&args, &config, controller, &plural, &account);
         if let Some(client) = &client {
             webhook["clientConfig"] = client.clone();
@@ -121,6 +125,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         }),
     };
     print!("{}", serde_saphyr::to_string(&manifest)?);
+    for definition in definitions {
+        print!("---\n{}", serde_saphyr::to_string(&definition)?);
+    }
     Ok(())
 }
 
@@ -145,7 +152,13 @@ fn client_config(args: &Args) -> Result<Value, Failure> {
             json!({ "service": { "namespace": namespace, "name": name, "port": args.port, "path": PATH } })
         }
     };
-    if let Some(file) = &args.ca {
+    add_authority(&mut client, args.ca.as_deref())?;
+    Ok(client)
+}
+
+/// Adds the certificate authority in a PEM file, if there is one.
+pub(super) fn add_authority(client: &mut Value, file: Option<&Path>) -> Result<(), Failure> {
+    if let Some(file) = file {
         let pem = std::fs::read(file)
             .with_context(|| format!("cannot read {}", file.display()))
             .map_err(Failure::Usage)?;
@@ -158,7 +171,14 @@ fn client_config(args: &Args) -> Result<Value, Failure> {
         // `ByteString` serializes to base64, the JSON form of `caBundle`.
         client["caBundle"] = json!(k8s_openapi::ByteString(pem));
     }
-    Ok(client)
+    Ok(())
+}
+
+/// Returns the definition of a plugin that converts its kind, with the conversion by this webhook.
+fn converted(plugin: &Plugin, client: Option<&Value>) -> Option<Value> {
+    let description = plugin.description();
+    let crd = description.crd.as_ref().filter(|_| description.converts())?;
+    Some(conversion::with_webhook(crd, client?.clone()))
 }
 
 /// Reads the plurals from definitions in files, by group and kind.
@@ -179,21 +199,24 @@ fn named(crd: &Value) -> Option<((String, String), String)> {
     Some(((group, text(&names["kind"])?), text(&names["plural"])?))
 }
 
+/// Returns the plural of a controller's kind, and its definition if the plugin converts it.
 async fn plural(
     controller: &ControllerConfig,
     given: &BTreeMap<(String, String), String>,
-) -> Result<String, Failure> {
+    client: Option<&Value>,
+) -> Result<(String, Option<Value>), Failure> {
     let parent = &controller.parent;
     let key = (parent.group().to_owned(), parent.kind.clone());
     if let Some(plural) = given.get(&key) {
-        return Ok(plural.clone());
+        return Ok((plural.clone(), None));
     }
     let location = &controller.plugin;
     let plugin = plugin_file::load_from(location, controller.limits)
         .await?
         .with_context(|| location.to_string())?;
     let own = plugin.description().crd.as_ref().and_then(named);
-    own.filter(|(of, _)| *of == key).map(|(_, plural)| plural).ok_or_else(|| {
+    let own = own.filter(|(of, _)| *of == key);
+    own.map(|(_, plural)| (plural, converted(&plugin, client))).ok_or_else(|| {
         Failure::Usage(anyhow!(
             "the plural of {parent} is not known: the plugin {location} does not contain its CustomResourceDefinition; give the definition with \
              --crd FILE"

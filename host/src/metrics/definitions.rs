@@ -160,6 +160,8 @@ definitions! {
         "1 when the API server accepts the webhook's certificate, 0 when it does not; not exported without a webhook";
     WEBHOOK_REVIEWS = Counter, "operator.webhook_reviews", "{review}", ["controller", "result"],
         "Resources reviewed by the webhook: `allowed`, `denied`, or `failed` when there was no decision";
+    WEBHOOK_CONVERSIONS = Counter, "operator.webhook_conversions", "{review}", ["controller", "result"],
+        "Requests to convert objects to another version: `converted` or `failed`";
     TELEMETRY_DROPPED = Counter, "operator.telemetry_dropped", "{item}", ["signal", "reason"],
         "Spans and metric exports that did not reach the collector";
     PROCESS_MEMORY = Gauge, "process.memory.usage", "By", [],

@@ -11,7 +11,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const CONNECTIONS: usize = 256;
 const CONNECTIONS_OF_ONE: usize = 64;
 /// Maximum total size of received bodies, in bytes.
-const BODIES: usize = 24 << 20;
+const BODIES: usize = 48 << 20;
+/// Maximum total size of converted objects and of the responses with them, in bytes.
+const RESULTS: usize = 48 << 20;
 /// Maximum total memory of objects under review, in bytes.
 const OBJECTS: usize = 96 << 20;
 /// Maximum memory of one object under review, in bytes.
@@ -25,6 +27,7 @@ pub(super) struct Bounds {
     peers: Mutex<HashMap<IpAddr, usize>>,
     bodies: Arc<Semaphore>,
     objects: Arc<Semaphore>,
+    results: Arc<Semaphore>,
 }
 
 impl Default for Bounds {
@@ -33,6 +36,7 @@ impl Default for Bounds {
             peers: Mutex::default(),
             bodies: Arc::new(Semaphore::new(BODIES / UNIT)),
             objects: Arc::new(Semaphore::new(OBJECTS / UNIT)),
+            results: Arc::new(Semaphore::new(RESULTS / UNIT)),
         }
     }
 }
@@ -83,6 +87,14 @@ impl Bounds {
     pub(super) async fn object(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.objects)
             .acquire_many_owned(units(bytes)?)
+            .await
+            .ok()
+    }
+
+    /// Waits for room for the results of a conversion. Up to [`RESULTS`] always gets it eventually.
+    pub(super) async fn results(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.results)
+            .acquire_many_owned(units(bytes.min(RESULTS))?)
             .await
             .ok()
     }

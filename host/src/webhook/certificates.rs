@@ -199,6 +199,8 @@ impl Certificates {
             Some(authorities) => {
                 let roots = Arc::new(roots(authorities)?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&self.provider))
+                    // The API server has no certificate for conversions: the server refuses all other requests.
+                    .allow_unauthenticated()
                     .build()
                     .map_err(|error| format!("the authorities of --client-ca cannot be used: {error}"))?;
                 tls.with_client_cert_verifier(verifier)

@@ -21,6 +21,7 @@ use tracing::{debug, info, warn};
 
 use super::bounds::{Admitted, Bounds};
 use super::certificates::Certificates;
+use super::conversion::{self, ConversionReview};
 use super::review::Review;
 use super::{Decision, WebhookTargets};
 use crate::config::webhook::WebhookConfig;
@@ -29,12 +30,16 @@ use crate::telemetry::Instruments;
 
 /// The path for reviews.
 pub const PATH: &str = "/validate";
+/// The path for conversions.
+pub const CONVERT_PATH: &str = "/convert";
 /// Timeout of a client's handshake, of each request's head, and of its body.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The API server's own maximum timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 /// Two versions of an object, each limited to 1.5 MiB by etcd. The API server limits requests to itself to 3 MiB.
 const MAX_BODY: usize = 3 << 20;
+/// A list in another version is converted as a whole: this is a list of 10,000 objects of 2.4 KiB.
+const MAX_CONVERSION: usize = 24 << 20;
 /// Maximum size of a request's head.
 const MAX_HEAD: usize = 64 << 10;
 
@@ -108,7 +113,7 @@ struct Server {
     metrics: Arc<Metrics>,
     bounds: Arc<Bounds>,
     certificates: Arc<Certificates>,
-    /// Whether every caller has shown a verified certificate.
+    /// Whether every caller but one of a conversion must show a verified certificate.
     verifies: bool,
 }
 
@@ -123,7 +128,12 @@ impl Server {
             Ok(Err(error)) => return debug!(%error, "the handshake of a connection for the webhook failed"),
             Err(_elapsed) => return debug!("a connection for the webhook did not finish its handshake"),
         };
-        let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request).await) });
+        // The handshake has verified it.
+        let shown = stream.get_ref().1.peer_certificates().is_some();
+        let is_verified = self.verifies && shown;
+        let this = &self;
+        let service =
+            service_fn(|request| async move { Ok::<_, Infallible>(this.answer(request, is_verified).await) });
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(CLIENT_TIMEOUT)
@@ -134,18 +144,38 @@ impl Server {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        if request.uri().path() != PATH {
-            return plain(StatusCode::NOT_FOUND, &format!("send reviews to {PATH}"));
+    async fn answer(&self, request: Request<Incoming>, is_verified: bool) -> Response<Full<Bytes>> {
+        let converts = match request.uri().path() {
+            PATH => false,
+            CONVERT_PATH => true,
+            _ => {
+                let paths = format!("send reviews to {PATH} or {CONVERT_PATH}");
+                return plain(StatusCode::NOT_FOUND, &paths);
+            }
+        };
+        if self.verifies && !is_verified && !converts {
+            return plain(
+                StatusCode::FORBIDDEN,
+                "show a certificate of the authority of --client-ca",
+            );
         }
         if request.method() != Method::POST {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "only POST");
         }
         let limit = timeout(request.uri().query().unwrap_or_default());
-        match tokio::time::timeout(limit, self.review(request)).await {
+        let answer = async {
+            match converts {
+                true => self.conversion(request, is_verified).await,
+                false => self.review(request, is_verified).await,
+            }
+        };
+        match tokio::time::timeout(limit, answer).await {
             Ok(response) => response,
             Err(_elapsed) => {
-                self.metrics.admission("", "failed");
+                match converts {
+                    true => self.metrics.conversion("", "failed"),
+                    false => self.metrics.admission("", "failed"),
+                }
                 plain(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     &format!("no decision within {limit:?}"),
@@ -154,8 +184,8 @@ impl Server {
         }
     }
 
-    async fn review(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let read = tokio::time::timeout(CLIENT_TIMEOUT, self.body(request)).await;
+    async fn review(&self, request: Request<Incoming>, is_verified: bool) -> Response<Full<Bytes>> {
+        let read = tokio::time::timeout(CLIENT_TIMEOUT, self.body(request, MAX_BODY)).await;
         let (body, _room) = match read {
             Ok(Ok(body)) => body,
             Ok(Err(response)) => return response,
@@ -190,25 +220,63 @@ impl Server {
                 "application/json",
                 response(&review.uid, &decision).to_string().into(),
             ),
-            Err(error) if self.verifies => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.detail),
+            Err(error) if is_verified => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.detail),
             Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.public),
         }
     }
 
-    /// Reads a whole body, and returns it with its reservation.
+    async fn conversion(&self, request: Request<Incoming>, is_verified: bool) -> Response<Full<Bytes>> {
+        let read = tokio::time::timeout(CLIENT_TIMEOUT, self.body(request, MAX_CONVERSION)).await;
+        let (body, _room) = match read {
+            Ok(Ok(body)) => body,
+            Ok(Err(response)) => return response,
+            Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
+        };
+        // The converted objects, and the response that contains them.
+        let _results = self.bounds.results(body.len() * 2).await;
+        let review = match ConversionReview::parse(&body) {
+            Ok(review) => review,
+            Err(error) => {
+                return plain(
+                    StatusCode::BAD_REQUEST,
+                    &format!("not a ConversionReview: {error}"),
+                );
+            }
+        };
+        let (controller, converted) = self.webhook_targets.convert(&review).await;
+        let result = if converted.is_ok() { "converted" } else { "failed" };
+        self.metrics.conversion(&controller, result);
+        debug!(
+            controller,
+            to = review.to,
+            objects = review.objects.len(),
+            result,
+            "converted"
+        );
+        let converted = match &converted {
+            Ok(objects) => Ok(objects.as_slice()),
+            Err(error) if is_verified => Err(error.detail.as_str()),
+            Err(error) => Err(error.public.as_str()),
+        };
+        let response = conversion::response(&review.uid, converted);
+        respond(StatusCode::OK, "application/json", response)
+    }
+
+    /// Reads a whole body of a limited size, and returns it with its reservation.
     async fn body(
         &self,
         request: Request<Incoming>,
+        limit: usize,
     ) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), Response<Full<Bytes>>> {
         let too_large = || {
             plain(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                &format!("the limit for a review is {MAX_BODY} bytes"),
+                &format!("the limit for a review is {limit} bytes"),
             )
         };
         let length = request.headers().get(CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if length.is_some_and(|length| length > MAX_BODY) {
+        if length.is_some_and(|length| length > limit) {
             return Err(too_large());
         }
         let mut incoming = request.into_body();
@@ -218,7 +286,7 @@ impl Server {
             let Ok(piece) = frame.into_data() else {
                 continue;
             };
-            if body.len() + piece.len() > MAX_BODY {
+            if body.len() + piece.len() > limit {
                 return Err(too_large());
             }
             let more = self.bounds.body(piece.len()).ok_or_else(|| {

@@ -1,0 +1,222 @@
+//! Conversion of objects between the versions of their kind, with the `convert` of a plugin.
+//!
+//! The objects stay text. Only what identifies an object, its labels and its annotations are read. The plugin gets them
+//! in a few calls of limited size. The host checks its answer as kube-apiserver does, but names the object that is
+//! wrong, and restores the metadata that a conversion may not change.
+
+mod checks;
+mod there_and_back;
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use crate::object::shorten;
+use crate::plugin::contract::{Conversion, Converted, Json, Kind};
+use crate::plugin::{Call, CallError, Plugin};
+
+pub use self::checks::Before;
+pub use self::there_and_back::{Lost, there_and_back};
+
+/// Bytes of the objects in one call of a plugin, if there is more than one object.
+const BATCH_BYTES: usize = 512 << 10;
+/// Objects in one call of a plugin.
+const BATCH_OBJECTS: usize = 500;
+/// Longest message about a conversion that failed, in bytes.
+const MESSAGE: usize = 2048;
+
+/// Why objects are not converted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConversionError {
+    /// An object is not a Kubernetes object.
+    #[error("objects[{index}] of the request: {message}")]
+    Object {
+        /// Its place in the list.
+        index: usize,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// The plugin does not convert a version.
+    #[error("{0}")]
+    UnknownVersion(String),
+    /// The plugin cannot convert an object, or its answer for the object is wrong.
+    #[error("{0}")]
+    Refused(String),
+    /// The call failed.
+    #[error("`convert` of the plugin {plugin} failed: {error}")]
+    Call {
+        /// The plugin's name and version.
+        plugin: String,
+        /// Why.
+        error: CallError,
+    },
+}
+
+impl ConversionError {
+    /// Returns the message without the plugin's output, except its reasons for single objects.
+    #[must_use]
+    pub fn public_message(&self) -> String {
+        match self {
+            Self::Call { plugin, .. } => {
+                format!("`convert` of the plugin {plugin} failed: the host's log says why")
+            }
+            error => error.to_string(),
+        }
+    }
+}
+
+/// Converts objects of one kind to a version, such as `example.com/v1`, each in its place.
+///
+/// # Errors
+/// When one of them cannot be converted; the message names it.
+pub async fn convert(
+    plugin: &Plugin,
+    to: &str,
+    objects: &[&RawValue],
+) -> Result<Vec<String>, ConversionError> {
+    let mut converted = Vec::with_capacity(objects.len());
+    let mut rest = objects;
+    while !rest.is_empty() {
+        let (batch, after) = rest.split_at(batch(rest));
+        converted.extend(convert_batch(plugin, to, batch, objects.len() - rest.len()).await?);
+        rest = after;
+    }
+    Ok(converted)
+}
+
+/// Returns the number of objects for the next call, at least one.
+fn batch(objects: &[&RawValue]) -> usize {
+    let mut bytes = 0;
+    let fit = objects.iter().take(BATCH_OBJECTS).take_while(|object| {
+        bytes += object.get().len();
+        bytes <= BATCH_BYTES
+    });
+    fit.count().max(1)
+}
+
+/// Converts objects in as many calls as they have versions.
+async fn convert_batch(
+    plugin: &Plugin,
+    to: &str,
+    objects: &[&RawValue],
+    first: usize,
+) -> Result<Vec<String>, ConversionError> {
+    let mut before = Vec::with_capacity(objects.len());
+    for (index, object) in objects.iter().enumerate() {
+        let index = first + index;
+        before
+            .push(Before::read(object.get()).map_err(|message| ConversionError::Object { index, message })?);
+    }
+    let mut converted = Vec::with_capacity(objects.len());
+    for run in before.chunk_by(|a, b| a.api_version == b.api_version) {
+        if run.first().is_some_and(|first| first.api_version == to) {
+            converted.extend(run.iter().map(|before| before.text.to_owned()));
+        } else {
+            converted.extend(convert_run(plugin, to, run).await?);
+        }
+    }
+    Ok(converted)
+}
+
+/// Converts objects of one version in one call.
+async fn convert_run(plugin: &Plugin, to: &str, run: &[Before<'_>]) -> Result<Vec<String>, ConversionError> {
+    let name = plugin.description().name_and_version();
+    for before in run {
+        for api_version in [before.api_version.as_str(), to] {
+            knows(plugin, &before.kind, api_version)?;
+        }
+    }
+    let mut objects = Vec::with_capacity(run.len());
+    for before in run {
+        let text = RawValue::from_string(before.for_plugin());
+        objects.push(Json::from(text.map_err(|error| before.refused(to, &error))?));
+    }
+    let conversion = Arc::new(Conversion {
+        api_version: to.to_owned(),
+        objects,
+    });
+    let Call { outcome, share, .. } = plugin.convert(&conversion).await;
+    let results = outcome.map_err(|error| ConversionError::Call {
+        plugin: name.clone(),
+        error,
+    })?;
+    let mut converted = Vec::with_capacity(run.len());
+    for (before, result) in run.iter().zip(&results) {
+        converted.push(match result {
+            Converted::Object(object) => before.restore(object.get(), to).map_err(|why| {
+                before.refused(
+                    to,
+                    &format_args!("the answer of the plugin {name} is wrong: {why}"),
+                )
+            })?,
+            Converted::Error(message) => return Err(before.refused(to, message)),
+        });
+    }
+    drop(share);
+    Ok(converted)
+}
+
+impl Before<'_> {
+    fn refused(&self, to: &str, why: &dyn std::fmt::Display) -> ConversionError {
+        let message = format!("cannot convert {} to {to}: {why}", self.name());
+        ConversionError::Refused(shorten(&message, MESSAGE))
+    }
+}
+
+/// Checks that the plugin converts this version of the kind.
+fn knows(plugin: &Plugin, kind: &str, api_version: &str) -> Result<(), ConversionError> {
+    let description = plugin.description();
+    let asked = Kind {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+    };
+    let is_known = description
+        .versions
+        .iter()
+        .any(|version| version == asked.version());
+    if asked.is_version_of(&description.parent) && is_known {
+        return Ok(());
+    }
+    let versions = if description.versions.is_empty() {
+        "no versions".to_owned()
+    } else {
+        format!(
+            "{} of {}",
+            description.versions.join(", "),
+            description.parent.kind
+        )
+    };
+    Err(ConversionError::UnknownVersion(shorten(
+        &format!(
+            "the plugin {} converts {versions}, not {asked}: does the CustomResourceDefinition belong to another \
+             version of the plugin?",
+            description.name_and_version()
+        ),
+        MESSAGE,
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_gets_a_limited_part_of_the_objects_and_at_least_one() {
+        let texts = |count: usize, bytes: usize| -> Vec<Box<RawValue>> {
+            let text = format!("\"{}\"", "x".repeat(bytes));
+            (0..count)
+                .map(|_| RawValue::from_string(text.clone()).unwrap())
+                .collect()
+        };
+        for (count, bytes, expected) in [
+            (10, 10, 10),
+            (2000, 10, BATCH_OBJECTS),
+            (9, 100 << 10, 5),
+            (2, 1 << 20, 1),
+        ] {
+            let texts = texts(count, bytes);
+            let objects: Vec<&RawValue> = texts.iter().map(AsRef::as_ref).collect();
+            assert_eq!(batch(&objects), expected);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Converts objects to every other version and back, to find the fields that a conversion loses.
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::{ConversionError, convert};
+use crate::plugin::Plugin;
+use crate::plugin::contract::Kind;
+
+/// A field that does not come back, or an object that cannot be converted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lost {
+    /// The place of the object in the list.
+    pub index: usize,
+    /// The path and the versions, or why the object cannot be converted.
+    pub message: String,
+}
+
+/// Converts objects, which are in the version of the plugin's parent, to each other version and back. Returns the first
+/// field of each object that does not come back, for each version.
+pub async fn there_and_back(plugin: &Plugin, objects: &[Value]) -> Vec<Lost> {
+    let parent = &plugin.description().parent;
+    let versions = plugin.description().versions.iter();
+    let mut lost = Vec::new();
+    for version in versions.filter(|version| *version != parent.version()) {
+        let other = format!("{}/{version}", parent.group());
+        lost.extend(through(plugin, parent, &other, objects).await);
+    }
+    lost
+}
+
+async fn through(plugin: &Plugin, parent: &Kind, other: &str, objects: &[Value]) -> Vec<Lost> {
+    if let Ok(back) = both_ways(plugin, parent, other, objects).await {
+        let pairs = objects.iter().zip(&back).enumerate();
+        let lost = pairs.filter_map(|(index, (before, after))| {
+            let message = difference(before, after, "")?;
+            let message = format!("{message} when it is converted to {other} and back");
+            Some(Lost { index, message })
+        });
+        return lost.collect();
+    }
+    // One object fails all of them: find out which.
+    let mut lost = Vec::new();
+    for (index, object) in objects.iter().enumerate() {
+        let message = match both_ways(plugin, parent, other, std::slice::from_ref(object)).await {
+            Ok(back) => match back.first().and_then(|back| difference(object, back, "")) {
+                Some(message) => format!("{message} when it is converted to {other} and back"),
+                None => continue,
+            },
+            Err(error) => error.to_string(),
+        };
+        lost.push(Lost { index, message });
+    }
+    lost
+}
+
+async fn both_ways(
+    plugin: &Plugin,
+    parent: &Kind,
+    other: &str,
+    objects: &[Value],
+) -> Result<Vec<Value>, ConversionError> {
+    let texts: Vec<Box<RawValue>> = objects
+        .iter()
+        .filter_map(|object| serde_json::value::to_raw_value(object).ok())
+        .collect();
+    let there = convert(plugin, other, &borrowed(&texts)).await?;
+    let texts: Vec<Box<RawValue>> = there
+        .into_iter()
+        .filter_map(|text| RawValue::from_string(text).ok())
+        .collect();
+    let back = convert(plugin, &parent.api_version, &borrowed(&texts)).await?;
+    // Checked by `convert`.
+    Ok(back
+        .iter()
+        .map(|text| serde_json::from_str(text).unwrap_or_default())
+        .collect())
+}
+
+fn borrowed(texts: &[Box<RawValue>]) -> Vec<&RawValue> {
+    texts.iter().map(AsRef::as_ref).collect()
+}
+
+/// Returns the first path at which two values differ, and how. An empty object or null is the same as no field.
+fn difference(before: &Value, after: &Value, path: &str) -> Option<String> {
+    let is_empty = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
+    if before == after || (is_empty(before) && is_empty(after)) {
+        return None;
+    }
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            let added = after.keys().filter(|key| !before.contains_key(*key));
+            before.keys().chain(added).find_map(|key| {
+                let side = |fields: &Map<String, Value>| fields.get(key).cloned().unwrap_or_default();
+                let path = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
+                difference(&side(before), &side(after), &path)
+            })
+        }
+        (Value::Array(before), Value::Array(after)) if before.len() == after.len() => {
+            let items = before.iter().zip(after).enumerate();
+            items
+                .filter_map(|(index, (before, after))| difference(before, after, &format!("{path}[{index}]")))
+                .next()
+        }
+        (_, after) if is_empty(after) => Some(format!("{path} is lost")),
+        (before, _) if is_empty(before) => Some(format!("{path} appears")),
+        _ => Some(format!("{path} changes")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_field_that_does_not_come_back_is_named_by_its_path() {
+        let before = json!({ "spec": { "a": 1, "list": [{ "b": 1 }], "none": null, "empty": {} } });
+        let differs = |change: fn(&mut Value)| {
+            let mut after = before.clone();
+            change(&mut after);
+            difference(&before, &after, "")
+        };
+        assert_eq!(differs(|_| {}), None);
+        assert_eq!(differs(|after| after["spec"]["empty"] = Value::Null), None);
+        for (change, expected) in [
+            (
+                (|after| after["spec"]["a"] = Value::Null) as fn(&mut Value),
+                "spec.a is lost",
+            ),
+            (|after| after["spec"]["a"] = 2.into(), "spec.a changes"),
+            (|after| after["spec"]["c"] = 2.into(), "spec.c appears"),
+            (
+                |after| after["spec"]["list"][0]["b"] = 2.into(),
+                "spec.list[0].b changes",
+            ),
+            (|after| after["spec"]["list"] = json!([]), "spec.list changes"),
+        ] {
+            assert_eq!(differs(change).as_deref(), Some(expected));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Reads parts of JSON text without parsing the rest.
+
+/// Returns the members of a JSON object, each value as its text; none when the value is not an object.
+pub(crate) fn members(object: &str) -> Members<'_> {
+    let at = object.find('{').map_or(object.len(), |open| open + 1);
+    let is_object = object.trim_start().starts_with('{');
+    Members {
+        text: object,
+        at: if is_object { at } else { object.len() },
+    }
+}
+
+pub(crate) struct Members<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (String, &'a str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let between = |byte: u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b':');
+        let bytes = self.text.as_bytes();
+        let start = skip(bytes, self.at, between);
+        if bytes.get(start) != Some(&b'"') {
+            self.at = bytes.len();
+            return None;
+        }
+        let end = end_of_value(bytes, start);
+        let key = self.text.get(start..end)?;
+        // A lone surrogate such as "\ud800" is not a valid string: such a key is compared as written.
+        let key = serde_json::from_str(key).unwrap_or_else(|_| key.to_owned());
+        let start = skip(bytes, end, between);
+        let end = end_of_value(bytes, start);
+        self.at = end;
+        Some((key, self.text.get(start..end)?))
+    }
+}
+
+fn skip(bytes: &[u8], from: usize, what: impl Fn(u8) -> bool) -> usize {
+    let rest = bytes.get(from..).unwrap_or_default();
+    from + rest.iter().take_while(|byte| what(**byte)).count()
+}
+
+/// Returns the end of the value that begins at `start`.
+fn end_of_value(bytes: &[u8], start: usize) -> usize {
+    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+    for (at, &byte) in bytes.iter().enumerate().skip(start) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' if quoted && depth == 0 => return at + 1,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 1 => return at + 1,
+            b'}' | b']' if depth > 1 => depth -= 1,
+            // A number or a literal ends at the next delimiter.
+            b'}' | b']' | b',' if depth == 0 => return at,
+            _ if depth == 0 && byte.is_ascii_whitespace() => return at,
+            _ => {}
+        }
+    }
+    bytes.len()
+}

@@ -1,0 +1,230 @@
+//! Objects of a kind with two versions, which a plugin converts for the API server.
+
+use std::time::Instant;
+
+use control_plane::Options;
+use k8s_openapi::ByteString;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use crate::puppet::{FORMS, PUPPET, assert_contains, controller, variant_of};
+use crate::support::{Host, LIMIT, Scenario, own_cluster, resource};
+use crate::telemetry::get;
+use crate::webhook::callers::call_to_convert;
+use crate::webhook::{Authority, port, put};
+
+/// The variant of the puppet that converts: v2 calls the field `text` of v1 `note`.
+const CONVERTS: u8 = 9;
+const V2: &str = "test.operator-host.dev/v2/Puppet";
+
+fn configuration(scenario: &Scenario, plugin: &str) -> std::path::PathBuf {
+    let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
+    scenario.config_with(top, &controller(plugin, "limits: {deadline: 2s}"))
+}
+
+/// Adds v2 to the definition of puppets, with a conversion by this host.
+async fn serve_v2(scenario: &Scenario, host: &Host, authority: &Authority, stored: &str) {
+    let url = format!("https://127.0.0.1:{}/convert", port(host).await);
+    let ca = ByteString(std::fs::read(authority.0.join("ca.crt")).unwrap());
+    let version = |name: &str| {
+        json!({
+            "name": name, "served": true, "storage": name == stored, "subresources": { "status": {} },
+            "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } },
+        })
+    };
+    let patch = json!({ "spec": {
+        "versions": [version("v1"), version("v2")],
+        "conversion": { "strategy": "Webhook", "webhook": {
+            "conversionReviewVersions": ["v1"], "clientConfig": { "url": url, "caBundle": ca },
+        } },
+    } });
+    let kind = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
+    let definitions: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &kind);
+    let name = "puppets.test.operator-host.dev";
+    let patch = Patch::Merge(patch);
+    definitions
+        .patch(name, &PatchParams::default(), &patch)
+        .await
+        .expect("two versions");
+}
+
+/// Waits until an object is read in v2: a changed definition takes effect after a moment.
+async fn until_v2(scenario: &Scenario, name: &str) -> DynamicObject {
+    let start = Instant::now();
+    loop {
+        match scenario.api(V2).get(name).await {
+            Ok(object) => return object,
+            Err(error) => assert!(start.elapsed() < LIMIT, "never read in v2: {error}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+/// Creates an object in v1 that is wrong in v2, returns why, and deletes it.
+async fn refusal(scenario: &Scenario, how: &str) -> String {
+    scenario.puppet(how, json!({ "convert": how, "text": "x" })).await;
+    let error = scenario
+        .api(V2)
+        .get(how)
+        .await
+        .expect_err("it cannot be read")
+        .to_string();
+    scenario.delete(PUPPET, how).await;
+    error
+}
+
+#[tokio::test]
+async fn objects_are_read_and_written_in_every_version_and_wrong_conversions_are_named() {
+    for (form, file) in FORMS {
+        let cluster = own_cluster(Options::default()).await;
+        let scenario = Scenario::within(&cluster, &format!("conversion-{form}")).await;
+        let plugin = scenario.file("plugin.wasm", variant_of(file, CONVERTS));
+        let config = configuration(&scenario, &plugin.display().to_string());
+        let authority = Authority::new(&scenario, "ca");
+        put(&scenario, authority.sign("1"));
+        let host = scenario.start_with(&config, &[]);
+        host.until_log(&["controller started"]).await;
+        scenario
+            .puppet("first", json!({ "text": "a", "response": {} }))
+            .await;
+        serve_v2(&scenario, &host, &authority, "v1").await;
+
+        let first = until_v2(&scenario, "first").await;
+        assert_eq!(first.data["spec"], json!({ "note": "a", "response": {} }));
+        scenario
+            .apply(
+                &json!({
+                    "apiVersion": "test.operator-host.dev/v2", "kind": "Puppet",
+                    "metadata": { "name": "second" }, "spec": { "note": "b", "response": {} },
+                })
+                .to_string(),
+            )
+            .await;
+        let second = scenario.until_ready("second").await;
+        assert_eq!(second.data["spec"]["text"], "b");
+
+        let message = refusal(&scenario, "rename").await;
+        let object = format!("Puppet conversion-{form}/rename");
+        assert_contains(
+            &message,
+            &[&object, "`metadata.name` is \"another\", expected \"rename\""],
+        );
+        for (how, words) in [
+            ("uid", "`metadata.uid`"),
+            ("kind", "`kind` is \"Another\""),
+            ("version", "`apiVersion` is \"test.operator-host.dev/v3\""),
+            ("text", "invalid type"),
+            ("bad-label", "metadata.labels[\"converted\"]"),
+            ("error", "spec.convert: this one cannot be converted"),
+            ("few", "`convert` of the plugin puppet"),
+            ("trap", "`convert` of the plugin puppet"),
+            ("loop", "`convert` of the plugin puppet"),
+        ] {
+            let message = refusal(&scenario, how).await;
+            assert_contains(&message, &["conversion webhook", words]);
+        }
+        host.until_log(&[
+            "objects are not converted",
+            "asked to convert 1 objects and converted 0",
+        ])
+        .await;
+        host.until_log(&["objects are not converted", "did not answer within 2s"])
+            .await;
+
+        scenario
+            .puppet("label", json!({ "convert": "label", "response": {} }))
+            .await;
+        let labelled = scenario.api(V2).get("label").await.expect("it is converted");
+        assert_eq!(labelled.metadata.labels.unwrap()["converted"], "v2");
+        assert!(labelled.metadata.managed_fields.is_some());
+        scenario
+            .puppet("finalizer", json!({ "convert": "finalizer", "response": {} }))
+            .await;
+        let forged = scenario.api(V2).get("finalizer").await.expect("it is converted");
+        assert!(
+            !forged
+                .metadata
+                .finalizers
+                .unwrap_or_default()
+                .contains(&"a.dev/forged".to_owned())
+        );
+
+        let all = scenario
+            .api(V2)
+            .list(&ListParams::default())
+            .await
+            .expect("a list");
+        assert_eq!(all.items.len(), 4);
+        let metrics = get(&host, "/metrics").await.1;
+        for result in ["converted", "failed"] {
+            let is_it = |line: &str| {
+                line.starts_with("operator_webhook_conversions_total{")
+                    && line.contains(&format!("\"{result}\""))
+            };
+            assert!(metrics.lines().any(is_it), "{result} is not in {metrics}");
+        }
+        assert_eq!(host.stop().await.code(), Some(0));
+    }
+}
+
+#[tokio::test]
+async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_refused() {
+    let scenario = Scenario::new("conversion-many").await;
+    let plugin = scenario.file("plugin.wasm", variant_of("puppet.wasm", CONVERTS));
+    let config = configuration(&scenario, &plugin.display().to_string());
+    let authority = Authority::new(&scenario, "ca");
+    put(&scenario, authority.sign("1"));
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["the certificate is in use"]).await;
+    let review = |count: usize, to: &str, kind: &str| {
+        let object = |index: usize| {
+            json!({
+                "apiVersion": "test.operator-host.dev/v1", "kind": kind, "metadata": { "name": format!("p-{index}"), "uid": "u" },
+                "spec": { "text": "x".repeat(1000) },
+            })
+        };
+        let objects: Vec<_> = (0..count).map(object).collect();
+        let request = json!({ "uid": "1", "desiredAPIVersion": to, "objects": objects });
+        let review = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request });
+        review.to_string().into_bytes()
+    };
+    let v2 = "test.operator-host.dev/v2";
+    let ask = async |body: Vec<u8>| {
+        call_to_convert(&host, &authority, &body)
+            .await
+            .expect("an answer")
+    };
+    // Waits while the plugin is being loaded.
+    let many = ask(review(10_000, v2, "Puppet")).await;
+    assert_eq!(
+        (many.status, many.text.matches("\"note\"").count()),
+        (200, 10_000)
+    );
+    assert_contains(&many.text, &["\"status\":\"Success\"", "\"p-9999\""]);
+    assert_eq!(ask(review(30_000, v2, "Puppet")).await.status, 413);
+    for (to, kind, words) in [
+        (
+            "test.operator-host.dev/v3",
+            "Puppet",
+            "converts v1, v2 of Puppet, not test.operator-host.dev/v3/Puppet",
+        ),
+        (v2, "Nobody", "no controller for Nobody runs here yet"),
+        ("other.dev/v2", "Puppet", "no controller for Puppet runs here yet"),
+    ] {
+        let answer = ask(review(1, to, kind)).await;
+        assert_contains(&answer.text, &["\"status\":\"Failure\"", words]);
+    }
+    let reordered = String::from_utf8(review(2, v2, "Puppet")).unwrap();
+    let reordered = reordered.replacen("\"spec\":{", "\"spec\":{\"convert\":\"reorder\",", 1);
+    let words = [
+        "`metadata.name` is \\\"p-1\\\"",
+        "are the objects in the same order?",
+    ];
+    assert_contains(&ask(reordered.into_bytes()).await.text, &words);
+    for body in [&b"{}"[..], b"[", &[b'['; 100_000]] {
+        assert_eq!(ask(body.to_vec()).await.status, 400);
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+}
