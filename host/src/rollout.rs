@@ -6,6 +6,7 @@
 //! whether their parent holds a version back.
 
 mod compare;
+mod conversions;
 mod crd_compatibility;
 mod shadow;
 
@@ -356,6 +357,18 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
             beyond.join(" or ")
         );
         return held("NotAllowed", message.clone(), all(&message));
+    }
+    if let Some(version) = conversions::dropped(live, candidate).first() {
+        let message = format!("it does not convert {version}, which the live version converts");
+        return held("Incompatible", message.clone(), all(&message));
+    }
+    let lossy = conversions::lossy(context, live, candidate, &names).await;
+    if let Some(first) = lossy.first() {
+        let message = format!(
+            "its conversion loses something of {}: {}",
+            first.object, first.message
+        );
+        return held("LossyConversion", message, lossy);
     }
     if let Some(carried) = &candidate.description().crd
         && live.description().crd.as_ref() != Some(carried)

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::{Failure, plugin_file, render};
 use crate::config::Config;
+use crate::conversion::{Lost, there_and_back};
 use crate::crd::definition;
 use crate::dry_run::offline::{self, RenderError, Scene};
 use crate::plugin::contract::Response;
@@ -276,6 +278,7 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
         Err(other) => return Err(other),
     };
     related.extend(render::objects(&args.related)?);
+    conversions(plugin, &parents, report).await;
     for parent in parents {
         let name = parent.metadata.name.clone().unwrap_or_default();
         let scene = Scene {
@@ -324,6 +327,28 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Converts the samples to every other version and back.
+async fn conversions(plugin: &Plugin, parents: &[DynamicObject], report: &mut Report) {
+    let description = plugin.description();
+    if !description.converts() {
+        return;
+    }
+    // Serialization of a resource cannot fail.
+    let objects: Vec<Value> = parents
+        .iter()
+        .map(|parent| serde_json::to_value(parent).unwrap_or_default())
+        .collect();
+    let lost = there_and_back(plugin, &objects).await;
+    for Lost { index, message } in &lost {
+        let name = objects[*index]["metadata"]["name"].as_str().unwrap_or_default();
+        report.add(Level::Fail, "conversion", format!("{name}: {message}"));
+    }
+    if lost.is_empty() {
+        let message = format!("nothing is lost between {}", description.versions.join(", "));
+        report.add(Level::Ok, "conversion", message);
+    }
 }
 
 /// Checks the children and needs of an answer, as a reconcile does.
