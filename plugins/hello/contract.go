@@ -19,9 +19,29 @@ type kind struct {
 }
 
 type input struct {
-	Contract string   `json:"contract"`
-	Call     string   `json:"call"`
-	Request  *request `json:"request"`
+	Contract   string          `json:"contract"`
+	Call       string          `json:"call"`
+	Request    *request        `json:"request"`
+	Conversion *conversion     `json:"conversion"`
+	Parent     json.RawMessage `json:"parent"`
+}
+
+// conversion has resources to convert to a version, such as example.com/v1.
+type conversion struct {
+	APIVersion string            `json:"apiVersion"`
+	Objects    []json.RawMessage `json:"objects"`
+}
+
+// convert returns a resource in another version of its kind. A plugin with several versions names them in `Versions` of its
+// description, and sets this function in `init`. Numbers are of the type json.Number.
+var convert = func(apiVersion string, resource object) (object, error) {
+	return nil, errors.New("this plugin has one version")
+}
+
+// setDefaults returns the spec of a resource with the defaults that need code. A plugin that has such defaults sets
+// `Defaults` in its description, and sets this function in `init`.
+var setDefaults = func(parent object) (object, error) {
+	return nil, errors.New("this plugin has no defaults")
 }
 
 type request struct {
@@ -31,6 +51,8 @@ type request struct {
 	Now      string    `json:"now"`
 	// The namespace is being deleted: nothing can be created there any more.
 	NamespaceTerminating bool `json:"namespaceTerminating"`
+	// The stored resource, when the webhook asks whether Parent may replace it.
+	OldParent *resource `json:"oldParent"`
 }
 
 // related answers a need.
@@ -44,11 +66,13 @@ type output struct {
 	Description *description `json:"description,omitempty"`
 	Response    *response    `json:"response,omitempty"`
 	Cleanup     *cleanup     `json:"cleanup,omitempty"`
+	Converted   []converted  `json:"converted,omitempty"`
+	Defaulted   *object      `json:"defaulted,omitempty"`
 	Failure     *failure     `json:"failure,omitempty"`
 }
 
 // The version of the contract that the records are of.
-const contract = "0.2.0"
+const contract = "0.3.0"
 
 type description struct {
 	Contract  string          `json:"contract"`
@@ -59,6 +83,14 @@ type description struct {
 	Reads     []kind          `json:"reads,omitempty"`
 	Finalizer bool            `json:"finalizer"`
 	CRD       json.RawMessage `json:"crd"`
+	Versions  []string        `json:"versions,omitempty"`
+	Defaults  bool            `json:"defaults,omitempty"`
+}
+
+// converted is a resource, or why it cannot be converted.
+type converted struct {
+	Object object  `json:"object,omitempty"`
+	Error  *string `json:"error,omitempty"`
 }
 
 type response struct {
@@ -134,6 +166,7 @@ type failure struct {
 type invalid struct {
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message"`
+	shown
 }
 
 func (i *invalid) Error() string { return i.Message }
@@ -142,9 +175,42 @@ func (i *invalid) Error() string { return i.Message }
 type retry struct {
 	Message string `json:"message"`
 	AfterMs uint64 `json:"afterMs,omitempty"`
+	shown
+}
+
+// shown is what the resource shows with a failure, beside the conditions of the host.
+type shown struct {
+	Status     object      `json:"status,omitempty"`
+	Conditions []condition `json:"conditions,omitempty"`
 }
 
 func (r *retry) Error() string { return r.Message }
+
+func convertAll(conversion *conversion) []converted {
+	all := make([]converted, len(conversion.Objects))
+	for i, text := range conversion.Objects {
+		resource, err := decode(text)
+		if err == nil {
+			resource, err = convert(conversion.APIVersion, resource)
+		}
+		if err != nil {
+			message := err.Error()
+			all[i].Error = &message
+		} else {
+			all[i].Object = resource
+		}
+	}
+	return all
+}
+
+// decode keeps large numbers as they are.
+func decode(text json.RawMessage) (object, error) {
+	var resource object
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	err := decoder.Decode(&resource)
+	return resource, err
+}
 
 // answer reads one call from in and writes its answer to out.
 func answer(in io.Reader, out io.Writer) error {
@@ -152,7 +218,13 @@ func answer(in io.Reader, out io.Writer) error {
 	if err := json.NewDecoder(in).Decode(&call); err != nil {
 		return fmt.Errorf("standard input: %w", err)
 	}
-	if call.Request == nil && call.Call != "describe" {
+	isMissing := map[string]bool{
+		"reconcile": call.Request == nil,
+		"cleanup":   call.Request == nil,
+		"convert":   call.Conversion == nil,
+		"default":   call.Parent == nil,
+	}
+	if isMissing[call.Call] {
 		return fmt.Errorf("standard input: %q needs a request", call.Call)
 	}
 	var answer output
@@ -165,8 +237,17 @@ func answer(in io.Reader, out io.Writer) error {
 		answer.Response, err = reconcile(call.Request)
 	case "cleanup":
 		answer.Cleanup, err = clean(call.Request)
+	case "convert":
+		answer.Converted = convertAll(call.Conversion)
+	case "default":
+		var parent object
+		if parent, err = decode(call.Parent); err == nil {
+			var spec object
+			spec, err = setDefaults(parent)
+			answer.Defaulted = &spec
+		}
 	default:
-		return fmt.Errorf("standard input: `call` is %q, none of describe, reconcile, cleanup", call.Call)
+		return fmt.Errorf("standard input: `call` is %q, none of describe, reconcile, cleanup, convert, default", call.Call)
 	}
 	if wrong := (*invalid)(nil); errors.As(err, &wrong) {
 		answer = output{Failure: &failure{Invalid: wrong}}

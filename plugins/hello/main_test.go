@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -78,7 +79,7 @@ func TestDescribeNamesTheKindAndItsDefinition(t *testing.T) {
 func TestWhatIsNotOfTheContractIsAnError(t *testing.T) {
 	for in, want := range map[string]string{
 		``:                              "standard input",
-		`{"call":"dance"}`:              "needs a request",
+		`{"call":"dance"}`:              "none of describe",
 		`{"call":"dance","request":{}}`: "none of describe, reconcile, cleanup",
 		`{"call":"reconcile"}`:          "needs a request",
 	} {
@@ -86,5 +87,42 @@ func TestWhatIsNotOfTheContractIsAnError(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", in, err, want)
 		}
+	}
+}
+
+func TestConvertAndDefault(t *testing.T) {
+	before, beforeDefaults := convert, setDefaults
+	defer func() { convert, setDefaults = before, beforeDefaults }()
+	convert = func(apiVersion string, resource object) (object, error) {
+		if resource["kind"] == "Wrong" {
+			return nil, errors.New("it is wrong")
+		}
+		resource["apiVersion"] = apiVersion
+		return resource, nil
+	}
+	setDefaults = func(parent object) (object, error) {
+		return object{"size": 3}, nil
+	}
+	for _, test := range []struct{ input, expected string }{
+		{
+			`{"contract":"0.3.0","call":"convert","conversion":{"apiVersion":"a.dev/v2","objects":[` +
+				`{"apiVersion":"a.dev/v1","number":9007199254740993},{"kind":"Wrong"}]}}`,
+			`{"converted":[{"object":{"apiVersion":"a.dev/v2","number":9007199254740993}},{"error":"it is wrong"}]}`,
+		},
+		{
+			`{"contract":"0.3.0","call":"default","parent":{"spec":{}}}`,
+			`{"defaulted":{"size":3}}`,
+		},
+	} {
+		var out strings.Builder
+		if err := answer(strings.NewReader(test.input), &out); err != nil {
+			t.Fatal(err)
+		}
+		if strings.TrimSpace(out.String()) != test.expected {
+			t.Errorf("%s: %s", test.input, out.String())
+		}
+	}
+	if err := answer(strings.NewReader(`{"call":"convert"}`), new(strings.Builder)); err == nil {
+		t.Error("a call without objects is an error")
 	}
 }
