@@ -171,12 +171,12 @@ fn a_component_that_cannot_be_a_plugin_is_refused_before_it_is_compiled() {
         &["`wasi:http/outgoing-handler@0.3.0`", "this host does not provide"],
     );
     assert_contains(
-        &inspected(&answer.version("0.3.0")).unwrap_err(),
-        &["version 0.3.0 of the contract"],
+        &inspected(&answer.version("0.4.0")).unwrap_err(),
+        &["version 0.4.0 of the contract"],
     );
     let other = component::encode(&another_world()).unwrap();
     let error = inspect::inspect(&other).unwrap_err().to_string();
-    assert_contains(&error, &["`operator-host:plugin/reconciler@0.2.0`", "`run`"]);
+    assert_contains(&error, &["`operator-host:plugin/reconciler@0.3.0`", "`run`"]);
 }
 
 #[tokio::test]
