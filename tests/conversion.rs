@@ -9,6 +9,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use serde_json::json;
 
+use crate::mount::Mount;
 use crate::puppet::{FORMS, PUPPET, assert_contains, controller, variant_of};
 use crate::support::{Host, LIMIT, Scenario, own_cluster, resource};
 use crate::telemetry::get;
@@ -115,7 +116,7 @@ async fn objects_are_read_and_written_in_every_version_and_wrong_conversions_are
             ("uid", "`metadata.uid`"),
             ("kind", "`kind` is \"Another\""),
             ("version", "`apiVersion` is \"test.operator-host.dev/v3\""),
-            ("text", "invalid type"),
+            ("text", "it is not a JSON object"),
             ("bad-label", "metadata.labels[\"converted\"]"),
             ("error", "spec.convert: this one cannot be converted"),
             ("few", "`convert` of the plugin puppet"),
@@ -227,4 +228,78 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
         assert_eq!(ask(body.to_vec()).await.status, 400);
     }
     assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_version_whose_conversion_loses_a_field_of_a_live_object_is_held_back() {
+    const FILE: &str = "puppet.wasm";
+    let scenario = Scenario::new("conversion-proof").await;
+    let folder = scenario.folder.path().join("mount");
+    let mut mount = Mount::new(&folder, FILE, &variant_of(FILE, CONVERTS));
+    let plugin = folder.join(FILE).display().to_string();
+    let host = scenario.start_with(&scenario.config(&controller(&plugin, "")), &[]);
+    host.until_log(&["controller started"]).await;
+    let spec = json!({ "size": 1, "response": {}, "variants": { "8": { "convert": "lose" } } });
+    for name in ["p", "q"] {
+        scenario.puppet(name, spec.clone()).await;
+        scenario.until_ready(name).await;
+    }
+    mount.put(FILE, &variant_of(FILE, 8));
+    let lost = "spec.size is lost when it is converted to test.operator-host.dev/v2 and back";
+    host.until_log(&[
+        "held back",
+        "its conversion loses something of conversion-proof/",
+        lost,
+    ])
+    .await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "LossyConversion")
+        .await;
+    assert_contains(&message, &[lost]);
+
+    for name in ["p", "q"] {
+        scenario.puppet(name, json!({ "size": 1, "response": {} })).await;
+    }
+    // Without both versions, the objects of the one that is missing could not be read any more.
+    mount.put(FILE, &variant_of(FILE, 0));
+    host.until_log(&[
+        "held back",
+        "it does not convert v1, which the live version converts",
+    ])
+    .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[test]
+fn check_converts_the_samples_there_and_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = folder.path().join("plugin.wasm");
+    std::fs::write(&plugin, variant_of("puppet.wasm", CONVERTS)).unwrap();
+    let sample = folder.path().join("sample.yaml");
+    for (how, code, expected) in [
+        ("label", 1, "fail  conversion    p: metadata.labels appears"),
+        (
+            "lose",
+            1,
+            "fail  conversion    p: spec.size is lost when it is converted to test.operator-host.dev/v2 and back",
+        ),
+        ("error", 1, "spec.convert: this one cannot be converted"),
+        ("", 0, "ok    conversion    nothing is lost between v1, v2"),
+    ] {
+        let resource = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": { "name": "p" },
+            "spec": { "convert": how, "size": 1, "response": {} },
+        });
+        std::fs::write(&sample, resource.to_string()).unwrap();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
+            .arg("check")
+            .args([&plugin])
+            .arg("--sample")
+            .arg(&sample)
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_contains(&printed, &[expected]);
+        assert_eq!(output.status.code(), Some(code), "{printed}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The API server calls the host before it writes a resource.
 
 pub(crate) mod callers;
+mod defaults;
 mod slow;
 
 use std::path::{Path, PathBuf};
@@ -126,13 +127,16 @@ async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Au
         String::from_utf8_lossy(&output.stderr)
     );
     let manifest = String::from_utf8(output.stdout).unwrap();
-    let object: DynamicObject = serde_saphyr::from_str(&manifest).unwrap();
-    let kind = resource("admissionregistration.k8s.io/v1/ValidatingWebhookConfiguration");
-    let api: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &kind);
-    let params = PatchParams::apply("user").force();
-    api.patch(&name, &params, &Patch::Apply(&object))
-        .await
-        .expect("the manifest is taken");
+    let objects: Vec<DynamicObject> = serde_saphyr::from_multiple(&manifest).unwrap();
+    for object in objects {
+        let kind = &object.types.as_ref().unwrap().kind;
+        let kind = resource(&format!("admissionregistration.k8s.io/v1/{kind}"));
+        let api: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &kind);
+        let params = PatchParams::apply("user").force();
+        api.patch(&name, &params, &Patch::Apply(&object))
+            .await
+            .expect("the manifest is taken");
+    }
     // API servers before 1.21 do not label namespaces by themselves.
     let label = json!({"metadata": {"labels": {"kubernetes.io/metadata.name": scenario.namespace}}});
     let namespaces: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &resource("v1/Namespace"));

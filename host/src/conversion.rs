@@ -128,7 +128,7 @@ async fn convert_run(plugin: &Plugin, to: &str, run: &[Before<'_>]) -> Result<Ve
     }
     let mut objects = Vec::with_capacity(run.len());
     for before in run {
-        let text = RawValue::from_string(before.for_plugin());
+        let text = RawValue::from_string(before.for_plugin(None));
         objects.push(Json::from(text.map_err(|error| before.refused(to, &error))?));
     }
     let conversion = Arc::new(Conversion {

@@ -1,5 +1,12 @@
 //! Reads parts of JSON text without parsing the rest.
 
+/// Returns the member of a JSON object with this name.
+pub(crate) fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
+    members(object)
+        .find(|(key, _)| key == name)
+        .map(|(_, value)| value)
+}
+
 /// Returns the members of a JSON object, each value as its text; none when the value is not an object.
 pub(crate) fn members(object: &str) -> Members<'_> {
     let at = object.find('{').map_or(object.len(), |open| open + 1);

@@ -96,7 +96,7 @@ pub async fn supervise(
     stop: CancellationToken,
 ) {
     // Before the kind is listed: the API server needs conversions for that.
-    let _converter = shared.webhook_targets.convert_with(&config, plugin.clone());
+    let _target = shared.webhook_targets.add_plugin(&config, plugin.clone());
     let mut changed = shared.kinds.subscribe();
     let mut last_logged = None;
     let mut delay = SETTLE;

@@ -12,9 +12,11 @@
 mod bounds;
 pub(crate) mod certificates;
 mod conversion;
+mod defaulting;
 pub mod fuzzing;
 mod review;
 mod server;
+mod target;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,13 +29,14 @@ use self::conversion::ConversionReview;
 use self::review::Review;
 use crate::config::ControllerConfig;
 use crate::object::shorten;
+use crate::plugin::contract::Kind;
 use crate::plugin::estimate::estimate;
 use crate::plugin::registry::Live;
 use crate::reconcile::context::Context;
 use crate::reconcile::{Admission, admit};
 
-pub use self::conversion::Converter;
-pub use self::server::{CONVERT_PATH, PATH, ServerError, start};
+pub use self::server::{CONVERT_PATH, DEFAULT_PATH, PATH, ServerError, start};
+pub use self::target::PluginTarget;
 
 /// Concurrent reviews per controller. They are separate from the controller's reconciles, so that neither delays
 /// the other.
@@ -44,11 +47,14 @@ const MESSAGE: usize = 2048;
 /// What it means that objects are not converted.
 const NOT_CONVERTED: &str = "objects are not converted, so reading them in that version fails";
 
+/// What it means that a plugin sets no defaults.
+const NO_DEFAULTS: &str = "no defaults are set; the webhook's failurePolicy applies";
+
 /// The controllers that can be asked.
 #[derive(Default)]
 pub struct WebhookTargets {
     controllers: Mutex<BTreeMap<String, Entry>>,
-    converters: Mutex<Vec<Weak<Converter>>>,
+    plugins: Mutex<Vec<Weak<PluginTarget>>>,
     /// The last reason for having no answer, by controller and what it means, so that it is logged once.
     last_logged: Mutex<BTreeMap<(String, &'static str), String>>,
 }
@@ -65,6 +71,8 @@ enum Decision {
     Allowed,
     /// With the plugin's message.
     Denied(String),
+    /// With another spec, as JSON text.
+    Patched(String),
 }
 
 /// Why there is no decision; the webhook's `failurePolicy` decides.
@@ -96,18 +104,18 @@ impl WebhookTargets {
         lock(&self.controllers).insert(context.config.name.clone(), entry);
     }
 
-    /// Converts objects of a controller's kind as long as the result is held.
+    /// Converts and defaults objects of a controller's kind as long as the result is held.
     #[must_use]
-    pub fn convert_with(
+    pub fn add_plugin(
         &self,
         config: &Arc<ControllerConfig>,
         plugin: watch::Receiver<Live>,
-    ) -> Arc<Converter> {
-        let converter = Arc::new(Converter::new(config, plugin));
-        let mut converters = lock(&self.converters);
-        converters.retain(|converter| converter.strong_count() > 0);
-        converters.push(Arc::downgrade(&converter));
-        converter
+    ) -> Arc<PluginTarget> {
+        let target = Arc::new(PluginTarget::new(config, plugin));
+        let mut plugins = lock(&self.plugins);
+        plugins.retain(|target| target.strong_count() > 0);
+        plugins.push(Arc::downgrade(&target));
+        target
     }
 
     /// Converts the objects of a review. Also returns the name of the controller.
@@ -120,18 +128,46 @@ impl WebhookTargets {
             }
             Some(Ok(kind)) => kind,
         };
-        let converters: Vec<_> = lock(&self.converters).iter().filter_map(Weak::upgrade).collect();
-        let Some(converter) = converters.iter().find(|converter| converter.is_for(&kind)) else {
+        let Some(target) = self.plugin_of(&kind) else {
             let kind = shorten(&kind.kind, 63);
             return (
                 String::new(),
                 Err(NoDecision::new(format!("no controller for {kind} runs here yet"))),
             );
         };
-        let name = converter.controller().to_owned();
-        let converted = converter.convert(&review.to, &review.objects).await;
+        let name = target.controller().to_owned();
+        let converted = target.convert(&review.to, &review.objects).await;
         self.log(&name, NOT_CONVERTED, converted.as_ref().err());
         (name, converted)
+    }
+
+    /// Sets the defaults of a resource that is about to be written. Also returns the name of the controller.
+    async fn default(&self, review: &Review<'_>, bounds: &Bounds) -> (String, Result<Decision, NoDecision>) {
+        let kind = Kind {
+            api_version: format!("{}/", review.group),
+            kind: review.kind.clone(),
+        };
+        let target = self.plugin_of(&kind);
+        let name = target.as_ref().map(|target| target.controller().to_owned());
+        let name = name.unwrap_or_default();
+        let Some(object) = review.asked_about() else {
+            return (name, Ok(Decision::Allowed));
+        };
+        let decision = match target {
+            None => Err(NoDecision::new(format!(
+                "no controller for {} runs here yet",
+                shorten(&review.kind, 63)
+            ))),
+            Some(target) => target.default(review, object, bounds).await,
+        };
+        self.log(&name, NO_DEFAULTS, decision.as_ref().err());
+        (name, decision)
+    }
+
+    fn plugin_of(&self, kind: &Kind) -> Option<Arc<PluginTarget>> {
+        let plugins = lock(&self.plugins);
+        let mut plugins = plugins.iter().filter_map(Weak::upgrade);
+        plugins.find(|target| target.is_for(kind))
     }
 
     /// Returns the controller of a kind, independent of its version: with `matchPolicy: Equivalent` the resource is
@@ -213,7 +249,11 @@ async fn ask(
 
 /// Returns the number of bytes that an object and the one that it replaces may take in memory.
 fn memory_of(objects: [Option<&str>; 2]) -> Result<usize, NoDecision> {
-    let memory: usize = objects.iter().flatten().map(|object| estimate(object).bytes).sum();
+    let memory: usize = objects
+        .iter()
+        .flatten()
+        .map(|object| estimate(object).bytes)
+        .sum();
     if memory > OBJECT {
         return Err(NoDecision::new(format!(
             "the object would take {} MiB of memory; the limit is {} MiB",

@@ -13,7 +13,7 @@ use crate::config::{Config, ControllerConfig};
 use crate::dry_run::documents;
 use crate::plugin::Plugin;
 use crate::plugin::contract::is_dns_label;
-use crate::webhook::PATH;
+use crate::webhook::{DEFAULT_PATH, PATH};
 
 /// The options of `webhook-manifests`.
 #[derive(Debug, clap::Args)]
@@ -105,28 +105,46 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let account = account(&args.account)?;
     let given = definitions(&args.crd)?;
     let mut webhooks = Vec::with_capacity(config.controllers.len());
-    let mut definitions = Vec::new();
+    let (mut definitions, mut defaulting) = (Vec::new(), Vec::new());
     for controller in &config.controllers {
-        let (plural, definition) = plural(controller, &given, client.as_ref()).await?;
+        let Known {
+            plural,
+            definition,
+            defaults,
+        } = known(controller, &given, client.as_ref()).await?;
         definitions.extend(definition);
         let mut webhook = webhook(&args, &config, controller, &plural, &account);
         if let Some(client) = &client {
             webhook["clientConfig"] = client.clone();
         }
+        if defaults {
+            defaulting.push(to_default(&webhook));
+        }
         webhooks.push(webhook);
     }
-    let manifest = match args.output {
-        Some(Output::Helm) => json!({ "webhook": { "enabled": true, "webhooks": webhooks } }),
-        None => json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
-        "metadata": { "name": args.name, "labels": { "app.kubernetes.io/name": "operator-host" } },
-        "webhooks": webhooks,
-        }),
+    if args.output == Some(Output::Helm) {
+        let mut values = json!({ "webhook": { "enabled": true, "webhooks": webhooks } });
+        if !defaulting.is_empty() {
+            values["webhook"]["defaulting"] = defaulting.into();
+        }
+        print!("{}", serde_saphyr::to_string(&values)?);
+        return Ok(());
+    }
+    let configuration = |kind: &str, webhooks: Vec<Value>| {
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": kind,
+            "metadata": { "name": args.name, "labels": { "app.kubernetes.io/name": "operator-host" } },
+            "webhooks": webhooks,
+        })
     };
-    print!("{}", serde_saphyr::to_string(&manifest)?);
-    for definition in definitions {
-        print!("---\n{}", serde_saphyr::to_string(&definition)?);
+    let validating = configuration("ValidatingWebhookConfiguration", webhooks);
+    print!("{}", serde_saphyr::to_string(&validating)?);
+    if !defaulting.is_empty() {
+        definitions.insert(0, configuration("MutatingWebhookConfiguration", defaulting));
+    }
+    for document in definitions {
+        print!("---\n{}", serde_saphyr::to_string(&document)?);
     }
     Ok(())
 }
@@ -199,29 +217,69 @@ fn named(crd: &Value) -> Option<((String, String), String)> {
     Some(((group, text(&names["kind"])?), text(&names["plural"])?))
 }
 
-/// Returns the plural of a controller's kind, and its definition if the plugin converts it.
-async fn plural(
+/// What the manifests need to know of a controller's kind.
+struct Known {
+    plural: String,
+    /// With the conversion, if the plugin converts the kind.
+    definition: Option<Value>,
+    /// Whether the plugin sets defaults.
+    defaults: bool,
+}
+
+/// Returns what a plugin and the given definitions tell of a controller's kind. A plugin that cannot be loaded is no error
+/// if the definition is given.
+async fn known(
     controller: &ControllerConfig,
     given: &BTreeMap<(String, String), String>,
     client: Option<&Value>,
-) -> Result<(String, Option<Value>), Failure> {
+) -> Result<Known, Failure> {
     let parent = &controller.parent;
     let key = (parent.group().to_owned(), parent.kind.clone());
-    if let Some(plural) = given.get(&key) {
-        return Ok((plural.clone(), None));
-    }
     let location = &controller.plugin;
-    let plugin = plugin_file::load_from(location, controller.limits)
-        .await?
-        .with_context(|| location.to_string())?;
+    let loaded = plugin_file::load_from(location, controller.limits).await;
+    if let Some(plural) = given.get(&key) {
+        let defaults = match &loaded {
+            Ok(Ok(plugin)) => plugin.description().defaults,
+            _ => {
+                eprintln!("warning: {location} cannot be loaded: whether it sets defaults is not known");
+                false
+            }
+        };
+        return Ok(Known {
+            plural: plural.clone(),
+            definition: None,
+            defaults,
+        });
+    }
+    let plugin = loaded?.with_context(|| location.to_string())?;
     let own = plugin.description().crd.as_ref().and_then(named);
     let own = own.filter(|(of, _)| *of == key);
-    own.map(|(_, plural)| (plural, converted(&plugin, client))).ok_or_else(|| {
+    let known = |(_, plural)| Known {
+        plural,
+        definition: converted(&plugin, client),
+        defaults: plugin.description().defaults,
+    };
+    own.map(known).ok_or_else(|| {
         Failure::Usage(anyhow!(
             "the plural of {parent} is not known: the plugin {location} does not contain its CustomResourceDefinition; give the definition with \
              --crd FILE"
         ))
     })
+}
+
+/// Returns the webhook for defaults from the one that validates.
+fn to_default(validating: &Value) -> Value {
+    let mut webhook = validating.clone();
+    // Another webhook may change the spec after this one.
+    webhook["reinvocationPolicy"] = "IfNeeded".into();
+    if let Some(path) = webhook.pointer_mut("/clientConfig/service/path") {
+        *path = DEFAULT_PATH.into();
+    }
+    if let Some(url) = webhook.pointer_mut("/clientConfig/url") {
+        let text = url.as_str().unwrap_or_default();
+        *url = format!("{}{DEFAULT_PATH}", text.strip_suffix(PATH).unwrap_or(text)).into();
+    }
+    webhook
 }
 
 fn webhook(

@@ -18,7 +18,8 @@ const ANNOTATIONS: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Before<'a> {
     pub(super) text: &'a str,
-    pub(super) api_version: String,
+    /// Its API version.
+    pub api_version: String,
     /// Its kind.
     pub kind: String,
     metadata: &'a str,
@@ -56,8 +57,16 @@ impl<'a> Before<'a> {
     /// # Errors
     /// When it is not a Kubernetes object.
     pub fn read(text: &'a str) -> Result<Self, String> {
+        // Serde also reads the fields of a record from an array.
+        let is_object = |text: &str| text.trim_start().starts_with('{');
+        if !is_object(text) {
+            return Err("it is not a JSON object".to_owned());
+        }
         let head: Head<'a> = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let metadata = head.metadata.get();
+        if !is_object(metadata) {
+            return Err("metadata: it is not a JSON object".to_owned());
+        }
         let identity = serde_json::from_str(metadata).map_err(|error| format!("metadata: {error}"))?;
         Ok(Self {
             text,
@@ -77,14 +86,23 @@ impl<'a> Before<'a> {
         }
     }
 
-    /// Returns the object without `metadata.managedFields`, which is often most of its text.
-    pub(super) fn for_plugin(&self) -> String {
+    /// Returns the object without `metadata.managedFields`, which is often most of its text, and with another spec if
+    /// there is one.
+    pub(crate) fn for_plugin(&self, spec: Option<&str>) -> String {
         let managed = |key: &str| key == "managedFields";
         let mut metadata = Object::with_capacity(self.metadata.len());
         for (key, value) in members(self.metadata).filter(|(key, _)| !managed(key)) {
             metadata.add(&key, value);
         }
-        self.with_metadata(self.text, &metadata.end())
+        let metadata = metadata.end();
+        let mut object = Object::with_capacity(self.text.len() + spec.map_or(0, str::len));
+        for (key, value) in members(self.text).filter(|(key, _)| spec.is_none() || key != "spec") {
+            object.add(&key, if key == "metadata" { &metadata } else { value });
+        }
+        if let Some(spec) = spec {
+            object.add("spec", spec);
+        }
+        object.end()
     }
 
     /// Checks a converted object, and returns it with the metadata that a conversion does not change.
@@ -135,15 +153,12 @@ impl<'a> Before<'a> {
                 metadata.add(key, value.get());
             }
         }
-        Ok(self.with_metadata(converted, &metadata.end()))
-    }
-
-    fn with_metadata(&self, text: &str, metadata: &str) -> String {
-        let mut object = Object::with_capacity(text.len() + metadata.len());
-        for (key, value) in members(text) {
-            object.add(&key, if key == "metadata" { metadata } else { value });
+        let metadata = metadata.end();
+        let mut object = Object::with_capacity(converted.len() + metadata.len());
+        for (key, value) in members(converted) {
+            object.add(&key, if key == "metadata" { &metadata } else { value });
         }
-        object.end()
+        Ok(object.end())
     }
 }
 
@@ -275,7 +290,7 @@ mod tests {
     #[test]
     fn a_plugin_sees_an_object_without_its_managed_fields() {
         let text = object(|_| {});
-        let shown: Value = serde_json::from_str(&Before::read(&text).unwrap().for_plugin()).unwrap();
+        let shown: Value = serde_json::from_str(&Before::read(&text).unwrap().for_plugin(None)).unwrap();
         let mut expected: Value = serde_json::from_str(&text).unwrap();
         expected["metadata"]
             .as_object_mut()
@@ -346,10 +361,12 @@ mod tests {
         let error = restored(|object| object["metadata"]["annotations"] = json!({ "a": long })).unwrap_err();
         assert!(error.contains("the limit is 256 KiB"), "{error}");
         let text = object(|_| {});
-        let error = Before::read(&text)
-            .unwrap()
-            .restore("[]", "a.dev/v2")
-            .unwrap_err();
-        assert!(error.contains("invalid type"), "{error}");
+        for strange in ["[]", "\"text\"", "[\"a.dev/v2\", \"Thing\", {}]"] {
+            let error = Before::read(&text)
+                .unwrap()
+                .restore(strange, "a.dev/v2")
+                .unwrap_err();
+            assert_eq!(error, "it is not a JSON object");
+        }
     }
 }

@@ -77,6 +77,7 @@ fn use_all(metrics: &Arc<Metrics>) {
     metrics.set_leader("things", Some(true));
     metrics.set_webhook(true);
     metrics.admission("things", "denied");
+    metrics.conversion("things", "converted");
     metrics.config_reloaded("taken");
     metrics.watch_restarted(&kind("Pod"));
     metrics.api_request("patch", "", "pods", Some(200), time);

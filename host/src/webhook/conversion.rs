@@ -1,82 +1,13 @@
-//! Answers ConversionReviews for the kind of a controller, with the live version of its plugin.
-//!
-//! Reads of the kind fail while nothing converts it, so a conversion depends only on the plugin: not on caches, which
-//! need conversions themselves, nor on a leader.
-
-use std::sync::Arc;
+//! Parses ConversionReviews, and writes their answers.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, watch};
 
-use super::{NoDecision, TURNS};
-use crate::config::ControllerConfig;
-use crate::conversion::{self, Before};
-use crate::plugin::Plugin;
+use crate::conversion::Before;
 use crate::plugin::contract::Kind;
-use crate::plugin::registry::Live;
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
-
-/// Converts objects of one controller's kind while it is held, whatever the state of the controller.
-pub struct Converter {
-    config: Arc<ControllerConfig>,
-    plugin: watch::Receiver<Live>,
-    turns: Semaphore,
-}
-
-impl Converter {
-    pub(super) fn new(config: &Arc<ControllerConfig>, plugin: watch::Receiver<Live>) -> Self {
-        Self {
-            config: Arc::clone(config),
-            plugin,
-            turns: Semaphore::new(TURNS),
-        }
-    }
-
-    pub(super) fn controller(&self) -> &str {
-        &self.config.name
-    }
-
-    /// Reports whether it reconciles this kind, in any version.
-    pub(super) fn is_for(&self, kind: &Kind) -> bool {
-        self.config.parent.is_version_of(kind)
-    }
-
-    /// Converts objects to a version, each in its place.
-    ///
-    /// # Errors
-    /// Why the plugin cannot be used, or which object cannot be converted and why.
-    pub(super) async fn convert(&self, to: &str, objects: &[&RawValue]) -> Result<Vec<String>, NoDecision> {
-        let _turn = self
-            .turns
-            .acquire()
-            .await
-            .map_err(|_| NoDecision::new("the host is stopping"))?;
-        let plugin = self.plugin().await?;
-        conversion::convert(&plugin, to, objects)
-            .await
-            .map_err(|error| NoDecision {
-                public: error.public_message(),
-                detail: error.to_string(),
-            })
-    }
-
-    /// Returns the live version; waits while it is being loaded.
-    async fn plugin(&self) -> Result<Plugin, NoDecision> {
-        let mut plugin = self.plugin.clone();
-        let live = plugin.wait_for(|live| !matches!(live, Live::Loading)).await;
-        match live.as_deref() {
-            Ok(Live::Plugin(plugin)) => Ok(plugin.clone()),
-            Ok(Live::Failed(why)) => Err(NoDecision {
-                public: "no version of the plugin can be used: the host's log says why".to_owned(),
-                detail: why.to_string(),
-            }),
-            Ok(Live::Loading) | Err(_) => Err(NoDecision::new("the host is stopping")),
-        }
-    }
-}
 
 /// A ConversionReview that borrows from the request's body.
 #[derive(Debug)]

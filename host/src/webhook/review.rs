@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use crate::json_text::members;
+use crate::json_text::{member, members};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 
@@ -156,12 +156,6 @@ pub(super) fn object(text: &str) -> Result<DynamicObject, serde_json::Error> {
         metadata,
         data: Value::Object(data),
     })
-}
-
-fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
-    members(object)
-        .find(|(key, _)| key == name)
-        .map(|(_, value)| value)
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ use crate::telemetry::Instruments;
 pub const PATH: &str = "/validate";
 /// The path for conversions.
 pub const CONVERT_PATH: &str = "/convert";
+/// The path for defaults.
+pub const DEFAULT_PATH: &str = "/default";
 /// Timeout of a client's handshake, of each request's head, and of its body.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The API server's own maximum timeout.
@@ -107,6 +109,14 @@ pub async fn start(
     Ok(())
 }
 
+/// What the API server asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    Validate,
+    Default,
+    Convert,
+}
+
 /// The state that all connections share.
 struct Server {
     webhook_targets: Arc<WebhookTargets>,
@@ -145,15 +155,16 @@ impl Server {
     }
 
     async fn answer(&self, request: Request<Incoming>, is_verified: bool) -> Response<Full<Bytes>> {
-        let converts = match request.uri().path() {
-            PATH => false,
-            CONVERT_PATH => true,
+        let ask = match request.uri().path() {
+            PATH => Ask::Validate,
+            DEFAULT_PATH => Ask::Default,
+            CONVERT_PATH => Ask::Convert,
             _ => {
-                let paths = format!("send reviews to {PATH} or {CONVERT_PATH}");
+                let paths = format!("send reviews to {PATH}, {DEFAULT_PATH} or {CONVERT_PATH}");
                 return plain(StatusCode::NOT_FOUND, &paths);
             }
         };
-        if self.verifies && !is_verified && !converts {
+        if self.verifies && !is_verified && ask != Ask::Convert {
             return plain(
                 StatusCode::FORBIDDEN,
                 "show a certificate of the authority of --client-ca",
@@ -164,17 +175,17 @@ impl Server {
         }
         let limit = timeout(request.uri().query().unwrap_or_default());
         let answer = async {
-            match converts {
-                true => self.conversion(request, is_verified).await,
-                false => self.review(request, is_verified).await,
+            match ask {
+                Ask::Convert => self.conversion(request, is_verified).await,
+                Ask::Validate | Ask::Default => self.review(request, ask, is_verified).await,
             }
         };
         match tokio::time::timeout(limit, answer).await {
             Ok(response) => response,
             Err(_elapsed) => {
-                match converts {
-                    true => self.metrics.conversion("", "failed"),
-                    false => self.metrics.admission("", "failed"),
+                match ask {
+                    Ask::Convert => self.metrics.conversion("", "failed"),
+                    Ask::Validate | Ask::Default => self.metrics.admission("", "failed"),
                 }
                 plain(
                     StatusCode::INTERNAL_SERVER_ERROR,
@@ -184,7 +195,7 @@ impl Server {
         }
     }
 
-    async fn review(&self, request: Request<Incoming>, is_verified: bool) -> Response<Full<Bytes>> {
+    async fn review(&self, request: Request<Incoming>, ask: Ask, is_verified: bool) -> Response<Full<Bytes>> {
         let read = tokio::time::timeout(CLIENT_TIMEOUT, self.body(request, MAX_BODY)).await;
         let (body, _room) = match read {
             Ok(Ok(body)) => body,
@@ -200,9 +211,12 @@ impl Server {
                 );
             }
         };
-        let (controller, decision) = self.webhook_targets.decide(&review, &self.bounds).await;
+        let (controller, decision) = match ask {
+            Ask::Default => self.webhook_targets.default(&review, &self.bounds).await,
+            _ => self.webhook_targets.decide(&review, &self.bounds).await,
+        };
         let result = match &decision {
-            Ok(Decision::Allowed) => "allowed",
+            Ok(Decision::Allowed | Decision::Patched(_)) => "allowed",
             Ok(Decision::Denied(_)) => "denied",
             Err(_) => "failed",
         };
@@ -307,10 +321,20 @@ impl Server {
 
 /// Returns the AdmissionReview with the response.
 pub(super) fn response(uid: &str, decision: &Decision) -> Value {
-    let mut response = json!({ "uid": uid, "allowed": matches!(decision, Decision::Allowed) });
-    if let Decision::Denied(message) = decision {
-        response["status"] =
-            json!({ "status": "Failure", "message": message, "reason": "Invalid", "code": 422 });
+    let mut response = json!({ "uid": uid, "allowed": !matches!(decision, Decision::Denied(_)) });
+    match decision {
+        Decision::Allowed => {}
+        Decision::Denied(message) => {
+            response["status"] =
+                json!({ "status": "Failure", "message": message, "reason": "Invalid", "code": 422 });
+        }
+        Decision::Patched(spec) => {
+            // `add` replaces a spec that is there.
+            let patch = format!(r#"[{{"op":"add","path":"/spec","value":{spec}}}]"#);
+            response["patchType"] = "JSONPatch".into();
+            // Serializes to base64.
+            response["patch"] = json!(k8s_openapi::ByteString(patch.into_bytes()));
+        }
     }
     json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response })
 }

@@ -1,0 +1,87 @@
+//! Sets the defaults that need code: calls the `default` of a plugin before a resource is stored.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::review::Review;
+use super::{Decision, MESSAGE, NoDecision};
+use crate::conversion::Before;
+use crate::json_text::member;
+use crate::object::shorten;
+use crate::plugin::contract::Json;
+use crate::plugin::{Call, CallError, Plugin};
+
+/// Returns the defaulted spec of an object, or that the plugin denies the object.
+///
+/// # Errors
+/// When the call failed, or the plugin answers something else for its own answer.
+pub(super) async fn default(
+    plugin: &Plugin,
+    review: &Review<'_>,
+    object: &str,
+) -> Result<Decision, NoDecision> {
+    let description = plugin.description();
+    if !description.defaults {
+        return Ok(Decision::Allowed);
+    }
+    let unreadable = |why: &dyn std::fmt::Display| NoDecision::new(format!("cannot read the object: {why}"));
+    let before = Before::read(object).map_err(|why| unreadable(&why))?;
+    if before.api_version != description.parent.api_version {
+        return Err(NoDecision::new(format!(
+            "the object is in {}, but the plugin sets the defaults of {}: print the webhook again with `operator-host \
+             webhook-manifests`",
+            shorten(&before.api_version, 63),
+            description.parent.api_version
+        )));
+    }
+    let given = match member(object, "spec") {
+        Some(spec) => serde_json::from_str(spec).map_err(|why| unreadable(&why))?,
+        None => Value::Null,
+    };
+    let first = match call(plugin, before.for_plugin(None)).await? {
+        Ok(spec) => spec,
+        Err(denied) => return Ok(Decision::Denied(denied)),
+    };
+    if given.as_object() == Some(&first) || (given.is_null() && first.is_empty()) {
+        return Ok(Decision::Allowed);
+    }
+    let spec = Value::Object(first).to_string();
+    let second = call(plugin, before.for_plugin(Some(&spec))).await?;
+    if second
+        .as_ref()
+        .ok()
+        .map(|second| Value::from(second.clone()).to_string())
+        != Some(spec.clone())
+    {
+        return Err(NoDecision::new(format!(
+            "the `default` of the plugin {} changes its own answer for {}: called again, it must answer the same",
+            description.name_and_version(),
+            shorten(&review.name, 253)
+        )));
+    }
+    Ok(Decision::Patched(spec))
+}
+
+/// Calls the plugin. Returns its message if it denies the object.
+async fn call(plugin: &Plugin, object: String) -> Result<Result<Map<String, Value>, String>, NoDecision> {
+    let parent: Json = RawValue::from_string(object)
+        .map(Arc::from)
+        .map_err(|error| NoDecision::new(error.to_string()))?;
+    let Call { outcome, .. } = plugin.default(&parent).await;
+    match outcome {
+        Ok(spec) => Ok(Ok(spec)),
+        Err(CallError::Invalid { reason, message, .. }) => {
+            let message = match reason {
+                Some(reason) => format!("{reason}: {message}"),
+                None => message,
+            };
+            Ok(Err(shorten(&message, MESSAGE)))
+        }
+        Err(error) => Err(NoDecision {
+            public: "the plugin gave no answer: the host's log says why".to_owned(),
+            detail: error.to_string(),
+        }),
+    }
+}
