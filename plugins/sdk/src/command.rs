@@ -26,12 +26,12 @@ pub fn run<R: Registered>() -> ExitCode {
 }
 
 fn answer<R: Registered>() -> Result<(), String> {
-    let mut text = Vec::new();
+    let mut document = Vec::new();
     stdin()
-        .read_to_end(&mut text)
+        .read_to_end(&mut document)
         .map_err(|error| format!("standard input: {error}"))?;
     let input: Value =
-        serde_json::from_slice(&text).map_err(|error| format!("standard input is not JSON: {error}"))?;
+        serde_json::from_slice(&document).map_err(|error| format!("standard input is not JSON: {error}"))?;
     let plugin = R::plugin();
     let request = || request(&input["request"]);
     let output = match input["call"].as_str() {

@@ -219,6 +219,10 @@ where
     }
 
     fn convert(&self, api_version: &str, objects: &[String]) -> Vec<Result<String, String>> {
+        // The host calls this only for a plugin with several versions. The compiler omits the rest from others.
+        if self.versions.is_empty() {
+            std::process::abort();
+        }
         let (own, versions) = (self.parent.api_version, self.versions);
         let convert = |object: &String| convert_object(own, versions, api_version, object);
         objects.iter().map(convert).collect()
@@ -227,7 +231,8 @@ where
     fn default(&self, parent: &str) -> Result<String, Failure> {
         match self.default {
             Some(default) => default(parent),
-            None => Err(Failure::invalid("this plugin has no defaults")),
+            // As above.
+            None => std::process::abort(),
         }
     }
 

@@ -22,9 +22,7 @@ pub struct Request<Spec, Status> {
     /// Whether the parent's namespace is being deleted: no object can be created in it any more, and a cleanup must
     /// do without.
     pub namespace_terminating: bool,
-    /// The spec as it is stored, when the host's webhook asks whether it may be replaced by `parent`:
-    /// [`Failure::invalid`] refuses the change. `None` in every other call, and when it does not match the type.
-    pub old_spec: Option<Spec>,
+    old_parent: Option<String>,
     related: Vec<(String, Vec<Object>)>,
 }
 
@@ -104,6 +102,16 @@ impl<Spec, Status: Clone + PartialEq> Request<Spec, Status> {
     }
 }
 
+impl<Spec: DeserializeOwned, Status> Request<Spec, Status> {
+    /// Returns the spec as it is stored, when the host's webhook asks whether it may be replaced by the spec of `parent`:
+    /// [`Failure::invalid`] refuses the change. `None` in every other call, and when it does not match the type.
+    #[must_use]
+    pub fn old_spec(&self) -> Option<Spec> {
+        let old = self.old_parent.as_ref()?;
+        Spec::deserialize(parse(old)["spec"].take()).ok()
+    }
+}
+
 impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
     /// Reads the parent into the plugin's types. A spec that does not match is the user's to fix: this happens with
     /// a CustomResourceDefinition that is older than the plugin, or is not the plugin's.
@@ -116,9 +124,7 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
         };
         let status = parent["status"].take();
         let object = Object::from(parent);
-        let old = request.old_parent.map(|old| parse(&old)["spec"].take());
         Ok(Self {
-            old_spec: old.and_then(|old| Spec::deserialize(old).ok()),
             parent: Parent {
                 name: object.name().to_owned(),
                 namespace: object.namespace().map(str::to_owned),
@@ -129,6 +135,7 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
             children: objects(request.children),
             now: request.now,
             namespace_terminating: request.namespace_terminating,
+            old_parent: request.old_parent,
             related: request
                 .related
                 .into_iter()
