@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 #[test]
-fn echo_is_less_than_100_kb_and_the_others_less_than_200() {
-    for (name, limit) in [("echo", 100_000), ("mysql", 200_000), ("myapp", 200_000)] {
+fn echo_is_less_than_105_kb_and_the_others_less_than_200() {
+    for (name, limit) in [("echo", 105_000), ("mysql", 200_000), ("myapp", 200_000)] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../target/plugins/{name}.wasm"));
         let size = match fs::metadata(&path) {
             Ok(file) => file.len(),
