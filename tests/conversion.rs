@@ -18,6 +18,7 @@ use crate::webhook::{Authority, port, put};
 
 /// The variant of the puppet that converts: v2 calls the field `text` of v1 `note`.
 const CONVERTS: u8 = 9;
+const DEFINITION: &str = "puppets.test.operator-host.dev";
 const V2: &str = "test.operator-host.dev/v2/Puppet";
 
 fn configuration(scenario: &Scenario, plugin: &str) -> std::path::PathBuf {
@@ -43,10 +44,9 @@ async fn serve_v2(scenario: &Scenario, host: &Host, authority: &Authority, store
     } });
     let kind = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
     let definitions: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &kind);
-    let name = "puppets.test.operator-host.dev";
     let patch = Patch::Merge(patch);
     definitions
-        .patch(name, &PatchParams::default(), &patch)
+        .patch(DEFINITION, &PatchParams::default(), &patch)
         .await
         .expect("two versions");
 }
@@ -73,6 +73,7 @@ async fn refusal(scenario: &Scenario, how: &str) -> String {
         .expect_err("it cannot be read")
         .to_string();
     scenario.delete(PUPPET, how).await;
+    scenario.until_gone(PUPPET, how).await;
     error
 }
 
@@ -302,4 +303,80 @@ fn check_converts_the_samples_there_and_back() {
         assert_contains(&printed, &[expected]);
         assert_eq!(output.status.code(), Some(code), "{printed}");
     }
+}
+
+fn migrate(scenario: &Scenario) -> (Option<i32>, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["migrate-storage", DEFINITION, "--qps", "1000"])
+        .env("KUBECONFIG", scenario.kubeconfig())
+        .output()
+        .unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&printed).into_owned(),
+    )
+}
+
+async fn stored_versions(scenario: &Scenario) -> serde_json::Value {
+    let kind = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
+    let definitions: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &kind);
+    let definition = definitions.get(DEFINITION).await.unwrap();
+    definition.data["status"]["storedVersions"].clone()
+}
+
+#[tokio::test]
+async fn stored_resources_are_written_in_the_storage_version() {
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "conversion-storage").await;
+    let folder = scenario.folder.path().join("mount");
+    let mut mount = Mount::new(&folder, "puppet.wasm", &variant_of("puppet.wasm", CONVERTS));
+    let config = configuration(&scenario, &folder.join("puppet.wasm").display().to_string());
+    let authority = Authority::new(&scenario, "ca");
+    put(&scenario, authority.sign("1"));
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    for name in ["a", "b", "bad"] {
+        scenario
+            .puppet(name, json!({ "text": name, "response": {} }))
+            .await;
+        scenario.until_ready(name).await;
+    }
+    let (code, printed) = migrate(&scenario);
+    assert_eq!(code, Some(0), "{printed}");
+    assert_contains(&printed, &["all resources are stored in v1"]);
+
+    let bad = json!({ "spec": { "variants": { "9": { "convert": "error" } } } });
+    scenario.patch(PUPPET, "bad", bad).await;
+    serve_v2(&scenario, &host, &authority, "v2").await;
+    until_v2(&scenario, "a").await;
+    let (code, printed) = migrate(&scenario);
+    assert_eq!(code, Some(1), "{printed}");
+    assert_contains(
+        &printed,
+        &[
+            "Puppet conversion-storage/bad",
+            "spec.convert: this one cannot be converted",
+        ],
+    );
+    assert_eq!(stored_versions(&scenario).await, json!(["v1", "v2"]));
+
+    // The API server cannot write it, not even to correct it: only the plugin can be corrected.
+    mount.put("puppet.wasm", &variant_of("puppet.wasm", 8));
+    until_v2(&scenario, "bad").await;
+    let (code, printed) = migrate(&scenario);
+    assert_eq!(code, Some(0), "{printed}");
+    assert_contains(
+        &printed,
+        &["3 resources are stored in v2; v1 is no longer stored and may be removed"],
+    );
+    assert_eq!(stored_versions(&scenario).await, json!(["v2"]));
+    // Nothing is left to convert.
+    host.kill();
+    let all = scenario
+        .api(V2)
+        .list(&ListParams::default())
+        .await
+        .expect("a list");
+    assert_eq!(all.items.len(), 3);
 }

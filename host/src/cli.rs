@@ -5,6 +5,7 @@ pub mod compile_plugin;
 pub mod crd;
 pub mod diff;
 pub mod explain;
+pub mod migrate_storage;
 pub mod new;
 pub mod pack;
 pub mod plugins;
@@ -70,6 +71,8 @@ pub enum Command {
     Rbac(rbac::Args),
     /// Remove the host's finalizers, so that parents can be deleted after the host is removed
     Uninstall(uninstall::Args),
+    /// Write all resources of a kind in the version in which new ones are stored
+    MigrateStorage(migrate_storage::Args),
     /// Print the JSON Schema of the documents that a WASI command reads and writes
     Schema(schema::Args),
     /// Print the ValidatingWebhookConfiguration that sends resources to the host for validation

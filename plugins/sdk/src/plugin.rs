@@ -18,6 +18,9 @@ use crate::versions::{Version, convert_object, differences, set, value_of};
 type Reconcile<Spec, Status> = fn(&Request<Spec, Status>) -> Result<Response<Status>, Failure>;
 type Cleanup<Spec, Status> = fn(&Request<Spec, Status>) -> Result<CleanupResponse<Status>, Failure>;
 
+/// Returns the spec of a resource with its defaults, both as text.
+type Default = fn(&str) -> Result<String, Failure>;
+
 /// A plugin: the kind that it reconciles, the kinds that it creates and reads, and its functions.
 ///
 /// Pass it as a constant to [`register!`](crate::register), so that the compiler can omit the parts that a plugin
@@ -31,7 +34,7 @@ pub struct Plugin<Spec: 'static, Status> {
     makes: &'static [Kind],
     reads: &'static [Kind],
     versions: &'static [Version<Spec>],
-    default: Option<fn(&str) -> Result<String, Failure>>,
+    default: Option<Default>,
     crd: Crd,
 }
 
