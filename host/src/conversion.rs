@@ -48,7 +48,7 @@ pub enum ConversionError {
         /// The plugin's name and version.
         plugin: String,
         /// Why.
-        error: CallError,
+        error: Box<CallError>,
     },
 }
 
@@ -138,7 +138,7 @@ async fn convert_run(plugin: &Plugin, to: &str, run: &[Before<'_>]) -> Result<Ve
     let Call { outcome, share, .. } = plugin.convert(&conversion).await;
     let results = outcome.map_err(|error| ConversionError::Call {
         plugin: name.clone(),
-        error,
+        error: Box::new(error),
     })?;
     let mut converted = Vec::with_capacity(run.len());
     for (before, result) in run.iter().zip(&results) {
