@@ -371,7 +371,7 @@ async fn stored_resources_are_written_in_the_storage_version() {
         &["3 resources are stored in v2; v1 is no longer stored and may be removed"],
     );
     assert_eq!(stored_versions(&scenario).await, json!(["v2"]));
-    // Nothing is left to convert.
+    // Nothing is left to convert, but the version of the controller is not the stored one.
     host.kill();
     let all = scenario
         .api(V2)
@@ -379,4 +379,28 @@ async fn stored_resources_are_written_in_the_storage_version() {
         .await
         .expect("a list");
     assert_eq!(all.items.len(), 3);
+    let away = scenario
+        .api(PUPPET)
+        .get("a")
+        .await
+        .expect_err("nobody converts it");
+    assert_contains(&away.to_string(), &["conversion webhook"]);
+
+    // A host that starts converts what it lists itself.
+    let host = scenario.start_named("again", &config);
+    serve_v2(&scenario, &host, &authority, "v2").await;
+    host.until_log(&["controller started"]).await;
+    scenario
+        .patch(
+            V2,
+            "a",
+            json!({ "spec": { "response": { "status": { "back": true } } } }),
+        )
+        .await;
+    scenario
+        .until(PUPPET, "a", "reconciled again", |puppet| {
+            puppet.data["status"]["back"] == true
+        })
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
 }

@@ -304,7 +304,7 @@ impl Plugin {
     /// The result has as many entries as there are objects; otherwise it is an error.
     pub async fn convert(&self, conversion: &Arc<Conversion>) -> Call<Vec<Converted>> {
         let count = conversion.objects.len();
-        let begin = |setting| match &self.0.prepared {
+        let begin = |code: &Prepared, setting| match code {
             Prepared::Component(form) => form.convert(Arc::clone(conversion), setting),
             Prepared::Command(form) => form.convert(Arc::clone(conversion), setting),
         };
@@ -322,7 +322,7 @@ impl Plugin {
 
     /// Calls `default` in a fresh sandbox. The response is the spec.
     pub async fn default(&self, parent: &Json) -> Call<Map<String, Value>> {
-        let begin = |setting| match &self.0.prepared {
+        let begin = |code: &Prepared, setting| match code {
             Prepared::Component(form) => form.default(Arc::clone(parent), setting),
             Prepared::Command(form) => form.default(Arc::clone(parent), setting),
         };
