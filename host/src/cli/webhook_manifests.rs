@@ -2,6 +2,7 @@
 //! CustomResourceDefinitions of the kinds that it converts.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};

@@ -40,11 +40,7 @@ macro_rules! sample {
 
 macro_rules! makefile {
     ($sample:literal) => {
-        Template(include_str!(concat!(
-            "../../../samples/",
-            $sample,
-            "/Makefile"
-        )))
+        Template(include_str!(concat!("../../../samples/", $sample, "/Makefile")))
     };
 }
 
