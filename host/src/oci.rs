@@ -5,7 +5,7 @@
 //! <https://tag-runtime.cncf.io/wgs/wasm/deliverables/wasm-oci-artifact/>,
 //! <https://distribution.github.io/distribution/spec/auth/token/>.
 //!
-//! From the outside in: [`reference`] (what the configuration names) and [`settings`] (how registries are asked),
+//! From the outside in: [`mod@reference`] (what the configuration names) and [`settings`] (how registries are asked),
 //! [`pull`] and [`push`], [`registry`] (the requests, with authentication), [`transport`] (one bounded exchange).
 
 pub mod artifact;
