@@ -25,6 +25,10 @@ use crate::subprocess::{Compiler, Failed, Subprocess};
 /// Maximum number of concurrent compilations: a long one does not block the next, and two fit into memory.
 const MAX_COMPILATIONS: usize = 2;
 
+/// Maximum number of concurrent loads from the cache for calls: each holds the code a second time meanwhile, and may
+/// occupy a processor.
+const MAX_RESTORATIONS: usize = 2;
+
 /// A plugin of either form, compiled and linked: created once, instantiated for each call.
 pub(crate) enum Prepared {
     Component(ComponentForm),
@@ -85,6 +89,7 @@ pub(crate) struct Loader {
     cache: Option<Cache>,
     compatibility: u64,
     turns: Arc<Semaphore>,
+    restorations: Semaphore,
     /// Whether it was already logged that no compiling process can be started.
     start_failure_logged: AtomicBool,
 }
@@ -134,6 +139,7 @@ impl Loader {
             cache,
             compatibility: code_cache::compatibility(engine.on_demand()),
             turns: Arc::new(Semaphore::new(MAX_COMPILATIONS)),
+            restorations: Semaphore::new(MAX_RESTORATIONS),
             start_failure_logged: AtomicBool::new(false),
         })
     }
@@ -235,6 +241,8 @@ impl Loader {
 
     /// Loads code from an entry of the cache.
     pub(crate) async fn restore(self: &Arc<Self>, stored: Arc<Stored>) -> Result<Prepared, LoadError> {
+        // The semaphore is never closed.
+        let _turn = self.restorations.acquire().await.ok();
         let loaded = self
             .blocking(move |loader| {
                 let code = stored.read().map_err(|error| error.to_string())?;

@@ -6,8 +6,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
 use crate::code_cache::Stored;
@@ -17,6 +17,9 @@ use crate::loader::{Loader, Prepared};
 
 /// How long code stays in memory that was loaded to ask for the description only.
 const UNCALLED: Duration = Duration::from_secs(2);
+
+/// How long a call waits for its code, which is loaded in a millisecond unless the disk or the processor is overloaded.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The machine code of a plugin, ready for calls.
 pub(crate) enum Resident {
@@ -34,7 +37,7 @@ pub(crate) struct Parked {
     /// How long code without a call stays in memory.
     idle: Duration,
     /// Held while the code is loaded, so that concurrent calls load it once.
-    loaded: Mutex<Option<Loaded>>,
+    loaded: Arc<Mutex<Option<Loaded>>>,
 }
 
 struct Loaded {
@@ -59,10 +62,10 @@ impl Resident {
             stored,
             contract,
             idle,
-            loaded: Mutex::new(prepared.map(|prepared| Loaded {
+            loaded: Arc::new(Mutex::new(prepared.map(|prepared| Loaded {
                 prepared: Arc::new(prepared.made_for(contract)),
                 until: Instant::now() + idle.min(UNCALLED),
-            })),
+            }))),
         });
         if is_loaded {
             tokio::spawn(drop_when_idle(Arc::downgrade(&parked)));
@@ -73,11 +76,22 @@ impl Resident {
     /// Returns the code, and loads it first if necessary.
     ///
     /// # Errors
-    /// Returns an error when the entry of the cache was changed since it was opened.
+    /// Returns an error when the entry of the cache was changed since it was opened, when the engine refuses it, or when
+    /// it is not loaded within a minute.
     pub(crate) async fn prepared(&self) -> Result<Arc<Prepared>, LoadError> {
         match self {
             Self::Always(prepared) => Ok(Arc::clone(prepared)),
-            Self::WhileUsed(parked) => parked.prepared().await,
+            Self::WhileUsed(parked) => {
+                let prepared = timeout(PATIENCE, parked.prepared()).await;
+                prepared.unwrap_or_else(|_| {
+                    Err(LoadError::Host {
+                        message: format!(
+                            "its compiled code was not loaded from the cache within {PATIENCE:?}; give the host more CPU, or \
+                             a faster volume for the cache"
+                        ),
+                    })
+                })
+            }
         }
     }
 
@@ -92,18 +106,30 @@ impl Resident {
 
 impl Parked {
     async fn prepared(self: &Arc<Self>) -> Result<Arc<Prepared>, LoadError> {
-        let mut loaded = self.loaded.lock().await;
+        let mut loaded = Arc::clone(&self.loaded).lock_owned().await;
         if let Some(loaded) = &mut *loaded {
             loaded.until = Instant::now() + self.idle;
             return Ok(Arc::clone(&loaded.prepared));
         }
+        // In its own task: the code is kept for the next call even if this one is not waited for any more.
+        let load = tokio::spawn(Arc::clone(self).load(loaded));
+        load.await.map_err(|error| LoadError::Host {
+            message: error.to_string(),
+        })?
+    }
+
+    /// Loads the code, and keeps it in `loaded`.
+    async fn load(
+        self: Arc<Self>,
+        mut loaded: OwnedMutexGuard<Option<Loaded>>,
+    ) -> Result<Arc<Prepared>, LoadError> {
         let prepared = self.loader.restore(Arc::clone(&self.stored)).await?;
         let prepared = Arc::new(prepared.made_for(self.contract));
         *loaded = Some(Loaded {
             prepared: Arc::clone(&prepared),
             until: Instant::now() + self.idle,
         });
-        tokio::spawn(drop_when_idle(Arc::downgrade(self)));
+        tokio::spawn(drop_when_idle(Arc::downgrade(&self)));
         Ok(prepared)
     }
 }

@@ -382,16 +382,26 @@ impl Plugin {
         options: CallOptions,
         begin: impl Fn(&Prepared, Setting) -> Owned<Call<T>>,
     ) -> Call<T> {
+        let start = Instant::now();
+        let code = match self.0.code.prepared().await {
+            Ok(code) => code,
+            Err(error) => return Call::failed(CallError::host(error)),
+        };
+        // Not a part of the time that the call may wait: a plugin with a short deadline gets its code, too.
+        let loading = start.elapsed();
         let memory = &self.0.seat.memory;
-        let first = self.once(memory.usual(), &options, Duration::ZERO, &begin).await;
-        if !first.share.as_ref().is_some_and(Share::is_outgrown) {
-            return first;
+        let begin = |setting| begin(&code, setting);
+        let mut call = self.once(memory.usual(), &options, Duration::ZERO, &begin).await;
+        if call.share.as_ref().is_some_and(Share::is_outgrown) {
+            let waited = call.stats.waited;
+            // Released first, so that the call holds no memory while it waits.
+            drop(call);
+            call = self
+                .once(memory.most(&options.limits), &options, waited, &begin)
+                .await;
         }
-        let waited = first.stats.waited;
-        // Released first, so that the call holds nothing while it waits.
-        drop(first);
-        self.once(memory.most(&options.limits), &options, waited, &begin)
-            .await
+        call.stats.waited += loading;
+        call
     }
 
     async fn once<T: Send + 'static>(
@@ -399,28 +409,21 @@ impl Plugin {
         share: impl Future<Output = Share>,
         options: &CallOptions,
         mut waited: Duration,
-        begin: impl Fn(&Prepared, Setting) -> Owned<Call<T>>,
+        begin: impl Fn(Setting) -> Owned<Call<T>>,
     ) -> Call<T> {
         let Loaded { seat, log_source, .. } = &*self.0;
         let start = Instant::now();
         let ready = async {
-            let code = self.0.code.prepared().await?;
             // In this order, so that a call that waits for memory does not occupy a turn.
             let share = share.await;
-            Ok::<_, LoadError>((code, share, self.0.runtime.0.engine.turn(seat).await))
+            (share, self.0.runtime.0.engine.turn(seat).await)
         };
         let ready = tokio::time::timeout(options.patience.saturating_sub(waited), ready).await;
         waited += start.elapsed();
-        let (code, mut share, _turn) = match ready {
-            Ok(Ok(ready)) => ready,
-            failed => {
-                let mut call = Call::failed(match failed {
-                    Ok(Err(error)) => CallError::host(error),
-                    _ => CallError::Busy { waited },
-                });
-                call.stats.waited = waited;
-                return call;
-            }
+        let Ok((mut share, _turn)) = ready else {
+            let mut call = Call::failed(CallError::Busy { waited });
+            call.stats.waited = waited;
+            return call;
         };
         let deadline = Instant::now() + options.limits.deadline;
         let setting = Setting {
@@ -430,7 +433,7 @@ impl Plugin {
             deadline,
             room: share.room(),
         };
-        let mut call = seat.slow.run(deadline, begin(&code, setting)).await;
+        let mut call = seat.slow.run(deadline, begin(setting)).await;
         seat.memory.note(&share);
         share.keep_for_answer();
         call.stats.waited = waited;

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The resources used by a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallStats {
-    /// Time until the call had its turn and its share of the memory.
+    /// Time until the call had its code, its turn and its share of the memory.
     pub waited: Duration,
     /// Processor time for creating the sandbox and running the guest, without the time in which other calls
     /// used the thread.

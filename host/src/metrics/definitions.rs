@@ -121,7 +121,7 @@ definitions! {
     PLUGIN_CALL_DURATION = Histogram, "operator.plugin_call_duration", "ms", ["controller", "export", "class"],
         "Duration of one plugin call, by result";
     PLUGIN_WAIT_DURATION = Histogram, "operator.plugin_wait_duration", "ms", ["controller"],
-        "Time that a plugin call waited for its turn and its share of the memory";
+        "Time that a plugin call waited for its code, its turn and its share of the memory";
     PLUGIN_GUEST_TIME = Counter, "operator.plugin_guest_time", "s", ["controller"],
         "Processor time used by plugins";
     PLUGIN_MEMORY_PEAK = Histogram, "operator.plugin_memory_peak", "By", ["controller"],

@@ -338,3 +338,20 @@ async fn code_that_changes_while_the_host_runs_is_not_loaded() {
     fs::write(&entry, good).unwrap();
     assert!(answers(&plugin).await);
 }
+
+/// Regression: a caller that gave up threw the code away that was being loaded for it, and a plugin with a short deadline
+/// never had its code.
+#[tokio::test]
+async fn code_is_kept_although_the_caller_has_given_up_while_it_was_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    for form in FORMS {
+        let plugin = loaded(folder.path(), form).await;
+        until_dropped(&plugin).await;
+        let request = request("2026-01-02T03:04:05Z");
+        let mut call = Box::pin(plugin.reconcile(&request));
+        assert!(futures::poll!(&mut call).is_pending());
+        drop(call);
+        // This waits for the load.
+        assert!(plugin.is_in_memory().await);
+    }
+}
