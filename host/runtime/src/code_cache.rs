@@ -159,7 +159,7 @@ impl Cache {
     /// Returns the code with this name without holding it in memory, if there is a valid entry.
     pub(crate) fn stored(&self, name: &str) -> Option<Stored> {
         let file = self.file(name, CODE);
-        match Stored::open(&file, self.bound(), self.key_of(&file)) {
+        match Stored::open(&file, name, self.bound(), self.key_of(&file)) {
             Ok(stored) => {
                 touch(&file);
                 Some(stored)
@@ -190,9 +190,12 @@ impl Cache {
         );
     }
 
-    fn discard(&self, name: &str, reason: &str) {
+    /// Removes code that cannot be used, and the description beside it.
+    pub(crate) fn discard(&self, name: &str, reason: &str) {
         warn!(entry = name, %reason, "an entry of compiled code cannot be used; the plugin is compiled again");
-        let _ = fs::remove_file(self.file(name, CODE));
+        for suffix in [CODE, DESCRIBED] {
+            let _ = fs::remove_file(self.file(name, suffix));
+        }
     }
 
     /// Stores code under a name. If that fails, the host continues without the entry.

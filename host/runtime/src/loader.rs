@@ -239,19 +239,26 @@ impl Loader {
         .await
     }
 
-    /// Loads code from an entry of the cache.
+    /// Loads code from an entry of the cache. An entry that the engine refuses is removed, so that the next start
+    /// compiles the plugin.
     pub(crate) async fn restore(self: &Arc<Self>, stored: Arc<Stored>) -> Result<Prepared, LoadError> {
         // The semaphore is never closed.
         let _turn = self.restorations.acquire().await.ok();
         let loaded = self
             .blocking(move |loader| {
                 let code = stored.read().map_err(|error| error.to_string())?;
-                loader.load_code(&code).map_err(|error| format!("{error:#}"))
+                loader.load_code(&code).map_err(|error| {
+                    let reason = format!("{error:#}");
+                    if let Some(cache) = &loader.cache {
+                        cache.discard(stored.name(), &reason);
+                    }
+                    reason
+                })
             })
             .await?
             .map_err(|error| LoadError::Host {
                 message: format!(
-                    "its compiled code in the cache is damaged: {error}; restart the host, so that it compiles the plugin \
+                    "its compiled code in the cache cannot be used: {error}; restart the host, so that it compiles the plugin \
                      again"
                 ),
             })?;

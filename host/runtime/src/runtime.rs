@@ -87,6 +87,7 @@ impl Runtime {
         let seat = self.0.engine.seat();
         let (code, described) = match code {
             LoadedCode::Stored(stored, described) => {
+                error::check(&described.description)?;
                 (self.parked(stored, None, &described.description), *described)
             }
             LoadedCode::Prepared(prepared) => self.describe(prepared, digest, &seat, limits).await?,

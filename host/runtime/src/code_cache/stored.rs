@@ -17,6 +17,8 @@ const CHUNK: usize = 64 << 10;
 /// A verified entry of the cache. Its file is held open: an entry that is evicted, or a folder that is removed, takes
 /// nothing away from a running plugin.
 pub(crate) struct Stored {
+    /// Of the entry.
+    name: Box<str>,
     file: File,
     /// Bytes of the file.
     size: u64,
@@ -28,7 +30,7 @@ impl Stored {
     ///
     /// # Errors
     /// Returns an error when it cannot be read, has more than `limit` bytes, or was not written by this host.
-    pub(super) fn open(path: &Path, limit: u64, key: hmac::Key) -> io::Result<Self> {
+    pub(super) fn open(path: &Path, name: &str, limit: u64, key: hmac::Key) -> io::Result<Self> {
         let (file, size) = folder::open_entry(path, limit)?;
         let mut tag = [0; TAG_BYTES];
         file.read_exact_at(&mut tag, 0).map_err(|_| forged())?;
@@ -41,7 +43,17 @@ impl Stored {
             at += wanted as u64;
         }
         verify_slices_are_equal(hash.sign().as_ref(), &tag).map_err(|_| forged())?;
-        Ok(Self { file, size, key })
+        Ok(Self {
+            name: name.into(),
+            file,
+            size,
+            key,
+        })
+    }
+
+    /// Returns the name of the entry.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Reads the code into memory, and checks it there.

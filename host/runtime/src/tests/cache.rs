@@ -8,6 +8,7 @@ use std::time::Duration;
 use plugin_fixtures::{FORMS, Fixture, Form, cases};
 
 use super::*;
+use crate::code::Code;
 use crate::{Cache, CacheError, CodeOrigin, Compiler};
 
 /// More than the tests need.
@@ -354,4 +355,23 @@ async fn code_is_kept_although_the_caller_has_given_up_while_it_was_loaded() {
         // This waits for the load.
         assert!(plugin.is_in_memory().await);
     }
+}
+
+#[tokio::test]
+async fn code_that_the_engine_refuses_is_compiled_by_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    loaded(folder.path(), Form::Command).await;
+    let entry = entries(folder.path()).remove(0);
+    let name = entry.file_stem().unwrap().to_str().unwrap();
+    let cache = Cache::open(folder.path(), SIZE).unwrap();
+    cache.put(name, &Code::compiled(b"no machine code".to_vec()));
+
+    let plugin = loaded(folder.path(), Form::Command).await;
+    assert_eq!(plugin.code_origin(), CodeOrigin::Cached);
+    assert!(!answers(&plugin).await);
+    assert!(!entry.exists() && !entry.with_extension("described").exists());
+
+    let restarted = loaded(folder.path(), Form::Command).await;
+    assert_eq!(restarted.code_origin(), CodeOrigin::Compiled);
+    assert!(answers(&restarted).await);
 }
