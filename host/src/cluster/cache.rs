@@ -427,12 +427,13 @@ impl Reflector {
         Some(self.inner.tree(name, &kept))
     }
 
-    /// Returns one object as text, unless only its name is kept.
+    /// Returns this state of an object as text, which is shared with the cache if it has the same.
     #[must_use]
-    pub fn text(&self, name: &NamespacedName) -> Option<ObjectText> {
-        match self.inner.read().get(name)? {
-            Kept::Text(text) => Some(ObjectText(text)),
-            Kept::Taken(_) => None,
+    pub fn text_of(&self, object: &DynamicObject) -> ObjectText {
+        let text = ObjectText::of(object);
+        match self.inner.read().get(&NamespacedName::of(object)) {
+            Some(Kept::Text(known)) if known.has_same_content(&text.0) => ObjectText(known),
+            _ => text,
         }
     }
 

@@ -351,10 +351,11 @@ impl Context {
         // a change of others that the reconcile has not seen.
         self.memory_of(&name, |memory| memory.wrote_parent(seen, status, &answer));
         let watch = self.parents.of(name.namespace.as_deref())?;
-        let cached = watch.record(answer);
-        let text = watch.text(&name);
-        self.memory_of(&name, |memory| memory.share_last_valid(&cached, text));
-        Some(cached)
+        let answer = watch.record(answer);
+        // The cache may have a newer state by now, with another spec.
+        let text = watch.text_of(&answer);
+        self.memory_of(&name, |memory| memory.share_last_valid(&answer, text));
+        Some(answer)
     }
 
     /// Returns why the plugin cannot be shown this parent and its children: the error of the failing watch. Watches
@@ -501,12 +502,7 @@ impl Context {
     pub(super) fn remember_valid(&self, parent: &Arc<DynamicObject>) {
         let name = NamespacedName::of(parent);
         let watch = self.parents.of(name.namespace.as_deref());
-        // Nearly always it is the object in the cache, which has its text.
-        let is_cached = watch.as_ref().and_then(|watch| watch.get(&name));
-        let text = watch
-            .filter(|_| is_cached.is_some_and(|cached| Arc::ptr_eq(&cached, parent)))
-            .and_then(|watch| watch.text(&name));
-        let text = text.unwrap_or_else(|| ObjectText::of(parent));
+        let text = watch.map_or_else(|| ObjectText::of(parent), |watch| watch.text_of(parent));
         self.memory_of(&name, |memory| {
             memory.last_valid = Some(LastValid::new(parent, text));
         });

@@ -174,6 +174,11 @@ impl Text {
             version: None,
             uid: self.uid.clone(),
             owner: self.owner.clone(),
+    /// Reports whether both have the same content, in whatever version.
+    pub(super) fn has_same_content(&self, other: &Self) -> bool {
+        self.json == other.json && self.inexact == other.inexact
+    }
+
             parent: self.parent.clone(),
             json: self.json.clone(),
             metadata: self.metadata,

@@ -123,11 +123,11 @@ impl ParentMemory {
         is_before.then(|| last.text.object())
     }
 
-    /// Replaces the last valid parent by the object that an own write has put into the cache, so that it is not kept
-    /// twice.
-    pub(super) fn share_last_valid(&mut self, cached: &DynamicObject, text: Option<ObjectText>) {
-        if let (Some(last), Some(text)) = (&mut self.last_valid, text)
-            && last.is_same_wish(cached)
+    /// Replaces the last valid parent by the response to an own write, whose text is that of the cache unless the cache
+    /// has a newer state, so that it is not kept twice.
+    pub(super) fn share_last_valid(&mut self, answer: &DynamicObject, text: ObjectText) {
+        if let Some(last) = &mut self.last_valid
+            && last.is_same_wish(answer)
         {
             last.text = text;
         }
