@@ -1,6 +1,6 @@
 //! The objects that a watch has seen, indexed by name and by the parent that they refer to.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +36,7 @@ pub(super) struct Store {
     texts: HashMap<Arc<NamespacedName>, Arc<Text>>,
     /// By namespace, which is empty for cluster-scoped objects, and by name.
     taken: HashMap<Box<str>, HashMap<Box<str>, Taken>>,
+    /// By UID. What else the key says is of one of the dependents: anybody can write an owner reference.
     owners: HashMap<Owner, Dependents>,
     /// By the value of the parent annotation.
     annotated: HashMap<Box<str>, Vec<Arc<NamespacedName>>>,
@@ -112,14 +113,18 @@ impl Store {
 
     /// Returns the owners of the objects that are kept as text, each with the namespaces of its dependents.
     pub(super) fn owners(&self) -> impl Iterator<Item = (OwnerReference, BTreeSet<Option<&str>>)> {
-        let owners = self
-            .owners
-            .iter()
-            .filter(|(_, dependents)| !dependents.names.is_empty());
-        owners.map(|(owner, dependents)| {
-            let namespaces = dependents.names.iter().map(|name| name.namespace.as_deref());
-            (owner.reference(), namespaces.collect())
-        })
+        let mut owners: BTreeMap<&str, (&Owner, BTreeSet<Option<&str>>)> = BTreeMap::new();
+        for (name, text) in &self.texts {
+            if let Some(owner) = &text.owner {
+                let (_, namespaces) = owners
+                    .entry(owner.whole())
+                    .or_insert_with(|| (owner, BTreeSet::new()));
+                namespaces.insert(name.namespace.as_deref());
+            }
+        }
+        owners
+            .into_values()
+            .map(|(owner, namespaces)| (owner.reference(), namespaces))
     }
 
     /// Returns the objects with an owner of this UID or with this parent annotation, sorted by name.
@@ -134,10 +139,13 @@ impl Store {
             .collect()
     }
 
-    /// Returns the owner that the store has already, so that objects of one owner share it.
+    /// Returns the owner that the store has already, so that objects of one owner share it. An owner reference with the
+    /// same UID and something else wrong is another one.
     pub(super) fn shared(&self, owner: Owner) -> Owner {
-        let known = self.owners.get_key_value(&owner);
-        known.map_or(owner, |(known, _)| known.clone())
+        match self.owners.get_key_value(&owner) {
+            Some((known, _)) if known.whole() == owner.whole() => known.clone(),
+            _ => owner,
+        }
     }
 
     pub(super) fn put(&mut self, name: &NamespacedName, kept: Kept) -> Option<Kept> {

@@ -340,3 +340,32 @@ async fn the_text_of_a_state_is_never_that_of_a_newer_one() {
     let (one, other) = (watch.text_of(&five), watch.text_of(&object(5, "five")));
     assert!(Arc::ptr_eq(&one.0, &other.0), "the cache shares its text");
 }
+
+/// Regression: whoever created the first object with a false owner reference hid the real parent, whose other children
+/// were then not deleted.
+#[tokio::test]
+async fn a_false_owner_reference_hides_no_owner() {
+    let watch = children();
+    let mut forged = owned_by("Echo");
+    forged["ownerReferences"][0]["name"] = "another".into();
+    watch.record(pod("1", 1, &forged));
+    watch.record(pod("2", 1, &owned_by("Echo")));
+    let mut names: Vec<_> = watch.owners().into_iter().map(|(owner, _)| owner.name).collect();
+    names.sort();
+    assert_eq!(names, ["another", "set"]);
+    let name = NamespacedName::of(&pod("2", 1, &json!({})));
+    assert_eq!(watch.referring_to("u-1", &name).len(), 2);
+}
+
+#[tokio::test]
+async fn an_owner_reference_with_a_zero_byte_is_no_other_owner() {
+    let watch = children();
+    let mut forged = owned_by("ReplicaSet");
+    forged["ownerReferences"][0]["uid"] = "u-1\0x".into();
+    let object = pod("1", 1, &forged);
+    watch.record(object.clone());
+    let name = NamespacedName::of(&object);
+    assert!(watch.referring_to("u-1", &name).is_empty() && watch.owners().is_empty());
+    let known = watch.get(&name).unwrap();
+    assert_eq!(known.metadata.owner_references, object.metadata.owner_references);
+}

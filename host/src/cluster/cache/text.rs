@@ -58,14 +58,24 @@ pub(super) struct Taken {
 pub(super) struct Owner(Arc<str>);
 
 impl Owner {
+    /// Returns the controller owner; `None` when there is none, or when it contains a zero byte, which no name in a
+    /// cluster does.
     pub(super) fn of(object: &DynamicObject) -> Option<Self> {
         let owner = controller_of(object)?;
         let parts = [&owner.uid, &owner.api_version, &owner.kind, &owner.name];
+        if parts.iter().any(|part| part.contains('\0')) {
+            return None;
+        }
         Some(Self(parts.map(String::as_str).join("\0").into()))
     }
 
     pub(super) fn uid(&self) -> &str {
         self.0.split('\0').next().unwrap_or_default()
+    }
+
+    /// Returns all parts. Owners that are equal may differ in the others than the UID.
+    pub(super) fn whole(&self) -> &str {
+        &self.0
     }
 
     #[cfg(test)]
@@ -164,6 +174,11 @@ impl Text {
         self.json.len()
     }
 
+    /// Reports whether both have the same content, in whatever version.
+    pub(super) fn has_same_content(&self, other: &Self) -> bool {
+        self.json == other.json && self.inexact == other.inexact
+    }
+
     fn is_whole(&self) -> bool {
         &self.json[self.metadata..] != "null"
     }
@@ -174,11 +189,6 @@ impl Text {
             version: None,
             uid: self.uid.clone(),
             owner: self.owner.clone(),
-    /// Reports whether both have the same content, in whatever version.
-    pub(super) fn has_same_content(&self, other: &Self) -> bool {
-        self.json == other.json && self.inexact == other.inexact
-    }
-
             parent: self.parent.clone(),
             json: self.json.clone(),
             metadata: self.metadata,
@@ -190,7 +200,8 @@ impl Text {
 impl Taken {
     /// Returns the record of an object with this owner; `None` when there is more to say about it than a record can.
     pub(super) fn of(object: &DynamicObject, owner: Option<Owner>) -> Option<Self> {
-        if object.metadata.deletion_timestamp.is_some() {
+        if object.metadata.deletion_timestamp.is_some() || owner.is_none() && controller_of(object).is_some()
+        {
             return None;
         }
         Some(Self {
@@ -408,13 +419,15 @@ mod tests {
             ("resourceVersion", json!("017")),
             ("resourceVersion", json!("abc")),
             ("deletionTimestamp", json!("2026-01-01T00:00:00Z")),
+            (
+                "ownerReferences",
+                json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "a\u{0}b", "uid": "u", "controller": true}]),
+            ),
         ] {
             let mut object = serde_json::to_value(pod()).unwrap();
             object["metadata"][field] = value;
-            assert!(
-                Taken::of(&serde_json::from_value(object).unwrap(), None).is_none(),
-                "{field}"
-            );
+            let object = serde_json::from_value(object).unwrap();
+            assert!(Taken::of(&object, Owner::of(&object)).is_none(), "{field}");
         }
     }
 }
