@@ -475,16 +475,16 @@ impl Reflector {
     /// Returns the objects of a namespace (or of all) that match a selector, sorted by name.
     #[must_use]
     pub fn select(&self, namespace: Option<&str>, selector: &Selector) -> Vec<Arc<DynamicObject>> {
+        // The store is not locked while labels are read: that takes long for many objects.
         let mut picked: Vec<_> = {
             let store = self.inner.read();
             let texts = store.texts();
-            let picked = texts
+            texts
                 .filter(|(name, _)| namespace.is_none() || name.namespace.as_deref() == namespace)
-                .filter(|(_, text)| selector.selects_all() || selector.matches(&text.labels()));
-            picked
-                .map(|(name, text)| (name.clone(), Arc::clone(text)))
+                .map(|(name, text)| (Arc::clone(name), Arc::clone(text)))
                 .collect()
         };
+        picked.retain(|(_, text)| selector.selects_all() || selector.matches(&text.labels()));
         picked.sort_by(|(a, _), (b, _)| a.cmp(b));
         let trees = picked.into_iter();
         trees

@@ -107,8 +107,8 @@ impl Store {
     }
 
     /// Returns the objects that are kept as text.
-    pub(super) fn texts(&self) -> impl Iterator<Item = (&NamespacedName, &Arc<Text>)> {
-        self.texts.iter().map(|(name, text)| (&**name, text))
+    pub(super) fn texts(&self) -> impl Iterator<Item = (&Arc<NamespacedName>, &Arc<Text>)> {
+        self.texts.iter()
     }
 
     /// Returns the owners of the objects that are kept as text, each with the namespaces of its dependents.
