@@ -26,7 +26,7 @@ struct Deletion {
 /// The objects with one controller owner.
 #[derive(Default)]
 struct Dependents {
-    names: Vec<Arc<NamespacedName>>,
+    names: BTreeSet<Arc<NamespacedName>>,
     /// How many more of them are only known as taken names.
     taken: usize,
 }
@@ -39,7 +39,7 @@ pub(super) struct Store {
     /// By UID. What else the key says is of one of the dependents: anybody can write an owner reference.
     owners: HashMap<Owner, Dependents>,
     /// By the value of the parent annotation.
-    annotated: HashMap<Box<str>, Vec<Arc<NamespacedName>>>,
+    annotated: HashMap<Box<str>, BTreeSet<Arc<NamespacedName>>>,
     /// Recent deletions. The response to a write may arrive after the deletion event of its object and must not
     /// restore it.
     deletions: HashMap<NamespacedName, Deletion>,
@@ -163,13 +163,14 @@ impl Store {
             Kept::Text(text) => {
                 let name = Arc::new(name.clone());
                 if let Some(dependents) = dependents {
-                    dependents.names.push(Arc::clone(&name));
+                    dependents.names.insert(Arc::clone(&name));
                 }
                 if let Some(parent) = &text.parent {
-                    match self.annotated.get_mut(parent) {
-                        Some(names) => names.push(Arc::clone(&name)),
-                        None => drop(self.annotated.insert(parent.clone(), vec![Arc::clone(&name)])),
-                    }
+                    let names = match self.annotated.get_mut(parent) {
+                        Some(names) => names,
+                        None => self.annotated.entry(parent.clone()).or_default(),
+                    };
+                    names.insert(Arc::clone(&name));
                 }
                 self.texts.insert(name, text);
             }
@@ -223,19 +224,19 @@ impl Store {
     }
 
     pub(super) fn take(&mut self, name: &NamespacedName) -> Option<Kept> {
-        let Some((known, text)) = self.texts.remove_entry(name) else {
+        let Some(text) = self.texts.remove(name) else {
             return self.take_taken(name).map(Kept::Taken);
         };
         if let Some(owner) = &text.owner
             && let Some(dependents) = self.owners.get_mut(owner)
         {
-            dependents.names.retain(|name| !Arc::ptr_eq(name, &known));
+            dependents.names.remove(name);
             self.drop_unused(owner);
         }
         if let Some(parent) = &text.parent
             && let Some(names) = self.annotated.get_mut(parent)
         {
-            names.retain(|name| !Arc::ptr_eq(name, &known));
+            names.remove(name);
             if names.is_empty() {
                 self.annotated.remove(parent);
             }
