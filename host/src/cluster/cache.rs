@@ -599,6 +599,10 @@ impl Inner {
     fn prepare(&self, mut object: DynamicObject) -> Prepared {
         let kind = &self.scope.kind;
         let is_definition = kind.kind == "CustomResourceDefinition";
+        // That of partial metadata is not the type of the object.
+        if self.scope.form == Form::Metadata {
+            object.types = None;
+        }
         // List responses omit the type of their items.
         object.types.get_or_insert_with(|| kube::core::TypeMeta {
             api_version: kind.api_version.clone(),

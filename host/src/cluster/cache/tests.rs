@@ -369,3 +369,24 @@ async fn an_owner_reference_with_a_zero_byte_is_no_other_owner() {
     let known = watch.get(&name).unwrap();
     assert_eq!(known.metadata.owner_references, object.metadata.owner_references);
 }
+
+#[tokio::test]
+async fn an_object_that_is_watched_as_metadata_has_its_own_type() {
+    let kind = Kind {
+        api_version: "v1".into(),
+        kind: "Namespace".into(),
+    };
+    let scope = Scope {
+        kind,
+        namespace: None,
+        form: Form::Metadata,
+    };
+    let (policy, metrics) = (CachePolicy::default(), Arc::new(Metrics::unread()));
+    let inner = Inner::new(scope, policy, metrics, Arc::default());
+    let partial: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "a"},
+    }))
+    .unwrap();
+    let types = inner.prepare(partial).tree.types.clone().unwrap();
+    assert_eq!((&*types.api_version, &*types.kind), ("v1", "Namespace"));
+}
