@@ -9,7 +9,7 @@ use super::Digest;
 use super::contract::{Description, Kind};
 use super::cosign::CosignSignature;
 use super::keys::PublicKey;
-use super::statement::{Envelope, Statement, StatementError};
+use super::statement::{self, Envelope, Statement, StatementError};
 
 /// A trusted key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +92,9 @@ pub enum Untrusted {
         /// The plugin's value.
         found: String,
     },
+    /// The version of a signed plugin cannot be compared with the live one.
+    #[error("its version cannot be used: {0}; change the version that the plugin describes")]
+    Version(String),
     /// The version is older than the live one.
     #[error(
         "its signed version {found} is older than the live version {live}: to go back, pin it \
@@ -184,14 +187,16 @@ impl Trust {
 }
 
 impl Signed {
-    /// Checks that the plugin's description matches the signed statement.
+    /// Checks that the plugin's description matches the signed statement, and that its version can be compared.
     ///
     /// # Errors
-    /// Returns an error when it does not match.
+    /// Returns an error when it does not match, or the version is not semantic.
     pub fn describes(&self, description: &Description) -> Result<(), Untrusted> {
-        // The digest that cosign signed covers the description too.
+        // The digest that cosign signed covers the description too. But nobody has checked its version: one that is not
+        // semantic is neither older nor newer, and would let an old plugin take over again.
         let Some(statement) = &self.statement else {
-            return Ok(());
+            let version = statement::version(&description.version);
+            return version.map(drop).map_err(Untrusted::Version);
         };
         let version = statement.version.to_string();
         same("name", &statement.name, &description.name)?;
@@ -407,6 +412,11 @@ pub(crate) mod tests {
         let signed = check(&trust, b"plugin", Some(&document)).unwrap().unwrap();
         assert_eq!((signed.key.as_str(), &signed.statement), ("cosign", &None));
         assert_eq!(signed.describes(&description("1.4.0")), Ok(()));
+        // Otherwise an old version could take over: it is neither older nor newer.
+        for version in ["v1.4.0", "1.4", "2026-11-23", "latest", ""] {
+            let error = signed.describes(&description(version)).unwrap_err().to_string();
+            assert!(error.contains("is not a semantic version"), "{version}: {error}");
+        }
         let error = check(&trust, b"plug-in", Some(&document)).unwrap_err();
         assert!(error.contains("the signature is for digest"), "{error}");
     }
