@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::transport::words;
 use crate::plugin::Digest;
 
 /// The type of a manifest.
@@ -52,6 +54,23 @@ pub enum ArtifactError {
         /// The limit.
         limit: usize,
     },
+    /// A signature of cosign is kept with the manifest, and both are too large.
+    #[error(
+        "its manifest has {size} bytes, and a signature of cosign is used with one of up to {limit} only"
+    )]
+    TooLargeForCosign {
+        /// The size of the manifest in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+}
+
+impl ArtifactError {
+    fn format(error: &serde_json::Error) -> Self {
+        // The error may quote the manifest.
+        Self::Format(words(&error.to_string()))
+    }
 }
 
 /// A reference to contents by their digest.
@@ -96,11 +115,19 @@ struct RawManifest {
     manifests: Option<serde_json::Value>,
 }
 
-/// A list of manifests.
-#[derive(Debug, Default, Deserialize)]
-struct RawIndex {
-    #[serde(default)]
-    manifests: Vec<Descriptor>,
+/// A list of manifests, or of the signatures of cosign. Everyone who may push can add to it.
+#[derive(Debug, Deserialize)]
+struct RawList {
+    #[serde(default, alias = "layers")]
+    manifests: Vec<Entry>,
+}
+
+/// An entry of a list: one that the host cannot read, such as one with a SHA-512 digest, does not hide the others.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Entry {
+    Known(Box<Descriptor>),
+    Other(IgnoredAny),
 }
 
 /// Returns the layers of a manifest.
@@ -108,8 +135,7 @@ struct RawIndex {
 /// # Errors
 /// When it is not one.
 pub fn layers(manifest: &[u8]) -> Result<Vec<Descriptor>, ArtifactError> {
-    let raw: RawManifest =
-        serde_json::from_slice(manifest).map_err(|error| ArtifactError::Format(error.to_string()))?;
+    let raw: RawManifest = serde_json::from_slice(manifest).map_err(|error| ArtifactError::format(&error))?;
     if raw.schema_version != 2 {
         let message = format!("its schemaVersion is {}, expected 2", raw.schema_version);
         return Err(ArtifactError::Format(message));
@@ -145,20 +171,23 @@ pub fn plugin_layer(manifest: &[u8], limit: usize) -> Result<Descriptor, Artifac
             let types = types.into_iter().take(5).collect::<Vec<_>>().join(", ");
             Err(ArtifactError::Layers(match types.as_str() {
                 "" => "missing".to_owned(),
-                types => super::transport::words(types),
+                types => words(types),
             }))
         }
     }
 }
 
-/// Returns the manifests in a list.
+/// Returns the manifests in a list, or the layers in the list of cosign: those that the host can read.
 ///
 /// # Errors
 /// When it is not a list.
-pub fn manifests(index: &[u8]) -> Result<Vec<Descriptor>, ArtifactError> {
-    let raw: RawIndex =
-        serde_json::from_slice(index).map_err(|error| ArtifactError::Format(error.to_string()))?;
-    Ok(raw.manifests)
+pub fn listed(index: &[u8]) -> Result<Vec<Descriptor>, ArtifactError> {
+    let raw: RawList = serde_json::from_slice(index).map_err(|error| ArtifactError::format(&error))?;
+    let known = raw.manifests.into_iter().filter_map(|entry| match entry {
+        Entry::Known(descriptor) => Some(*descriptor),
+        Entry::Other(_) => None,
+    });
+    Ok(known.collect())
 }
 
 /// What `push` uploads: the contents, in the order in which registries want them, and the manifest.
@@ -242,18 +271,28 @@ pub struct Interfaces {
     pub imports: Vec<String>,
 }
 
-/// Returns the list of the manifests that refer to another one, with one more in it.
+/// Returns the list of the manifests that refer to another one, with one more in it. The others stay as they are.
 ///
 /// # Errors
 /// When `index` is not a list.
 pub fn with_referrer(index: Option<&[u8]>, referrer: &Artifact) -> Result<Vec<u8>, ArtifactError> {
-    let mut manifests = index.map(manifests).transpose()?.unwrap_or_default();
+    #[derive(Default, Deserialize)]
+    struct Index {
+        #[serde(default)]
+        manifests: Vec<Value>,
+    }
+    let index: Option<Index> = index
+        .map(serde_json::from_slice)
+        .transpose()
+        .map_err(|error| ArtifactError::format(&error))?;
+    let mut manifests = index.unwrap_or_default().manifests;
     let added = Descriptor {
         artifact_type: Some(SIGNATURE.to_owned()),
         ..referrer.descriptor()
     };
-    manifests.retain(|manifest| manifest.digest != added.digest);
-    manifests.push(added);
+    let digest = added.digest.to_string();
+    manifests.retain(|manifest| manifest["digest"] != digest.as_str());
+    manifests.push(json!(added));
     let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": manifests });
     Ok(index.to_string().into_bytes())
 }
@@ -344,9 +383,18 @@ mod tests {
         let index = with_referrer(Some(&index), &signature).unwrap();
         let other = Artifact::of_signature(b"[]".to_vec(), &plugin.descriptor());
         let index = with_referrer(Some(&index), &other).unwrap();
-        let listed = manifests(&index).unwrap();
-        assert_eq!(listed.len(), 2);
-        assert_eq!(listed[0].artifact_type.as_deref(), Some(SIGNATURE));
+        let all = listed(&index).unwrap();
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[0].artifact_type.as_deref(), Some(SIGNATURE));
+        // Those of others stay, and hide none.
+        let foreign = json!({"manifests": [
+            {"mediaType": MANIFEST, "digest": "sha512:00", "size": 1, "platform": {"os": "linux"}}, 1, null,
+        ]});
+        let index = with_referrer(Some(foreign.to_string().as_bytes()), &other).unwrap();
+        let kept: Value = serde_json::from_slice(&index).unwrap();
+        assert_eq!(kept["manifests"][0], foreign["manifests"][0]);
+        assert_eq!(listed(&index).unwrap().len(), 1);
+        assert!(listed(br#"{"manifests": 1}"#).is_err());
         assert!(with_referrer(Some(b"nonsense"), &other).is_err());
     }
 }

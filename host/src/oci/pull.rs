@@ -134,26 +134,37 @@ impl Puller {
         Err(together(errors))
     }
 
-    /// Reads the plugin's signatures, in the form of `<plugin>.sig`. None of them is verified yet.
+    /// Reads the plugin's signatures, in the form of `<plugin>.sig`, until one is accepted. None of them is verified
+    /// otherwise.
     ///
     /// # Errors
-    /// When no place answers.
-    pub async fn signatures(&mut self, found: &Found) -> Result<Vec<Bytes>, PullError> {
+    /// When there is none, and the registry does not answer or has one that cannot be read.
+    pub async fn signatures(
+        &mut self,
+        found: &Found,
+        accepts: impl Fn(&[u8]) -> bool + Sync,
+    ) -> Result<Vec<Bytes>, PullError> {
+        let mut search = Search {
+            accepts: &accepts,
+            signatures: Vec::new(),
+            error: None,
+        };
         let mut errors = Vec::new();
-        let mut none = false;
+        let mut failed = false;
         for place in &mut self.places {
-            match signatures(place, found).await {
-                // A mirror may not have copied them yet.
-                Ok(signatures) if signatures.is_empty() => none = true,
-                Ok(signatures) => return Ok(signatures),
-                Err(error) => errors.push(error),
+            // A mirror may not have copied them yet, or have those of others.
+            if search.at(place, found).await {
+                return Ok(search.signatures);
             }
+            let error = search.error.take();
+            failed = error.is_some();
+            errors.extend(error);
         }
-        if none {
-            Ok(Vec::new())
-        } else {
-            Err(together(errors))
+        if search.signatures.is_empty() && failed {
+            return Err(together(errors));
         }
+        note(&errors);
+        Ok(search.signatures)
     }
 }
 
@@ -193,52 +204,135 @@ async fn find(
     Ok(Some(Found { manifest, layer }))
 }
 
-/// Reads the signatures of cosign, which have a tag of their own.
-async fn cosign(place: &mut Repository, found: &Found) -> Result<Vec<Bytes>, PullError> {
-    let tag = Version::Tag(format!("{}.sig", referrers_tag(found.manifest)));
-    let Some(list) = place.optional(&tag).await? else {
-        return Ok(Vec::new());
-    };
-    // A tag of this name that is something else is not a signature.
-    let layers = artifact::layers(&list).unwrap_or_default().into_iter();
-    let signed = layers
-        .filter(|layer| layer.media_type == SIMPLE_SIGNING)
-        .take(MAX_SIGNATURES);
-    let (_, manifest) = place.manifest(&Version::Digest(found.manifest)).await?;
-    let mut signatures = Vec::new();
-    for layer in signed {
-        let annotations = layer.annotations.as_ref();
-        let signature = annotations.and_then(|annotations| base64(annotations.get(COSIGN_SIGNATURE)?));
-        let Some(signature) = signature else {
-            continue;
-        };
-        let signature = CosignSignature {
-            manifest: ByteString(manifest.to_vec()),
-            payload: ByteString(place.blob(&layer, SIGNATURE_LIMIT).await?.to_vec()),
-            signature: ByteString(signature),
-        };
-        signatures.push(signature.document().into());
-    }
-    Ok(signatures)
+/// The search for a signature that is accepted. Everyone who may push can add signatures: one that cannot be read does
+/// not hide the others, and the newest come first.
+struct Search<'a> {
+    accepts: &'a (dyn Fn(&[u8]) -> bool + Sync),
+    signatures: Vec<Bytes>,
+    /// The last error at this place.
+    error: Option<PullError>,
 }
 
-async fn signatures(place: &mut Repository, found: &Found) -> Result<Vec<Bytes>, PullError> {
-    let wrong = |error: ArtifactError| PullError::Artifact {
-        reference: format!("the signature of {}", found.manifest),
-        error,
-    };
-    let mut signatures = cosign(place, found).await?;
-    if let Some(index) = place.referrers(found.manifest).await? {
-        let listed = artifact::manifests(&index).map_err(wrong)?.into_iter();
-        let ours = listed.filter(|it| it.artifact_type.as_deref() == Some(SIGNATURE));
+impl Search<'_> {
+    /// Searches one place; returns whether a signature is accepted.
+    async fn at(&mut self, place: &mut Repository, found: &Found) -> bool {
+        self.cosign(place, found).await || self.referrers(place, found).await
+    }
+
+    /// Searches the signatures of cosign, which have a tag of their own.
+    async fn cosign(&mut self, place: &mut Repository, found: &Found) -> bool {
+        let tag = Version::Tag(format!("{}.sig", referrers_tag(found.manifest)));
+        let list = self.or_note(place.optional(&tag).await).flatten();
+        // A tag of this name that is something else is not a signature.
+        let layers = list
+            .and_then(|list| artifact::listed(&list).ok())
+            .unwrap_or_default();
+        let mut signed = layers
+            .into_iter()
+            .rev()
+            .filter(|layer| layer.media_type == SIMPLE_SIGNING)
+            .take(MAX_SIGNATURES)
+            .peekable();
+        if signed.peek().is_none() {
+            return false;
+        }
+        let manifest = self.or_note(cosign_manifest(place, found).await);
+        let Some(manifest) = manifest else {
+            return false;
+        };
+        for layer in signed {
+            let annotations = layer.annotations.as_ref();
+            let signature = annotations.and_then(|annotations| base64(annotations.get(COSIGN_SIGNATURE)?));
+            let Some(signature) = signature else {
+                continue;
+            };
+            let payload = place.blob(&layer, SIGNATURE_LIMIT).await;
+            let document = payload.map(|payload| {
+                let signature = CosignSignature {
+                    manifest: ByteString(manifest.to_vec()),
+                    payload: ByteString(payload.to_vec()),
+                    signature: ByteString(signature),
+                };
+                signature.document().into()
+            });
+            if self.is_accepted(document.map_err(PullError::from)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Searches the signatures that refer to the plugin.
+    async fn referrers(&mut self, place: &mut Repository, found: &Found) -> bool {
+        let index = self.or_note(place.referrers(found.manifest).await).flatten();
+        let listed = index.map(|index| artifact::listed(&index).map_err(|error| unusable(found, error)));
+        let listed = listed.and_then(|listed| self.or_note(listed)).unwrap_or_default();
+        let ours = listed
+            .into_iter()
+            .rev()
+            .filter(|it| it.artifact_type.as_deref() == Some(SIGNATURE));
         for referrer in ours.take(MAX_SIGNATURES) {
-            let (_, manifest) = place.manifest(&Version::Digest(referrer.digest)).await?;
-            for layer in artifact::layers(&manifest).map_err(wrong)?.iter().take(1) {
-                if layer.media_type == ENVELOPE {
-                    signatures.push(place.blob(layer, SIGNATURE_LIMIT).await?);
-                }
+            if let Some(read) = envelope(place, found, referrer.digest).await.transpose()
+                && self.is_accepted(read)
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Adds a signature; returns whether it is accepted.
+    fn is_accepted(&mut self, read: Result<Bytes, PullError>) -> bool {
+        let Some(signature) = self.or_note(read) else {
+            return false;
+        };
+        let accepted = (self.accepts)(&signature);
+        self.signatures.push(signature);
+        accepted
+    }
+
+    /// Returns what was read, or notes why it was not.
+    fn or_note<T, E: Into<PullError>>(&mut self, read: Result<T, E>) -> Option<T> {
+        match read {
+            Ok(read) => Some(read),
+            Err(error) => {
+                let error = error.into();
+                debug!("a signature is passed over: {error}");
+                self.error = Some(error);
+                None
             }
         }
     }
-    Ok(signatures)
+}
+
+/// Reads the manifest that is kept with a signature of cosign.
+async fn cosign_manifest(place: &mut Repository, found: &Found) -> Result<Bytes, PullError> {
+    let (_, manifest) = place.manifest(&Version::Digest(found.manifest)).await?;
+    // Base64 takes a third more, and the payload takes the rest.
+    let (size, limit) = (manifest.len(), SIGNATURE_LIMIT / 2);
+    if size > limit {
+        return Err(unusable(found, ArtifactError::TooLargeForCosign { size, limit }));
+    }
+    Ok(manifest)
+}
+
+/// Reads a signature that refers to the plugin. Returns `None` when it has another form.
+async fn envelope(
+    place: &mut Repository,
+    found: &Found,
+    referrer: Digest,
+) -> Result<Option<Bytes>, PullError> {
+    let (_, manifest) = place.manifest(&Version::Digest(referrer)).await?;
+    let layers = artifact::layers(&manifest).map_err(|error| unusable(found, error))?;
+    match layers.first() {
+        Some(layer) if layer.media_type == ENVELOPE => Ok(Some(place.blob(layer, SIGNATURE_LIMIT).await?)),
+        _ => Ok(None),
+    }
+}
+
+fn unusable(found: &Found, error: ArtifactError) -> PullError {
+    PullError::Artifact {
+        reference: format!("the signature of {}", found.manifest),
+        error,
+    }
 }

@@ -417,7 +417,7 @@ async fn signatures_are_found_by_the_interface_and_by_the_tag() {
         .await;
         let mut puller = puller(&server, settings(&[&server]));
         let found = puller.find(None).await.unwrap().unwrap();
-        let signatures = puller.signatures(&found).await.unwrap();
+        let signatures = puller.signatures(&found, |_| false).await.unwrap();
         assert_eq!(signatures, [bytes::Bytes::from_static(b"{\"a\": 1}")], "{path}");
     }
     let server = Server::start(honest).await;
@@ -426,7 +426,7 @@ async fn signatures_are_found_by_the_interface_and_by_the_tag() {
         layer: plugin.blobs[1].0.clone(),
     };
     let none = puller(&server, settings(&[&server]))
-        .signatures(&found)
+        .signatures(&found, |_| false)
         .await
         .unwrap();
     assert!(none.is_empty());
@@ -443,11 +443,131 @@ proptest::proptest! {
         ],
     ) {
         let _ = super::challenge::Challenge::parse([text.as_str()].into_iter());
+#[tokio::test]
+async fn signatures_that_cannot_be_read_or_are_not_accepted_do_not_hide_those_that_are() {
+    let plugin = artifact();
+    let subject = plugin.descriptor();
+    let signatures: Vec<_> = (0..3)
+        .map(|number| Artifact::of_signature(format!("{{\"a\": {number}}}").into_bytes(), &subject))
+        .collect();
+    let mut index = serde_json::json!({"manifests": [
+        {"mediaType": "a", "digest": "sha512:00", "size": 1}, 1,
+    ]})
+    .to_string()
+    .into_bytes();
+    for signature in &signatures {
+        index = super::artifact::with_referrer(Some(&index), signature).unwrap();
+    }
+    // The newest manifest is gone; the tag of cosign is broken.
+    let readable: Vec<_> = signatures[..2]
+        .iter()
+        .map(|signature| (signature.descriptor().digest, signature.manifest.clone()))
+        .collect();
+    let readable = move |path: &str| {
+        let manifest = readable
+            .iter()
+            .find(|(digest, _)| path.contains(&digest.to_string()));
+        let envelope = [b"{\"a\": 0}", b"{\"a\": 1}"]
+            .into_iter()
+            .find(|envelope| path.contains(&Digest::of(*envelope).to_string()));
+        let envelope = envelope.map(|envelope| envelope.to_vec());
+        manifest.map(|(_, manifest)| manifest.clone()).or(envelope)
+    };
+    let server = Server::start(move |seen| match seen.path.as_str() {
+        it if it.ends_with(".sig") => Answer::status(500),
+        it if it.contains("/referrers/") => Answer::ok(&index),
+        it => readable(it).map_or_else(|| honest(seen), |body| Answer::ok(&body)),
+    })
+    .await;
+    let found = Found {
+        manifest: subject.digest,
+        layer: plugin.blobs[1].0.clone(),
+    };
+    let mut own = puller(&server, settings(&[&server]));
+    let all = own.signatures(&found, |_| false).await.unwrap();
+    assert_eq!(all, [&b"{\"a\": 1}"[..], b"{\"a\": 0}"], "the newest first");
+    let first = own
+        .signatures(&found, |signature| signature.ends_with(b"1}"))
+        .await;
+    assert_eq!(first.unwrap().len(), 1, "no more are read than needed");
+
+    // A mirror that has only those of others is passed over.
+    let other = Artifact::of_signature(b"{\"b\": 1}".to_vec(), &subject);
+    let index = super::artifact::with_referrer(None, &other).unwrap();
+    let mirror = Server::start(move |seen| match seen.path.as_str() {
+        it if it.contains("/referrers/") => Answer::ok(&index),
+        it if it.contains(&other.descriptor().digest.to_string()) => Answer::ok(&other.manifest),
+        it if it.contains(&Digest::of(b"{\"b\": 1}").to_string()) => Answer::ok(b"{\"b\": 1}"),
+        _ => honest(seen),
+    })
+    .await;
+    let mirrors = vec![Mirror {
+        registry: mirror.name(),
+        prefix: String::new(),
+    }];
+    let mut mirrored = puller(
+        &server,
+        Settings {
+            mirrors: [(server.name(), mirrors)].into(),
+            ..settings(&[&server, &mirror])
+        },
+    );
+    let accepted = mirrored
+        .signatures(&found, |signature| signature.ends_with(b"0}"))
+        .await;
+    assert_eq!(accepted.unwrap().last().unwrap(), &b"{\"a\": 0}"[..]);
+
+    // When nothing can be read, the error says why.
+    let broken = Server::start(|seen| match seen.path.contains("/referrers/") {
+        true => Answer::status(500),
+        false => honest(seen),
+    })
+    .await;
+    let error = puller(&broken, settings(&[&broken]))
+        .signatures(&found, |_| true)
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("500"), "{error}");
+}
+
+#[tokio::test]
+async fn of_the_signatures_of_cosign_those_that_can_be_read_are_used() {
+    let plugin = artifact();
+    let found = Found {
+        manifest: plugin.descriptor().digest,
+        layer: plugin.blobs[1].0.clone(),
+    };
+    let layer = |digest: &str| {
+        serde_json::json!({
+            "mediaType": "application/vnd.dev.cosign.simplesigning.v1+json", "digest": digest, "size": 2,
+            "annotations": {"dev.cosignproject.cosign/signature": "AAAA"},
+        })
+    };
+    let (good, gone) = (Digest::of(b"{}").to_string(), Digest::of(b"gone").to_string());
+    let list = serde_json::json!({
+        "schemaVersion": 2, "layers": [layer("sha512:00"), layer(&good), layer(&gone)],
+    });
+    let list = list.to_string();
+    let server = Server::start(move |seen| match seen.path.as_str() {
+        it if it.ends_with(".sig") => Answer::ok(list.as_bytes()),
+        it if it.contains(&good) => Answer::ok(b"{}"),
+        _ => honest(seen),
+    })
+    .await;
+    let signatures = puller(&server, settings(&[&server]))
+        .signatures(&found, |_| true)
+        .await
+        .unwrap();
+    assert_eq!(signatures.len(), 1);
+    let signature = crate::plugin::cosign::CosignSignature::parse(&signatures[0]).unwrap();
+    assert_eq!(signature.payload.0, b"{}");
+}
+
         if let Ok(reference) = text.parse::<Reference>() {
             proptest::prop_assert_eq!(reference.to_string().parse::<Reference>(), Ok(reference));
         }
         let _ = super::artifact::plugin_layer(text.as_bytes(), LIMIT);
-        let _ = super::artifact::manifests(text.as_bytes());
+        let _ = super::artifact::listed(text.as_bytes());
         let _ = crate::plugin::cosign::CosignSignature::parse(text.as_bytes()).map(|signature| signature.plugin());
     }
 }

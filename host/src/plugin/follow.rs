@@ -137,13 +137,14 @@ impl Follower {
         if expected.trust.keys.is_none() {
             return Ok(None);
         }
-        let signatures = puller.signatures(found).await?;
-        let accepted = signatures.iter().find(|signature| {
+        let accepts = |signature: &[u8]| {
             let checked = expected
                 .trust
                 .check(found.layer.digest, &expected.parent, Some(signature));
             checked.is_ok()
-        });
+        };
+        let signatures = puller.signatures(found, accepts).await?;
+        let accepted = signatures.iter().find(|signature| accepts(signature));
         Ok(accepted.or(signatures.first()).cloned())
     }
 
