@@ -41,6 +41,17 @@ pub enum PullError {
     Everywhere(Vec<PullError>),
 }
 
+impl PullError {
+    /// Returns what kind of error it is, without the texts that a registry can choose.
+    pub(crate) fn class(&self) -> Vec<&'static str> {
+        match self {
+            Self::Registry(error) => vec![error.class()],
+            Self::Artifact { .. } => vec!["artifact"],
+            Self::Everywhere(errors) => errors.iter().flat_map(Self::class).collect(),
+        }
+    }
+}
+
 impl From<TransportError> for PullError {
     fn from(error: TransportError) -> Self {
         Self::Registry(error.into())

@@ -113,6 +113,24 @@ pub enum RegistryError {
     },
 }
 
+impl RegistryError {
+    /// Returns what kind of error it is, without the texts that a registry can choose.
+    pub(super) fn class(&self) -> &'static str {
+        match self {
+            Self::Transport(TransportError::Authorities { .. }) => "authorities",
+            Self::Transport(TransportError::Slow { .. } | TransportError::Unreachable { .. }) => "away",
+            Self::Credentials(_) => "credentials",
+            Self::NotFound { .. } => "not found",
+            Self::Unauthorized { .. } => "unauthorized",
+            Self::Status { .. } => "status",
+            Self::Transport(TransportError::Url(_) | TransportError::TooLarge { .. })
+            | Self::OtherContents { .. }
+            | Self::Malformed { .. }
+            | Self::Redirect { .. } => "contents",
+        }
+    }
+}
+
 /// What a registry says about a tag.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Head {

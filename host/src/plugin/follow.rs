@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::watch;
+use tracing::debug;
 
 use super::Digest;
 use super::registry::{PluginFile, Slot};
@@ -22,6 +23,8 @@ use crate::oci::transport::Transports;
 /// The delay before a registry that failed is asked again. It doubles up to the longest, or to a shorter interval.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
+/// How long a problem is reported before another kind of problem takes its place.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// The part of the interval by which looks are spread.
 const JITTER: f64 = 0.2;
 
@@ -29,6 +32,24 @@ const JITTER: f64 = 0.2;
 struct Pulled {
     found: Found,
     file: PluginFile,
+}
+
+/// The problem that is reported. Without a live version its words are written into every object, and a registry can
+/// send other words with each answer: only another kind of problem is reported again, and not at once.
+#[derive(Default)]
+struct Reported(Option<(Vec<&'static str>, Instant)>);
+
+impl Reported {
+    /// Whether a problem must be reported.
+    fn is_new(&mut self, class: Vec<&'static str>, now: Instant) -> bool {
+        let is_new = self.0.as_ref().is_none_or(|(reported, since)| {
+            *reported != class && now.saturating_duration_since(*since) >= REPORT_INTERVAL
+        });
+        if is_new {
+            self.0 = Some((class, now));
+        }
+        is_new
+    }
 }
 
 /// The state of following one artifact.
@@ -47,6 +68,7 @@ impl Follower {
         let mut puller = None;
         let mut pulled: Option<Pulled> = None;
         let mut failures = 0;
+        let mut reported = Reported::default();
         loop {
             let looked = self.look(&mut puller, pulled.as_ref()).await;
             let wait = match looked {
@@ -55,6 +77,7 @@ impl Follower {
                     pulled = new.or(pulled);
                     self.reached(pulled.as_ref(), is_new, failures > 0);
                     failures = 0;
+                    reported = Reported::default();
                     let is_final = self.reference.tag().is_none() && self.is_accepted(pulled.as_ref());
                     if is_final {
                         // A digest never changes.
@@ -64,7 +87,12 @@ impl Follower {
                 }
                 Err(error) => {
                     failures += 1;
-                    self.slot.registry_failed(&error.to_string());
+                    if reported.is_new(error.class(), Instant::now()) {
+                        self.slot.registry_failed(&error.to_string());
+                    } else {
+                        let controller = &self.slot.expected().controller;
+                        debug!(controller, "the plugin cannot be pulled: {error}");
+                    }
                     let delays = BackoffConfig {
                         initial: FIRST_RETRY,
                         max: LONGEST_RETRY.min(self.settings.interval),
@@ -160,5 +188,29 @@ impl Follower {
             self.contents
                 .send_replace(pulled.map(|pulled| pulled.file.clone()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_that_changes_its_words_is_reported_once() {
+        let mut reported = Reported::default();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(reported.is_new(vec!["status"], start));
+        assert!(!reported.is_new(vec!["status"], after(3600)));
+        // Another problem is, but two that alternate are not written each time.
+        assert!(reported.is_new(vec!["away"], after(3600)));
+        assert!(!reported.is_new(vec!["status"], after(3601)));
+        assert!(!reported.is_new(vec!["away"], after(3602)));
+        assert!(reported.is_new(vec!["status"], after(3660)));
+        reported = Reported::default();
+        assert!(
+            reported.is_new(vec!["status"], after(3661)),
+            "it answered in between"
+        );
     }
 }

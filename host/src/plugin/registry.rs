@@ -298,7 +298,7 @@ impl Slot {
             }
             None => {
                 error!(controller, file = %location, digest, "{message}");
-                self.live.send_replace(Live::Failed(message.into()));
+                self.has_no_live_version(message.into());
             }
         }
     }
@@ -334,7 +334,7 @@ impl Slot {
                     Some(live) => warn!(controller, %live, "{message}; the live version stays"),
                     None => {
                         error!(controller, "{message}");
-                        self.live.send_replace(Live::Failed(message.into()));
+                        self.has_no_live_version(message.into());
                     }
                 }
             }
@@ -470,6 +470,21 @@ impl Slot {
             Ok(known) => known.clone().unwrap_or_default(),
             Err(_) => Orders::default(),
         }
+    }
+
+    /// Publishes why no version can be called, unless another task has made one live meanwhile.
+    fn has_no_live_version(&self, reason: Arc<str>) {
+        self.live.send_if_modified(|live| {
+            let changes = match live {
+                Live::Plugin(_) => false,
+                Live::Loading => true,
+                Live::Failed(before) => *before != reason,
+            };
+            if changes {
+                *live = Live::Failed(reason);
+            }
+            changes
+        });
     }
 
     /// Whether the file's contents are already live and the requirements are unchanged.

@@ -4,25 +4,19 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use tracing::{error, info, warn};
 
-use super::{Expected, Live, Slot};
+use super::{Expected, Slot};
 use crate::plugin::Digest;
 
 impl Slot {
     /// Reports that the registry does not give the plugin. Nothing else changes: the live version stays, and so does a
-    /// candidate.
+    /// candidate. The registry has a part in the words, and without a live version they reach every object: the caller
+    /// reports one problem once.
     pub(in crate::plugin) fn registry_failed(&self, reason: &str) {
-        let is_new = self.report.send_if_modified(|report| {
+        self.report.send_modify(|report| {
             let registry = report.registry.get_or_insert_default();
-            let is_new = registry.problem.as_deref() != Some(reason);
-            if is_new {
-                registry.problem = Some(reason.to_owned());
-                registry.problem_since = Some(Timestamp::now());
-            }
-            is_new
+            registry.problem = Some(reason.to_owned());
+            registry.problem_since = Some(Timestamp::now());
         });
-        if !is_new {
-            return;
-        }
         let Expected {
             controller, location, ..
         } = &self.expected;
@@ -34,7 +28,7 @@ impl Slot {
             }
             None => {
                 error!(controller, file = %location, "{message}");
-                self.live.send_replace(Live::Failed(message.as_str().into()));
+                self.has_no_live_version(message.as_str().into());
             }
         }
         self.trouble.of_registry(Some(message.into()));

@@ -130,6 +130,23 @@ async fn the_live_version_offered_again_is_not_reloaded() {
     assert!(!receiver.has_changed().unwrap());
 }
 
+#[tokio::test]
+async fn a_reason_that_is_known_wakes_nobody_and_none_takes_the_live_version_away() {
+    let (slot, mut receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    slot.registry_failed("it is away");
+    assert!(live(&receiver).err().unwrap().contains("away"));
+    receiver.mark_unchanged();
+    slot.registry_failed("it is away");
+    assert!(!receiver.has_changed().unwrap());
+    slot.fail("the file is gone", None);
+    assert!(live(&receiver).err().unwrap().contains("gone"));
+    slot.offer(plugin_file(&version(1))).await;
+    receiver.mark_unchanged();
+    slot.registry_failed("it is slow");
+    slot.fail("the file is gone", None);
+    assert!(!receiver.has_changed().unwrap() && live(&receiver).is_ok());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
     const SWAPS: usize = 1000;
