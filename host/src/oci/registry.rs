@@ -320,7 +320,7 @@ impl Repository {
             .and_then(|location| location.to_str().ok());
         let url = location.and_then(|location| absolute(from, location));
         let Some(url) = url else {
-            return Err(refused(location.unwrap_or("nowhere"), "it is not a URL"));
+            return Err(refused("an unknown place", "its location is not a URL"));
         };
         let target = Origin::of_url(&url)?;
         let shown = target.to_string();
@@ -407,7 +407,7 @@ impl Repository {
             return Err(RegistryError::Redirect {
                 registry: self.place.registry.clone(),
                 what,
-                target: words(location.unwrap_or("nowhere")),
+                target: shown(&self.origin, location),
                 reason: "contents are uploaded to the registry itself only".into(),
             });
         };
@@ -619,7 +619,7 @@ impl Repository {
                 .and_then(|location| location.to_str().ok());
             return RegistryError::Redirect {
                 registry,
-                target: words(target.unwrap_or("nowhere")),
+                target: shown(&self.origin, target),
                 reason: "the host follows no more than three redirects, and only of layers".into(),
                 what,
             };
@@ -695,6 +695,16 @@ fn basic(name: &str, password: &str) -> String {
 
 /// Returns the URL of a `Location`: a URL, or a path on the same host.
 fn absolute(from: &Origin, location: &str) -> Option<Uri> {
+/// Returns the host of a `Location`, for users: the rest of a URL may be as good as a password.
+fn shown(from: &Origin, location: Option<&str>) -> String {
+    let url = location.and_then(|location| absolute(from, location));
+    let origin = url.and_then(|url| Origin::of_url(&url).ok());
+    origin.map_or_else(
+        || "an unknown place".to_owned(),
+        |origin| words(&origin.to_string()),
+    )
+}
+
     if location.starts_with('/') && !location.starts_with("//") {
         format!("{from}{location}").parse().ok()
     } else {
@@ -724,6 +734,20 @@ mod tests {
         let from = Origin::of("r:5000", true);
         let url = |location: &str| absolute(&from, location).map(|url| url.to_string());
         assert_eq!(url("/v2/x?a=b"), Some("https://r:5000/v2/x?a=b".into()));
+    #[test]
+    fn of_a_location_only_the_host_is_shown() {
+        let from = Origin::of("r:5000", true);
+        for (location, expected) in [
+            (Some("https://s/x?X-Signature=secret"), "https://s"),
+            (Some("/v2/uploads?_state=secret"), "https://r:5000"),
+            (Some("https://user:secret@s/"), "an unknown place"),
+            (Some("secret"), "an unknown place"),
+            (None, "an unknown place"),
+        ] {
+            assert_eq!(shown(&from, location), expected);
+        }
+    }
+
         assert_eq!(url("https://s/x"), Some("https://s/x".into()));
         for relative in ["//s/x", "x y"] {
             let wrong = absolute(&from, relative).is_none_or(|url| Origin::of_url(&url).is_err());
