@@ -11,8 +11,6 @@ pub(super) enum Challenge {
         realm: String,
         /// What to name as `service` there.
         service: Option<String>,
-        /// What to name as `scope` there.
-        scope: Option<String>,
     },
 }
 
@@ -31,12 +29,8 @@ impl Challenge {
                     Some(parameters.swap_remove(at).1)
                 };
                 if let Some(realm) = take("realm") {
-                    let (service, scope) = (take("service"), take("scope"));
-                    return Some(Self::Bearer {
-                        realm,
-                        service,
-                        scope,
-                    });
+                    let service = take("service");
+                    return Some(Self::Bearer { realm, service });
                 }
             } else if scheme.eq_ignore_ascii_case("basic") {
                 basic = Some(Self::Basic);
@@ -88,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_server_is_named_with_its_service_and_scope() {
+    fn a_token_server_is_named_with_its_service() {
         let parsed = parse(&[
             "Basic realm=\"r\"",
             "Bearer realm=\"https://a.example.com/token?x=\\\"y\\\"\",service=r.example.com , scope=\"repository:a:pull,push\"",
@@ -98,7 +92,6 @@ mod tests {
             Some(Challenge::Bearer {
                 realm: "https://a.example.com/token?x=\"y\"".into(),
                 service: Some("r.example.com".into()),
-                scope: Some("repository:a:pull,push".into()),
             })
         );
         assert_eq!(parse(&["basic realm=r"]), Some(Challenge::Basic));

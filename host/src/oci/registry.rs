@@ -488,19 +488,12 @@ impl Repository {
         let header = match (challenge, credentials) {
             (_, Some(Credentials::Token(token))) => format!("Bearer {token}"),
             (Some(Challenge::Basic), Some(Credentials::User { name, password })) => basic(&name, &password),
-            (
-                Some(Challenge::Bearer {
-                    realm,
-                    service,
-                    scope,
-                }),
-                credentials,
-            ) => {
+            (Some(Challenge::Bearer { realm, service }), credentials) => {
                 let user = match &credentials {
                     Some(Credentials::User { name, password }) => Some(basic(name, password)),
                     _ => None,
                 };
-                let token = self.token(&realm, service, scope, user).await?;
+                let token = self.token(&realm, service, user).await?;
                 format!("Bearer {token}")
             }
             (Some(Challenge::Basic), None) => {
@@ -524,12 +517,12 @@ impl Repository {
         &self,
         realm: &str,
         service: Option<String>,
-        scope: Option<String>,
         user: Option<String>,
     ) -> Result<String, RegistryError> {
         let what = "a token";
         let mut url = realm.to_owned();
-        let scope = scope.unwrap_or_else(|| format!("repository:{}:{}", self.place.repository, self.actions));
+        // Not the scope that the registry names: with it, the token could be one for other repositories.
+        let scope = format!("repository:{}:{}", self.place.repository, self.actions);
         let parameters = service
             .map(|service| ("service", service))
             .into_iter()
@@ -695,6 +688,13 @@ fn basic(name: &str, password: &str) -> String {
 
 /// Returns the URL of a `Location`: a URL, or a path on the same host.
 fn absolute(from: &Origin, location: &str) -> Option<Uri> {
+    if location.starts_with('/') && !location.starts_with("//") {
+        format!("{from}{location}").parse().ok()
+    } else {
+        location.parse().ok()
+    }
+}
+
 /// Returns the host of a `Location`, for users: the rest of a URL may be as good as a password.
 fn shown(from: &Origin, location: Option<&str>) -> String {
     let url = location.and_then(|location| absolute(from, location));
@@ -703,13 +703,6 @@ fn shown(from: &Origin, location: Option<&str>) -> String {
         || "an unknown place".to_owned(),
         |origin| words(&origin.to_string()),
     )
-}
-
-    if location.starts_with('/') && !location.starts_with("//") {
-        format!("{from}{location}").parse().ok()
-    } else {
-        location.parse().ok()
-    }
 }
 
 /// Encodes the value of a parameter in a URL.
@@ -734,6 +727,13 @@ mod tests {
         let from = Origin::of("r:5000", true);
         let url = |location: &str| absolute(&from, location).map(|url| url.to_string());
         assert_eq!(url("/v2/x?a=b"), Some("https://r:5000/v2/x?a=b".into()));
+        assert_eq!(url("https://s/x"), Some("https://s/x".into()));
+        for relative in ["//s/x", "x y"] {
+            let wrong = absolute(&from, relative).is_none_or(|url| Origin::of_url(&url).is_err());
+            assert!(wrong, "{relative}");
+        }
+    }
+
     #[test]
     fn of_a_location_only_the_host_is_shown() {
         let from = Origin::of("r:5000", true);
@@ -745,13 +745,6 @@ mod tests {
             (None, "an unknown place"),
         ] {
             assert_eq!(shown(&from, location), expected);
-        }
-    }
-
-        assert_eq!(url("https://s/x"), Some("https://s/x".into()));
-        for relative in ["//s/x", "x y"] {
-            let wrong = absolute(&from, relative).is_none_or(|url| Origin::of_url(&url).is_err());
-            assert!(wrong, "{relative}");
         }
     }
 

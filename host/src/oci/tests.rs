@@ -270,7 +270,11 @@ async fn a_token_is_fetched_with_the_credentials_from_the_registrys_own_server_o
         None => Answer::ok(br#"{"access_token": "anonymous"}"#),
     })
     .await;
-    let realm = format!("Bearer realm=\"http://{}/token\",service=\"r\"", tokens.name());
+    // Whatever the registry names, the token is for this repository only.
+    let realm = format!(
+        "Bearer realm=\"http://{}/token\",service=\"r\",scope=\"repository:other/secret:pull,push\"",
+        tokens.name()
+    );
     let server = Server::start(move |seen| match seen.header("authorization") {
         Some("Bearer t1") => honest(seen),
         _ => Answer::status(401).with("WWW-Authenticate", &realm),
@@ -439,17 +443,6 @@ async fn signatures_are_found_by_the_interface_and_by_the_tag() {
     assert!(none.is_empty());
 }
 
-proptest::proptest! {
-    /// Whatever a registry or a file says, it is parsed or refused.
-    #[test]
-    fn no_text_makes_a_parser_panic(
-        text in proptest::prop_oneof![
-            "\\PC{0,60}",
-            "(Bearer|Basic|oci://)?[ -~]{0,40}",
-            r#"(\{"(schemaVersion|layers|manifests|cosign|auths|digest)": ?[\[\]{}"0-9a-z:,]{0,30}\}?)"#,
-        ],
-    ) {
-        let _ = super::challenge::Challenge::parse([text.as_str()].into_iter());
 #[tokio::test]
 async fn signatures_that_cannot_be_read_or_are_not_accepted_do_not_hide_those_that_are() {
     let plugin = artifact();
@@ -570,6 +563,17 @@ async fn of_the_signatures_of_cosign_those_that_can_be_read_are_used() {
     assert_eq!(signature.payload.0, b"{}");
 }
 
+proptest::proptest! {
+    /// Whatever a registry or a file says, it is parsed or refused.
+    #[test]
+    fn no_text_makes_a_parser_panic(
+        text in proptest::prop_oneof![
+            "\\PC{0,60}",
+            "(Bearer|Basic|oci://)?[ -~]{0,40}",
+            r#"(\{"(schemaVersion|layers|manifests|cosign|auths|digest)": ?[\[\]{}"0-9a-z:,]{0,30}\}?)"#,
+        ],
+    ) {
+        let _ = super::challenge::Challenge::parse([text.as_str()].into_iter());
         if let Ok(reference) = text.parse::<Reference>() {
             proptest::prop_assert_eq!(reference.to_string().parse::<Reference>(), Ok(reference));
         }
