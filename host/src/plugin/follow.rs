@@ -18,7 +18,7 @@ use crate::oci::pull::{Found, PullError, Puller};
 use crate::oci::reference::Reference;
 use crate::oci::registry::RegistryError;
 use crate::oci::settings::Settings;
-use crate::oci::transport::Transports;
+use crate::oci::transport::{TransportError, Transports};
 
 /// The delay before a registry that failed is asked again. It doubles up to the longest, or to a shorter interval.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -69,8 +69,21 @@ impl Follower {
         let mut pulled: Option<Pulled> = None;
         let mut failures = 0;
         let mut reported = Reported::default();
+        // One place may send a layer and the signatures as slowly as it may; then the next place must be asked.
+        let places = self.settings.places(&self.reference).len();
+        let limit = self
+            .settings
+            .timeout
+            .saturating_mul(u32::try_from(places).map_or(u32::MAX, |places| places.saturating_add(1)));
         loop {
-            let looked = self.look(&mut puller, pulled.as_ref()).await;
+            let look = self.look(&mut puller, pulled.as_ref());
+            let looked = match tokio::time::timeout(limit, look).await {
+                Ok(looked) => looked,
+                Err(_) => Err(PullError::from(TransportError::Slow {
+                    host: self.reference.registry.clone(),
+                    limit,
+                })),
+            };
             let wait = match looked {
                 Ok(new) => {
                     let is_new = new.is_some();
@@ -129,11 +142,16 @@ impl Follower {
                 _ => Ok(None),
             };
         };
-        let bytes = match self.slot.stored(found.layer.digest).await {
-            Some(bytes) => bytes,
-            None => puller.fetch(&found).await?,
-        };
+        // First what is small: a failure would throw the plugin away, and the next look would pull it again.
         let signature = self.signature(puller, &found).await?;
+        let known = pulled.filter(|pulled| pulled.file.digest == found.layer.digest);
+        let bytes = match known {
+            Some(known) => known.file.bytes.clone(),
+            None => match self.slot.stored(found.layer.digest).await {
+                Some(bytes) => bytes,
+                None => puller.fetch(&found).await?,
+            },
+        };
         let file = PluginFile {
             bytes,
             digest: found.layer.digest,
