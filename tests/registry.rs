@@ -480,4 +480,15 @@ async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_t
         "table",
     ]);
     assert_eq!(tokens.scopes()[before..], ["repository:team/echo:pull"]);
+
+    // What is printed is about the pinned plugin, not about any that the tag names.
+    let text = fs::read_to_string(&config_file).unwrap();
+    let pin = format!("sha256: {}\n  plugin: ", "a".repeat(64));
+    fs::write(&config_file, text.replace("plugin: ", &pin)).unwrap();
+    let other = run(&["rbac", "--config", config_file.to_str().unwrap()]);
+    let words = String::from_utf8(other.stderr).unwrap();
+    assert!(
+        !other.status.success() && words.contains("but the configuration pins"),
+        "{words}"
+    );
 }

@@ -157,7 +157,7 @@ async fn load(args: &Args, controller: &ControllerConfig) -> anyhow::Result<Plug
         Some(file) => &Location::File(file.clone()),
         None => &controller.plugin,
     };
-    let plugin = match plugin_file::load_from(location, controller.limits).await {
+    let plugin = match plugin_file::load_from(location, controller.limits, controller.trust.sha256).await {
         Ok(plugin) => plugin.with_context(|| location.to_string())?,
         Err(Failure::Usage(error) | Failure::Other(error)) => return Err(error),
     };

@@ -13,10 +13,12 @@ use crate::memory_limit::Memory;
 use crate::oci::pull::Puller;
 use crate::oci::reference::Reference;
 use crate::oci::settings::Settings;
+use crate::plugin::acceptance::Untrusted;
 use crate::plugin::pack::Compression;
 use crate::plugin::source;
 use crate::plugin::{
-    Cache, Compiler, EngineOptions, Limits, LoadError, Location, Plugin, Runtime, Subprocess, compile_memory,
+    Cache, Compiler, Digest, EngineOptions, Limits, LoadError, Location, Plugin, Runtime, Subprocess,
+    compile_memory,
 };
 
 /// Maximum size of the cache of compiled plugins: the default of `run`.
@@ -90,18 +92,25 @@ fn cache() -> Result<Option<Cache>, Failure> {
     cache.transpose().map_err(|error| Failure::Usage(error.into()))
 }
 
-/// Reads or pulls the plugin of a controller, and loads it.
+/// Reads or pulls the plugin of a controller, and loads it. A registry must give the pinned plugin, if one is: its tag
+/// may name another by now.
 ///
 /// # Errors
 /// As [`load`], and when the registry does not give it.
 pub(super) async fn load_from(
     location: &Location,
     limits: Limits,
+    pin: Option<Digest>,
 ) -> Result<Result<Plugin, LoadError>, Failure> {
     match location {
         Location::File(file) => load_with(file, limits).await,
         Location::Registry { reference, settings } => {
             let (bytes, _) = pull(reference, settings, limits.module, false).await?;
+            let found = Digest::of(&bytes);
+            if let Some(pinned) = pin.filter(|pinned| *pinned != found) {
+                let error = anyhow::Error::new(Untrusted::Pinned { found, pinned });
+                return Err(error.context(location.to_string()).into());
+            }
             load_bytes(bytes.to_vec(), limits).await
         }
     }

@@ -104,7 +104,7 @@ async fn describe(config: &Config) -> Result<Vec<Description>, Failure> {
     let mut descriptions = Vec::with_capacity(config.controllers.len());
     for controller in &config.controllers {
         let location = &controller.plugin;
-        let plugin = plugin_file::load_from(location, controller.limits)
+        let plugin = plugin_file::load_from(location, controller.limits, controller.trust.sha256)
             .await?
             .with_context(|| location.to_string())?;
         let description = plugin.description();

@@ -237,7 +237,7 @@ async fn known(
     let parent = &controller.parent;
     let key = (parent.group().to_owned(), parent.kind.clone());
     let location = &controller.plugin;
-    let loaded = plugin_file::load_from(location, controller.limits).await;
+    let loaded = plugin_file::load_from(location, controller.limits, controller.trust.sha256).await;
     if let Some(plural) = given.get(&key) {
         let defaults = match &loaded {
             Ok(Ok(plugin)) => plugin.description().defaults,
