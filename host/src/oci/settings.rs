@@ -16,7 +16,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 pub struct Settings {
     /// How often the host looks whether a tag names another manifest.
     pub interval: Duration,
-    /// The time for one look, with everything that is pulled.
+    /// The time to pull one layer. A whole look has twice this time, and this time more for each mirror.
     pub timeout: Duration,
     /// A Docker configuration file with credentials. It is read again when a registry asks for them.
     pub credentials: Option<PathBuf>,
