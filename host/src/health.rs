@@ -149,7 +149,7 @@ impl Health {
         lock(&self.histories).insert(controller.to_owned(), history);
     }
 
-    /// Returns the history of a controller's plugin, the newest entry first; `None` without that controller. Reads a
+    /// Returns the history of a controller's plugin, the newest entry first; `None` without that controller. Reads no
     /// file.
     #[must_use]
     pub fn history_of(&self, controller: &str) -> Option<Vec<HistoryEntry>> {

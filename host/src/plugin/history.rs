@@ -1,13 +1,14 @@
 //! Which versions of a plugin were live, when, why, and by whose order.
 //!
-//! With a folder for versions the history is a file in it, and survives a restart. Without one, the host remembers the
-//! last few entries.
+//! With a folder for versions the history is also a file in it, and survives a restart. The file is read once at the start,
+//! so that showing the history reads no file. Without a folder, the host remembers fewer entries.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
+use tracing::warn;
 
 use super::kept::Versions;
 use crate::object::shorten;
@@ -82,53 +83,99 @@ impl Why {
 #[derive(Debug, Default)]
 pub struct History {
     versions: Option<Arc<Versions>>,
-    recent: Mutex<VecDeque<HistoryEntry>>,
+    /// The newest first.
+    entries: Mutex<Vec<HistoryEntry>>,
+    /// Ends when the last entry has been added.
+    last: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl History {
-    /// Creates the history in the folder of these versions.
+    /// Creates the history in the folder of these versions, and reads it. A file that cannot be read is logged. Blocks.
     #[must_use]
     pub fn within(versions: Arc<Versions>) -> Self {
+        let entries = versions.history().unwrap_or_else(|error| {
+            warn!(%error, "the history of the plugin's versions is not shown");
+            Vec::new()
+        });
         Self {
             versions: Some(versions),
-            recent: Mutex::default(),
+            entries: Mutex::new(entries),
+            last: Mutex::default(),
         }
     }
 
-    /// Adds an entry, unless the last one is about the same version, as after a restart. Blocks.
+    /// Adds an entry in a task of its own, after the entries before it, however long those take to be known.
+    pub(super) fn add_when_known(
+        self: &Arc<Self>,
+        controller: String,
+        entry: impl Future<Output = HistoryEntry> + Send + 'static,
+    ) {
+        let history = Arc::clone(self);
+        let mut last = lock(&self.last);
+        let before = last.take();
+        *last = Some(tokio::spawn(async move {
+            let entry = entry.await;
+            if let Some(before) = before {
+                // If it panicked, its entry is missing, and this one is still added.
+                let _ = before.await;
+            }
+            let added = tokio::task::spawn_blocking(move || history.add(entry)).await;
+            if let Ok(Err(error)) = added {
+                warn!(controller, %error, "cannot add this version to the history of the plugin");
+            }
+        }));
+    }
+
+    /// Adds an entry, unless the entry beside it is about the same version, as after a restart. Blocks.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file cannot be read or written. The entry is then only in memory.
     pub fn add(&self, mut entry: HistoryEntry) -> std::io::Result<()> {
         entry.because = shorten(&entry.because, BECAUSE);
         entry.diff = shorten(&entry.diff, DIFF);
-        if let Some(versions) = &self.versions {
-            return versions.add_to_history(entry);
-        }
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_news(recent.make_contiguous(), &entry) {
-            recent.push_front(entry);
-        }
-        recent.truncate(IN_MEMORY);
-        Ok(())
-    }
-
-    /// Returns all entries, the newest first. Blocks.
-    #[must_use]
-    pub fn entries(&self) -> Vec<HistoryEntry> {
-        match &self.versions {
-            Some(versions) => versions.history(),
-            None => {
-                let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-                recent.iter().cloned().collect()
+        let Some(versions) = &self.versions else {
+            insert(&mut lock(&self.entries), entry, IN_MEMORY);
+            return Ok(());
+        };
+        match versions.add_to_history(entry.clone()) {
+            Ok(entries) => {
+                *lock(&self.entries) = entries;
+                Ok(())
+            }
+            Err(error) => {
+                insert(&mut lock(&self.entries), entry, IN_FILE);
+                Err(error)
             }
         }
     }
+
+    /// Returns all entries, the newest first.
+    #[must_use]
+    pub fn entries(&self) -> Vec<HistoryEntry> {
+        lock(&self.entries).clone()
+    }
 }
 
-/// Reports whether an entry is news to a history whose newest entry is the first.
-pub(super) fn is_news(history: &[HistoryEntry], entry: &HistoryEntry) -> bool {
-    history.first().is_none_or(|last| last.digest != entry.digest)
+/// Inserts an entry by its time into a history whose newest entry is the first, and removes the oldest over the count.
+/// Returns whether it is news: replicas that share a folder add the same version at about the same time.
+pub(super) fn insert(history: &mut Vec<HistoryEntry>, entry: HistoryEntry, count: usize) -> bool {
+    let place = history.partition_point(|other| other.at > entry.at);
+    let older = history.get(place);
+    let newer = place.checked_sub(1).and_then(|newer| history.get(newer));
+    if older
+        .into_iter()
+        .chain(newer)
+        .any(|other| other.digest == entry.digest)
+    {
+        return false;
+    }
+    history.insert(place, entry);
+    history.truncate(count);
+    true
 }
 
 #[cfg(test)]
@@ -171,11 +218,81 @@ mod tests {
         let last = &open().entries()[0];
         assert!(last.because.len() <= BECAUSE && last.diff.len() <= DIFF);
         assert_eq!(last.by.as_deref(), Some("kubectl-annotate"));
-        // A file that is damaged is no reason to stop.
-        std::fs::write(folder.path().join("a/history.json"), "{").unwrap();
+        // A file that is damaged is no reason to stop, and is kept for whoever wants to see it.
+        let file = folder.path().join("a/history.json");
+        std::fs::write(&file, "{").unwrap();
         assert!(versions(&open()).is_empty());
         open().add(entry(1)).unwrap();
         assert_eq!(versions(&open()), ["1"]);
+        let damaged = folder.path().join("a/history.damaged");
+        assert_eq!(std::fs::read_to_string(damaged).unwrap(), "{");
+    }
+
+    #[test]
+    fn a_history_is_shown_from_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Versions::open(folder.path(), "a", &[], 2, Room(1 << 20)).unwrap();
+        let history = History::within(Arc::new(kept));
+        history.add(entry(1)).unwrap();
+        std::fs::remove_dir_all(folder.path().join("a")).unwrap();
+        assert_eq!(versions(&history), ["1"]);
+        // What cannot be written is shown all the same.
+        history.add(entry(2)).unwrap_err();
+        assert_eq!(versions(&history), ["2", "1"]);
+    }
+
+    #[test]
+    fn a_history_that_cannot_be_read_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || {
+            let versions = Versions::open(folder.path(), "a", &[], 2, Room(1 << 20)).unwrap();
+            History::within(Arc::new(versions))
+        };
+        open().add(entry(1)).unwrap();
+        let file = folder.path().join("a/history.json");
+        let away = folder.path().join("away");
+        std::fs::rename(&file, &away).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        let error = open().add(entry(2)).unwrap_err().to_string();
+        assert!(error.contains("history.json"), "{error}");
+        std::fs::remove_dir(&file).unwrap();
+        std::fs::rename(&away, &file).unwrap();
+        open().add(entry(3)).unwrap();
+        assert_eq!(versions(&open()), ["3", "1"]);
+    }
+
+    #[test]
+    fn entries_of_replicas_are_in_the_order_of_their_times() {
+        let mut history = Vec::new();
+        for (second, digest) in [(10, "a"), (30, "c"), (31, "c"), (20, "b"), (19, "b"), (29, "c")] {
+            let mut entry = entry(second);
+            entry.digest = digest.into();
+            insert(&mut history, entry, 10);
+        }
+        let versions: Vec<_> = history.iter().map(|entry| entry.version.as_str()).collect();
+        assert_eq!(versions, ["30", "20", "10"]);
+    }
+
+    #[tokio::test]
+    async fn an_entry_that_is_known_late_is_not_overtaken() {
+        let history = Arc::<History>::default();
+        let (known, wait) = tokio::sync::oneshot::channel();
+        let of = |second: usize, digest: &str| HistoryEntry {
+            digest: digest.into(),
+            ..entry(second)
+        };
+        let (first, second, third) = (of(1, "a"), of(2, "b"), of(3, "a"));
+        history.add_when_known("a".into(), async { first });
+        history.add_when_known("a".into(), async {
+            wait.await.unwrap();
+            second
+        });
+        history.add_when_known("a".into(), async { third });
+        tokio::task::yield_now().await;
+        known.send(()).unwrap();
+        let last = lock(&history.last).take().unwrap();
+        last.await.unwrap();
+        assert_eq!(versions(&history), ["3", "2", "1"]);
     }
 
     #[test]

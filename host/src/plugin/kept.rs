@@ -17,18 +17,20 @@ use tracing::warn;
 
 use super::Digest;
 use super::candidate_check::Prefix;
-use super::history::{HistoryEntry, IN_FILE, is_news};
+use super::history::{HistoryEntry, IN_FILE, insert};
 use super::report::KeptVersion;
 use super::statement::SIGNATURE_LIMIT;
 use crate::files::Folder;
 
 const RECORD: &str = "record.json";
 const HISTORY: &str = "history.json";
+/// What a history that cannot be parsed is renamed to.
+const DAMAGED: &str = "history.damaged";
 /// Suffix of signature files.
 const SIGNATURE: &str = "sig";
 /// The file that is locked while the folder changes.
 const LOCK: &str = "lock";
-/// Maximum size of the record in bytes.
+/// Maximum size of the record and of the history in bytes.
 const RECORD_LIMIT: usize = 1 << 20;
 
 /// Why a kept version cannot be used.
@@ -197,30 +199,52 @@ impl Versions {
         Ok(())
     }
 
-    /// Returns which versions became live, the newest first. A damaged file counts as empty and is logged.
-    pub(super) fn history(&self) -> Vec<HistoryEntry> {
-        let read = match self.read_file(HISTORY.as_ref(), RECORD_LIMIT) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error.to_string()),
+    /// Returns which versions became live, the newest first.
+    ///
+    /// # Errors
+    /// Returns an error when the file cannot be read; `InvalidData` when it is damaged.
+    pub(super) fn history(&self) -> io::Result<Vec<HistoryEntry>> {
+        let path = self.folder.join(HISTORY);
+        let failed = |kind, problem: &dyn std::fmt::Display| {
+            io::Error::new(kind, format!("cannot read {}: {problem}", path.display()))
         };
-        read.unwrap_or_else(|error| {
-            warn!(file = %self.folder.join(HISTORY).display(), error,
-                "the history of the plugin's versions cannot be read: a new one is started");
-            Vec::new()
-        })
+        let text = match self.read_file(HISTORY.as_ref(), RECORD_LIMIT) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error.kind(), &error)),
+        };
+        let mut history: Vec<HistoryEntry> = serde_json::from_slice(&text)
+            .map_err(|error| failed(io::ErrorKind::InvalidData, &format!("it is damaged: {error}")))?;
+        history.sort_by_key(|entry| std::cmp::Reverse(entry.at));
+        history.truncate(IN_FILE);
+        Ok(history)
     }
 
-    /// Adds an entry to the history, unless the last one is about the same version.
-    pub(super) fn add_to_history(&self, entry: HistoryEntry) -> io::Result<()> {
+    /// Adds an entry to the history, unless the entry beside it is about the same version. Returns the whole history.
+    ///
+    /// # Errors
+    /// Returns an error when the file cannot be read or written. A damaged one is renamed, and a new one is started.
+    pub(super) fn add_to_history(&self, entry: HistoryEntry) -> io::Result<Vec<HistoryEntry>> {
         let _lock = self.lock()?;
-        let mut history = self.history();
-        if !is_news(&history, &entry) {
-            return Ok(());
+        let mut history = match self.history() {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let damaged = self.folder.join(DAMAGED);
+                warn!(%error, renamed_to = %damaged.display(), "starting a new history of the plugin's versions");
+                fs::rename(self.folder.join(HISTORY), damaged)?;
+                Vec::new()
+            }
+            read => read?,
+        };
+        if !insert(&mut history, entry, IN_FILE) {
+            return Ok(history);
         }
-        history.insert(0, entry);
-        history.truncate(IN_FILE);
-        self.write(&self.folder.join(HISTORY), &serde_json::to_vec_pretty(&history)?)
+        let mut text = serde_json::to_vec_pretty(&history)?;
+        // Escapes may make the texts longer than they are in memory. A larger file could not be read again.
+        while text.len() > RECORD_LIMIT && history.pop().is_some() {
+            text = serde_json::to_vec_pretty(&history)?;
+        }
+        self.write(&self.folder.join(HISTORY), &text)?;
+        Ok(history)
     }
 
     /// Locks the folder against other replicas and against other tasks in this one: each opens the file

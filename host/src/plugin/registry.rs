@@ -76,6 +76,9 @@ impl PluginFile {
     }
 }
 
+/// How long the history waits for the name of who gave an order. Later entries wait for this one.
+const WHO: Duration = Duration::from_secs(10);
+
 /// The slot of one controller's plugin. Only a version that is loaded, belongs to the controller and is
 /// proved becomes live, and only the next version replaces it. Clones share the slot.
 #[derive(Clone)]
@@ -442,15 +445,13 @@ impl Slot {
             diff,
         };
         let order = because.order().zip(self.proof.clone());
-        let (history, controller) = (Arc::clone(&self.history), self.expected.controller.clone());
-        tokio::spawn(async move {
+        let controller = self.expected.controller.clone();
+        self.history.add_when_known(controller, async move {
             if let Some((order, proof)) = order {
-                entry.by = proof.who(order, &digest).await;
+                let by = tokio::time::timeout(WHO, proof.who(order, &digest)).await;
+                entry.by = by.ok().flatten();
             }
-            let added = tokio::task::spawn_blocking(move || history.add(entry)).await;
-            if let Ok(Err(error)) = added {
-                warn!(controller, %error, "cannot add this version to the history of the plugin");
-            }
+            entry
         });
     }
 
