@@ -443,6 +443,12 @@ impl Reflector {
         self.inner.read().get(name).is_some()
     }
 
+    /// Returns the number of objects.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.inner.read().count()
+    }
+
     /// Returns the names of all objects, in no particular order.
     #[must_use]
     pub fn names(&self) -> Vec<NamespacedName> {

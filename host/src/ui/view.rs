@@ -1,4 +1,4 @@
-//! What can be asked for: the controllers, the objects of one, or one object with its tree. As JSON.
+//! What can be asked for: the controllers or one of them, the objects of one, or one object with its tree. As JSON.
 
 mod object;
 mod objects;
@@ -14,6 +14,8 @@ use crate::object::NamespacedName;
 pub(super) enum View {
     /// All controllers.
     Overview,
+    /// One controller, by its name.
+    Controller(String),
     /// A page of the objects of one controller.
     Objects(Page),
     /// One object.
@@ -80,6 +82,7 @@ impl View {
         let required = |wanted: &str| find(wanted).ok_or_else(|| format!("the query has no `{wanted}`"));
         match find("view").unwrap_or("overview") {
             "overview" => Ok(Self::Overview),
+            "controller" => Ok(Self::Controller(required("controller")?.to_owned())),
             "objects" => Ok(Self::Objects(Page {
                 controller: required("controller")?.to_owned(),
                 filter: find("filter").unwrap_or_default().to_lowercase(),
@@ -109,6 +112,7 @@ impl View {
     pub(super) fn json(&self, sources: &Sources) -> (bool, String) {
         match self {
             Self::Overview => answer(&Ok(overview::overview(sources))),
+            Self::Controller(name) => answer(&overview::one(sources, name)),
             Self::Objects(page) => answer(&objects::objects(sources, page)),
             Self::Object(one) => answer(&object::object(sources, one)),
         }
@@ -186,6 +190,7 @@ mod tests {
     fn a_bad_query_is_refused_in_words() {
         for (query, words) in [
             ("view=objects", "no `controller`"),
+            ("view=controller", "no `controller`"),
             ("view=object&controller=a", "no `name`"),
             ("view=object&name=a", "no `group`"),
             ("view=secrets", "no view \"secrets\""),

@@ -81,6 +81,11 @@ impl Store {
         }
     }
 
+    /// Returns the number of objects.
+    pub(super) fn count(&self) -> usize {
+        self.texts.len() + self.taken.values().map(HashMap::len).sum::<usize>()
+    }
+
     /// Returns all objects.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NamespacedName, Kept)> {
         let texts = self

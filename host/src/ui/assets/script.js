@@ -284,16 +284,17 @@ function connected(is) {
   connection.className = is ? "good" : "bad";
 }
 
-// The list of objects also shows the plugin, which is part of the overview.
+// The list of objects also shows the plugin, which is part of the view of the controller.
 let asked = 0;
 async function details() {
   if (route.view !== "objects" || Date.now() - asked < 2000) return;
   asked = Date.now();
   const current = route;
   try {
-    const data = await (await fetch("view")).json();
+    const answer = await fetch(`view?view=controller&controller=${encodeURIComponent(current.controller)}`);
+    if (current !== route || !answer.ok) return;
+    const mine = await answer.json();
     if (current !== route) return;
-    const mine = data.controllers.find((it) => it.name === route.controller);
     if (JSON.stringify(mine) === JSON.stringify(route.details)) return;
     route.details = mine;
     render();

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::not_running;
 use crate::health::Check;
 use crate::journal::{PublishedEvent, Reconcile, STEP, Step};
 use crate::object::{PIN_ANNOTATION, PROMOTE_ANNOTATION};
@@ -43,7 +44,7 @@ struct Shown {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Controller {
+pub(super) struct Controller {
     name: String,
     /// Whether it and its plugin are ready.
     ok: bool,
@@ -135,6 +136,16 @@ pub(super) fn overview(sources: &Sources) -> Overview {
     }
 }
 
+/// Returns one controller of the overview.
+pub(super) fn one(sources: &Sources, name: &str) -> Result<Controller, String> {
+    let checks = sources.health.ready();
+    let wanted = format!("controller/{name}");
+    if !checks.iter().any(|check| check.name == wanted) {
+        return Err(not_running(name));
+    }
+    Ok(controller(sources, name, &checks, &sources.health.plugins()))
+}
+
 fn of<T>(controller: &str, all: Vec<T>) -> impl Iterator<Item = Of<T>> {
     all.into_iter().map(|it| Of {
         controller: controller.to_owned(),
@@ -181,7 +192,7 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
         kind: running.as_ref().map(|context| context.config.parent.to_string()),
         objects: running.as_ref().map_or(0, |context| {
             let watches = context.parents.all();
-            watches.iter().map(|watch| watch.names().len()).sum()
+            watches.iter().map(|watch| watch.count()).sum()
         }),
         queue,
         queue_age: age.as_secs(),
