@@ -1,8 +1,9 @@
 //! The page: what the host does, for people who look. It reads what is in memory and writes nothing.
 //!
 //! On a loopback address it needs no login, like any local tool: whoever reaches the address is on this machine, or may
-//! forward a port of the host's pod. Names of other sites that lead to this machine are refused (`server`). On any other
-//! address it is served over TLS, and the API server decides about every request (`access`).
+//! forward a port of the host's pod. Names of other sites that lead to this machine are refused (`server`). In a pod, other
+//! containers reach the address as well, so differences between versions of plugins are hidden there. On any other address
+//! it is served over TLS, and the API server decides about every request (`access`).
 //!
 //! In reading order: `view` is what can be asked for, `stream` sends it again when it changes, `server` is the HTTP
 //! server, and `assets` are the files of the page, which uses nothing from elsewhere.
@@ -16,8 +17,11 @@ mod view;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::desired::conditions::PLUGIN_HELD_BACK;
 use crate::health::Health;
-use crate::journal::Journal;
+use crate::journal::{ControllerJournal, Journal, PublishedEvent};
+use crate::object::NamespacedName;
+use crate::plugin::report::{HIDDEN, PluginReport};
 use crate::reconcile::context::Context;
 
 pub use self::server::{ServerError, UiConfig, start};
@@ -67,4 +71,36 @@ pub struct Sources {
     pub journal: Arc<Journal>,
     /// This replica's name in the Leases.
     pub identity: String,
+    /// Whether differences between versions of plugins, which contain parts of children, are hidden.
+    pub hide_differences: bool,
+}
+
+impl Sources {
+    /// Returns the reports about all plugins.
+    fn reports(&self) -> Vec<PluginReport> {
+        let mut reports = self.health.plugins();
+        if self.hide_differences {
+            reports.iter_mut().for_each(PluginReport::hide_differences);
+        }
+        reports
+    }
+
+    /// Returns the last Events of a controller, or those about one object.
+    fn events(&self, journal: &ControllerJournal, about: Option<&NamespacedName>) -> Vec<PublishedEvent> {
+        let mut events = journal.events(about);
+        for event in events.iter_mut().filter(|event| event.reason == PLUGIN_HELD_BACK) {
+            self.hide(&mut event.note);
+        }
+        events
+    }
+
+    /// Hides the differences in a message about a version that is held back: they follow its first line.
+    fn hide(&self, message: &mut String) {
+        if self.hide_differences
+            && let Some(end) = message.find('\n')
+        {
+            message.truncate(end + 1);
+            message.push_str(HIDDEN);
+        }
+    }
 }

@@ -27,6 +27,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tracing::{debug, info, warn};
 
 use super::{Check, Health};
+use crate::plugin::report::{PluginReport, hide};
 
 /// How long a client may take to send the request headers.
 const HEADERS: Duration = Duration::from_secs(10);
@@ -209,12 +210,9 @@ fn list(endpoint: &str, checks: &[Check], query: &str) -> (StatusCode, String) {
 /// its clients. So differences are only for the host's own user, at the socket.
 fn plugins(health: &Health, own: bool) -> Response<Full<Bytes>> {
     let mut reports = health.plugins();
-    let diffs = reports.iter_mut().flat_map(|report| {
-        let live = report.live.as_mut().map(|live| &mut live.diff);
-        let candidate = report.candidate.as_mut().map(|candidate| &mut candidate.diff);
-        live.into_iter().chain(candidate)
-    });
-    hide(diffs, own);
+    if !own {
+        reports.iter_mut().for_each(PluginReport::hide_differences);
+    }
     json(&reports)
 }
 
@@ -226,15 +224,10 @@ fn history(health: &Health, controller: &str, own: bool) -> Response<Full<Bytes>
             format!("the host has no controller {controller:?}\n"),
         );
     };
-    hide(history.iter_mut().map(|entry| &mut entry.diff), own);
-    json(&history)
-}
-
-/// Replaces differences unless the client is the host's own user.
-fn hide<'a>(diffs: impl Iterator<Item = &'a mut String>, own: bool) {
-    for diff in diffs.filter(|diff| !own && !diff.is_empty()) {
-        "(hidden: only the host's own user can see it; run `operator-host plugins` in the host's pod, which requires --cache-dir)".clone_into(diff);
+    if !own {
+        history.iter_mut().for_each(|entry| hide(&mut entry.diff));
     }
+    json(&history)
 }
 
 fn json(value: &impl Serialize) -> Response<Full<Bytes>> {
@@ -328,7 +321,7 @@ mod tests {
 
     #[tokio::test]
     async fn differences_between_versions_are_for_the_hosts_own_user() {
-        use crate::plugin::report::{LiveVersion, PluginReport};
+        use crate::plugin::report::LiveVersion;
         use http_body_util::BodyExt;
         let health = Health::default();
         let report = PluginReport {

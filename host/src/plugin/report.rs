@@ -30,6 +30,26 @@ pub struct PluginReport {
     pub kept: Vec<KeptVersion>,
 }
 
+/// Stands for differences where others than the host's own user may read.
+pub(crate) const HIDDEN: &str = "(hidden: only the host's own user can see it; run `operator-host plugins` in the host's \
+                                 pod, which requires --cache-dir)";
+
+/// Hides a difference, if there is one.
+pub(crate) fn hide(diff: &mut String) {
+    if !diff.is_empty() {
+        HIDDEN.clone_into(diff);
+    }
+}
+
+impl PluginReport {
+    /// Hides the differences, which contain parts of children.
+    pub(crate) fn hide_differences(&mut self) {
+        let live = self.live.as_mut().map(|live| &mut live.diff);
+        let candidate = self.candidate.as_mut().map(|candidate| &mut candidate.diff);
+        live.into_iter().chain(candidate).for_each(hide);
+    }
+}
+
 /// What is known about the registry that a plugin comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

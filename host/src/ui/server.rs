@@ -86,6 +86,14 @@ pub struct UiConfig {
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
+impl UiConfig {
+    /// Reports whether the page is for everyone in this pod, which are also other containers.
+    #[must_use]
+    pub fn is_for_the_pod(&self) -> bool {
+        self.address.ip().is_loopback() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+    }
+}
+
 /// Guards an address that others can reach.
 struct Guard {
     access: Access,

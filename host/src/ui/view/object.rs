@@ -12,6 +12,7 @@ use super::objects::Summary;
 use super::{Finder, One, not_running};
 use crate::cluster::cache::WatchState;
 use crate::cluster::kind_reflectors::KindReflectors;
+use crate::desired::conditions::PLUGIN_HELD_BACK;
 use crate::desired::readiness::unready;
 use crate::journal::{PublishedEvent, Reconcile};
 use crate::object::{
@@ -122,7 +123,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
     owned.truncate(one.children);
     let mut room = one.children;
     let journal = sources.journal.of(&context.config.name);
-    let reports = sources.health.plugins();
+    let reports = sources.reports();
     let report = reports
         .into_iter()
         .find(|report| report.controller == context.config.name);
@@ -135,7 +136,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
         generation: parent.metadata.generation,
         observed_generation: parent.data["status"]["observedGeneration"].as_i64(),
         created: created(&parent),
-        conditions: conditions(&parent),
+        conditions: conditions(sources, &parent),
         children: owned
             .iter()
             .map(|owned| child(&context, owned, DEPTH, &mut room))
@@ -144,12 +145,12 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
         unready_children,
         unreadable: unreadable(&context),
         reconciles: journal.of_parent(&one.name, RECONCILES),
-        events: journal.events(Some(&one.name)),
+        events: sources.events(&journal, Some(&one.name)),
         candidate: report.and_then(|report| report.candidate),
-        blocks: context
-            .blocking_parents
-            .reason(&one.name)
-            .map(|reason| reason.message),
+        blocks: context.blocking_parents.reason(&one.name).map(|mut reason| {
+            sources.hide(&mut reason.message);
+            reason.message
+        }),
     })
 }
 
@@ -161,15 +162,19 @@ fn kind(object: &DynamicObject) -> String {
     object.types.clone().unwrap_or_default().kind
 }
 
-fn conditions(parent: &DynamicObject) -> Vec<Condition> {
+fn conditions(sources: &Sources, parent: &DynamicObject) -> Vec<Condition> {
     let all = parent.data["status"]["conditions"].as_array();
     let conditions = all.into_iter().flatten().map(|condition: &Value| {
         let text = |field: &str| shorten(condition[field].as_str().unwrap_or_default(), TEXT);
+        let (type_, mut message) = (text("type"), text("message"));
+        if type_ == PLUGIN_HELD_BACK {
+            sources.hide(&mut message);
+        }
         Condition {
-            type_: text("type"),
+            type_,
             status: text("status"),
             reason: text("reason"),
-            message: text("message"),
+            message,
             since: text("lastTransitionTime").parse().ok(),
         }
     });

@@ -102,7 +102,7 @@ struct Command {
 
 pub(super) fn overview(sources: &Sources) -> Overview {
     let checks = sources.health.ready();
-    let reports = sources.health.plugins();
+    let reports = sources.reports();
     let names = checks
         .iter()
         .filter_map(|check| check.name.strip_prefix("controller/"));
@@ -119,7 +119,7 @@ pub(super) fn overview(sources: &Sources) -> Overview {
     troubled.truncate(LAST);
     let mut events: Vec<_> = journals
         .iter()
-        .flat_map(|(journal, name)| of(name, journal.events(None)))
+        .flat_map(|(journal, name)| of(name, sources.events(journal, None)))
         .collect();
     events.sort_by_key(|event| std::cmp::Reverse(event.it.at));
     events.truncate(LAST);
@@ -143,7 +143,7 @@ pub(super) fn one(sources: &Sources, name: &str) -> Result<Controller, String> {
     if !checks.iter().any(|check| check.name == wanted) {
         return Err(not_running(name));
     }
-    Ok(controller(sources, name, &checks, &sources.health.plugins()))
+    Ok(controller(sources, name, &checks, &sources.reports()))
 }
 
 fn of<T>(controller: &str, all: Vec<T>) -> impl Iterator<Item = Of<T>> {
@@ -249,8 +249,68 @@ fn commands(definition: &str, report: &PluginReport) -> Vec<Command> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::watch;
+
     use super::*;
+    use crate::health::Health;
+    use crate::plugin::registry::Live;
     use crate::plugin::report::{CandidateVersion, KeptVersion, LiveVersion};
+
+    #[tokio::test]
+    async fn where_other_containers_can_read_it_the_page_shows_no_differences() {
+        let health = Arc::<Health>::default();
+        let (_plugin, live) = watch::channel(Live::Loading);
+        health.expect("a", live, watch::channel(None).1);
+        let at = jiff::Timestamp::UNIX_EPOCH;
+        let report = PluginReport {
+            controller: "a".into(),
+            live: Some(LiveVersion {
+                digest: "sha256:0".into(),
+                name: "a".into(),
+                version: "1".into(),
+                since: at,
+                because: "proved".into(),
+                diff: "+live trade".into(),
+            }),
+            candidate: Some(CandidateVersion {
+                digest: None,
+                version: None,
+                state: CandidateState::HeldBack,
+                reason: None,
+                message: "it changes much".into(),
+                diff: "+candidate trade".into(),
+                since: at,
+            }),
+            ..PluginReport::default()
+        };
+        let (_sender, receiver) = watch::channel(report);
+        health.report("a", receiver);
+        let mut sources = Sources {
+            controllers: Arc::default(),
+            health,
+            journal: Arc::default(),
+            identity: "b".into(),
+            hide_differences: false,
+        };
+        let texts = |sources: &Sources| {
+            let all = serde_json::to_string(&overview(sources)).unwrap();
+            let one = serde_json::to_string(&one(sources, "a").unwrap()).unwrap();
+            let mut note = "it changes much: fix it\n+child trade".to_owned();
+            sources.hide(&mut note);
+            [all, one, note]
+        };
+        for text in texts(&sources) {
+            assert!(text.contains(" trade") && !text.contains("(hidden"), "{text}");
+        }
+        sources.hide_differences = true;
+        for text in texts(&sources) {
+            assert!(!text.contains(" trade") && text.contains("(hidden"), "{text}");
+            assert!(text.contains("it changes much"), "{text}");
+        }
+        assert!(one(&sources, "b").is_err());
+    }
 
     #[test]
     fn the_commands_promote_pin_and_roll_back() {
