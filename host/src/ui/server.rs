@@ -29,10 +29,10 @@ use tracing::{debug, info, warn};
 use super::Sources;
 use super::access::{Access, Refusal};
 use super::assets::asset;
+use super::certificate::Certificate;
 use super::stream::events;
 use super::view::View;
 use crate::journal::Journal;
-use crate::webhook::certificates::tls;
 
 /// How long a client may take to send the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
@@ -61,6 +61,12 @@ pub enum ServerError {
          --ui-addr, such as 127.0.0.1:8090, and forward its port, or give --ui-certificate and --ui-key"
     )]
     Open(SocketAddr),
+    /// A certificate would not be used.
+    #[error(
+        "cannot serve the page on {0} with a certificate, because a loopback address is served without TLS and without a \
+         login: leave out --ui-certificate and --ui-key, or choose another address with --ui-addr"
+    )]
+    Unused(SocketAddr),
     /// The certificate cannot be used.
     #[error("cannot serve the page: {0}; check --ui-certificate and --ui-key")]
     Certificate(String),
@@ -82,7 +88,7 @@ type Answer = Response<Either<Full<Bytes>, StreamBody<Events>>>;
 pub struct UiConfig {
     /// The address to listen on.
     pub address: SocketAddr,
-    /// The files of the certificate chain and of its key, PEM. Only a loopback address does without.
+    /// The files of the certificate chain and of its key, PEM. Required, unless it is a loopback address, which has none.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
@@ -92,19 +98,22 @@ impl UiConfig {
     pub fn is_for_the_pod(&self) -> bool {
         self.address.ip().is_loopback() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
     }
+
+    /// Returns the files of the certificate; `None` on a loopback address.
+    fn files(self) -> Result<Option<(PathBuf, PathBuf)>, ServerError> {
+        match (self.address.ip().is_loopback(), self.certificate) {
+            (true, None) => Ok(None),
+            (true, Some(_)) => Err(ServerError::Unused(self.address)),
+            (false, None) => Err(ServerError::Open(self.address)),
+            (false, Some(files)) => Ok(Some(files)),
+        }
+    }
 }
 
 /// Guards an address that others can reach.
 struct Guard {
     access: Access,
-    files: (PathBuf, PathBuf),
-}
-
-impl Guard {
-    /// Reads the certificate, which may have been renewed.
-    fn tls(&self) -> Result<TlsAcceptor, String> {
-        tls(&self.files.0, &self.files.1).map(TlsAcceptor::from)
-    }
+    certificate: Certificate,
 }
 
 /// The state that all connections share.
@@ -121,19 +130,15 @@ struct Server {
 /// # Errors
 /// When the address or the certificate cannot be used.
 pub async fn start(config: UiConfig, client: Client, sources: Sources) -> Result<(), ServerError> {
-    let UiConfig { address, certificate } = config;
+    let address = config.address;
     // Whoever reaches a loopback address is on this machine.
-    let guard = match (address.ip().is_loopback(), certificate) {
-        (true, _) => None,
-        (false, None) => return Err(ServerError::Open(address)),
-        (false, Some(files)) => Some(Guard {
+    let guard = match config.files()? {
+        None => None,
+        Some(files) => Some(Guard {
             access: Access::new(client),
-            files,
+            certificate: Certificate::read(files).map_err(ServerError::Certificate)?,
         }),
     };
-    if let Some(guard) = &guard {
-        guard.tls().map_err(ServerError::Certificate)?;
-    }
     let failed = |error| ServerError::Listen { address, error };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
@@ -186,10 +191,7 @@ impl Server {
         let Some(guard) = &self.guard else {
             return self.serve(stream).await;
         };
-        let tls = match guard.tls() {
-            Ok(tls) => tls,
-            Err(reason) => return warn!("closing a connection for the page: {reason}"),
-        };
+        let tls = TlsAcceptor::from(guard.certificate.config().await);
         match tokio::time::timeout(HEAD, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.serve(stream).await,
             Ok(Err(error)) => debug!(%error, "the handshake of a connection for the page failed"),
@@ -374,6 +376,22 @@ mod tests {
             None => request,
         };
         request.body(()).unwrap()
+    }
+
+    #[test]
+    fn a_certificate_is_for_an_address_that_others_reach_and_for_no_other() {
+        let files = |address: &str, is_given: bool| {
+            let config = UiConfig {
+                address: address.parse().unwrap(),
+                certificate: is_given.then(|| ("tls.crt".into(), "tls.key".into())),
+            };
+            config.files().map(|files| files.is_some())
+        };
+        assert!(!files("127.0.0.1:1", false).unwrap());
+        assert!(files("0.0.0.0:1", true).unwrap());
+        assert!(matches!(files("0.0.0.0:1", false), Err(ServerError::Open(_))));
+        let error = files("[::1]:1", true).unwrap_err().to_string();
+        assert!(error.contains("leave out --ui-certificate"), "{error}");
     }
 
     #[test]
