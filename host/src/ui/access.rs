@@ -20,6 +20,7 @@ use kube::core::ObjectMeta;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 use tokio::sync::Semaphore;
+use tracing::warn;
 
 /// The path whose readers may see the page.
 const PATH: &str = "/ui";
@@ -34,6 +35,8 @@ const TURNS: usize = 4;
 const PENALTY: Duration = Duration::from_millis(200);
 /// How long the API server may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// The least time between two errors of the API server in the log.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
 /// Maximum size of a token in bytes.
 const TOKEN: usize = 8 << 10;
 
@@ -48,19 +51,23 @@ pub(super) enum Refusal {
         "the user {0:?} may not see this page: bind a ClusterRole with the verb get on the nonResourceURL {PATH}"
     )]
     Forbidden(String),
-    /// The API server has not decided.
-    #[error("the API server does not say who may see this page: {0}; try again")]
-    Undecided(String),
+    /// The API server has not decided. The log says why, and a client that nobody knows does not learn it.
+    #[error("the API server does not decide who may see this page: see the log of the host, and try again")]
+    Undecided,
 }
 
 type Decision = Result<(), Refusal>;
+
+/// By the hash of the token, with the time until which it counts.
+type Decisions = HashMap<[u8; 32], (Instant, Decision)>;
 
 /// Asks the API server, and remembers its decisions.
 pub(super) struct Access {
     client: Client,
     turns: Semaphore,
-    /// By the hash of the token, with the time until which it counts.
-    decisions: Mutex<HashMap<[u8; 32], (Instant, Decision)>>,
+    decisions: Mutex<Decisions>,
+    /// When an error of the API server was last logged.
+    logged: Mutex<Option<Instant>>,
 }
 
 impl Access {
@@ -69,6 +76,7 @@ impl Access {
             client,
             turns: Semaphore::new(TURNS),
             decisions: Mutex::default(),
+            logged: Mutex::default(),
         }
     }
 
@@ -83,8 +91,8 @@ impl Access {
         if let Some(known) = self.known(&hash) {
             return known;
         }
-        let Ok(_turn) = self.turns.acquire().await else {
-            return Err(Refusal::Undecided("the host is stopping".to_owned()));
+        let Ok(turn) = self.turns.acquire().await else {
+            return Err(Refusal::Undecided);
         };
         // Another request of the same browser may have asked meanwhile.
         if let Some(known) = self.known(&hash) {
@@ -92,23 +100,34 @@ impl Access {
         }
         let asked = tokio::time::timeout(TIMEOUT, self.ask(token)).await;
         let decision =
-            asked.unwrap_or_else(|_| Err(Refusal::Undecided(format!("no answer within {TIMEOUT:?}"))));
-        if decision.is_err() {
-            tokio::time::sleep(PENALTY).await;
-        }
+            asked.unwrap_or_else(|_| Err(self.undecided(&format!("no answer within {TIMEOUT:?}"))));
         let keep = match &decision {
             Ok(()) => Some(ALLOWED_FOR),
-            Err(Refusal::Undecided(_)) => None,
+            Err(Refusal::Undecided) => None,
             Err(_) => Some(REFUSED_FOR),
         };
         if let Some(keep) = keep {
             let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
-            if decisions.len() >= REMEMBERED {
-                decisions.clear();
-            }
-            decisions.insert(hash, (Instant::now() + keep, decision.clone()));
+            let now = Instant::now();
+            make_room(&mut decisions, now);
+            decisions.insert(hash, (now + keep, decision.clone()));
+        }
+        // Those who wait are not delayed by this client's penalty.
+        drop(turn);
+        if decision.is_err() {
+            tokio::time::sleep(PENALTY).await;
         }
         decision
+    }
+
+    /// Logs why the API server does not decide, but not for every request of everyone.
+    fn undecided(&self, error: &dyn std::fmt::Display) -> Refusal {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.is_none_or(|at| at.elapsed() >= LOG_PERIOD) {
+            *logged = Some(Instant::now());
+            warn!(%error, "the API server does not decide who may see the page: these requests are refused");
+        }
+        Refusal::Undecided
     }
 
     fn known(&self, hash: &[u8; 32]) -> Option<Decision> {
@@ -118,7 +137,7 @@ impl Access {
     }
 
     async fn ask(&self, token: String) -> Decision {
-        let undecided = |error: kube::Error| Refusal::Undecided(error.to_string());
+        let undecided = |error: kube::Error| self.undecided(&error);
         let review = TokenReview {
             spec: TokenReviewSpec {
                 token,
@@ -146,6 +165,19 @@ impl Access {
             Some(status) if status.allowed => Ok(()),
             _ => Err(Refusal::Forbidden(name)),
         }
+    }
+}
+
+/// Makes room for another decision: those that no longer count go first, and those who are allowed stay longest.
+fn make_room(decisions: &mut Decisions, now: Instant) {
+    if decisions.len() >= REMEMBERED {
+        decisions.retain(|_, (until, _)| now < *until);
+    }
+    if decisions.len() >= REMEMBERED {
+        decisions.retain(|_, (_, decision)| decision.is_ok());
+    }
+    if decisions.len() >= REMEMBERED {
+        decisions.clear();
     }
 }
 
@@ -186,6 +218,44 @@ fn token(header: &HeaderValue) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn random_tokens_do_not_make_the_host_forget_who_is_allowed() {
+        let now = Instant::now();
+        let later = now + ALLOWED_FOR;
+        let refused = || Err(Refusal::Unknown("x"));
+        let hash = |number: usize| -> [u8; 32] { Sha256::digest(number.to_le_bytes()).into() };
+        let mut decisions = Decisions::from([(hash(0), (later, Ok(())))]);
+        decisions.insert(hash(1), (later, refused()));
+        for number in 2..REMEMBERED {
+            decisions.insert(hash(number), (now, refused()));
+        }
+        make_room(&mut decisions, now);
+        assert_eq!(decisions.len(), 2, "those that count stay");
+        for number in 2..REMEMBERED {
+            decisions.insert(hash(number), (later, refused()));
+        }
+        make_room(&mut decisions, now);
+        assert_eq!(decisions.keys().collect::<Vec<_>>(), [&hash(0)]);
+        for number in 1..REMEMBERED {
+            decisions.insert(hash(number), (later, Ok(())));
+        }
+        make_room(&mut decisions, now);
+        assert!(decisions.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_is_not_known_does_not_learn_why_the_api_server_does_not_answer() {
+        let config = kube::Config::new("http://127.0.0.1:9/secret-path".parse().unwrap());
+        let access = Access::new(Client::try_from(config).unwrap());
+        let refusal = access
+            .check(Some(&HeaderValue::from_static("Bearer a")))
+            .await
+            .unwrap_err();
+        assert_eq!(refusal, Refusal::Undecided);
+        assert!(!refusal.to_string().contains("127.0.0.1"), "{refusal}");
+        assert_eq!(access.turns.available_permits(), TURNS);
+    }
 
     #[test]
     fn a_token_comes_as_a_bearer_token_or_as_a_password() {

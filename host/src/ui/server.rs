@@ -313,7 +313,7 @@ fn refuse(refusal: &Refusal) -> Answer {
     let status = match refusal {
         Refusal::Unknown(_) => StatusCode::UNAUTHORIZED,
         Refusal::Forbidden(_) => StatusCode::FORBIDDEN,
-        Refusal::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::Undecided => StatusCode::SERVICE_UNAVAILABLE,
     };
     let mut response = text(status, &refusal.to_string());
     if status == StatusCode::UNAUTHORIZED {
