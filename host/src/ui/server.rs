@@ -30,6 +30,7 @@ use super::Sources;
 use super::access::{Access, Refusal};
 use super::assets::asset;
 use super::certificate::Certificate;
+use super::looks::Looks;
 use super::stream::events;
 use super::view::View;
 use crate::journal::Journal;
@@ -44,8 +45,6 @@ const CONNECTION: Duration = Duration::from_secs(600);
 const CONNECTIONS: usize = 64;
 /// Maximum number of streams.
 const STREAMS: usize = 16;
-/// Maximum number of views that are computed at a time.
-const VIEWS: usize = 4;
 
 /// Nothing but the files of the page, and connections to this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -120,9 +119,8 @@ struct Guard {
 struct Server {
     /// `None` on a loopback address.
     guard: Option<Guard>,
-    sources: Arc<Sources>,
+    looks: Arc<Looks>,
     streams: Arc<Semaphore>,
-    views: Semaphore,
 }
 
 /// Listens, and serves the page until the process ends. The log contains the port, which matters when it was 0.
@@ -151,9 +149,8 @@ pub async fn start(config: UiConfig, client: Client, sources: Sources) -> Result
     ));
     let server = Arc::new(Server {
         guard,
-        sources: Arc::new(sources),
+        looks: Arc::new(Looks::new(sources)),
         streams: Arc::new(Semaphore::new(STREAMS)),
-        views: Semaphore::new(VIEWS),
     });
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
     tokio::spawn(async move {
@@ -241,19 +238,25 @@ impl Server {
         }
     }
 
-    /// Answers with a view as it is now.
+    /// Answers with a view as it is now, or a moment ago.
     async fn view(&self, query: &str) -> Answer {
         let view = match View::parse(query) {
             Ok(view) => view,
             Err(error) => return text(StatusCode::BAD_REQUEST, &error),
         };
-        let Ok(_turn) = self.views.acquire().await else {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "the host is stopping");
-        };
-        let sources = Arc::clone(&self.sources);
-        match tokio::task::spawn_blocking(move || view.json(&sources)).await {
-            Ok((true, json)) => respond(StatusCode::OK, "application/json", json.into()),
-            Ok((false, json)) => respond(StatusCode::NOT_FOUND, "application/json", json.into()),
+        match self.looks.look(&view).await {
+            Ok(look) => {
+                let status = if look.found {
+                    StatusCode::OK
+                } else {
+                    StatusCode::NOT_FOUND
+                };
+                respond(
+                    status,
+                    "application/json",
+                    Bytes::copy_from_slice(look.json.as_bytes()),
+                )
+            }
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         }
     }
@@ -273,7 +276,7 @@ impl Server {
                 .insert(RETRY_AFTER, HeaderValue::from_static("5"));
             return busy;
         };
-        let events: Events = Box::pin(events(Arc::clone(&self.sources), view, turn));
+        let events: Events = Box::pin(events(Arc::clone(&self.looks), view, turn));
         let mut response = Response::new(Either::Right(StreamBody::new(events)));
         protect(response.headers_mut(), "text/event-stream");
         response

@@ -15,20 +15,16 @@ use hyper::body::Frame;
 use jiff::Timestamp;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::Sources;
+use super::looks::Looks;
 use super::view::View;
 
-/// The shortest time between two looks.
-const PERIOD: Duration = Duration::from_secs(1);
-/// A stream takes at most one part in this many of a processor, however many objects there are.
-const SHARE: u32 = 20;
 /// The longest time without a byte. A browser that is gone is noticed when something is sent.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How long a stream lasts. The browser then opens another one, for which its permissions are checked again.
 const LIFE: Duration = Duration::from_secs(300);
 
 struct State {
-    sources: Arc<Sources>,
+    looks: Arc<Looks>,
     view: View,
     started: Instant,
     sent: Instant,
@@ -40,13 +36,13 @@ struct State {
 
 /// Returns the events of one view. `turn` is held until the stream is dropped.
 pub(super) fn events(
-    sources: Arc<Sources>,
+    looks: Arc<Looks>,
     view: View,
     turn: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
     let now = Instant::now();
     let state = State {
-        sources,
+        looks,
         view,
         started: now,
         sent: now,
@@ -65,7 +61,9 @@ impl State {
     async fn next(&mut self) -> Option<String> {
         while self.started.elapsed() < LIFE {
             tokio::time::sleep(self.pause).await;
-            let text = self.look().await?;
+            let look = self.looks.look(&self.view).await.ok()?;
+            self.pause = look.pause();
+            let text = look.json;
             let mut hasher = DefaultHasher::new();
             text.hash(&mut hasher);
             let hash = Some(hasher.finish());
@@ -74,6 +72,7 @@ impl State {
                 self.sent = Instant::now();
                 // The browser compares times with this clock, not with its own.
                 let now = Timestamp::now().as_millisecond();
+                // JSON has no line breaks, which would end the event.
                 return Some(format!("id: {now}\ndata: {text}\n\n"));
             }
             if self.sent.elapsed() > HEARTBEAT {
@@ -82,16 +81,5 @@ impl State {
             }
         }
         None
-    }
-
-    async fn look(&mut self) -> Option<String> {
-        let (sources, view) = (Arc::clone(&self.sources), self.view.clone());
-        let start = Instant::now();
-        // JSON has no line breaks, which would end the event.
-        let text = tokio::task::spawn_blocking(move || view.json(&sources).1)
-            .await
-            .ok()?;
-        self.pause = PERIOD.max(start.elapsed() * SHARE);
-        Some(text)
     }
 }
