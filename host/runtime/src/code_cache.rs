@@ -33,7 +33,7 @@ use crate::code::Code;
 use crate::contract::Description;
 use crate::digest::Digest;
 use crate::failures::Failure;
-use crate::runtime::Form;
+use crate::form::Form;
 
 /// Subfolder of the configured folder that contains this layout of entries only.
 const FOLDER: &str = "compiled-v1";

@@ -22,6 +22,7 @@ mod code;
 mod code_cache;
 mod error;
 mod failures;
+mod form;
 mod loader;
 mod resident;
 
@@ -64,13 +65,14 @@ pub use contract::ContractVersion;
 pub use digest::Digest;
 pub use engine::EngineError;
 pub use error::{CallError, Class, Count, LoadError, Part, Shown};
+pub use form::Form;
 pub use inspect::interfaces;
 pub use limits::{EngineOptions, Limits};
 pub use loader::CodeOrigin;
 pub use log::TARGET as LOG_TARGET;
 pub use memory_budget::{Share, max_memory_of_call, max_memory_of_one_call};
 pub use operator_host_contract as contract;
-pub use runtime::{Form, Plugin, RandomSource, Runtime};
+pub use runtime::{Plugin, RandomSource, Runtime};
 pub use stats::CallStats;
 pub use subprocess::{Compiler, Subprocess, compile_memory};
 

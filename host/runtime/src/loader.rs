@@ -18,8 +18,8 @@ use crate::contract::ContractVersion;
 use crate::digest::Digest;
 use crate::error::LoadError;
 use crate::failures::{CompileLimits, Failure};
+use crate::form::Form;
 use crate::limits::Limits;
-use crate::runtime::Form;
 use crate::subprocess::{Compiler, Failed, Subprocess};
 
 /// Maximum number of concurrent compilations: a long one does not block the next, and two fit into memory.

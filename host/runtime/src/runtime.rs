@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::call::{Call, Setting};
@@ -14,6 +13,7 @@ use crate::deterministic::Origin;
 use crate::digest::Digest;
 use crate::engine::{Engine, EngineError, Seat};
 use crate::error::{self, CallError, LoadError};
+use crate::form::Form;
 use crate::lane::Owned;
 use crate::limits::{EngineOptions, Limits};
 use crate::loader::{CodeOrigin, LoadedCode, LoadedPlugin, Loader, Prepared};
@@ -171,26 +171,6 @@ impl Runtime {
     fn parked(&self, stored: Arc<Stored>, prepared: Option<Prepared>, description: &Description) -> Resident {
         let Shared { loader, idle, .. } = &*self.0;
         Resident::parked(loader, stored, prepared, description.contract, *idle)
-    }
-}
-
-/// The binary form of a plugin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Form {
-    /// The WIT world: a component, or a module to be encoded as one.
-    Component,
-    /// A WASI command with JSON on standard input and output.
-    Command,
-}
-
-impl Form {
-    /// Returns the form in lower case.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Component => "component",
-            Self::Command => "command",
-        }
     }
 }
 
