@@ -108,6 +108,11 @@ impl<Spec> Version<Spec> {
 
     /// Keeps what this version cannot express: in an annotation of its objects, until the field is changed in this
     /// version. Without it, an object loses those fields when it is written in this version.
+    ///
+    /// Users of this version can write the annotation. It is used only if the result is a spec that this version shows as
+    /// the user wrote it. But the API server does not check it with the schema of the plugin's own version: if a kept field
+    /// has bounds, check them in `reconcile`. All annotations of an object have at most 256 KiB, so a version that cannot
+    /// express a larger field cannot keep it.
     #[must_use]
     pub const fn keep_rest(mut self) -> Self {
         self.keeps_rest = true;
@@ -191,6 +196,8 @@ pub(crate) fn convert_object<Spec>(
 ) -> Result<String, String> {
     let mut object = object::parse(text);
     let before = object["apiVersion"].take();
+    // Always removed: only this conversion may say what is kept.
+    let kept = take_kept(&mut object);
     let find = |api_version: &str| {
         let name = version_of(api_version);
         if name == version_of(own) {
@@ -203,11 +210,14 @@ pub(crate) fn convert_object<Spec>(
     };
     let (from, to) = (find(before.as_str().unwrap_or_default())?, find(api_version)?);
     object["apiVersion"] = api_version.into();
-    if let Some(spec) = object.get_mut("spec").map(Value::take) {
-        let mut spec = spec;
+    if let Some(mut spec) = object.get_mut("spec").map(Value::take) {
         if let Some(from) = from {
             spec = (from.to_own)(spec)?;
-            restore(&mut object, &mut spec);
+            if let Some(restored) = kept.and_then(|kept| restore(&spec, &kept))
+                && (from.from_own)(restored.clone()).and_then(from.to_own).as_ref() == Ok(&spec)
+            {
+                spec = restored;
+            }
         }
         if let Some(to) = to {
             let other = (to.from_own)(spec.clone())?;
@@ -237,46 +247,70 @@ fn keep(object: &mut Value, rest: &Map<String, Value>) {
     }
 }
 
-/// Restores what the other version could not express, and removes the annotation.
-fn restore(object: &mut Value, spec: &mut Value) {
-    let Some(annotations) = object
-        .pointer_mut("/metadata/annotations")
-        .and_then(Value::as_object_mut)
-    else {
-        return;
-    };
-    let Some(rest) = annotations.remove(REST) else {
-        return;
-    };
-    if annotations.is_empty()
-        && let Some(metadata) = object["metadata"].as_object_mut()
-    {
+/// Removes the annotation, and returns what it says.
+fn take_kept(object: &mut Value) -> Option<String> {
+    let metadata = object.get_mut("metadata")?.as_object_mut()?;
+    let annotations = metadata.get_mut("annotations")?.as_object_mut()?;
+    let kept = annotations.remove(REST)?;
+    if annotations.is_empty() {
         metadata.remove("annotations");
     }
-    // The user may have changed the annotation: what cannot be read is dropped.
-    let rest = rest.as_str().and_then(|text| serde_json::from_str(text).ok());
-    let Some(Value::Object(rest)) = rest else { return };
+    kept.as_str().map(str::to_owned)
+}
+
+/// Returns the spec with what the other version could not express. The user may have written the annotation: `None` for
+/// what cannot be read, or is nested too deeply to be read again.
+fn restore(spec: &Value, kept: &str) -> Option<Value> {
+    let Ok(Value::Object(rest)) = serde_json::from_str(kept) else {
+        return None;
+    };
+    let mut spec = spec.clone();
     for (path, change) in rest {
         // A field that was changed in the other version has its new value.
-        if spec.pointer(&path) == change.get("was")
+        if path.matches('/').count() <= MAX_DEPTH
+            && spec.pointer(&path) == change.get("was")
             && let Some(is) = change.get("is")
         {
-            set(spec, &path, is.clone());
+            set(&mut spec, &path, is.clone());
         }
     }
+    (depth(&spec) <= MAX_DEPTH).then_some(spec)
+}
+
+/// Maximum depth of a restored spec: parsers refuse, and schemas do not describe, more.
+const MAX_DEPTH: usize = 100;
+
+fn depth(value: &Value) -> usize {
+    let inner = match value {
+        Value::Object(fields) => fields.values().map(depth).max(),
+        Value::Array(items) => items.iter().map(depth).max(),
+        _ => return 0,
+    };
+    1 + inner.unwrap_or_default()
+}
+
+/// Removes the value at a JSON pointer.
+pub(crate) fn remove(value: &mut Value, path: &str) {
+    let (parent, name) = path.rsplit_once('/').unwrap_or_default();
+    if let Some(fields) = value.pointer_mut(parent).and_then(Value::as_object_mut) {
+        fields.remove(&unescaped(name));
+    }
+}
+
+fn unescaped(name: &str) -> String {
+    name.replace("~1", "/").replace("~0", "~")
 }
 
 /// Sets the value at a JSON pointer, and creates the objects on the way.
 pub(crate) fn set(mut value: &mut Value, path: &str, to: Value) {
     for name in path.split('/').skip(1) {
-        let name = name.replace("~1", "/").replace("~0", "~");
         if value.is_null() {
             *value = Value::Object(Map::new());
         }
         let Some(fields) = value.as_object_mut() else {
             return;
         };
-        value = fields.entry(name).or_insert(Value::Null);
+        value = fields.entry(unescaped(name)).or_insert(Value::Null);
     }
     *value = to;
 }
@@ -435,6 +469,32 @@ mod tests {
         let changed = to("v1", &old).unwrap();
         assert_eq!(changed["spec"], json!({ "seats": 4, "rooms": ["a/b~"] }));
         assert_eq!(changed["metadata"], json!({ "name": "a" }));
+
+        // What the user forges must be a spec that the other version shows as it is.
+        let forged = |kept: &Value| {
+            let mut forged = old.clone();
+            forged["metadata"]["annotations"][REST] = kept.to_string().into();
+            to("v1", &forged).unwrap()["spec"].clone()
+        };
+        let plain = json!({ "seats": 4, "rooms": [] });
+        let rooms = json!({ "seats": 4, "rooms": ["a"] });
+        assert_eq!(forged(&json!({ "/rooms": { "was": [], "is": ["a"] } })), rooms);
+        for kept in [
+            json!({ "": { "was": plain, "is": { "seats": 9 } } }),
+            json!({ "": { "was": plain, "is": 9 } }),
+            json!({ "/seats": { "was": 4, "is": 9 } }),
+            json!({ "/rooms": { "was": [], "is": "a" } }),
+            json!({ "/x".repeat(100_000): { "is": 1 } }),
+            json!({ "/x".repeat(99): { "is": { "y": { "z": 1 } } } }),
+        ] {
+            assert_eq!(forged(&kept), plain);
+        }
+        let mut forged = shop("v1", &json!({ "seats": 3, "rooms": [] }));
+        forged["metadata"]["annotations"] = json!({ REST: "{}", "other": "" });
+        assert_eq!(
+            to("v1beta1", &forged).unwrap()["metadata"]["annotations"],
+            json!({ "other": "" })
+        );
 
         old["metadata"]["annotations"][REST] = "nonsense".into();
         assert_eq!(
