@@ -13,7 +13,7 @@ use crate::kinds::Kind;
 use crate::object;
 use crate::request::Request;
 use crate::response::{CleanupResponse, Failure, Response};
-use crate::versions::{Version, convert_object, differences, set, value_of};
+use crate::versions::{Version, convert_object, differences, remove, set, value_of};
 
 type Reconcile<Spec, Status> = fn(&Request<Spec, Status>) -> Result<Response<Status>, Failure>;
 type Cleanup<Spec, Status> = fn(&Request<Spec, Status>) -> Result<CleanupResponse<Status>, Failure>;
@@ -279,7 +279,10 @@ fn default<Spec: Defaults + Serialize + DeserializeOwned>(parent: &str) -> Resul
     let mut changes = serde_json::Map::new();
     differences("", Some(&before), Some(&value_of(&spec)), &mut changes);
     for (path, change) in &changes {
-        set(&mut given, path, change["is"].clone());
+        match change.get("is") {
+            Some(value) => set(&mut given, path, value.clone()),
+            None => remove(&mut given, path),
+        }
     }
     Ok(given.to_string())
 }

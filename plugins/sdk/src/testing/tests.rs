@@ -116,6 +116,10 @@ mod versions {
 
     impl crate::Defaults for Spec {
         fn set(&mut self) {
+            if self.class.as_deref() == Some("none") {
+                self.class = None;
+                return;
+            }
             self.class
                 .get_or_insert_with(|| format!("class-of-{}", self.size));
         }
@@ -189,6 +193,9 @@ mod versions {
         assert_eq!(serde_json::from_str::<Value>(&spec).unwrap(), expected);
         let again = json!({ "spec": expected }).to_string();
         assert_eq!(LOSSLESS.default(&again).unwrap(), spec);
+        // A field that they unset is removed: the schema need not allow null.
+        let unset = json!({ "spec": { "size": "1Ki", "class": "none" } }).to_string();
+        assert_eq!(LOSSLESS.default(&unset).unwrap(), r#"{"size":"1Ki"}"#);
         // Validation reports it.
         let wrong = LOSSLESS
             .default(&json!({ "spec": { "size": 1 } }).to_string())
