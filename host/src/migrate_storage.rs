@@ -7,10 +7,10 @@
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, Status};
 use kube::discovery::ApiResource;
 use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::cluster::client::Pace;
@@ -22,8 +22,12 @@ const PAGE: u32 = 500;
 const STEP: usize = 100;
 /// How often a resource is tried again that changes meanwhile, or that the API server is too busy to write.
 const ATTEMPTS: u32 = 5;
+/// How often a resource is tried again that nobody converts: the host may just start again.
+const CONVERSION_ATTEMPTS: u32 = 2;
 /// Maximum number of failures that are reported.
 const SHOWN: usize = 10;
+/// Maximum number of failures before the migration stops: they have one cause.
+const MAX_FAILURES: usize = 100;
 /// Maximum length of a failure, in bytes.
 const MESSAGE: usize = 500;
 
@@ -43,6 +47,43 @@ pub enum MigrateError {
     /// The definition has no storage version.
     #[error("the CustomResourceDefinition {0} has no storage version")]
     NoStorage(String),
+    /// The storage version is not served, so nothing can be written in it.
+    #[error(
+        "the CustomResourceDefinition {name} does not serve its storage version {version}: serve it during the migration"
+    )]
+    NotServed {
+        /// The name of the definition.
+        name: String,
+        /// The storage version.
+        version: String,
+    },
+    /// A stored version has no schema any more, so the API server cannot read what is stored in it.
+    #[error(
+        "the CustomResourceDefinition {name} does not define the version {version}, in which resources may be stored: add \
+         that version to the definition again, and start the migration again"
+    )]
+    NotDefined {
+        /// The name of the definition.
+        name: String,
+        /// The stored version.
+        version: String,
+    },
+    /// Nothing converts the stored resources, and the storage version lacks a field.
+    #[error(
+        "the migration would delete fields: the CustomResourceDefinition {name} has no conversion webhook, and {version} does \
+         not allow {field}, which resources stored in {stored} may have; add the webhook (`operator-host crd --service`) or \
+         the field"
+    )]
+    NotConverted {
+        /// The name of the definition.
+        name: String,
+        /// The storage version.
+        version: String,
+        /// The earlier version.
+        stored: String,
+        /// The path of the field.
+        field: String,
+    },
     /// A list failed.
     #[error("cannot list {name}: {error}")]
     List {
@@ -53,13 +94,19 @@ pub enum MigrateError {
     },
     /// Some resources could not be written.
     #[error(
-        "{count} resources were not written, so the stored versions stay as they are:\n  {}\ncorrect them, and start the \
+        "{count} resources were not written{}, so the stored versions stay as they are:\n  {}\ncorrect them, and start the \
          migration again",
+        match untried {
+            0 => String::new(),
+            untried => format!(", and {untried} were not tried"),
+        },
         failures.join("\n  ")
     )]
     Resources {
         /// How many.
         count: usize,
+        /// How many were left after too many failures.
+        untried: usize,
         /// The first of them, each with the reason.
         failures: Vec<String>,
     },
@@ -127,10 +174,14 @@ pub async fn migrate(
             dropped,
         });
     }
+    check(&definition, version, &dropped)?;
     let resources = rewrite(client, &definition, version, pace, &progress).await?;
 
     let now = read().await?;
-    if now.metadata.uid != definition.metadata.uid || storage_version(&now) != Some(version) {
+    // The generation, too: the storage version may have been another one for a while.
+    if now.metadata.uid != definition.metadata.uid
+        || now.metadata.generation != definition.metadata.generation
+    {
         return Err(MigrateError::Changed {
             name: name.to_owned(),
             version: version.to_owned(),
@@ -153,6 +204,94 @@ pub async fn migrate(
         resources,
         dropped,
     })
+}
+
+/// Checks that the migration can write every resource without a loss.
+fn check(
+    definition: &CustomResourceDefinition,
+    version: &str,
+    dropped: &[String],
+) -> Result<(), MigrateError> {
+    let (name, spec) = (definition.name_any(), &definition.spec);
+    let find = |wanted: &str| spec.versions.iter().find(|version| version.name == wanted);
+    if !find(version).is_some_and(|version| version.served) {
+        let version = version.to_owned();
+        return Err(MigrateError::NotServed { name, version });
+    }
+    let converts = spec
+        .conversion
+        .as_ref()
+        .is_some_and(|conversion| conversion.strategy == "Webhook");
+    let prunes = spec.preserve_unknown_fields != Some(true);
+    // Serialization of a schema cannot fail.
+    let schema = |wanted: &str| {
+        let schema = find(wanted).and_then(|version| version.schema.as_ref()?.open_api_v3_schema.as_ref());
+        serde_json::to_value(schema).unwrap_or_default()
+    };
+    for stored in dropped {
+        if find(stored).is_none() {
+            let version = stored.clone();
+            return Err(MigrateError::NotDefined { name, version });
+        }
+        if !converts
+            && prunes
+            && let Some(field) = lost(&schema(stored), &schema(version), "")
+        {
+            return Err(MigrateError::NotConverted {
+                name,
+                version: version.to_owned(),
+                stored: stored.clone(),
+                field,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the path of the first field that one schema allows and another prunes, or gives another type.
+fn lost(before: &Value, after: &Value, path: &str) -> Option<String> {
+    let shown = || {
+        if path.is_empty() {
+            "unknown fields".to_owned()
+        } else {
+            path.to_owned()
+        }
+    };
+    let unknown = |schema: &Value| schema["x-kubernetes-preserve-unknown-fields"] == true;
+    // The schema of the values of a map; `true` for any.
+    let others = |schema: &Value| match &schema["additionalProperties"] {
+        Value::Null | Value::Bool(false) if unknown(schema) => Value::Bool(true),
+        Value::Bool(false) => Value::Null,
+        others => others.clone(),
+    };
+    let into = |before: &Value, after: &Value, path: String| match (before, after) {
+        (Value::Null, _) | (_, Value::Bool(true)) => None,
+        (Value::Bool(_), Value::Object(_)) | (_, Value::Null) => Some(path),
+        (before, after) => lost(before, after, &path),
+    };
+    let (was, is) = (&before["type"], &after["type"]);
+    if !was.is_null() && !is.is_null() && was != is {
+        return Some(shown());
+    }
+    let fields = |schema: &Value| schema["properties"].as_object().cloned().unwrap_or_default();
+    let (had, has) = (fields(before), fields(after));
+    let rest = others(after);
+    // Every resource has them.
+    let always = |name: &str| path.is_empty() && matches!(name, "apiVersion" | "kind" | "metadata");
+    let field = had
+        .iter()
+        .filter(|(name, _)| !always(name))
+        .find_map(|(name, field)| {
+            let path = if path.is_empty() {
+                name.clone()
+            } else {
+                format!("{path}.{name}")
+            };
+            into(field, has.get(name).unwrap_or(&rest), path)
+        });
+    field
+        .or_else(|| into(&others(before), &rest, shown()))
+        .or_else(|| into(&before["items"], &after["items"], format!("{path}[]")))
 }
 
 /// Writes every resource, and returns their number.
@@ -193,7 +332,7 @@ async fn rewrite(
             None => break,
         }
     }
-    let (mut done, mut failures) = (0, Vec::new());
+    let (mut done, mut count, mut failures) = (0, 0, Vec::new());
     for (index, (namespace, name)) in names.iter().enumerate() {
         if index > 0 && index % STEP == 0 {
             progress(index, names.len());
@@ -203,19 +342,27 @@ async fn rewrite(
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
             None => all.clone(),
         };
-        match write(&one, name, pace).await {
-            Ok(()) => done += 1,
-            Err(error) if failures.len() < SHOWN => {
-                let namespace = namespace.as_ref().map(|namespace| format!("{namespace}/"));
-                let message = shorten(&error.to_string(), MESSAGE);
-                failures.push(format!("{}{name}: {message}", namespace.unwrap_or_default()));
-            }
-            Err(_) => {}
+        let Err(error) = write(&one, name, pace).await else {
+            done += 1;
+            continue;
+        };
+        count += 1;
+        if failures.len() < SHOWN {
+            let namespace = namespace.as_ref().map(|namespace| format!("{namespace}/"));
+            let message = shorten(&error.to_string(), MESSAGE);
+            failures.push(format!("{}{name}: {message}", namespace.unwrap_or_default()));
+        }
+        if count >= MAX_FAILURES {
+            break;
         }
     }
-    match names.len() - done {
+    match count {
         0 => Ok(done),
-        count => Err(MigrateError::Resources { count, failures }),
+        count => Err(MigrateError::Resources {
+            count,
+            untried: names.len() - done - count,
+            failures,
+        }),
     }
 }
 
@@ -224,10 +371,8 @@ async fn write(api: &Api<DynamicObject>, name: &str, pace: &Pace) -> Result<(), 
     let nothing = Patch::Merge(json!({}));
     for attempt in 1.. {
         match api.patch_metadata(name, &PatchParams::default(), &nothing).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
-            Err(kube::Error::Api(status))
-                if matches!(status.code, 409 | 429 | 500..) && attempt < ATTEMPTS =>
-            {
+            Err(kube::Error::Api(status)) if is_deleted(&status, name) => return Ok(()),
+            Err(kube::Error::Api(status)) if attempt < attempts(&status) => {
                 tokio::time::sleep(std::time::Duration::from_secs(1 << attempt)).await;
                 pace.wait().await;
             }
@@ -235,6 +380,24 @@ async fn write(api: &Api<DynamicObject>, name: &str, pace: &Pace) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Reports whether the resource itself is not there: a kind that is not served is no reason to go on.
+fn is_deleted(status: &Status, name: &str) -> bool {
+    status.code == 404
+        && status
+            .details
+            .as_ref()
+            .is_some_and(|details| details.name == name)
+}
+
+/// Returns how often a resource is tried that is refused with this status.
+fn attempts(status: &Status) -> u32 {
+    match status.code {
+        500.. if status.message.contains("conversion webhook") => CONVERSION_ATTEMPTS,
+        409 | 429 | 500.. => ATTEMPTS,
+        _ => 1,
+    }
 }
 
 fn storage_version(definition: &CustomResourceDefinition) -> Option<&str> {
@@ -250,4 +413,96 @@ fn stored(definition: &CustomResourceDefinition) -> impl Iterator<Item = &str> {
     status
         .flat_map(|status| status.stored_versions.iter().flatten())
         .map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(strategy: &str, before: &Value, after: &Value) -> CustomResourceDefinition {
+        let version = |name: &str, is_new: bool, spec: &Value| {
+            let schema =
+                json!({ "type": "object", "properties": { "metadata": { "type": "object" }, "spec": spec } });
+            json!({ "name": name, "served": true, "storage": is_new, "schema": { "openAPIV3Schema": schema } })
+        };
+        let definition = json!({
+            "metadata": { "name": "shops.example.com" },
+            "spec": {
+                "group": "example.com", "scope": "Namespaced", "names": { "kind": "Shop", "plural": "shops" },
+                "conversion": { "strategy": strategy },
+                "versions": [version("v1", false, before), version("v2", true, after)],
+            },
+        });
+        serde_json::from_value(definition).unwrap()
+    }
+
+    #[test]
+    fn fields_that_nothing_converts_are_not_deleted() {
+        let text = json!({ "type": "string" });
+        let object = |fields: Value| json!({ "type": "object", "properties": fields });
+        let list = |items: Value| json!({ "type": "array", "items": items });
+        let map = |values: Value| json!({ "type": "object", "additionalProperties": values });
+        let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        let (a, ab) = (
+            object(json!({ "a": text })),
+            object(json!({ "a": text, "b": text })),
+        );
+        for (before, after, field) in [
+            (&a, &a, None),
+            (&a, &ab, None),
+            (&ab, &a, Some("spec.b")),
+            (&ab, &any, None),
+            (&any, &ab, Some("spec")),
+            (&ab, &map(text.clone()), None),
+            (&map(text.clone()), &ab, Some("spec")),
+            (&map(ab.clone()), &map(a.clone()), Some("spec")),
+            (
+                &object(json!({ "a": list(ab.clone()) })),
+                &object(json!({ "a": list(a.clone()) })),
+                Some("spec.a[].b"),
+            ),
+            (&a, &object(json!({ "a": { "type": "integer" } })), Some("spec.a")),
+        ] {
+            let checked = check(&definition("None", before, after), "v2", &["v1".to_owned()]);
+            let found = checked.err().map(|error| error.to_string());
+            match (field, &found) {
+                (None, None) => {}
+                (Some(field), Some(error)) => {
+                    assert!(error.contains(&format!("does not allow {field}")), "{error}")
+                }
+                _ => panic!("{before} to {after}: {found:?}"),
+            }
+            assert!(check(&definition("Webhook", before, after), "v2", &["v1".to_owned()]).is_ok());
+        }
+    }
+
+    #[test]
+    fn only_defined_and_served_versions_are_migrated() {
+        let text = json!({ "type": "string" });
+        let mut definition = definition("Webhook", &text, &text);
+        let gone = check(&definition, "v2", &["v0".to_owned()]).unwrap_err();
+        assert!(matches!(gone, MigrateError::NotDefined { version, .. } if version == "v0"));
+        definition.spec.versions[1].served = false;
+        let away = check(&definition, "v2", &["v1".to_owned()]).unwrap_err();
+        assert!(matches!(away, MigrateError::NotServed { version, .. } if version == "v2"));
+    }
+
+    #[test]
+    fn only_a_missing_resource_is_deleted_and_a_conversion_is_not_tried_for_long() {
+        let status = |code: u16, message: &str, name: &str| -> Status {
+            let status = json!({ "code": code, "message": message, "details": { "name": name } });
+            serde_json::from_value(status).unwrap()
+        };
+        assert!(is_deleted(&status(404, "", "a"), "a"));
+        assert!(!is_deleted(
+            &status(404, "the server could not find the requested resource", ""),
+            "a"
+        ));
+        assert_eq!(
+            attempts(&status(500, "conversion webhook for Shop failed", "")),
+            CONVERSION_ATTEMPTS
+        );
+        assert_eq!(attempts(&status(503, "", "")), ATTEMPTS);
+        assert_eq!(attempts(&status(422, "", "")), 1);
+    }
 }
