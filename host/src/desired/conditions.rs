@@ -117,7 +117,7 @@ pub struct StatusUpdate<'a> {
     pub fields: Option<&'a Map<String, Value>>,
     /// The plugin's conditions; `None` when it gave none or could not be asked.
     pub conditions: Option<&'a [Condition]>,
-    /// Conditions of a failure, which are added to the others.
+    /// Conditions of a failure, which are added to the others. Of two of one type, the first is used.
     pub added: &'a [Condition],
     /// The result of the reconcile.
     pub verdict: &'a Verdict,
@@ -169,6 +169,9 @@ pub(crate) fn compose(
     }
     let mut status = fields.unwrap_or(before).clone();
     let given = conditions.unwrap_or_default().iter();
+    let is_first =
+        |(index, c): &(usize, &Condition)| added[..*index].iter().all(|before| before.type_ != c.type_);
+    let added = added.iter().enumerate().filter(is_first).map(|(_, c)| c);
     let given = given.filter(|c| !update.adds(&c.type_)).chain(added);
     let given = given.filter(|c| !is_host_type(&c.type_)).cloned();
     let kept = existing(before).filter(|c| update.keeps(&c.type_));
@@ -413,6 +416,28 @@ mod tests {
         let parent = parent(&first.clone().into());
         let again = desired(&parent, Some(&fields), Some(&[]), &Verdict::Reconciled, at(99));
         assert_eq!(again, first);
+    }
+
+    #[test]
+    fn of_two_conditions_of_a_failure_with_one_type_the_first_is_shown() {
+        let condition = |reason: &str| Condition {
+            type_: "Failing".into(),
+            status: ConditionStatus::True,
+            reason: reason.into(),
+            message: String::new(),
+        };
+        let verdict = stalled();
+        let update = StatusUpdate {
+            fields: None,
+            conditions: None,
+            added: &[condition("First"), condition("Second")],
+            verdict: &verdict,
+        };
+        let parent = parent(&json!({}));
+        let status = compose(&parent, current(&parent), &update, at(1));
+        let failing = raw_conditions(&status).filter(|c| c["type"] == "Failing");
+        let reasons: Vec<_> = failing.map(|c| c["reason"].clone()).collect();
+        assert_eq!(reasons, ["First"]);
     }
 
     #[test]

@@ -94,8 +94,9 @@ pub(super) async fn report(
         context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
     }
     let mut written = status::write(context, &parent, &update).await;
+    // What the plugin added may be the cause. It must not hide the failure.
     if let Err(refused) = &written
-        && status.is_some()
+        && (status.is_some() || !update.added.is_empty())
         && refused.is_invalid()
     {
         log_once(
@@ -105,6 +106,7 @@ pub(super) async fn report(
         );
         let without = StatusUpdate {
             fields: answer.and_then(|answer| answer.status.as_ref()),
+            added: &[],
             ..update
         };
         written = status::write(context, &parent, &without).await;
