@@ -313,6 +313,20 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
 fn check_versions(description: &Description) -> Result<(), LoadError> {
     let versions = &description.versions;
     let wrong = |message: String| Err(LoadError::Description { message });
+    let is_early = description.contract < ContractVersion::V0_3;
+    for (field, is_set) in [
+        ("versions", !versions.is_empty()),
+        ("defaults", description.defaults),
+    ] {
+        if is_early && is_set {
+            return wrong(format!(
+                "`{field}` is set, which is part of the contract since {}, and `contract` is {}: set `contract` to {} or later",
+                ContractVersion::V0_3,
+                description.contract,
+                ContractVersion::V0_3
+            ));
+        }
+    }
     if versions.is_empty() {
         return Ok(());
     }
@@ -334,6 +348,26 @@ fn check_versions(description: &Description) -> Result<(), LoadError> {
     if distinct.len() < versions.len() || !versions.iter().any(|version| version == own) {
         return wrong(format!(
             "`versions` is {versions:?}; it must contain each version once, and the parent's own, {own:?}"
+        ));
+    }
+    let defined = description
+        .crd
+        .as_ref()
+        .and_then(|crd| crd["spec"]["versions"].as_array());
+    let defined: BTreeSet<&str> = defined
+        .into_iter()
+        .flatten()
+        .filter_map(|version| version["name"].as_str())
+        .collect();
+    let differs = |name: &&str| distinct.iter().any(|version| version == name) != defined.contains(name);
+    let names = versions.iter().map(String::as_str).chain(defined.iter().copied());
+    if !defined.is_empty()
+        && let Some(name) = names.into_iter().find(differs)
+    {
+        let shown: String = name.chars().take(MAX_VERSION).collect();
+        return wrong(format!(
+            "`versions` is {versions:?}, and the CustomResourceDefinition has other versions: {shown:?} is only in one of \
+             them"
         ));
     }
     Ok(())
@@ -825,8 +859,41 @@ mod tests {
             let message = refusal(|d| d.versions = versions(names));
             assert!(message.contains(expected), "{message}");
         }
+        let defines = |names: &[&str]| {
+            let versions: Vec<_> = names
+                .iter()
+                .map(|name| serde_json::json!({ "name": name }))
+                .collect();
+            Some(serde_json::json!({ "spec": { "versions": versions } }))
+        };
+        check(&Description {
+            crd: defines(&["v1", "v1alpha1"]),
+            ..described(&["v1alpha1", "v1"])
+        })
+        .unwrap();
+        for names in [&["v1"] as &[&str], &["v1", "v1alpha1", "v2"]] {
+            let other = refusal(|d| {
+                d.versions = versions(&["v1", "v1alpha1"]);
+                d.crd = defines(names);
+            });
+            assert!(other.contains("is only in one of them"), "{other}");
+        }
         let many = refusal(|d| d.versions = vec!["v1".into(); limits::DESCRIPTION_VERSIONS + 1]);
         assert!(many.contains("`versions` lists"), "{many}");
+    }
+
+    #[test]
+    fn an_earlier_contract_has_neither_versions_nor_defaults() {
+        let versions = refusal(|d| {
+            d.contract = ContractVersion::V0_2;
+            d.versions = vec!["v1".into()];
+        });
+        assert!(versions.contains("`versions` is set"), "{versions}");
+        let defaults = refusal(|d| {
+            d.contract = ContractVersion::V0_1;
+            d.defaults = true;
+        });
+        assert!(defaults.contains("`defaults` is set"), "{defaults}");
     }
 
     #[test]
