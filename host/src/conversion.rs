@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::object::shorten;
 use crate::plugin::contract::{Conversion, Converted, Json, Kind};
-use crate::plugin::{Call, CallError, Plugin};
+use crate::plugin::{Call, CallError, Class, Plugin};
 
 pub use self::checks::Before;
 pub use self::there_and_back::{Lost, there_and_back};
@@ -63,6 +63,21 @@ impl ConversionError {
             error => error.to_string(),
         }
     }
+
+    /// Reports whether the host is the cause, so that nothing is known about the plugin.
+    #[must_use]
+    pub fn is_of_host(&self) -> bool {
+        matches!(self, Self::Call { error, .. } if matches!(error.class(), Class::Busy | Class::Host))
+    }
+}
+
+/// What a conversion is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// A request of the API server.
+    Request,
+    /// The proof of a version.
+    Proof,
 }
 
 /// Converts objects of one kind to a version, such as `example.com/v1`, each in its place.
@@ -74,11 +89,29 @@ pub async fn convert(
     to: &str,
     objects: &[&RawValue],
 ) -> Result<Vec<String>, ConversionError> {
+    convert_for(Purpose::Request, plugin, to, objects).await
+}
+
+/// Converts objects for a proof: the calls wait for their turn as long as it takes, and log nothing.
+async fn try_convert(
+    plugin: &Plugin,
+    to: &str,
+    objects: &[&RawValue],
+) -> Result<Vec<String>, ConversionError> {
+    convert_for(Purpose::Proof, plugin, to, objects).await
+}
+
+async fn convert_for(
+    purpose: Purpose,
+    plugin: &Plugin,
+    to: &str,
+    objects: &[&RawValue],
+) -> Result<Vec<String>, ConversionError> {
     let mut converted = Vec::with_capacity(objects.len());
     let mut rest = objects;
     while !rest.is_empty() {
         let (batch, after) = rest.split_at(batch(rest));
-        converted.extend(convert_batch(plugin, to, batch, objects.len() - rest.len()).await?);
+        converted.extend(convert_batch(purpose, plugin, to, batch, objects.len() - rest.len()).await?);
         rest = after;
     }
     Ok(converted)
@@ -96,6 +129,7 @@ fn batch(objects: &[&RawValue]) -> usize {
 
 /// Converts objects in as many calls as they have versions.
 async fn convert_batch(
+    purpose: Purpose,
     plugin: &Plugin,
     to: &str,
     objects: &[&RawValue],
@@ -112,14 +146,19 @@ async fn convert_batch(
         if run.first().is_some_and(|first| first.api_version == to) {
             converted.extend(run.iter().map(|before| before.text.to_owned()));
         } else {
-            converted.extend(convert_run(plugin, to, run).await?);
+            converted.extend(convert_run(purpose, plugin, to, run).await?);
         }
     }
     Ok(converted)
 }
 
 /// Converts objects of one version in one call.
-async fn convert_run(plugin: &Plugin, to: &str, run: &[Before<'_>]) -> Result<Vec<String>, ConversionError> {
+async fn convert_run(
+    purpose: Purpose,
+    plugin: &Plugin,
+    to: &str,
+    run: &[Before<'_>],
+) -> Result<Vec<String>, ConversionError> {
     let name = plugin.description().name_and_version();
     for before in run {
         for api_version in [before.api_version.as_str(), to] {
@@ -135,7 +174,10 @@ async fn convert_run(plugin: &Plugin, to: &str, run: &[Before<'_>]) -> Result<Ve
         api_version: to.to_owned(),
         objects,
     });
-    let Call { outcome, share, .. } = plugin.convert(&conversion).await;
+    let Call { outcome, share, .. } = match purpose {
+        Purpose::Request => plugin.convert(&conversion).await,
+        Purpose::Proof => plugin.try_convert(&conversion).await,
+    };
     let results = outcome.map_err(|error| ConversionError::Call {
         plugin: name.clone(),
         error: Box::new(error),

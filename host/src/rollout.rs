@@ -362,7 +362,13 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         let message = format!("it does not convert {version}, which the live version converts");
         return held("Incompatible", message.clone(), all(&message));
     }
-    let lossy = conversions::lossy(context, live, candidate, &names).await;
+    let lossy = match conversions::lossy(context, live, candidate, &names).await {
+        Ok(lossy) => lossy,
+        Err(error) => {
+            let message = format!("its conversions cannot be proved now: {error}");
+            return held("NotProved", message, Vec::new());
+        }
+    };
     if let Some(first) = lossy.first() {
         let message = format!(
             "its conversion loses something of {}: {}",

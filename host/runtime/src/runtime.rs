@@ -284,12 +284,22 @@ impl Plugin {
     ///
     /// The result has as many entries as there are objects; otherwise it is an error.
     pub async fn convert(&self, conversion: &Arc<Conversion>) -> Call<Vec<Converted>> {
+        self.call_convert(conversion, self.pure()).await
+    }
+
+    /// Calls `convert` for a proof.
+    pub async fn try_convert(&self, conversion: &Arc<Conversion>) -> Call<Vec<Converted>> {
+        let options = self.pure().for_proof();
+        self.call_convert(conversion, options).await
+    }
+
+    async fn call_convert(&self, conversion: &Arc<Conversion>, options: CallOptions) -> Call<Vec<Converted>> {
         let count = conversion.objects.len();
         let begin = |code: &Prepared, setting| match code {
             Prepared::Component(form) => form.convert(Arc::clone(conversion), setting),
             Prepared::Command(form) => form.convert(Arc::clone(conversion), setting),
         };
-        self.call(self.pure(), begin).await.and_then(|converted| {
+        self.call(options, begin).await.and_then(|converted| {
             if converted.len() == count {
                 Ok(converted)
             } else {
@@ -327,16 +337,10 @@ impl Plugin {
         }
     }
 
-    /// Log lines written during a proof would look like real actions, and a busy host is not a property of
-    /// the version.
     fn for_proof(&self, request: &Request, random: RandomSource) -> CallOptions {
         CallOptions {
             origin: random.origin(request),
-            limits: Limits {
-                log_lines: 0,
-                ..self.0.limits
-            },
-            patience: Duration::MAX,
+            ..self.options_for(request).for_proof()
         }
     }
 
@@ -429,6 +433,21 @@ struct CallOptions {
     limits: Limits,
     /// How long the call waits for its turn and its memory.
     patience: Duration,
+}
+
+impl CallOptions {
+    /// Log lines written during a proof would look like real actions, and a busy host is not a property of
+    /// the version.
+    fn for_proof(self) -> Self {
+        Self {
+            limits: Limits {
+                log_lines: 0,
+                ..self.limits
+            },
+            patience: Duration::MAX,
+            ..self
+        }
+    }
 }
 
 /// The random numbers for a call in a proof. A plugin must give the same answer for any of them, because they

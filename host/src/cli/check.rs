@@ -340,7 +340,13 @@ async fn conversions(plugin: &Plugin, parents: &[DynamicObject], report: &mut Re
         .iter()
         .map(|parent| serde_json::to_value(parent).unwrap_or_default())
         .collect();
-    let lost = there_and_back(plugin, &objects).await;
+    let lost = match there_and_back(plugin, &objects, Duration::MAX).await {
+        Ok(lost) => lost,
+        Err(error) => {
+            report.add(Level::Fail, "conversion", error.to_string());
+            return;
+        }
+    };
     for Lost { index, message } in &lost {
         let name = objects[*index]["metadata"]["name"].as_str().unwrap_or_default();
         report.add(Level::Fail, "conversion", format!("{name}: {message}"));

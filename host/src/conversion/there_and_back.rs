@@ -1,9 +1,12 @@
 //! Converts objects to every other version and back, to find the fields that a conversion loses.
 
+use std::time::Duration;
+
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use tokio::time::{Instant, timeout};
 
-use super::{ConversionError, convert};
+use super::{ConversionError, try_convert};
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 
@@ -17,41 +20,68 @@ pub struct Lost {
 }
 
 /// Converts objects, which are in the version of the plugin's parent, to each other version and back. Returns the first
-/// field of each object that does not come back, for each version.
-pub async fn there_and_back(plugin: &Plugin, objects: &[Value]) -> Vec<Lost> {
+/// field of each object that does not come back, for each version. Objects that are not reached within the budget are
+/// skipped.
+///
+/// # Errors
+/// When the host cannot call the plugin, so that nothing is known about it.
+pub async fn there_and_back(
+    plugin: &Plugin,
+    objects: &[Value],
+    budget: Duration,
+) -> Result<Vec<Lost>, ConversionError> {
+    let start = Instant::now();
     let parent = &plugin.description().parent;
     let versions = plugin.description().versions.iter();
     let mut lost = Vec::new();
     for version in versions.filter(|version| *version != parent.version()) {
         let other = format!("{}/{version}", parent.group());
-        lost.extend(through(plugin, parent, &other, objects).await);
+        let rest = || budget.saturating_sub(start.elapsed());
+        lost.extend(through(plugin, parent, &other, objects, rest).await?);
     }
-    lost
+    Ok(lost)
 }
 
-async fn through(plugin: &Plugin, parent: &Kind, other: &str, objects: &[Value]) -> Vec<Lost> {
-    if let Ok(back) = both_ways(plugin, parent, other, objects).await {
-        let pairs = objects.iter().zip(&back).enumerate();
-        let lost = pairs.filter_map(|(index, (before, after))| {
-            let message = difference(before, after, "")?;
-            let message = format!("{message} when it is converted to {other} and back");
-            Some(Lost { index, message })
-        });
-        return lost.collect();
+/// `rest` returns the time that is left.
+async fn through(
+    plugin: &Plugin,
+    parent: &Kind,
+    other: &str,
+    objects: &[Value],
+    rest: impl Fn() -> Duration,
+) -> Result<Vec<Lost>, ConversionError> {
+    let mut lost = Vec::new();
+    let differs = |before: &Value, after: &Value| {
+        let message = difference(before, after, "")?;
+        Some(format!("{message} when it is converted to {other} and back"))
+    };
+    match timeout(rest(), both_ways(plugin, parent, other, objects)).await {
+        Ok(Ok(back)) => {
+            let pairs = objects.iter().zip(&back).enumerate();
+            lost.extend(pairs.filter_map(|(index, (before, after))| {
+                let message = differs(before, after)?;
+                Some(Lost { index, message })
+            }));
+            return Ok(lost);
+        }
+        Ok(Err(error)) if error.is_of_host() => return Err(error),
+        Ok(Err(_)) => {}
+        Err(_late) => return Ok(lost),
     }
     // One object fails all of them: find out which.
-    let mut lost = Vec::new();
     for (index, object) in objects.iter().enumerate() {
-        let message = match both_ways(plugin, parent, other, std::slice::from_ref(object)).await {
-            Ok(back) => match back.first().and_then(|back| difference(object, back, "")) {
-                Some(message) => format!("{message} when it is converted to {other} and back"),
-                None => continue,
-            },
-            Err(error) => error.to_string(),
+        let one = both_ways(plugin, parent, other, std::slice::from_ref(object));
+        let Ok(back) = timeout(rest(), one).await else {
+            break;
         };
-        lost.push(Lost { index, message });
+        let message = match back {
+            Ok(back) => back.first().and_then(|back| differs(object, back)),
+            Err(error) if error.is_of_host() => return Err(error),
+            Err(error) => Some(error.to_string()),
+        };
+        lost.extend(message.map(|message| Lost { index, message }));
     }
-    lost
+    Ok(lost)
 }
 
 async fn both_ways(
@@ -64,13 +94,13 @@ async fn both_ways(
         .iter()
         .filter_map(|object| serde_json::value::to_raw_value(object).ok())
         .collect();
-    let there = convert(plugin, other, &borrowed(&texts)).await?;
+    let there = try_convert(plugin, other, &borrowed(&texts)).await?;
     let texts: Vec<Box<RawValue>> = there
         .into_iter()
         .filter_map(|text| RawValue::from_string(text).ok())
         .collect();
-    let back = convert(plugin, &parent.api_version, &borrowed(&texts)).await?;
-    // Checked by `convert`.
+    let back = try_convert(plugin, &parent.api_version, &borrowed(&texts)).await?;
+    // Checked by `try_convert`.
     Ok(back
         .iter()
         .map(|text| serde_json::from_str(text).unwrap_or_default())
@@ -81,9 +111,12 @@ fn borrowed(texts: &[Box<RawValue>]) -> Vec<&RawValue> {
     texts.iter().map(AsRef::as_ref).collect()
 }
 
-/// Returns the first path at which two values differ, and how. An empty object or null is the same as no field.
+/// Returns the first path at which two values differ, and how. Null is the same as no field, and within the metadata an
+/// empty object, too.
 fn difference(before: &Value, after: &Value, path: &str) -> Option<String> {
-    let is_empty = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
+    let is_metadata = path.starts_with("metadata");
+    let is_empty =
+        |value: &Value| value.is_null() || (is_metadata && value.as_object().is_some_and(Map::is_empty));
     if before == after || (is_empty(before) && is_empty(after)) {
         return None;
     }
@@ -120,20 +153,27 @@ mod tests {
 
     #[test]
     fn a_field_that_does_not_come_back_is_named_by_its_path() {
-        let before = json!({ "spec": { "a": 1, "list": [{ "b": 1 }], "none": null, "empty": {} } });
+        let before = json!({ "metadata": { "labels": {} }, "spec": { "a": 1, "list": [{ "b": 1 }], "none": null, "empty": {} } });
         let differs = |change: fn(&mut Value)| {
             let mut after = before.clone();
             change(&mut after);
             difference(&before, &after, "")
         };
         assert_eq!(differs(|_| {}), None);
-        assert_eq!(differs(|after| after["spec"]["empty"] = Value::Null), None);
+        assert_eq!(differs(|after| after["metadata"]["labels"] = Value::Null), None);
+        assert_eq!(
+            differs(|after| after["metadata"]["annotations"] = json!({})),
+            None
+        );
         for (change, expected) in [
             (
                 (|after| after["spec"]["a"] = Value::Null) as fn(&mut Value),
                 "spec.a is lost",
             ),
             (|after| after["spec"]["a"] = 2.into(), "spec.a changes"),
+            // A field such as `emptyDir: {}` means something.
+            (|after| after["spec"]["empty"] = Value::Null, "spec.empty is lost"),
+            (|after| after["spec"]["none"] = json!({}), "spec.none appears"),
             (|after| after["spec"]["c"] = 2.into(), "spec.c appears"),
             (
                 |after| after["spec"]["list"][0]["b"] = 2.into(),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::BUDGET;
 use super::compare::MAX_BLAMED;
-use crate::conversion::{Lost, there_and_back};
+use crate::conversion::{ConversionError, Lost, there_and_back};
 use crate::object::NamespacedName;
 use crate::plugin::Plugin;
 use crate::plugin::candidate_check::Blamed;
@@ -15,6 +15,8 @@ use crate::reconcile::context::Context;
 
 /// Objects that are converted, and held, at a time.
 const BATCH: usize = 200;
+/// The same in bytes of text, except for a single larger object.
+const BATCH_BYTES: usize = 2 << 20;
 
 /// Returns the versions that the live version converts and the candidate does not.
 pub(super) fn dropped(live: &Plugin, candidate: &Plugin) -> Vec<String> {
@@ -28,34 +30,51 @@ pub(super) fn dropped(live: &Plugin, candidate: &Plugin) -> Vec<String> {
 
 /// Returns the first objects that the candidate does not convert without a loss, unless the live version loses the same.
 /// Objects that are not reached within the budget are skipped.
+///
+/// # Errors
+/// When the host cannot call a version now.
 pub(super) async fn lossy(
     context: &Context,
     live: &Plugin,
     candidate: &Plugin,
     names: &[NamespacedName],
-) -> Vec<Blamed> {
+) -> Result<Vec<Blamed>, ConversionError> {
     let mut blamed = Vec::new();
     if !candidate.description().converts() {
-        return blamed;
+        return Ok(blamed);
     }
     let start = Instant::now();
-    for names in names.chunks(BATCH) {
-        if blamed.len() >= MAX_BLAMED || start.elapsed() > BUDGET {
+    // Serialization of a resource cannot fail.
+    let mut objects = names
+        .iter()
+        .filter_map(|name| context.parent(name))
+        .map(|parent| serde_json::to_value(&*parent).unwrap_or_default());
+    while blamed.len() < MAX_BLAMED && start.elapsed() < BUDGET {
+        let objects = batch(&mut objects);
+        if objects.is_empty() {
             break;
         }
-        let parents = names.iter().filter_map(|name| context.parent(name));
-        // Serialization of a resource cannot fail.
-        let objects: Vec<Value> = parents
-            .map(|parent| serde_json::to_value(&*parent).unwrap_or_default())
-            .collect();
-        let lost = there_and_back(candidate, &objects).await;
+        let rest = BUDGET.saturating_sub(start.elapsed());
+        let lost = there_and_back(candidate, &objects, rest).await?;
         if lost.is_empty() {
             continue;
         }
-        let known: BTreeSet<Lost> = match live.description().converts() {
-            true => there_and_back(live, &objects).await.into_iter().collect(),
-            false => BTreeSet::new(),
+        // The live version is asked only about these. It has a budget of its own, so that the candidate is not blamed
+        // because it used up the other.
+        let indexes: BTreeSet<usize> = lost.iter().map(|lost| lost.index).collect();
+        let indexes: Vec<usize> = indexes.into_iter().collect();
+        let asked: Vec<Value> = indexes.iter().map(|index| objects[*index].clone()).collect();
+        let known = match live.description().converts() {
+            true => there_and_back(live, &asked, BUDGET).await?,
+            false => Vec::new(),
         };
+        let known: BTreeSet<Lost> = known
+            .into_iter()
+            .map(|lost| Lost {
+                index: indexes[lost.index],
+                ..lost
+            })
+            .collect();
         blamed.extend(lost.into_iter().filter(|lost| !known.contains(lost)).map(|lost| {
             let metadata = &objects[lost.index]["metadata"];
             let name = metadata["name"].as_str().unwrap_or_default();
@@ -70,5 +89,36 @@ pub(super) async fn lossy(
         }));
     }
     blamed.truncate(MAX_BLAMED);
-    blamed
+    Ok(blamed)
+}
+
+/// Takes the next objects, at least one if there is any.
+fn batch(objects: &mut impl Iterator<Item = Value>) -> Vec<Value> {
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    while taken.len() < BATCH
+        && bytes < BATCH_BYTES
+        && let Some(object) = objects.next()
+    {
+        bytes += object.to_string().len();
+        taken.push(object);
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_limited_by_number_and_by_bytes() {
+        let sizes = |count: usize, bytes: usize| {
+            let mut objects = (0..count).map(|_| Value::from("x".repeat(bytes)));
+            let sizes = std::iter::from_fn(|| Some(batch(&mut objects).len()).filter(|size| *size > 0));
+            sizes.collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(0, 1), [0; 0]);
+        assert_eq!(sizes(450, 1), [200, 200, 50]);
+        assert_eq!(sizes(5, 1 << 20), [2, 2, 1]);
+        assert_eq!(sizes(2, 3 << 20), [1, 1]);
+    }
 }
