@@ -201,6 +201,10 @@ async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) 
         room,
         ..
     } = setting;
+    let to_convert = input
+        .conversion
+        .as_ref()
+        .map(|conversion| conversion.objects.len());
     let input = match text(&input, limits.request) {
         Ok(input) => input,
         Err(error) => return Call::failed(error),
@@ -237,7 +241,7 @@ async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) 
         Ok(()) => {
             let bytes = output.take();
             stats.response_bytes = bytes.len();
-            parse(&bytes, limits, room)
+            parse(&bytes, to_convert, limits, room)
         }
         Err(_) if output.overflowed() => Err(CallError::Output {
             limit: limits.response,
@@ -282,7 +286,13 @@ fn unexpected(export: Export, output: CommandOutput) -> CallError {
     ))
 }
 
-pub(crate) fn parse(bytes: &[u8], limits: &Limits, room: &Room) -> Result<CommandOutput, CallError> {
+/// Parses an answer. `to_convert` is the number of objects in a call of `convert`.
+pub(crate) fn parse(
+    bytes: &[u8],
+    to_convert: Option<usize>,
+    limits: &Limits,
+    room: &Room,
+) -> Result<CommandOutput, CallError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         CallError::protocol(format!(
             "standard output is not UTF-8 after {} bytes",
@@ -295,8 +305,16 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits, room: &Room) -> Result<Comman
         ));
     }
     // Converted objects stay text.
-    if text.trim_start().starts_with("{\"converted\"") {
-        if !room.keep(text.len()) {
+    if let Some(count) = to_convert
+        && text.trim_start().starts_with("{\"converted\"")
+    {
+        let found = items(text);
+        if found > count {
+            return Err(CallError::protocol(format!(
+                "it was asked to convert {count} objects and converted {found}"
+            )));
+        }
+        if !room.keep(text.len().saturating_add(found * CONVERTED)) {
             return Err(CallError::heavy(limits));
         }
     } else {
@@ -320,6 +338,37 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits, room: &Room) -> Result<Comman
         Some((index, child)) => Err(not_an_object(format_args!("children[{index}]"), child)),
         None => Ok(output),
     }
+}
+
+/// An upper bound for the memory of a converted object besides its text, in bytes, twice, because lists double when they
+/// grow; and the allocator's overhead.
+const CONVERTED: usize = 128;
+
+/// Returns the number of values in the lists of an answer that is an object, at most one too many for each list.
+fn items(text: &str) -> usize {
+    let (mut depth, mut items) = (0_usize, 0);
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => {
+                while let Some(byte) = bytes.next() {
+                    match byte {
+                        b'"' => break,
+                        b'\\' => drop(bytes.next()),
+                        _ => {}
+                    }
+                }
+            }
+            b'[' | b'{' => {
+                items += usize::from(depth == 1);
+                depth += 1;
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' => items += usize::from(depth == 2),
+            _ => {}
+        }
+    }
+    items
 }
 
 fn lists(output: &CommandOutput) -> Lists {
@@ -348,5 +397,35 @@ fn lists(output: &CommandOutput) -> Lists {
         CommandOutput::Description(_) | CommandOutput::Converted(_) | CommandOutput::Defaulted(_) => {
             Lists::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_text_only_to_convert_and_then_has_no_more_objects_than_were_asked_for() {
+        let limits = Limits::default();
+        let ask = |text: &str, to_convert: Option<usize>| {
+            let parsed = parse(text.as_bytes(), to_convert, &limits, &Room::of(&limits));
+            parsed.map_err(|error| error.to_string())
+        };
+        let two = r#"{"converted": [{"object": {"a": [1, 2, {"b": "],\",["}]}}, {"error": "no"}]}"#;
+        assert!(matches!(ask(two, Some(2)), Ok(CommandOutput::Converted(all)) if all.len() == 2));
+        assert!(
+            ask(two, Some(1))
+                .unwrap_err()
+                .contains("asked to convert 1 objects and converted 2")
+        );
+        // It may be the answer to another call.
+        let many = format!("{{\"converted\": [{}0]}}", "0,".repeat(limits.values));
+        let message = ask(&many, None).unwrap_err();
+        assert!(message.contains(&limits.values.to_string()), "{message}");
+        assert!(
+            ask(&many, Some(500))
+                .unwrap_err()
+                .contains("asked to convert 500 objects")
+        );
     }
 }

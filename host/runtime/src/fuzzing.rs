@@ -20,7 +20,7 @@ pub fn inspect(bytes: &[u8]) -> Result<(), LoadError> {
 /// # Errors
 /// Returns an error when the output is not a valid answer.
 pub fn command_answer(output: &[u8], limits: &Limits) -> Result<CommandOutput, CallError> {
-    command::parse(output, limits, &Room::of(limits))
+    command::parse(output, None, limits, &Room::of(limits))
 }
 
 /// Parses the texts in a component's answer.
