@@ -111,9 +111,17 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         let Known {
             plural,
             definition,
+            converts,
             defaults,
         } = known(controller, &given, client.as_ref()).await?;
         definitions.extend(definition);
+        if converts && args.output == Some(Output::Helm) {
+            eprintln!(
+                "the plugin {} converts {}, and the chart does not install definitions: apply the output of `operator-host crd \
+                 --service {}` for it",
+                controller.plugin, controller.parent, args.service
+            );
+        }
         let mut webhook = webhook(&args, &config, controller, &plural, &account);
         if let Some(client) = &client {
             webhook["clientConfig"] = client.clone();
@@ -223,6 +231,8 @@ struct Known {
     plural: String,
     /// With the conversion, if the plugin converts the kind.
     definition: Option<Value>,
+    /// Whether the plugin converts the kind.
+    converts: bool,
     /// Whether the plugin sets defaults.
     defaults: bool,
 }
@@ -239,16 +249,19 @@ async fn known(
     let location = &controller.plugin;
     let loaded = plugin_file::load_from(location, controller.limits, controller.trust.sha256).await;
     if let Some(plural) = given.get(&key) {
-        let defaults = match &loaded {
-            Ok(Ok(plugin)) => plugin.description().defaults,
+        let (converts, defaults) = match &loaded {
+            Ok(Ok(plugin)) => (plugin.description().converts(), plugin.description().defaults),
             _ => {
-                eprintln!("warning: {location} cannot be loaded: whether it sets defaults is not known");
-                false
+                eprintln!(
+                    "warning: {location} cannot be loaded: whether it converts resources or sets defaults is not known"
+                );
+                (false, false)
             }
         };
         return Ok(Known {
             plural: plural.clone(),
             definition: None,
+            converts,
             defaults,
         });
     }
@@ -258,6 +271,7 @@ async fn known(
     let known = |(_, plural)| Known {
         plural,
         definition: converted(&plugin, client),
+        converts: plugin.description().converts(),
         defaults: plugin.description().defaults,
     };
     own.map(known).ok_or_else(|| {
