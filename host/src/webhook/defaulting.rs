@@ -40,6 +40,10 @@ pub(super) async fn default(
         Some(spec) => serde_json::from_str(spec).map_err(|why| unreadable(&why))?,
         None => Value::Null,
     };
+    if !given.is_null() && !given.is_object() {
+        // The schema refuses it, with a message about the field.
+        return Ok(Decision::Allowed);
+    }
     let first = match call(plugin, before.for_plugin(None)).await? {
         Ok(spec) => spec,
         Err(denied) => return Ok(Decision::Denied(denied)),
