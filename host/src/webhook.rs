@@ -29,7 +29,7 @@ use self::conversion::ConversionReview;
 use self::review::Review;
 use crate::config::ControllerConfig;
 use crate::object::shorten;
-use crate::plugin::contract::Kind;
+use crate::plugin::contract::{ContractVersion, Kind};
 use crate::plugin::estimate::estimate;
 use crate::plugin::registry::Live;
 use crate::reconcile::context::Context;
@@ -267,3 +267,8 @@ fn memory_of(objects: [Option<&str>; 2]) -> Result<usize, NoDecision> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+    // Only these plugins get it.
+    let old = old.filter(|_| match &*context.plugin.borrow() {
+        Live::Plugin(plugin) => plugin.description().contract >= ContractVersion::V0_3,
+        Live::Loading | Live::Failed(_) => false,
+    });
