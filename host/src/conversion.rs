@@ -7,6 +7,7 @@
 mod checks;
 mod there_and_back;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
@@ -89,7 +90,20 @@ pub async fn convert(
     to: &str,
     objects: &[&RawValue],
 ) -> Result<Vec<String>, ConversionError> {
-    convert_for(Purpose::Request, plugin, to, objects).await
+    convert_for(Purpose::Request, plugin, to, objects, usize::MAX).await
+}
+
+/// The same, if the converted objects together have at most `room` bytes.
+///
+/// # Errors
+/// As for [`convert`], and when the converted objects are larger.
+pub async fn convert_within(
+    plugin: &Plugin,
+    to: &str,
+    objects: &[&RawValue],
+    room: usize,
+) -> Result<Vec<String>, ConversionError> {
+    convert_for(Purpose::Request, plugin, to, objects, room).await
 }
 
 /// Converts objects for a proof: the calls wait for their turn as long as it takes, and log nothing.
@@ -98,7 +112,7 @@ async fn try_convert(
     to: &str,
     objects: &[&RawValue],
 ) -> Result<Vec<String>, ConversionError> {
-    convert_for(Purpose::Proof, plugin, to, objects).await
+    convert_for(Purpose::Proof, plugin, to, objects, usize::MAX).await
 }
 
 async fn convert_for(
@@ -106,12 +120,14 @@ async fn convert_for(
     plugin: &Plugin,
     to: &str,
     objects: &[&RawValue],
+    mut room: usize,
 ) -> Result<Vec<String>, ConversionError> {
     let mut converted = Vec::with_capacity(objects.len());
     let mut rest = objects;
     while !rest.is_empty() {
         let (batch, after) = rest.split_at(batch(rest));
-        converted.extend(convert_batch(purpose, plugin, to, batch, objects.len() - rest.len()).await?);
+        let first = objects.len() - rest.len();
+        converted.extend(convert_batch(purpose, plugin, to, batch, first, &mut room).await?);
         rest = after;
     }
     Ok(converted)
@@ -134,39 +150,51 @@ async fn convert_batch(
     to: &str,
     objects: &[&RawValue],
     first: usize,
+    room: &mut usize,
 ) -> Result<Vec<String>, ConversionError> {
-    let mut before = Vec::with_capacity(objects.len());
+    let mut by_version = BTreeMap::<String, Vec<(usize, Before<'_>)>>::new();
     for (index, object) in objects.iter().enumerate() {
-        let index = first + index;
-        before
-            .push(Before::read(object.get()).map_err(|message| ConversionError::Object { index, message })?);
+        let before = Before::read(object.get()).map_err(|message| ConversionError::Object {
+            index: first + index,
+            message,
+        })?;
+        for api_version in [before.api_version.as_str(), to] {
+            knows(plugin, &before.kind, api_version)?;
+        }
+        let same = by_version.entry(before.api_version.clone()).or_default();
+        same.push((index, before));
     }
-    let mut converted = Vec::with_capacity(objects.len());
-    for run in before.chunk_by(|a, b| a.api_version == b.api_version) {
-        if run.first().is_some_and(|first| first.api_version == to) {
-            converted.extend(run.iter().map(|before| before.text.to_owned()));
+    let mut converted = vec![String::new(); objects.len()];
+    for (api_version, same) in &by_version {
+        let texts = if api_version == to {
+            let texts = same
+                .iter()
+                .map(|(_, before)| take(room, before, before.text.to_owned(), to));
+            texts.collect::<Result<_, _>>()?
         } else {
-            converted.extend(convert_run(purpose, plugin, to, run).await?);
+            let same: Vec<&Before<'_>> = same.iter().map(|(_, before)| before).collect();
+            convert_same(purpose, plugin, to, &same, room).await?
+        };
+        for ((index, _), text) in same.iter().zip(texts) {
+            if let Some(place) = converted.get_mut(*index) {
+                *place = text;
+            }
         }
     }
     Ok(converted)
 }
 
 /// Converts objects of one version in one call.
-async fn convert_run(
+async fn convert_same(
     purpose: Purpose,
     plugin: &Plugin,
     to: &str,
-    run: &[Before<'_>],
+    same: &[&Before<'_>],
+    room: &mut usize,
 ) -> Result<Vec<String>, ConversionError> {
     let name = plugin.description().name_and_version();
-    for before in run {
-        for api_version in [before.api_version.as_str(), to] {
-            knows(plugin, &before.kind, api_version)?;
-        }
-    }
-    let mut objects = Vec::with_capacity(run.len());
-    for before in run {
+    let mut objects = Vec::with_capacity(same.len());
+    for before in same {
         let text = RawValue::from_string(before.for_plugin(None));
         objects.push(Json::from(text.map_err(|error| before.refused(to, &error))?));
     }
@@ -182,9 +210,9 @@ async fn convert_run(
         plugin: name.clone(),
         error: Box::new(error),
     })?;
-    let mut converted = Vec::with_capacity(run.len());
-    for (before, result) in run.iter().zip(&results) {
-        converted.push(match result {
+    let mut converted = Vec::with_capacity(same.len());
+    for (before, result) in same.iter().zip(&results) {
+        let text = match result {
             Converted::Object(object) => before.restore(object.get(), to).map_err(|why| {
                 before.refused(
                     to,
@@ -192,10 +220,26 @@ async fn convert_run(
                 )
             })?,
             Converted::Error(message) => return Err(before.refused(to, message)),
-        });
+        };
+        converted.push(take(room, before, text, to)?);
     }
     drop(share);
     Ok(converted)
+}
+
+/// Returns a converted object if there is room for it.
+fn take(room: &mut usize, before: &Before<'_>, text: String, to: &str) -> Result<String, ConversionError> {
+    match room.checked_sub(text.len()) {
+        Some(rest) => {
+            *room = rest;
+            Ok(text)
+        }
+        None => Err(before.refused(
+            to,
+            &"the converted objects are more than twice as large as the request; ask for fewer objects at a time \
+              (`limit`)",
+        )),
+    }
 }
 
 impl Before<'_> {

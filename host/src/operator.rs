@@ -153,7 +153,13 @@ pub async fn run(
             client_ca: setup.client_ca,
             ..config
         };
-        webhook::start(config, Arc::clone(&webhook_targets), instruments.clone()).await?;
+        webhook::start(
+            config,
+            Arc::clone(&webhook_targets),
+            instruments.clone(),
+            stop.clone(),
+        )
+        .await?;
     }
     let running = Arc::<RunningControllers>::default();
     if let (Some(config), Some(journal)) = (setup.ui, &instruments.journal) {
@@ -219,6 +225,8 @@ pub async fn run(
         warn!("some Events were not written within {FLUSH_LEADING:?}");
     }
     leadership.release(elections).await;
+    // The plugins have converted until here. The controllers also hold the Events.
+    drop(controllers);
     drop(events);
     if tokio::time::timeout(FLUSH, writer).await.is_err() {
         warn!("some Events were not written within {FLUSH:?}");

@@ -95,8 +95,6 @@ pub async fn supervise(
     proving: Arc<Proving>,
     stop: CancellationToken,
 ) {
-    // Before the kind is listed: the API server needs conversions for that.
-    let _target = shared.webhook_targets.add_plugin(&config, plugin.clone());
     let mut changed = shared.kinds.subscribe();
     let mut last_logged = None;
     let mut delay = SETTLE;

@@ -9,6 +9,7 @@
 //! (`bounds`), an object stays text until the plugin is called (`review`), and a caller without a verified
 //! certificate gets the decision but no other output of the plugin.
 
+mod answer;
 mod bounds;
 pub(crate) mod certificates;
 mod conversion;
@@ -20,11 +21,12 @@ mod target;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, watch};
 use tracing::{debug, warn};
 
-use self::bounds::{Bounds, OBJECT};
+use self::bounds::{Admitted, Bounds, OBJECT, Room};
 use self::conversion::ConversionReview;
 use self::review::Review;
 use crate::config::ControllerConfig;
@@ -44,6 +46,9 @@ const TURNS: usize = 4;
 /// Maximum number of characters of a plugin's message in a decision.
 const MESSAGE: usize = 2048;
 
+/// The shortest time between two logged reasons of one controller.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
 /// What it means that objects are not converted.
 const NOT_CONVERTED: &str = "objects are not converted, so reading them in that version fails";
 
@@ -55,8 +60,14 @@ const NO_DEFAULTS: &str = "no defaults are set; the webhook's failurePolicy appl
 pub struct WebhookTargets {
     controllers: Mutex<BTreeMap<String, Entry>>,
     plugins: Mutex<Vec<Weak<PluginTarget>>>,
-    /// The last reason for having no answer, by controller and what it means, so that it is logged once.
-    last_logged: Mutex<BTreeMap<(String, &'static str), String>>,
+    /// The last logged reason for having no answer, by controller and what it means, so that it is logged once.
+    last_logged: Mutex<BTreeMap<(String, &'static str), Logged>>,
+}
+
+struct Logged {
+    /// `None` when there has been an answer since.
+    detail: Option<String>,
+    at: Instant,
 }
 
 #[derive(Clone)]
@@ -104,24 +115,32 @@ impl WebhookTargets {
         lock(&self.controllers).insert(context.config.name.clone(), entry);
     }
 
-    /// Converts and defaults objects of a controller's kind as long as the result is held.
+    /// Converts and defaults objects of a controller's kind as long as the result is held. `fallback` converts until
+    /// `plugin` does.
     #[must_use]
     pub fn add_plugin(
         &self,
         config: &Arc<ControllerConfig>,
         plugin: watch::Receiver<Live>,
+        fallback: Option<watch::Receiver<Live>>,
     ) -> Arc<PluginTarget> {
-        let target = Arc::new(PluginTarget::new(config, plugin));
+        let target = Arc::new(PluginTarget::new(config, plugin, fallback));
         let mut plugins = lock(&self.plugins);
         plugins.retain(|target| target.strong_count() > 0);
         plugins.push(Arc::downgrade(&target));
         target
     }
 
-    /// Converts the objects of a review. Also returns the name of the controller.
-    async fn convert(&self, review: &ConversionReview<'_>) -> (String, Result<Vec<String>, NoDecision>) {
+    /// Converts the objects of a review with a body of this size, and returns them with the room that they take. Also
+    /// returns the name of the controller.
+    async fn convert(
+        &self,
+        review: &ConversionReview<'_>,
+        body: usize,
+        caller: &Admitted,
+    ) -> (String, Result<(Vec<String>, Option<Room>), NoDecision>) {
         let kind = match review.kind() {
-            None => return (String::new(), Ok(Vec::new())),
+            None => return (String::new(), Ok((Vec::new(), None))),
             Some(Err(why)) => {
                 let why = format!("objects[0] of the request: {why}");
                 return (String::new(), Err(NoDecision::new(why)));
@@ -136,9 +155,9 @@ impl WebhookTargets {
             );
         };
         let name = target.controller().to_owned();
-        let converted = target.convert(&review.to, &review.objects).await;
+        let converted = target.convert(&review.to, &review.objects, body, caller).await;
         self.log(&name, NOT_CONVERTED, converted.as_ref().err());
-        (name, converted)
+        (name, converted.map(|(objects, room)| (objects, Some(room))))
     }
 
     /// Sets the defaults of a resource that is about to be written. Also returns the name of the controller.
@@ -166,7 +185,8 @@ impl WebhookTargets {
 
     fn plugin_of(&self, kind: &Kind) -> Option<Arc<PluginTarget>> {
         let plugins = lock(&self.plugins);
-        let mut plugins = plugins.iter().filter_map(Weak::upgrade);
+        // The newest first: while the configuration changes, a kind may have two.
+        let mut plugins = plugins.iter().rev().filter_map(Weak::upgrade);
         plugins.find(|target| target.is_for(kind))
     }
 
@@ -206,20 +226,37 @@ impl WebhookTargets {
         (name, decision)
     }
 
-    /// Logs an error once, with what it means.
+    /// Logs an error once, with what it means, and of several errors one in a minute.
     fn log(&self, controller: &str, what: &'static str, error: Option<&NoDecision>) {
+        if self.is_new(
+            controller,
+            what,
+            error.map(|error| error.detail.as_str()),
+            Instant::now(),
+        ) {
+            warn!(controller, "{what}: {}", error.map_or("", |error| &error.detail));
+        } else if let Some(NoDecision { detail, .. }) = error {
+            debug!(controller, "{what}: {detail}");
+        }
+    }
+
+    fn is_new(&self, controller: &str, what: &'static str, detail: Option<&str>, now: Instant) -> bool {
         let mut last_logged = lock(&self.last_logged);
         let key = (controller.to_owned(), what);
-        let Some(NoDecision { detail, .. }) = error else {
-            last_logged.remove(&key);
-            return;
+        let Some(detail) = detail else {
+            if let Some(logged) = last_logged.get_mut(&key) {
+                logged.detail = None;
+            }
+            return false;
         };
-        let before = last_logged.insert(key, detail.clone());
-        if before.as_ref() == Some(detail) {
-            debug!(controller, "{what}: {detail}");
-        } else {
-            warn!(controller, "{what}: {detail}");
+        let is_new = last_logged.get(&key).is_none_or(|logged| {
+            logged.detail.as_deref() != Some(detail) && now.duration_since(logged.at) >= LOG_INTERVAL
+        });
+        if is_new {
+            let detail = Some(detail.to_owned());
+            last_logged.insert(key, Logged { detail, at: now });
         }
+        is_new
     }
 }
 
@@ -230,6 +267,11 @@ async fn ask(
     old: Option<&str>,
     bounds: &Bounds,
 ) -> Result<Decision, NoDecision> {
+    // Only these plugins get it.
+    let old = old.filter(|_| match &*context.plugin.borrow() {
+        Live::Plugin(plugin) => plugin.description().contract >= ContractVersion::V0_3,
+        Live::Loading | Live::Failed(_) => false,
+    });
     let memory = memory_of([Some(object), old])?;
     let stopping = |_| NoDecision::new("the host is stopping");
     let _turn = turns.acquire().await.map_err(stopping)?;
@@ -267,8 +309,27 @@ fn memory_of(objects: [Option<&str>; 2]) -> Result<usize, NoDecision> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-    // Only these plugins get it.
-    let old = old.filter(|_| match &*context.plugin.borrow() {
-        Live::Plugin(plugin) => plugin.description().contract >= ContractVersion::V0_3,
-        Live::Loading | Live::Failed(_) => false,
-    });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_reasons_one_in_a_minute_is_logged() {
+        let targets = <WebhookTargets as Default>::default();
+        let start = Instant::now();
+        let is_new = |detail, seconds| {
+            targets.is_new("a", NOT_CONVERTED, detail, start + Duration::from_secs(seconds))
+        };
+        assert!(is_new(Some("x"), 0));
+        assert!(!is_new(Some("y"), 1), "another in the same minute");
+        assert!(!is_new(None, 2) && !is_new(Some("x"), 3), "it comes and goes");
+        assert!(is_new(Some("y"), 60));
+        assert!(!is_new(Some("y"), 200), "the same");
+        assert!(is_new(Some("x"), 201));
+        assert!(
+            targets.is_new("b", NOT_CONVERTED, Some("x"), start),
+            "another controller"
+        );
+    }
+}

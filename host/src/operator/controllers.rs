@@ -21,6 +21,7 @@ use crate::plugin::registry::{Expected, Live, Slot};
 use crate::plugin::reload::{Files, Filled};
 use crate::rollout::Proving;
 use crate::supervisor::{ControllerWriters, Shared, supervise};
+use crate::webhook::PluginTarget;
 
 /// The running controllers and what they share.
 pub(super) struct Controllers {
@@ -58,6 +59,9 @@ struct PluginSlot {
     slot: Arc<Slot>,
     live: watch::Receiver<Live>,
     proving: Listening,
+    /// Converts and defaults as long as there is the slot: the API server needs conversions before the kind can be
+    /// listed, and while its controller is replaced or stops.
+    target: Arc<PluginTarget>,
     _filled: Filled,
 }
 
@@ -153,8 +157,13 @@ impl Controllers {
         });
         for controller in &config.controllers {
             if !self.running.contains_key(&controller.name) {
+                // Perhaps of another controller: it may have been renamed.
+                let fallback = outdated
+                    .values()
+                    .find(|running| running.config.parent.is_version_of(&controller.parent))
+                    .map(|running| running.plugin.target.converter());
                 let before = outdated.remove(&controller.name);
-                match self.start(Arc::new(controller.clone()), before) {
+                match self.start(Arc::new(controller.clone()), before, fallback) {
                     Ok(running) => {
                         self.running.insert(controller.name.clone(), running);
                     }
@@ -169,14 +178,19 @@ impl Controllers {
         }
     }
 
-    /// Waits until all controllers have ended, after `stop`.
-    pub(super) async fn stopped(self) {
+    /// Waits until all controllers have ended, after `stop`. Their plugins convert as long as `self` is held.
+    pub(super) async fn stopped(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    fn start(&self, config: Arc<ControllerConfig>, before: Option<Running>) -> Result<Running, ClientError> {
-        let plugin = self.plugin_slot(&config, before);
+    fn start(
+        &self,
+        config: Arc<ControllerConfig>,
+        before: Option<Running>,
+        fallback: Option<watch::Receiver<Live>>,
+    ) -> Result<Running, ClientError> {
+        let plugin = self.plugin_slot(&config, before, fallback);
         let (live, trouble) = (plugin.live.clone(), plugin.slot.trouble());
         self.shared
             .instruments
@@ -224,18 +238,24 @@ impl Controllers {
     }
 
     /// Returns the slot of a controller's plugin. The live version is kept as long as the controller is for the same
-    /// kind.
-    fn plugin_slot(&self, config: &Arc<ControllerConfig>, before: Option<Running>) -> PluginSlot {
+    /// kind. Until there is one, `fallback` converts.
+    fn plugin_slot(
+        &self,
+        config: &Arc<ControllerConfig>,
+        before: Option<Running>,
+        fallback: Option<watch::Receiver<Live>>,
+    ) -> PluginSlot {
         let expected = expected(config);
         let before = before.map(|running| running.plugin);
         let before = before.filter(|plugin| plugin.slot.expected().parent == expected.parent);
-        let (slot, live, proving) = match before {
+        let (slot, live, proving, target) = match before {
             Some(plugin) => {
                 plugin.proving.proving.configure(Arc::clone(config));
                 if *plugin.slot.expected() == expected {
                     return plugin;
                 }
-                (plugin.slot.expecting(expected), plugin.live, plugin.proving)
+                let slot = plugin.slot.expecting(expected);
+                (slot, plugin.live, plugin.proving, plugin.target)
             }
             None => {
                 let proving = self.listen(config);
@@ -249,7 +269,9 @@ impl Controllers {
                     Some(versions) => slot.keeping(versions),
                     None => slot,
                 };
-                (slot, live, proving)
+                let targets = &self.shared.webhook_targets;
+                let target = targets.add_plugin(config, live.clone(), fallback);
+                (slot, live, proving, target)
             }
         };
         let slot = Arc::new(slot);
@@ -258,6 +280,7 @@ impl Controllers {
             slot,
             live,
             proving,
+            target,
         }
     }
 

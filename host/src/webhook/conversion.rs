@@ -1,6 +1,10 @@
 //! Parses ConversionReviews, and writes their answers.
 
+use std::fmt;
+
+use bytes::Bytes;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -8,6 +12,8 @@ use crate::conversion::Before;
 use crate::plugin::contract::Kind;
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
+/// Maximum number of objects in a review. The API server reads lists in pages of at most 10,000 objects.
+const MAX_OBJECTS: usize = 20_000;
 
 /// A ConversionReview that borrows from the request's body.
 #[derive(Debug)]
@@ -30,8 +36,34 @@ struct RawRequest<'a> {
     uid: String,
     #[serde(rename = "desiredAPIVersion")]
     desired_api_version: String,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "objects")]
     objects: Vec<&'a RawValue>,
+}
+
+/// Reads a limited number of objects.
+fn objects<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'de RawValue>, D::Error> {
+    struct Objects;
+    impl<'de> Visitor<'de> for Objects {
+        type Value = Vec<&'de RawValue>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of objects")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut objects = Vec::new();
+            while let Some(object) = list.next_element()? {
+                if objects.len() == MAX_OBJECTS {
+                    return Err(A::Error::custom(format!(
+                        "`objects` has more than {MAX_OBJECTS} objects"
+                    )));
+                }
+                objects.push(object);
+            }
+            Ok(objects)
+        }
+    }
+    deserializer.deserialize_seq(Objects)
 }
 
 impl<'a> ConversionReview<'a> {
@@ -68,31 +100,27 @@ impl<'a> ConversionReview<'a> {
     }
 }
 
-/// Returns the review with the response: the objects, or why they are not converted.
-pub(super) fn response(uid: &str, converted: Result<&[String], &str>) -> Vec<u8> {
+/// Returns the review with the response, in pieces: the objects, or why they are not converted.
+pub(super) fn response(uid: &str, converted: Result<Vec<String>, String>) -> Vec<Bytes> {
     let (objects, result) = match converted {
         Ok(objects) => (objects, json!({ "status": "Success" })),
-        Err(message) => (
-            &[] as &[String],
-            json!({ "status": "Failure", "message": message }),
-        ),
+        Err(message) => (Vec::new(), json!({ "status": "Failure", "message": message })),
     };
     let head = format!(
         "{{\"apiVersion\":\"{API_VERSION}\",\"kind\":\"ConversionReview\",\"response\":{{\"uid\":{},\"result\":{result},\
          \"convertedObjects\":[",
         Value::from(uid)
     );
-    let size = objects.iter().map(|object| object.len() + 1).sum::<usize>();
-    let mut text = Vec::with_capacity(head.len() + size + 3);
-    text.extend_from_slice(head.as_bytes());
-    for (index, object) in objects.iter().enumerate() {
+    let mut pieces = Vec::with_capacity(objects.len() * 2 + 2);
+    pieces.push(Bytes::from(head));
+    for (index, object) in objects.into_iter().enumerate() {
         if index > 0 {
-            text.push(b',');
+            pieces.push(Bytes::from_static(b","));
         }
-        text.extend_from_slice(object.as_bytes());
+        pieces.push(Bytes::from(object));
     }
-    text.extend_from_slice(b"]}}");
-    text
+    pieces.push(Bytes::from_static(b"]}}"));
+    pieces
 }
 
 #[cfg(test)]
@@ -117,13 +145,14 @@ mod tests {
         assert_eq!((review.uid.as_str(), review.to.as_str()), ("1", "a.dev/v2"));
         let kind = review.kind().unwrap().unwrap();
         assert_eq!(kind.to_string(), "a.dev/v2/Thing");
-        let objects = ["{\"a\":1}".to_owned(), "{}".to_owned()];
-        let answer: Value = serde_json::from_slice(&response("1\"", Ok(&objects))).unwrap();
+        let objects = vec!["{\"a\":1}".to_owned(), "{}".to_owned()];
+        let answer: Value = serde_json::from_slice(&response("1\"", Ok(objects)).concat()).unwrap();
         assert_eq!(
             answer["response"],
             json!({ "uid": "1\"", "result": { "status": "Success" }, "convertedObjects": [{ "a": 1 }, {}] })
         );
-        let failed: Value = serde_json::from_slice(&response("1", Err("no \"b\""))).unwrap();
+        let failed: Value =
+            serde_json::from_slice(&response("1", Err("no \"b\"".to_owned())).concat()).unwrap();
         let result = json!({ "status": "Failure", "message": "no \"b\"" });
         assert_eq!(
             failed["response"],
@@ -152,6 +181,10 @@ mod tests {
             let error = ConversionReview::parse(&review(change)).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
+        let many = |count| review(|review| review["request"]["objects"] = vec![0; count].into());
+        assert!(ConversionReview::parse(&many(MAX_OBJECTS)).is_ok());
+        let error = ConversionReview::parse(&many(MAX_OBJECTS + 1)).unwrap_err();
+        assert!(error.contains("more than 20000 objects"), "{error}");
         let none = review(|review| review["request"]["objects"] = json!([]));
         assert!(ConversionReview::parse(&none).unwrap().kind().is_none());
         let strange = review(|review| review["request"]["objects"][0] = json!("text"));

@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
@@ -15,11 +14,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::bounds::{Admitted, Bounds};
+use super::answer::{Answer, overdue};
+use super::bounds::{Admitted, Bounds, CONVERSION};
 use super::certificates::Certificates;
 use super::conversion::{self, ConversionReview};
 use super::review::Review;
@@ -38,10 +40,10 @@ pub const DEFAULT_PATH: &str = "/default";
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The API server's own maximum timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for a caller to read an answer and to send the next request.
+const TAKING_TIMEOUT: Duration = MAX_TIMEOUT;
 /// Two versions of an object, each limited to 1.5 MiB by etcd. The API server limits requests to itself to 3 MiB.
 const MAX_BODY: usize = 3 << 20;
-/// A list in another version is converted as a whole: this is a list of 10,000 objects of 2.4 KiB.
-const MAX_CONVERSION: usize = 24 << 20;
 /// Maximum size of a request's head.
 const MAX_HEAD: usize = 64 << 10;
 
@@ -58,7 +60,9 @@ pub enum ServerError {
     },
 }
 
-/// Listens, and answers requests as soon as the certificate's files are valid, until the process ends.
+/// Listens, and answers requests as soon as the certificate's files are valid, until the process ends. After `stop`
+/// each connection is for one request only, so that the API server connects to another replica as soon as the Service
+/// no longer has this one.
 ///
 /// # Errors
 /// When the address cannot be used.
@@ -66,6 +70,7 @@ pub async fn start(
     config: WebhookConfig,
     webhook_targets: Arc<WebhookTargets>,
     instruments: Instruments,
+    stop: CancellationToken,
 ) -> Result<(), ServerError> {
     let address = config.address;
     let failed = |error| ServerError::Listen { address, error };
@@ -79,6 +84,7 @@ pub async fn start(
         bounds: Arc::default(),
         certificates: Arc::clone(&certificates),
         verifies: config.client_ca.is_some(),
+        stop,
     });
     if !server.verifies {
         info!(
@@ -125,10 +131,11 @@ struct Server {
     certificates: Arc<Certificates>,
     /// Whether every caller but one of a conversion must show a verified certificate.
     verifies: bool,
+    stop: CancellationToken,
 }
 
 impl Server {
-    async fn serve(self: Arc<Self>, stream: TcpStream, _admitted: Admitted) {
+    async fn serve(self: Arc<Self>, stream: TcpStream, admitted: Admitted) {
         let Some(tls) = self.certificates.current() else {
             return debug!("closing a connection for the webhook: there is no certificate");
         };
@@ -141,20 +148,49 @@ impl Server {
         // The handshake has verified it.
         let shown = stream.get_ref().1.peer_certificates().is_some();
         let is_verified = self.verifies && shown;
-        let this = &self;
-        let service =
-            service_fn(|request| async move { Ok::<_, Infallible>(this.answer(request, is_verified).await) });
+        let (this, admitted) = (&self, &admitted);
+        let (limit, following) = watch::channel(None);
+        let limit = &limit;
+        let service = service_fn(|request| async move {
+            limit.send_replace(None);
+            let answer = this.answer(request, is_verified, admitted).await;
+            limit.send_replace(Some(Instant::now() + TAKING_TIMEOUT));
+            Ok::<_, Infallible>(answer)
+        });
+        // A graceful shutdown would close a new connection before its first request.
+        let mut is_stopping = self.stop.is_cancelled();
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(CLIENT_TIMEOUT)
             .max_buf_size(MAX_HEAD)
+            .keep_alive(!is_stopping)
             .serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = connection.await {
-            debug!(%error, "a connection for the webhook ended early");
+        let mut connection = std::pin::pin!(connection);
+        let overdue = overdue(following);
+        let mut overdue = std::pin::pin!(overdue);
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        debug!(%error, "a connection for the webhook ended early");
+                    }
+                    return;
+                }
+                () = &mut overdue => return debug!("closing a connection for the webhook: its caller does not read the answer"),
+                () = self.stop.cancelled(), if !is_stopping => {
+                    is_stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, is_verified: bool) -> Response<Full<Bytes>> {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        is_verified: bool,
+        caller: &Admitted,
+    ) -> Response<Answer> {
         let ask = match request.uri().path() {
             PATH => Ask::Validate,
             DEFAULT_PATH => Ask::Default,
@@ -176,7 +212,7 @@ impl Server {
         let limit = timeout(request.uri().query().unwrap_or_default());
         let answer = async {
             match ask {
-                Ask::Convert => self.conversion(request, is_verified).await,
+                Ask::Convert => self.conversion(request, is_verified, caller).await,
                 Ask::Validate | Ask::Default => self.review(request, ask, is_verified).await,
             }
         };
@@ -195,9 +231,9 @@ impl Server {
         }
     }
 
-    async fn review(&self, request: Request<Incoming>, ask: Ask, is_verified: bool) -> Response<Full<Bytes>> {
-        let read = tokio::time::timeout(CLIENT_TIMEOUT, self.body(request, MAX_BODY)).await;
-        let (body, _room) = match read {
+    async fn review(&self, request: Request<Incoming>, ask: Ask, is_verified: bool) -> Response<Answer> {
+        let read = tokio::time::timeout(CLIENT_TIMEOUT, self.body(request, MAX_BODY, Bounds::review)).await;
+        let (body, room) = match read {
             Ok(Ok(body)) => body,
             Ok(Err(response)) => return response,
             Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
@@ -229,25 +265,31 @@ impl Server {
             "reviewed"
         );
         match decision {
-            Ok(decision) => respond(
-                StatusCode::OK,
-                "application/json",
-                response(&review.uid, &decision).to_string().into(),
-            ),
+            Ok(decision) => {
+                let text = response(&review.uid, &decision).to_string();
+                // A patch may be as large as the object.
+                let held = room.filter(|_| matches!(decision, Decision::Patched(_)));
+                let answer = Answer::new(vec![text.into()]).holding(held);
+                respond(StatusCode::OK, "application/json", answer)
+            }
             Err(error) if is_verified => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.detail),
             Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.public),
         }
     }
 
-    async fn conversion(&self, request: Request<Incoming>, is_verified: bool) -> Response<Full<Bytes>> {
-        let read = tokio::time::timeout(CLIENT_TIMEOUT, self.body(request, MAX_CONVERSION)).await;
-        let (body, _room) = match read {
+    async fn conversion(
+        &self,
+        request: Request<Incoming>,
+        is_verified: bool,
+        caller: &Admitted,
+    ) -> Response<Answer> {
+        let share = caller.conversion(length(&request)).await;
+        let read = self.body(request, CONVERSION, Bounds::conversion);
+        let (body, _room) = match tokio::time::timeout(CLIENT_TIMEOUT, read).await {
             Ok(Ok(body)) => body,
             Ok(Err(response)) => return response,
             Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
         };
-        // The converted objects, and the response that contains them.
-        let _results = self.bounds.results(body.len() * 2).await;
         let review = match ConversionReview::parse(&body) {
             Ok(review) => review,
             Err(error) => {
@@ -257,7 +299,7 @@ impl Server {
                 );
             }
         };
-        let (controller, converted) = self.webhook_targets.convert(&review).await;
+        let (controller, converted) = self.webhook_targets.convert(&review, body.len(), caller).await;
         let result = if converted.is_ok() { "converted" } else { "failed" };
         self.metrics.conversion(&controller, result);
         debug!(
@@ -267,13 +309,19 @@ impl Server {
             result,
             "converted"
         );
-        let converted = match &converted {
-            Ok(objects) => Ok(objects.as_slice()),
-            Err(error) if is_verified => Err(error.detail.as_str()),
-            Err(error) => Err(error.public.as_str()),
+        let (converted, room) = match converted {
+            Ok((objects, room)) => (Ok(objects), room),
+            Err(error) if is_verified => (Err(error.detail), None),
+            Err(error) => (Err(error.public), None),
         };
-        let response = conversion::response(&review.uid, converted);
-        respond(StatusCode::OK, "application/json", response)
+        let pieces = conversion::response(&review.uid, converted);
+        let answer = Answer::new(pieces);
+        let held = room.map(|room| room.keep(answer.len())).unwrap_or_default();
+        respond(
+            StatusCode::OK,
+            "application/json",
+            answer.holding(held).holding(share),
+        )
     }
 
     /// Reads a whole body of a limited size, and returns it with its reservation.
@@ -281,16 +329,15 @@ impl Server {
         &self,
         request: Request<Incoming>,
         limit: usize,
-    ) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), Response<Full<Bytes>>> {
+        reserve: impl Fn(&Bounds, usize) -> Option<OwnedSemaphorePermit>,
+    ) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), Response<Answer>> {
         let too_large = || {
             plain(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 &format!("the limit for a review is {limit} bytes"),
             )
         };
-        let length = request.headers().get(CONTENT_LENGTH);
-        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if length.is_some_and(|length| length > limit) {
+        if length(&request).is_some_and(|length| length > limit) {
             return Err(too_large());
         }
         let mut incoming = request.into_body();
@@ -303,7 +350,7 @@ impl Server {
             if body.len() + piece.len() > limit {
                 return Err(too_large());
             }
-            let more = self.bounds.body(piece.len()).ok_or_else(|| {
+            let more = reserve(&self.bounds, piece.len()).ok_or_else(|| {
                 plain(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "too many concurrent reviews: try again",
@@ -347,12 +394,19 @@ fn timeout(query: &str) -> Duration {
     given.unwrap_or(MAX_TIMEOUT).min(MAX_TIMEOUT)
 }
 
-fn plain(status: StatusCode, body: &str) -> Response<Full<Bytes>> {
-    respond(status, "text/plain; charset=utf-8", format!("{body}\n").into())
+/// Returns the size of a request's body, if the caller says it.
+fn length(request: &Request<Incoming>) -> Option<usize> {
+    let length = request.headers().get(CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
 }
 
-fn respond(status: StatusCode, type_: &'static str, body: Vec<u8>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(body));
+fn plain(status: StatusCode, body: &str) -> Response<Answer> {
+    let answer = Answer::new(vec![format!("{body}\n").into()]);
+    respond(status, "text/plain; charset=utf-8", answer)
+}
+
+fn respond(status: StatusCode, type_: &'static str, answer: Answer) -> Response<Answer> {
+    let mut response = Response::new(answer);
     *response.status_mut() = status;
     response
         .headers_mut()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
-use super::bounds::Bounds;
+use super::bounds::{Admitted, Bounds, Room};
 use super::review::Review;
 use super::{Decision, NoDecision, TURNS, defaulting, memory_of};
 use crate::config::ControllerConfig;
@@ -21,14 +21,22 @@ use crate::plugin::registry::Live;
 pub struct PluginTarget {
     config: Arc<ControllerConfig>,
     plugin: watch::Receiver<Live>,
+    /// Converts until `plugin` does: the plugin that did so before the controller had another version of its kind, or
+    /// another name.
+    fallback: Option<watch::Receiver<Live>>,
     turns: Semaphore,
 }
 
 impl PluginTarget {
-    pub(super) fn new(config: &Arc<ControllerConfig>, plugin: watch::Receiver<Live>) -> Self {
+    pub(super) fn new(
+        config: &Arc<ControllerConfig>,
+        plugin: watch::Receiver<Live>,
+        fallback: Option<watch::Receiver<Live>>,
+    ) -> Self {
         Self {
             config: Arc::clone(config),
             plugin,
+            fallback,
             turns: Semaphore::new(TURNS),
         }
     }
@@ -42,19 +50,37 @@ impl PluginTarget {
         self.config.parent.is_version_of(kind)
     }
 
-    /// Converts objects to a version, each in its place.
+    /// Returns the plugin that converts at the moment, for the target that replaces this one.
+    #[must_use]
+    pub fn converter(&self) -> watch::Receiver<Live> {
+        let live = |plugin: &&watch::Receiver<Live>| matches!(*plugin.borrow(), Live::Plugin(_));
+        let fallback = self.fallback.as_ref().filter(live);
+        let converter = Some(&self.plugin).filter(live).or(fallback);
+        converter.unwrap_or(&self.plugin).clone()
+    }
+
+    /// Converts objects to a version, each in its place. Returns them with the room that they take. `body` is the size
+    /// of the request.
     ///
     /// # Errors
     /// Why the plugin cannot be used, or which object cannot be converted and why.
-    pub(super) async fn convert(&self, to: &str, objects: &[&RawValue]) -> Result<Vec<String>, NoDecision> {
+    pub(super) async fn convert(
+        &self,
+        to: &str,
+        objects: &[&RawValue],
+        body: usize,
+        caller: &Admitted,
+    ) -> Result<(Vec<String>, Room), NoDecision> {
+        // First the turn: requests that wait for a plugin must not hold the room of others.
         let _turn = self.turn().await?;
-        let plugin = self.plugin().await?;
-        conversion::convert(&plugin, to, objects)
-            .await
-            .map_err(|error| NoDecision {
-                public: error.public_message(),
-                detail: error.to_string(),
-            })
+        let plugin = self.converting().await?;
+        let room = caller.results(body).await;
+        let converted = conversion::convert_within(&plugin, to, objects, room.bytes).await;
+        let converted = converted.map_err(|error| NoDecision {
+            public: error.public_message(),
+            detail: error.to_string(),
+        })?;
+        Ok((converted, room))
     }
 
     /// Sets the defaults of an object.
@@ -78,6 +104,15 @@ impl PluginTarget {
         self.turns.acquire().await.map_err(stopping)
     }
 
+    /// Returns the version that converts.
+    async fn converting(&self) -> Result<Plugin, NoDecision> {
+        match &*self.converter().borrow() {
+            Live::Plugin(plugin) => return Ok(plugin.clone()),
+            Live::Loading | Live::Failed(_) => {}
+        }
+        self.plugin().await
+    }
+
     /// Returns the live version; waits while it is being loaded.
     async fn plugin(&self) -> Result<Plugin, NoDecision> {
         let mut plugin = self.plugin.clone();
@@ -90,5 +125,39 @@ impl PluginTarget {
             }),
             Ok(Live::Loading) | Err(_) => Err(NoDecision::new("the host is stopping")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_plugin_from_before_converts_until_the_new_one_does() {
+        let runtime = crate::plugin::Runtime::new(crate::plugin::EngineOptions::default()).unwrap();
+        let load = async |version: &str| {
+            let case = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER).plugin_version(version);
+            let file = case.build(plugin_fixtures::Form::Command);
+            runtime
+                .load(file, crate::plugin::Limits::default())
+                .await
+                .unwrap()
+        };
+        let config = Arc::new(crate::desired::plan::tests::config());
+        let (_before, before) = watch::channel(Live::Plugin(load("1.0.0").await));
+        let (plugin, live) = watch::channel(Live::Loading);
+        let target = PluginTarget::new(&config, live.clone(), Some(before));
+        let version = async |target: &PluginTarget| {
+            let plugin = target.converting().await.unwrap();
+            plugin.description().version.clone()
+        };
+        assert_eq!(version(&target).await, "1.0.0");
+        plugin.send_replace(Live::Failed("no".into()));
+        assert_eq!(version(&target).await, "1.0.0");
+        // Changed again, and still nothing new to convert with.
+        let next = PluginTarget::new(&config, watch::channel(Live::Loading).1, Some(target.converter()));
+        assert_eq!(version(&next).await, "1.0.0");
+        plugin.send_replace(Live::Plugin(load("2.0.0").await));
+        assert_eq!(version(&target).await, "2.0.0");
     }
 }
