@@ -468,7 +468,7 @@ mod tests {
             match (field, &found) {
                 (None, None) => {}
                 (Some(field), Some(error)) => {
-                    assert!(error.contains(&format!("does not allow {field}")), "{error}")
+                    assert!(error.contains(&format!("does not allow {field}")), "{error}");
                 }
                 _ => panic!("{before} to {after}: {found:?}"),
             }
