@@ -119,7 +119,7 @@ async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
         "{report}"
     );
 
-    // The tag names something else than a plugin for this kind: nothing changes, and it is said.
+    // The tag names something else than a plugin for this kind: nothing changes, and the host reports it.
     push(&plugin("myapp"));
     let refused = until_report(&host, "refused", |report| {
         report["candidate"]["state"] == "refused"
@@ -129,7 +129,7 @@ async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
     push(&scenario.file("echo.wasm", echo_with(2)));
     until_report(&host, "accepted again", |report| report["candidate"].is_null()).await;
 
-    // The registry goes: nothing changes, and it is said.
+    // The registry goes: nothing changes, and the host reports it.
     let folder = registry.stop().await;
     let away = until_report(&host, "away", |report| report["registry"]["problem"].is_string()).await;
     assert_eq!(away["live"]["digest"], sha256(&echo_with(2)));

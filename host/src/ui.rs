@@ -1,6 +1,6 @@
 //! The page: what the host does, for people who look. It reads what is in memory and writes nothing.
 //!
-//! On a loopback address it needs no login, like any local tool: whoever reaches the address is on this machine, or may
+//! On a loopback address it needs no login, like any local tool: a program that reaches the address is on this machine, or may
 //! forward a port of the host's pod. Names of other sites that lead to this machine are refused (`server`). In a pod, other
 //! containers reach the address as well, so differences between versions of plugins are hidden there. On any other address
 //! it is served over TLS, and the API server decides about every request (`access`).

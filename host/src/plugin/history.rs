@@ -218,7 +218,7 @@ mod tests {
         let last = &open().entries()[0];
         assert!(last.because.len() <= BECAUSE && last.diff.len() <= DIFF);
         assert_eq!(last.by.as_deref(), Some("kubectl-annotate"));
-        // A file that is damaged is no reason to stop, and is kept for whoever wants to see it.
+        // A file that is damaged is no reason to stop, and is kept so that it can be examined.
         let file = folder.path().join("a/history.json");
         std::fs::write(&file, "{").unwrap();
         assert!(versions(&open()).is_empty());

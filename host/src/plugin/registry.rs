@@ -132,7 +132,7 @@ impl Slot {
         let file = expected.location.to_string();
         self.report.send_modify(|report| {
             report.file = file;
-            // The registry is asked anew, and another one perhaps.
+            // Asks the registry again, or another one.
             report.registry = None;
         });
         self.trouble.of_registry(None);

@@ -50,7 +50,7 @@ fn reconcile(request: &Request<WebAppSpec, WebAppStatus>) -> Result<Response<Web
             return Ok(Response::needs_first([need]));
         };
         if found.is_empty() {
-            // Not `invalid`: whoever creates the ConfigMap later need not touch the WebApp.
+            // Not `invalid`: creating the ConfigMap is enough, and the WebApp need not change.
             return Err(Failure::retry(format!(
                 "spec.settings: there is no ConfigMap {config_map} in this namespace"
             )));

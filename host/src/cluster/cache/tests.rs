@@ -341,7 +341,7 @@ async fn the_text_of_a_state_is_never_that_of_a_newer_one() {
     assert!(Arc::ptr_eq(&one.0, &other.0), "the cache shares its text");
 }
 
-/// Regression: whoever created the first object with a false owner reference hid the real parent, whose other children
+/// Regression: the first object with a false owner reference hid the real parent, whose other children
 /// were then not deleted.
 #[tokio::test]
 async fn a_false_owner_reference_hides_no_owner() {
