@@ -434,12 +434,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
 /// Returns all parents in a stable order that does not depend on their names, so that the first of them are a fair
 /// sample.
 fn sample(context: &Context) -> Vec<NamespacedName> {
-    let mut names: Vec<NamespacedName> = context
-        .parents
-        .all()
-        .iter()
-        .flat_map(|watch| watch.names())
-        .collect();
+    let mut names = context.parents.names();
     names.sort_by_cached_key(|name| fingerprint(&name.to_string()));
     names
 }

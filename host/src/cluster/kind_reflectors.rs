@@ -37,6 +37,12 @@ impl KindReflectors {
         }
     }
 
+    /// Returns the names of all objects of all watches, in no particular order.
+    #[must_use]
+    pub fn names(&self) -> Vec<NamespacedName> {
+        self.all().iter().flat_map(|watch| watch.names()).collect()
+    }
+
     /// Returns all watches.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Reflector>> {

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::{Child, Condition, Explanation, Proposed};
 use crate::cli::plugins::{age, short};
+use crate::cli::printable;
 use crate::journal::{OK, Reconcile};
 
 const GREEN: &str = "32";
@@ -250,13 +251,6 @@ impl Paint {
             false => text.to_owned(),
         }
     }
-}
-
-/// Replaces the characters that control a terminal.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 
 use super::{HostArgs, short};
-use crate::cli::{Failure, plugin_file};
+use crate::cli::{Failure, plugin_file, printable};
 use crate::plugin::history::HistoryEntry;
 
 /// The options of `plugins history`.
@@ -86,13 +86,6 @@ fn details(text: &mut String, entry: &HistoryEntry, colour: bool) {
         };
         let _ = writeln!(text, "  {line}");
     }
-}
-
-/// Replaces the characters that control a terminal: a plugin chooses its version and its answers.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Page, not_running};
-use crate::object::{NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating, shorten};
+use crate::object::{PAUSED_ANNOTATION, annotation, is_terminating, shorten};
 use crate::ui::Sources;
 
 /// Number of objects on one page.
@@ -94,12 +94,7 @@ pub(super) fn objects(sources: &Sources, page: &Page) -> Result<Objects, String>
         .controllers
         .named(&page.controller)
         .ok_or_else(|| not_running(&page.controller))?;
-    let mut names: Vec<NamespacedName> = context
-        .parents
-        .all()
-        .iter()
-        .flat_map(|watch| watch.names())
-        .collect();
+    let mut names = context.parents.names();
     names.sort();
     let mut objects = Objects {
         controller: page.controller.clone(),
