@@ -24,9 +24,36 @@ pub(super) fn with_webhook(definition: &Value, mut client: Value) -> Value {
     definition
 }
 
+/// Returns a definition of which only the stored version is served. If the API server served another version without a
+/// webhook, it would drop the fields that the stored version does not have.
+pub(super) fn without_webhook(definition: &Value) -> Value {
+    let mut definition = definition.clone();
+    for version in definition["spec"]["versions"]
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+    {
+        if version["storage"] != true {
+            version["served"] = false.into();
+        }
+    }
+    definition
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_webhook_only_the_stored_version_is_served() {
+        let version = |name: &str, served: bool, storage: bool| json!({ "name": name, "served": served, "storage": storage });
+        let definition =
+            json!({ "spec": { "versions": [version("v1", true, false), version("v2", true, true)] } });
+        assert_eq!(
+            without_webhook(&definition),
+            json!({ "spec": { "versions": [version("v1", false, false), version("v2", true, true)] } })
+        );
+    }
 
     #[test]
     fn a_definition_gets_the_host_as_its_webhook() {

@@ -62,15 +62,14 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             }
             crd
         }
-        None => {
-            if description.converts() {
-                eprintln!(
-                    "warning: the definition has several versions, and nothing converts them: give --service or --url of the \
-                     host's webhook before you apply it, or the API server drops what a version does not know"
-                );
-            }
-            crd.clone()
+        None if description.converts() => {
+            eprintln!(
+                "note: only the stored version is served, because nothing converts the others: give --service or --url of the \
+                 host's webhook to serve all versions"
+            );
+            conversion::without_webhook(crd)
         }
+        None => crd.clone(),
     };
     print!("{}", serde_saphyr::to_string(&crd)?);
     Ok(())
