@@ -20,6 +20,13 @@ impl Quantity {
     pub fn is_positive(&self) -> bool {
         self.nanos > 0
     }
+
+    /// Returns the value in whole units, such as bytes, rounded up.
+    #[must_use]
+    pub fn value(&self) -> i128 {
+        const ONE: i128 = 1_000_000_000;
+        self.nanos.div_euclid(ONE) + i128::from(self.nanos.rem_euclid(ONE) != 0)
+    }
 }
 
 /// A text that is not a [`Quantity`].
@@ -169,6 +176,13 @@ mod tests {
             ("0.5e-9", "1n"),
         ] {
             assert_eq!(quantity(one), quantity(other));
+        }
+    }
+
+    #[test]
+    fn a_value_is_in_whole_units_rounded_up() {
+        for (text, value) in [("1Ki", 1024), ("1500m", 2), ("-1500m", -1), ("0", 0)] {
+            assert_eq!(quantity(text).value(), value, "{text}");
         }
     }
 

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::kinds::Kind;
-use crate::object::Object;
+use crate::object::{self, Object};
 use crate::plugin::Reconciler;
 use crate::response::{Condition, Event, Failure, GeneratedSecret, Need};
 
@@ -165,6 +165,40 @@ impl Case {
     pub fn in_a_terminating_namespace(mut self) -> Self {
         self.namespace_terminating = true;
         self
+    }
+
+    /// Sets the plugin's defaults, as the host's webhook does before a resource is stored.
+    ///
+    /// # Errors
+    ///
+    /// When the plugin refuses the resource.
+    ///
+    /// # Panics
+    ///
+    /// When the plugin changes its own defaults: the host refuses such a resource.
+    pub fn with_defaults(mut self, plugin: &impl Reconciler) -> Result<Self, Failure> {
+        self.parent["spec"] = object::parse(&plugin.default(&self.parent.to_string())?);
+        let again = object::parse(&plugin.default(&self.parent.to_string())?);
+        assert_eq!(
+            again, self.parent["spec"],
+            "the defaults change when they are set again"
+        );
+        Ok(self)
+    }
+
+    /// Returns the parent in another version of its kind, such as `example.com/v1beta1`.
+    ///
+    /// # Errors
+    ///
+    /// When the plugin cannot convert the resource.
+    ///
+    /// # Panics
+    ///
+    /// When the plugin does not answer with one resource.
+    pub fn in_version(&self, plugin: &impl Reconciler, api_version: &str) -> Result<Value, String> {
+        let mut converted = plugin.convert(api_version, &[self.parent.to_string()]);
+        assert_eq!(converted.len(), 1, "one resource is converted to one");
+        Ok(object::parse(&converted.remove(0)?))
     }
 
     /// Calls `reconcile` as the host does.

@@ -173,7 +173,8 @@ pub(crate) fn value_of(spec: &impl Serialize) -> Value {
     value
 }
 
-fn remove_nulls(value: &mut Value) {
+/// Removes the fields whose value is null.
+pub(crate) fn remove_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|_, value| !value.is_null());

@@ -295,6 +295,25 @@ mod tests {
     }
 
     #[test]
+    fn a_default_has_no_null() {
+        #[derive(Default, serde::Serialize, JsonSchema)]
+        struct Inner {
+            cpu: Option<String>,
+            shares: u32,
+        }
+
+        #[derive(JsonSchema)]
+        #[allow(dead_code, reason = "for its schema alone")]
+        struct Outer {
+            #[serde(default)]
+            inner: Inner,
+        }
+
+        let schema = structural_schema::<Outer>();
+        assert_eq!(schema["properties"]["inner"]["default"], json!({ "shares": 0 }));
+    }
+
+    #[test]
     fn types_become_structural_schemas() {
         let schema = structural_schema::<Everything>();
         let properties = &schema["properties"];

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::versions::remove_nulls;
+
 /// The keywords of `JSONSchemaProps` that a structural schema may contain; the API server does not use others
 /// (`title`, `$schema`, `examples`).
 const KEYWORDS: [&str; 24] = [
@@ -66,6 +68,10 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str, problems: &mut Ve
             || keyword.starts_with("x-kubernetes-"))
             && !(keyword == "default" && value.is_null())
     });
+    if let Some(default) = fields.get_mut("default") {
+        // An optional field that is not set is left out of a resource, and so it is of the default.
+        remove_nulls(default);
+    }
 
     if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {
         for (name, property) in properties {
