@@ -84,7 +84,7 @@ async fn a_second_start_writes_nothing_when_nothing_changed() {
 
 const OTHERS: &str = "\
 - name: mysql
-  parent: {apiVersion: database.example.com/v1, kind: MySQLCluster}
+  parent: {apiVersion: database.example.com/v2, kind: MySQLCluster}
   plugin: mysql.wasm
   children:
   - {apiVersion: v1, kind: Service}
@@ -101,10 +101,10 @@ const OTHERS: &str = "\
 ";
 
 const MYSQL: &str = "\
-apiVersion: database.example.com/v1
+apiVersion: database.example.com/v2
 kind: MySQLCluster
 metadata: {name: db}
-spec: {version: '8.4', replicas: 2, storageSize: 1Gi, resources: {cpu: 500m, memory: 1Gi}}
+spec: {version: '8.4', replicas: 2, storage: {size: 1Gi}, resources: {cpu: 500m, memory: 1Gi}}
 ";
 
 const MYAPP: &str = "\
@@ -117,7 +117,7 @@ spec: {image: 'nginx:1.27', port: 80, env: [{name: A, value: b}]}
 async fn until_ready(scenario: &Scenario) {
     let ready = |object: &DynamicObject| condition(object, "Ready").is_some_and(|c| c["status"] == "True");
     scenario
-        .until("database.example.com/v1/MySQLCluster", "db", "ready", ready)
+        .until("database.example.com/v2/MySQLCluster", "db", "ready", ready)
         .await;
     scenario
         .until("example.com/v1/MyApp", "app", "ready", ready)

@@ -1,19 +1,22 @@
 //! The MySQL operator: claims and pods, passwords, growing, replacing.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use control_plane::AuditEvent;
+use control_plane::{AuditEvent, Options};
 use futures::TryStreamExt;
 use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::runtime::watcher;
 use serde_json::json;
 
-use crate::support::{LIMIT, Scenario, cluster};
+use crate::support::{LIMIT, Scenario, cluster, condition, own_cluster};
+use crate::webhook::{self, Authority};
 
 const CONTROLLER: &str = "\
 - name: mysql
-  parent: {apiVersion: database.example.com/v1, kind: MySQLCluster}
+  parent: {apiVersion: database.example.com/v2, kind: MySQLCluster}
   plugin: mysql.wasm
   children:
   - {apiVersion: v1, kind: Service}
@@ -23,15 +26,16 @@ const CONTROLLER: &str = "\
   reads: [{apiVersion: v1, kind: Secret}]
   backoff: {initial: 100ms, max: 1s}
 ";
-const MYSQL: &str = "database.example.com/v1/MySQLCluster";
+const MYSQL: &str = "database.example.com/v2/MySQLCluster";
+const V1: &str = "database.example.com/v1/MySQLCluster";
 const POD: &str = "v1/Pod";
 const CLAIM: &str = "v1/PersistentVolumeClaim";
 const SECRET: &str = "v1/Secret";
 
 fn manifest(replicas: u32, more: &str) -> String {
     format!(
-        "apiVersion: database.example.com/v1\nkind: MySQLCluster\nmetadata: {{name: db}}\n\
-         spec: {{version: '8.4', replicas: {replicas}, storageSize: 1Gi, resources: {{cpu: 500m, memory: 1Gi}}{more}}}"
+        "apiVersion: database.example.com/v2\nkind: MySQLCluster\nmetadata: {{name: db}}\n\
+         spec: {{version: '8.4', replicas: {replicas}, storage: {{size: 1Gi}}, resources: {{cpu: 500m, memory: 1Gi}}{more}}}"
     )
 }
 
@@ -150,13 +154,79 @@ async fn scaling_down_and_deleting_retain_claims_and_password_and_a_new_cluster_
 }
 
 #[tokio::test]
+async fn a_cluster_is_written_in_v1_and_read_in_both_versions() {
+    let plane = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&plane, "mysql-versions").await;
+    let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
+    let config = scenario.config_with(top, CONTROLLER);
+    let authority = Authority::new(&scenario, "ca");
+    webhook::put(&scenario, authority.sign("1"));
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    let manifests = webhook::manifests(&scenario, &host, &config, &authority, &[]).await;
+    control_plane::manifests::apply(&scenario.client, &manifests)
+        .await
+        .expect("webhooks, and a definition with both versions");
+
+    webhook::label_namespace(&scenario).await;
+    let old = json!({
+        "apiVersion": "database.example.com/v1", "kind": "MySQLCluster", "metadata": { "name": "db" },
+        "spec": { "version": "8.4", "replicas": 1, "storageSize": "1Gi", "resources": { "memory": "1Gi" } },
+    });
+    let start = std::time::Instant::now();
+    let try_out = PatchParams::apply("user").dry_run();
+    // The API server uses changed definitions and webhooks after a moment, and the controller starts again.
+    loop {
+        match scenario.api(V1).patch("db", &try_out, &Patch::Apply(&old)).await {
+            Ok(db) if db.annotations().contains_key("operator-host.dev/kept-fields") => break,
+            other => assert!(start.elapsed() < LIMIT, "no default is set: {other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    scenario.apply(&old.to_string()).await;
+    let db = until_running(&scenario, 1).await;
+    assert_eq!(db.data["spec"]["storage"], json!({ "size": "1Gi" }));
+    assert_eq!(
+        db.data["spec"]["bufferPoolSize"], "512Mi",
+        "the webhook sets the default"
+    );
+    let pod = scenario.get(POD, "db-0").await.unwrap();
+    let argument = &pod.data["spec"]["containers"][0]["args"][0];
+    assert_eq!(argument, "--innodb-buffer-pool-size=536870912");
+
+    // What v1 does not know stays when a user of v1 changes the rest.
+    scenario
+        .patch(V1, "db", json!({"spec": {"storageSize": "2Gi"}}))
+        .await;
+    scenario
+        .until(CLAIM, "data-db-0", "grown", |claim| storage(claim) == "2Gi")
+        .await;
+    let db = scenario.get(MYSQL, "db").await.unwrap();
+    assert_eq!(db.data["spec"]["bufferPoolSize"], "512Mi");
+
+    // By the rule of the definition, or by the plugin where the API server does not know rules.
+    for (kind, patch) in [
+        (V1, json!({"spec": {"storageSize": "1Gi"}})),
+        (MYSQL, json!({"spec": {"storage": {"size": "1Gi"}}})),
+    ] {
+        let refused = scenario
+            .api(kind)
+            .patch("db", &PatchParams::default(), &Patch::Merge(patch))
+            .await;
+        let message = refused.expect_err("a volume cannot shrink").to_string();
+        assert!(message.contains("cannot shrink"), "{message}");
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
 async fn storage_grows_and_a_smaller_size_is_refused_with_both_sizes() {
     let scenario = Scenario::new("mysql-grow").await;
     let _host = scenario.start(CONTROLLER);
     scenario.apply(&manifest(2, "")).await;
     until_running(&scenario, 2).await;
     scenario
-        .patch(MYSQL, "db", json!({"spec": {"storageSize": "2Gi"}}))
+        .patch(MYSQL, "db", json!({"spec": {"storage": {"size": "2Gi"}}}))
         .await;
     for claim in ["data-db-0", "data-db-1"] {
         scenario
@@ -168,30 +238,35 @@ async fn storage_grows_and_a_smaller_size_is_refused_with_both_sizes() {
     until_running(&scenario, 2).await;
     let pods: Vec<_> = scenario.names(POD).await;
 
-    scenario
-        .patch(
-            MYSQL,
-            "db",
-            json!({"spec": {"storageSize": "1536Mi", "replicas": 1}}),
-        )
-        .await;
+    // A smaller size in the resource would be refused by an API server that knows the rules of its definition.
+    let larger = json!({"spec": {"resources": {"requests": {"storage": "4Gi"}}}});
+    scenario.patch(CLAIM, "data-db-0", larger).await;
     let message = scenario
         .until_condition(MYSQL, "db", "Stalled", "True", "InvalidSpec")
         .await;
-    assert!(message.contains("1536Mi") && message.contains("2Gi"), "{message}");
+    assert!(message.contains("2Gi") && message.contains("4Gi"), "{message}");
     assert_eq!(
         scenario.until_event("db", "Warning", "InvalidSpec").await,
         message
     );
+    scenario
+        .patch(MYSQL, "db", json!({"spec": {"replicas": 1}}))
+        .await;
+    scenario
+        .until(MYSQL, "db", "still refused", |db| {
+            let stalled = condition(db, "Stalled");
+            stalled.is_some_and(|it| it["observedGeneration"] == json!(db.metadata.generation))
+        })
+        .await;
     // The rest of the invalid spec is ignored, too.
     assert_eq!(scenario.names(POD).await, pods);
-    assert_eq!(storage(&scenario.get(CLAIM, "data-db-0").await.unwrap()), "2Gi");
+    assert_eq!(storage(&scenario.get(CLAIM, "data-db-1").await.unwrap()), "2Gi");
 
     scenario
-        .patch(MYSQL, "db", json!({"spec": {"storageSize": "2Gi"}}))
+        .patch(MYSQL, "db", json!({"spec": {"storage": {"size": "4Gi"}}}))
         .await;
     let db = until_running(&scenario, 1).await;
-    assert!(crate::support::condition(&db, "Stalled").is_none(), "{db:?}");
+    assert!(condition(&db, "Stalled").is_none(), "{db:?}");
 }
 
 #[tokio::test]

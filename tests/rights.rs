@@ -23,7 +23,7 @@ type Sample = (&'static str, &'static str, &'static str, &'static [&'static str]
 pub const SAMPLES: [Sample; 4] = [
     (ECHO, "hello-echo", "echo", &["v1/Pod"]),
     (
-        "database.example.com/v1/MySQLCluster",
+        "database.example.com/v2/MySQLCluster",
         "shop-db",
         "mysql",
         &["v1/Pod", "v1/Service"],

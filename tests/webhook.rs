@@ -104,8 +104,14 @@ pub(crate) async fn port(host: &Host) -> u16 {
     digits.parse().unwrap()
 }
 
-/// Applies the output of `webhook-manifests` for this host. Old API servers do not support `matchConditions`.
-async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Authority, more: &[&str]) {
+/// Returns the output of `webhook-manifests` for this host. Old API servers do not support `matchConditions`.
+pub(crate) async fn manifests(
+    scenario: &Scenario,
+    host: &Host,
+    config: &Path,
+    authority: &Authority,
+    more: &[&str],
+) -> Vec<DynamicObject> {
     let port = port(host).await;
     let url = format!("https://127.0.0.1:{port}/validate");
     let name = format!("test-{}", scenario.namespace);
@@ -127,8 +133,13 @@ async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Au
         String::from_utf8_lossy(&output.stderr)
     );
     let manifest = String::from_utf8(output.stdout).unwrap();
-    let objects: Vec<DynamicObject> = serde_saphyr::from_multiple(&manifest).unwrap();
-    for object in objects {
+    serde_saphyr::from_multiple(&manifest).unwrap()
+}
+
+/// Applies these webhooks.
+async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Authority, more: &[&str]) {
+    let name = format!("test-{}", scenario.namespace);
+    for object in manifests(scenario, host, config, authority, more).await {
         let kind = &object.types.as_ref().unwrap().kind;
         let kind = resource(&format!("admissionregistration.k8s.io/v1/{kind}"));
         let api: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &kind);
@@ -137,7 +148,11 @@ async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Au
             .await
             .expect("the manifest is taken");
     }
-    // API servers before 1.21 do not label namespaces by themselves.
+    label_namespace(scenario).await;
+}
+
+/// Sets the label by which webhooks select a namespace: API servers before 1.21 do not do so by themselves.
+pub(crate) async fn label_namespace(scenario: &Scenario) {
     let label = json!({"metadata": {"labels": {"kubernetes.io/metadata.name": scenario.namespace}}});
     let namespaces: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &resource("v1/Namespace"));
     namespaces

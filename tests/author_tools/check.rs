@@ -105,8 +105,8 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
 #[test]
 fn check_calls_the_plugin_with_the_objects_that_it_needs() {
     let desk = Desk::new();
-    let cluster = "apiVersion: database.example.com/v1\nkind: MySQLCluster\nmetadata: {name: db}\n\
-                   spec: {version: '8.4', storageSize: 1Gi, rootPasswordSecret: {name: pw}}\n";
+    let cluster = "apiVersion: database.example.com/v2\nkind: MySQLCluster\nmetadata: {name: db}\n\
+                   spec: {version: '8.4', storage: {size: 1Gi}, rootPasswordSecret: {name: pw}}\n";
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: pw}\ndata: {password: cHc=}\n";
     let alone = desk.file("alone.yaml", cluster);
     let both = desk.file("both.yaml", format!("{cluster}---\n{secret}"));

@@ -69,8 +69,8 @@ fn observed_children_and_the_clock_reach_the_plugin() {
     );
 }
 
-const MYSQL: &str = "apiVersion: database.example.com/v1\nkind: MySQLCluster\nmetadata: {name: db}\n\
-                     spec: {version: '8.4', storageSize: 1Gi, rootPasswordSecret: {name: pw}}\n";
+const MYSQL: &str = "apiVersion: database.example.com/v2\nkind: MySQLCluster\nmetadata: {name: db}\n\
+                     spec: {version: '8.4', storage: {size: 1Gi}, rootPasswordSecret: {name: pw}}\n";
 
 #[test]
 fn needs_are_answered_from_the_related_objects_and_defaults_are_filled_in() {
@@ -127,7 +127,7 @@ fn objects_of_other_kinds_in_a_sample_are_those_that_needs_find() {
     assert!(
         wrong
             .err
-            .contains("document 2: the kind is database.example.com/v1/MySQL; the plugin reconciles"),
+            .contains("document 2: the kind is database.example.com/v2/MySQL; the plugin reconciles"),
         "{}",
         wrong.err
     );
@@ -145,7 +145,7 @@ fn a_failure_of_the_plugin_is_reported_with_exit_code_1() {
     let invalid = desk.render(&sample("mysql"), &spec, &["--children", larger.to_str().unwrap()]);
     let invalid = invalid.expect(1);
     assert!(
-        invalid.err.contains("InvalidSpec") && invalid.err.contains("storageSize"),
+        invalid.err.contains("InvalidSpec") && invalid.err.contains("spec.storage.size"),
         "{}",
         invalid.err
     );

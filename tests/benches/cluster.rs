@@ -25,7 +25,7 @@ fn controllers(resync: &str) -> String {
     format!(
         "- name: echo\n  parent: {{apiVersion: my-operator.dev/v1, kind: Echo}}\n  plugin: echo.wasm\n  \
          children: [{{apiVersion: v1, kind: Pod}}]\n  concurrency: {CONCURRENCY}\n  resync: {resync}\n\
-         - name: mysql\n  parent: {{apiVersion: database.example.com/v1, kind: MySQLCluster}}\n  plugin: mysql.wasm\n  \
+         - name: mysql\n  parent: {{apiVersion: database.example.com/v2, kind: MySQLCluster}}\n  plugin: mysql.wasm\n  \
          children:\n  - {{apiVersion: v1, kind: Pod}}\n  - {{apiVersion: v1, kind: Service}}\n  \
          - {{apiVersion: v1, kind: PersistentVolumeClaim}}\n  - {{apiVersion: v1, kind: Secret}}\n  \
          reads: [{{apiVersion: v1, kind: Secret}}]\n"

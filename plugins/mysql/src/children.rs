@@ -34,7 +34,8 @@ fn claim_name(cluster: &str, ordinal: u32) -> String {
     format!("data-{cluster}-{ordinal}")
 }
 
-/// The volume of one server. Refuses to shrink an existing claim.
+/// The volume of one server. Refuses to shrink an existing claim, and to change its class: its rules in the schema do so
+/// too, but not on every API server.
 ///
 /// The claims of servers beyond `replicas` are not named: the host retains them as they are, and one that has
 /// fallen behind grows when its server comes back.
@@ -45,21 +46,29 @@ pub(crate) fn claim(
     observed: &[Object],
 ) -> Result<Value, Failure> {
     let name = claim_name(cluster, ordinal);
-    let wanted = &spec.storage_size;
-    let present = observed
+    let wanted = &spec.storage.size;
+    let existing = observed
         .iter()
-        .find(|object| object.is(PERSISTENT_VOLUME_CLAIM) && object.name() == name)
-        .and_then(|claim| claim.text("/spec/resources/requests/storage"));
+        .find(|object| object.is(PERSISTENT_VOLUME_CLAIM) && object.name() == name);
+    let present = existing.and_then(|claim| claim.text("/spec/resources/requests/storage"));
     if let Some(present) = present
         && let (Ok(from), Ok(to)) = (present.parse::<Quantity>(), wanted.parse::<Quantity>())
         && to < from
     {
         return Err(Failure::invalid(format!(
-            "spec.storageSize: {wanted} is less than the {present} that PersistentVolumeClaim {name} has; a volume \
+            "spec.storage.size: {wanted} is less than the {present} that PersistentVolumeClaim {name} has; a volume \
              cannot shrink: set {present} or more"
         )));
     }
-    Ok(json!({
+    if let (Some(claim), Some(class)) = (existing, &spec.storage.class)
+        && claim.text("/spec/storageClassName") != Some(class)
+    {
+        return Err(Failure::invalid(format!(
+            "spec.storage.class: PersistentVolumeClaim {name} has another class than {class}; the class of a volume cannot \
+             change: set the class that it has"
+        )));
+    }
+    let mut claim = json!({
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": { "name": name, "labels": labels(cluster) },
@@ -67,13 +76,17 @@ pub(crate) fn claim(
             "accessModes": ["ReadWriteOnce"],
             "resources": { "requests": { "storage": wanted } },
         },
-    }))
+    });
+    if let Some(class) = &spec.storage.class {
+        claim["spec"]["storageClassName"] = json!(class);
+    }
+    Ok(claim)
 }
 
 /// One server. Its spec depends only on the cluster's spec, so every reconcile returns the same pod.
 pub(crate) fn pod(cluster: &str, ordinal: u32, spec: &MySqlClusterSpec, password: &SecretKey) -> Value {
     let name = format!("{cluster}-{ordinal}");
-    json!({
+    let mut pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": { "name": name, "labels": labels(cluster) },
@@ -109,7 +122,12 @@ pub(crate) fn pod(cluster: &str, ordinal: u32, spec: &MySqlClusterSpec, password
                 "persistentVolumeClaim": { "claimName": claim_name(cluster, ordinal) },
             }],
         },
-    })
+    });
+    if let Some(Ok(pool)) = spec.buffer_pool_size.as_deref().map(str::parse::<Quantity>) {
+        let argument = format!("--innodb-buffer-pool-size={}", pool.value());
+        pod["spec"]["containers"][0]["args"] = json!([argument]);
+    }
+    pod
 }
 
 fn resources(resources: &Resources) -> Value {

@@ -1,12 +1,14 @@
 //! MySQLCluster: MySQL servers with a volume each, behind one headless Service.
 //!
-//! [`spec`] defines the resource, [`children`] builds the desired objects, [`status`] reports the observed state.
+//! [`spec`] defines the resource, [`v1`] its earlier version, [`children`] builds the desired objects, [`status`] reports
+//! the observed state.
 
 mod children;
 mod spec;
 mod status;
 #[cfg(test)]
 mod tests;
+mod v1;
 
 use operator_plugin::prelude::*;
 use operator_plugin::{ObjectRef, rolling};
@@ -15,11 +17,15 @@ use spec::{MySqlClusterSpec, SecretKey};
 use status::MySqlClusterStatus;
 
 const PLUGIN: Plugin<MySqlClusterSpec, MySqlClusterStatus> =
-    Plugin::new("database.example.com/v1", "MySQLCluster", reconcile)
+    Plugin::new("database.example.com/v2", "MySQLCluster", reconcile)
         .makes(&[SERVICE, PERSISTENT_VOLUME_CLAIM, POD, SECRET])
         .reads(&[SECRET])
         .short_names(&["mysql"])
         .names(spec::NAME_PATTERN, spec::NAME_MAX_LENGTH)
+        .versions(&[Version::new::<v1::MySqlClusterSpec>("v1")
+            .keep_rest()
+            .deprecated("database.example.com/v1 MySQLCluster is deprecated; use database.example.com/v2")])
+        .defaults()
         .columns(&[
             Column::string("Version", ".spec.version"),
             Column::integer("Replicas", ".spec.replicas"),

@@ -1,9 +1,9 @@
 //! The spec of the resource. The schema enforces its rules in the API server; [`MySqlClusterSpec::validate`] repeats
 //! them for a CustomResourceDefinition without them.
 
-use operator_plugin::{Failure, Object, Quantity};
+use operator_plugin::{Defaults, Failure, Object, Quantity};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A name that a Service may have, short enough for the hostnames made from it (63 with an ordinal).
 pub(crate) const NAME_PATTERN: &str = "^[a-z]([-a-z0-9]*[a-z0-9])?$";
@@ -11,8 +11,14 @@ pub(crate) const NAME_MAX_LENGTH: usize = 52;
 const MAX_REPLICAS: u32 = 99;
 
 /// MySQL servers with a volume each, behind one headless Service.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.bufferPoolSize) || !has(self.resources) || !has(self.resources.memory) || \
+             quantity(self.bufferPoolSize).isLessThan(quantity(self.resources.memory))",
+    "message": "the buffer pool must be smaller than resources.memory",
+    "fieldPath": ".bufferPoolSize",
+}]))]
 pub(crate) struct MySqlClusterSpec {
     /// The version of MySQL: a tag of the image `mysql`, such as 8.4.
     #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+){0,2}(-[a-z0-9]+)*$"), length(max = 64))]
@@ -21,34 +27,80 @@ pub(crate) struct MySqlClusterSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 99))]
     pub(crate) replicas: u32,
-    /// The size of each server's volume, such as 10Gi. It can grow, but not shrink.
-    #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"))]
-    pub(crate) storage_size: String,
+    /// The volume of each server.
+    pub(crate) storage: Storage,
     /// The resources of each server, used for both requests and limits.
     #[serde(default)]
     pub(crate) resources: Resources,
+    /// The memory in which each server keeps data and indexes (`innodb_buffer_pool_size`), such as 512Mi. The default is
+    /// half of `resources.memory`, if that is set.
+    #[schemars(
+        regex(pattern = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$"),
+        length(max = 32)
+    )]
+    pub(crate) buffer_pool_size: Option<String>,
     /// The Secret with the password of the MySQL root user. If it is not set, the host generates the Secret
     /// `NAME-root`.
     pub(crate) root_password_secret: Option<SecretKey>,
 }
 
-fn one() -> u32 {
+pub(crate) fn one() -> u32 {
     1
 }
 
+impl Defaults for MySqlClusterSpec {
+    fn set(&mut self) {
+        if self.buffer_pool_size.is_none() {
+            let memory = self.resources.memory.as_deref().map(str::parse::<Quantity>);
+            // Less than a mebibyte is no useful pool.
+            let half = memory.and_then(Result::ok).map(|memory| memory.value() / 2 >> 20);
+            self.buffer_pool_size = half.filter(|half| *half > 0).map(|half| format!("{half}Mi"));
+        }
+    }
+}
+
+/// The volume of a server.
+#[derive(Deserialize, Serialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-validations" = [
+    {
+        "rule": "quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",
+        "message": "a volume cannot shrink",
+        "fieldPath": ".size",
+    },
+    {
+        "rule": "has(self.class) == has(oldSelf.class) && (!has(self.class) || self.class == oldSelf.class)",
+        "message": "the class of a volume cannot change",
+        "fieldPath": ".class",
+    },
+]))]
+pub(crate) struct Storage {
+    /// Its size, such as 10Gi. It can grow, but not shrink.
+    #[schemars(
+        regex(pattern = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"),
+        length(max = 32)
+    )]
+    pub(crate) size: String,
+    /// The name of its StorageClass. The default is the cluster's default class. It cannot change.
+    #[schemars(length(min = 1, max = 253))]
+    pub(crate) class: Option<String>,
+}
+
 /// Processor time and memory; a field that is not set is not limited.
-#[derive(Default, Deserialize, JsonSchema)]
+#[derive(Default, Deserialize, Serialize, JsonSchema)]
 pub(crate) struct Resources {
     /// Processor time, such as 500m or 2.
     #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?m?$"))]
     pub(crate) cpu: Option<String>,
     /// Memory, such as 1Gi.
-    #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
+    #[schemars(
+        regex(pattern = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$"),
+        length(max = 32)
+    )]
     pub(crate) memory: Option<String>,
 }
 
 /// One key of a Secret in the cluster's namespace.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize, Serialize, JsonSchema)]
 pub(crate) struct SecretKey {
     /// The Secret's name.
     #[schemars(length(min = 1, max = 253))]
@@ -95,9 +147,19 @@ impl MySqlClusterSpec {
                 "spec.version: {version:?} is not a version; expected a value such as 8.4"
             )));
         }
-        positive("storageSize", Some(&self.storage_size))?;
+        positive("storage.size", Some(&self.storage.size))?;
         positive("resources.cpu", self.resources.cpu.as_deref())?;
-        positive("resources.memory", self.resources.memory.as_deref())
+        positive("resources.memory", self.resources.memory.as_deref())?;
+        positive("bufferPoolSize", self.buffer_pool_size.as_deref())?;
+        if let (Some(pool), Some(memory)) = (&self.buffer_pool_size, &self.resources.memory)
+            && let (Ok(pool), Ok(memory)) = (pool.parse::<Quantity>(), memory.parse::<Quantity>())
+            && pool >= memory
+        {
+            return Err(Failure::invalid(format!(
+                "spec.bufferPoolSize: {pool} is not less than the {memory} of spec.resources.memory"
+            )));
+        }
+        Ok(())
     }
 }
 

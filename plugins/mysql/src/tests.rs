@@ -1,5 +1,5 @@
 use operator_plugin::testing::{Case, Outcome};
-use operator_plugin::{Failure, PERSISTENT_VOLUME_CLAIM, POD, SECRET, SERVICE};
+use operator_plugin::{Failure, PERSISTENT_VOLUME_CLAIM, POD, SECRET, SERVICE, Value, json};
 
 use super::PLUGIN;
 
@@ -209,15 +209,15 @@ fn scaling_down_drops_the_highest_pods_and_no_longer_names_their_claims() {
 
 #[test]
 fn volumes_grow_and_do_not_shrink() {
-    let grown = running().set("/spec/storageSize", "2Gi").run(&PLUGIN).unwrap();
+    let grown = running().set("/spec/storage/size", "2Gi").run(&PLUGIN).unwrap();
     let claim = grown.child(PERSISTENT_VOLUME_CLAIM, "data-shop-db-1");
     assert_eq!(claim.text("/spec/resources/requests/storage"), Some("2Gi"));
     assert!(grown.keep.is_empty(), "the pods stay as they are");
 
-    let same = running().set("/spec/storageSize", "1024Mi").run(&PLUGIN);
+    let same = running().set("/spec/storage/size", "1024Mi").run(&PLUGIN);
     assert!(same.is_ok(), "{same:?}");
 
-    let message = invalid(&running().set("/spec/storageSize", "500Mi"));
+    let message = invalid(&running().set("/spec/storage/size", "500Mi"));
     assert!(message.contains("500Mi") && message.contains("1Gi"), "{message}");
 }
 
@@ -275,9 +275,11 @@ fn an_evicted_pod_is_replaced() {
 fn what_a_missing_schema_lets_through_is_refused() {
     for (path, value, field) in [
         ("/spec/version", "latest; rm -rf", "spec.version"),
-        ("/spec/storageSize", "ten", "spec.storageSize"),
-        ("/spec/storageSize", "0", "spec.storageSize"),
+        ("/spec/storage/size", "ten", "spec.storage.size"),
+        ("/spec/storage/size", "0", "spec.storage.size"),
         ("/spec/resources/cpu", "much", "spec.resources.cpu"),
+        ("/spec/bufferPoolSize", "0", "spec.bufferPoolSize"),
+        ("/spec/bufferPoolSize", "1Gi", "spec.bufferPoolSize"),
         ("/metadata/name", "shop.db", "metadata.name"),
     ] {
         let message = invalid(&sample().set(path, value));
@@ -290,4 +292,61 @@ fn what_a_missing_schema_lets_through_is_refused() {
             format!("spec.replicas: {replicas} is not within 1 to 99")
         );
     }
+}
+
+#[test]
+fn the_class_of_a_volume_is_set_once() {
+    let fast = sample().set("/spec/storage/class", "fast");
+    let made = fast.run(&PLUGIN).unwrap();
+    let claim = made.child(PERSISTENT_VOLUME_CLAIM, "data-shop-db-0");
+    assert_eq!(claim.text("/spec/storageClassName"), Some("fast"));
+    assert!(fast.clone().after(&made).run(&PLUGIN).is_ok());
+
+    let message = invalid(&fast.after(&made).set("/spec/storage/class", "slow"));
+    assert!(
+        message.starts_with("spec.storage.class") && message.contains("slow"),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_buffer_pool_is_half_of_the_memory_by_default() {
+    let pod = sample().run(&PLUGIN).unwrap().child(POD, "shop-db-0");
+    assert!(
+        pod.get("/spec/containers/0/args").is_none(),
+        "a default is set by the webhook only"
+    );
+
+    let of = |case: Case| {
+        let outcome = case.with_defaults(&PLUGIN).unwrap().run(&PLUGIN).unwrap();
+        let pod = outcome.child(POD, "shop-db-0");
+        pod.text("/spec/containers/0/args/0").map(str::to_owned)
+    };
+    let half = of(sample());
+    assert_eq!(half.as_deref(), Some("--innodb-buffer-pool-size=536870912"));
+    let given = of(sample().set("/spec/bufferPoolSize", "100Mi"));
+    assert_eq!(given.as_deref(), Some("--innodb-buffer-pool-size=104857600"));
+    assert_eq!(of(sample().set("/spec/resources", json!({}))), None);
+    assert_eq!(of(sample().set("/spec/resources/memory", "1M")), None);
+}
+
+#[test]
+fn version_v1_shows_the_size_and_keeps_the_rest() {
+    const V1: &str = "database.example.com/v1";
+    let fast = sample()
+        .set("/spec/storage/class", "fast")
+        .set("/spec/bufferPoolSize", "100Mi");
+    let mut old = fast.in_version(&PLUGIN, V1).unwrap();
+    assert_eq!(old["spec"]["storageSize"], "1Gi");
+    assert_eq!(
+        (&old["spec"]["storage"], &old["spec"]["bufferPoolSize"]),
+        (&Value::Null, &Value::Null)
+    );
+
+    old["spec"]["storageSize"] = "2Gi".into();
+    let new = Case::new(&old.to_string())
+        .in_version(&PLUGIN, "database.example.com/v2")
+        .unwrap();
+    assert_eq!(new["spec"]["storage"], json!({ "size": "2Gi", "class": "fast" }));
+    assert_eq!(new["spec"]["bufferPoolSize"], "100Mi");
 }

@@ -52,7 +52,7 @@ impl Sample {
             Self::Echo => resource("my-operator.dev", "v1", "Echo", "echoes"),
             Self::Hello => resource("fraim.co.jp", "v1", "Hello", "helloes"),
             Self::MyApp => resource("example.com", "v1", "MyApp", "myapps"),
-            Self::MySql => resource("database.example.com", "v1", "MySQLCluster", "mysqlclusters"),
+            Self::MySql => resource("database.example.com", "v2", "MySQLCluster", "mysqlclusters"),
             Self::Puppet => resource("test.operator-host.dev", "v1", "Puppet", "puppets"),
         }
     }
@@ -164,7 +164,7 @@ pub(crate) fn children(sample: Sample, name: &str, spec: &Value) -> Vec<Wanted> 
                 let claim = format!("data-{name}-{i}");
                 let volume = json!({ "persistentVolumeClaim": { "claimName": claim } });
                 let pod = json!({ "spec": { "containers": [{ "image": image }], "volumes": [volume] } });
-                let storage = json!({ "requests": { "storage": spec["storageSize"] } });
+                let storage = json!({ "requests": { "storage": spec["storage"]["size"] } });
                 all.push(wanted(
                     Kind::Claim,
                     claim,
@@ -259,7 +259,7 @@ mod tests {
     fn the_children_follow_from_the_spec() {
         let echo = json!({ "replicas": 2, "image": "i" });
         assert_eq!(names(Sample::Echo, &echo), ["Pod x-pod-0", "Pod x-pod-1"]);
-        let mysql = json!({ "replicas": 1, "version": "8.4", "storageSize": "1Gi" });
+        let mysql = json!({ "replicas": 1, "version": "8.4", "storage": { "size": "1Gi" } });
         assert_eq!(
             names(Sample::MySql, &mysql),
             ["Service x", "Secret x-root", "Claim data-x-0", "Pod x-0"]

@@ -363,7 +363,7 @@ impl Parent {
                 }
                 json!({
                     "replicas": 1 + draw.below(3), "version": self.version,
-                    "storageSize": format!("{}Gi", self.storage),
+                    "storage": { "size": format!("{}Gi", self.storage) },
                 })
             }
             Sample::Puppet => self.puppet_spec(draw),

@@ -10,6 +10,7 @@ use kube::api::DynamicObject;
 use kube::{Client, ResourceExt};
 
 use crate::screen::Screen;
+use crate::webhook::Webhook;
 
 /// How often the files are read.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -19,6 +20,7 @@ pub(crate) async fn follow(
     path: &Path,
     applied: Vec<DynamicObject>,
     client: &Client,
+    webhook: Option<&Webhook>,
     screen: &Screen,
 ) -> Infallible {
     let mut files = Files {
@@ -38,6 +40,12 @@ pub(crate) async fn follow(
                 names.join(", ")
             )),
             Err(error) => screen.error(&format!("a changed definition is refused: {error}")),
+        }
+        // The file does not contain the conversion.
+        if let Some(webhook) = webhook
+            && let Err(error) = webhook.install(client).await
+        {
+            screen.error(&format!("the webhooks are not up to date: {error:#}"));
         }
     }
 }

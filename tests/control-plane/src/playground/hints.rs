@@ -13,6 +13,7 @@ pub(crate) fn print(
     kubeconfig: Option<&Path>,
     samples: &[DynamicObject],
     definitions: &[DynamicObject],
+    converts: bool,
 ) {
     screen.plain("");
     screen.plain("In another terminal:");
@@ -21,6 +22,15 @@ pub(crate) fn print(
     }
     for command in commands(samples, definitions) {
         screen.command(&command);
+    }
+    if converts {
+        let commands = versions(samples, definitions);
+        if !commands.is_empty() {
+            screen.plain("A resource in another version of its kind, which the plugin converts:");
+        }
+        for command in commands {
+            screen.command(&command);
+        }
     }
 }
 
@@ -61,8 +71,8 @@ fn commands(samples: &[DynamicObject], definitions: &[DynamicObject]) -> Vec<Str
         if let Some(replicas) = spec["replicas"].as_u64() {
             commands.push(patch(format!(r#"{{"spec":{{"replicas":{}}}}}"#, replicas + 2)));
         }
-        if let Some(size) = spec["storageSize"].as_str().and_then(doubled) {
-            commands.push(patch(format!(r#"{{"spec":{{"storageSize":"{size}"}}}}"#)));
+        if let Some(size) = spec["storage"]["size"].as_str().and_then(doubled) {
+            commands.push(patch(format!(r#"{{"spec":{{"storage":{{"size":"{size}"}}}}}}"#)));
         }
         last = Some(format!("{singular} {name}{namespace}"));
     }
@@ -75,6 +85,27 @@ fn commands(samples: &[DynamicObject], definitions: &[DynamicObject]) -> Vec<Str
     commands.push(format!("kubectl edit {last}"));
     commands.push(format!("kubectl describe {last}"));
     commands.push(format!("kubectl delete {last}"));
+    commands
+}
+
+/// Returns commands that read the samples in the versions that are not stored.
+fn versions(samples: &[DynamicObject], definitions: &[DynamicObject]) -> Vec<String> {
+    let mut commands = Vec::new();
+    for sample in samples {
+        let Some(definition) = definitions.iter().find(|it| defines(it, sample)) else {
+            continue;
+        };
+        let spec = &definition.data["spec"];
+        let (plural, group) = (text(&spec["names"]["plural"]), text(&spec["group"]));
+        let others = spec["versions"].as_array().into_iter().flatten();
+        for version in others.filter(|version| version["storage"] == false) {
+            let (version, name) = (text(&version["name"]), sample.name_any());
+            let namespace = sample.namespace().unwrap_or_else(|| "default".to_owned());
+            commands.push(format!(
+                "kubectl get {plural}.{version}.{group} {name} -n {namespace} -o yaml"
+            ));
+        }
+    }
     commands
 }
 
@@ -116,22 +147,29 @@ mod tests {
             "spec": {
                 "group": "my-operator.dev",
                 "names": { "kind": "Echo", "plural": "echoes", "singular": "echo" },
+                "versions": [{ "name": "v1beta1", "storage": false }, { "name": "v1", "storage": true }],
             },
         });
         let sample = json!({
             "apiVersion": "my-operator.dev/v1",
             "kind": "Echo",
             "metadata": { "name": "demo" },
-            "spec": { "replicas": 3, "storageSize": "10Gi" },
+            "spec": { "replicas": 3, "storage": { "size": "10Gi" } },
         });
         let object = |value| serde_json::from_value::<DynamicObject>(value).unwrap();
-        let commands = commands(&[object(sample)], &[object(definition)]);
+        let (sample, definition) = ([object(sample)], [object(definition)]);
+        let of_versions = versions(&sample, &definition);
+        assert_eq!(
+            of_versions,
+            ["kubectl get echoes.v1beta1.my-operator.dev demo -n default -o yaml"]
+        );
+        let commands = commands(&sample, &definition);
         assert_eq!(
             commands,
             [
                 "kubectl get echoes,pods,pvc",
                 r#"kubectl patch echo demo --type=merge -p '{"spec":{"replicas":5}}'"#,
-                r#"kubectl patch echo demo --type=merge -p '{"spec":{"storageSize":"20Gi"}}'"#,
+                r#"kubectl patch echo demo --type=merge -p '{"spec":{"storage":{"size":"20Gi"}}}'"#,
                 "kubectl edit echo demo",
                 "kubectl describe echo demo",
                 "kubectl delete echo demo",

@@ -16,6 +16,10 @@ use crate::{Arguments, DRAIN, plugin_changes, screen::Screen};
 
 /// Where the host keeps the last versions of each plugin, next to its log.
 pub(crate) const VERSIONS: &str = "versions";
+/// Where compiled plugins are kept, for the next run, too.
+const COMPILED: &str = "compiled";
+/// The variable that names this folder.
+const CACHE_DIR: &str = "OPERATOR_HOST_CACHE_DIR";
 
 /// Which lines of the host's log are shown.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -34,6 +38,7 @@ pub(crate) struct Host {
     program: PathBuf,
     address: String,
     page: String,
+    compiled: PathBuf,
     log: PathBuf,
     reader: Option<std::thread::JoinHandle<()>>,
 }
@@ -59,6 +64,8 @@ impl Host {
         let page = self::address("OPERATOR_HOST_UI_ADDR")?;
         environment.push(("OPERATOR_HOST_UI_ADDR", Path::new(&page)));
         environment.push(("OPERATOR_HOST_LOG_FORMAT", Path::new("json")));
+        let compiled = logs.join(COMPILED);
+        environment.push((CACHE_DIR, &compiled));
         let versions = logs.join(VERSIONS).display().to_string();
         let mut arguments_of_host = ["run", "--state-dir", &versions].map(str::to_owned).to_vec();
         if let Some(config) = &arguments.config {
@@ -78,6 +85,7 @@ impl Host {
             program: program.to_owned(),
             address,
             page,
+            compiled,
             log,
             reader: Some(reader),
         })
@@ -99,6 +107,11 @@ impl Host {
     /// Returns where the page is.
     pub(crate) fn page(&self) -> String {
         format!("http://{}/ui/", self.page)
+    }
+
+    /// Returns the variable, and its value, that let other commands use the compiled plugins.
+    pub(crate) fn compiled(&self) -> (&'static str, PathBuf) {
+        (CACHE_DIR, self.compiled.clone())
     }
 
     pub(crate) fn log(&self) -> &Path {

@@ -11,6 +11,7 @@ mod host;
 mod plugin_changes;
 mod screen;
 mod view;
+mod webhook;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -22,6 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use host::{Host, HostLog};
 use screen::Screen;
+use webhook::{Certificate, Webhook};
 
 /// Runs a local cluster with the host in it, and shows what happens there.
 #[derive(Debug, Parser)]
@@ -97,11 +99,11 @@ async fn run(
     if let Some(config) = &arguments.config {
         std::fs::metadata(config).with_context(|| format!("no configuration at {}", config.display()))?;
     }
-    let definitions = manifests::read(&arguments.crds)?;
-    let samples = arguments
-        .samples
-        .as_deref()
-        .map_or(Ok(Vec::new()), manifests::read)?;
+    let samples = arguments.samples.as_deref();
+    let files = Files {
+        definitions: manifests::read(&arguments.crds)?,
+        samples: samples.map_or(Ok(Vec::new()), manifests::read)?,
+    };
 
     let started = tokio::select! {
         started = Running::start(arguments, screen) => started?,
@@ -118,7 +120,7 @@ async fn run(
     let installed = async {
         match &mut plane {
             Some(plane) => plane.install(&arguments.crds).await?,
-            None => manifests::apply(&client, &definitions).await?,
+            None => manifests::apply(&client, &files.definitions).await?,
         }
         anyhow::Ok(())
     };
@@ -126,7 +128,10 @@ async fn run(
         installed = installed => installed?,
         () = &mut interrupted => return Ok(interrupted_code()),
     }
-    screen.step(&format!("{} installed", counted(definitions.len(), "definition")));
+    screen.step(&format!(
+        "{} installed",
+        counted(files.definitions.len(), "definition")
+    ));
     let deployed = async {
         match (&arguments.deploy, &plane) {
             (Some(folder), Some(plane)) => deploy::deploy(folder, plane, &logs, screen).await,
@@ -141,7 +146,12 @@ async fn run(
         identity = deployed => identity?,
         () = &mut interrupted => return Ok(interrupted_code()),
     };
-    let view = view::start(&client, &definitions, screen.clone());
+    let certificate = match (&arguments.config, &plane) {
+        // The API servers of another cluster cannot reach this machine.
+        (Some(config), Some(_)) => Certificate::create(config).await?,
+        _ => None,
+    };
+    let view = view::start(&client, &files.definitions, screen.clone());
     let mut host = Host::start(
         &host_program,
         arguments,
@@ -156,9 +166,11 @@ async fn run(
         host.page()
     ));
 
+    let webhook = certificate.map(|certificate| Webhook::new(certificate, &host));
+    let webhook = webhook.as_ref();
     let code = tokio::select! {
-        never = definitions::follow(&arguments.crds, definitions.clone(), &client, screen) => match never {},
-        code = play(&mut host, &client, &samples, &definitions, kubeconfig.as_deref(), arguments.deploy.is_some(), screen) => code,
+        never = definitions::follow(&arguments.crds, files.definitions.clone(), &client, webhook, screen) => match never {},
+        code = play(&mut host, &client, webhook, &files, kubeconfig.as_deref(), arguments.deploy.is_some(), screen) => code,
         () = &mut interrupted => {
             screen.step("Stopping; a second Ctrl-C does not hurry it");
             match host.stop().await {
@@ -184,20 +196,34 @@ async fn run(
 async fn play(
     host: &mut Host,
     client: &Client,
-    samples: &[kube::api::DynamicObject],
-    definitions: &[kube::api::DynamicObject],
+    webhook: Option<&Webhook>,
+    files: &Files,
     kubeconfig: Option<&std::path::Path>,
     deployed: bool,
     screen: &Screen,
 ) -> ExitCode {
     let (program, address) = (host.program().to_owned(), host.address());
     let created = async {
-        match manifests::apply(client, samples).await {
-            Ok(()) => screen.step(&format!("{} created", counted(samples.len(), "sample"))),
+        if let Some(webhook) = webhook {
+            match webhook.install(client).await {
+                Ok(()) => screen.step(
+                    "Webhooks installed: the host validates resources, sets defaults and converts versions",
+                ),
+                Err(error) => screen.error(&format!("there are no webhooks: {error:#}")),
+            }
+        }
+        match webhook::apply_when_decided(client, &files.samples).await {
+            Ok(()) => screen.step(&format!("{} created", counted(files.samples.len(), "sample"))),
             // The cluster is still useful without this sample.
             Err(error) => screen.error(&format!("a sample is missing: {error}")),
         }
-        hints::print(screen, kubeconfig, samples, definitions);
+        hints::print(
+            screen,
+            kubeconfig,
+            &files.samples,
+            &files.definitions,
+            webhook.is_some(),
+        );
         // A deployed host reads its plugins from ConfigMaps, not from the build folder.
         if !deployed {
             hints::print_plugins(screen, &program, &address);
@@ -220,6 +246,12 @@ async fn play(
     ));
     screen.error(&host.last_words());
     ExitCode::FAILURE
+}
+
+/// What is installed in the cluster.
+struct Files {
+    definitions: Vec<kube::api::DynamicObject>,
+    samples: Vec<kube::api::DynamicObject>,
 }
 
 /// The parts that run before the host does.
@@ -299,6 +331,7 @@ fn forget(data: &std::path::Path) -> anyhow::Result<()> {
         "operator-host.log",
         "audit.log",
         "deployed",
+        "webhook",
         host::VERSIONS,
     ] {
         let path = data.join(name);

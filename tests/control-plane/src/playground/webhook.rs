@@ -1,0 +1,189 @@
+//! The webhook of the host in the local cluster: it validates resources, sets defaults, and converts versions.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use control_plane::manifests;
+use kube::Client;
+use kube::api::DynamicObject;
+use tokio::process::Command;
+
+use crate::host::Host;
+
+/// How long the host may take until it answers.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How often a file is read, or an object is sent again.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// A certificate that is its own authority, for the webhook of a configuration.
+pub(crate) struct Certificate {
+    config: PathBuf,
+    file: PathBuf,
+}
+
+impl Certificate {
+    /// Creates the certificate that the configuration names. Returns `None` if there is no
+    /// webhook in the configuration.
+    pub(crate) async fn create(config: &Path) -> anyhow::Result<Option<Self>> {
+        let text = std::fs::read_to_string(config).with_context(|| config.display().to_string())?;
+        let Ok(configuration) = serde_saphyr::from_str::<serde_json::Value>(&text) else {
+            // The host says what is wrong with it.
+            return Ok(None);
+        };
+        let path = |field: &str| {
+            let path = configuration["webhook"][field].as_str()?;
+            Some(config.parent().unwrap_or(Path::new("")).join(path))
+        };
+        let (Some(file), Some(key)) = (path("certificate"), path("key")) else {
+            return Ok(None);
+        };
+        for file in [&file, &key] {
+            let folder = file.parent().unwrap_or(Path::new(""));
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        }
+        let output = Command::new("openssl")
+            .args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30".split(' '))
+            .args([
+                "-subj",
+                "/CN=operator-host",
+                "-addext",
+                "subjectAltName=IP:127.0.0.1",
+            ])
+            .arg("-keyout")
+            .arg(&key)
+            .arg("-out")
+            .arg(&file)
+            .output()
+            .await
+            .context("cannot run openssl")?;
+        ensure!(
+            output.status.success(),
+            "openssl cannot create {}: {}",
+            file.display(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(Some(Self {
+            config: config.to_owned(),
+            file,
+        }))
+    }
+}
+
+/// The webhook of a host.
+pub(crate) struct Webhook {
+    certificate: Certificate,
+    program: PathBuf,
+    log: PathBuf,
+    compiled: (&'static str, PathBuf),
+}
+
+impl Webhook {
+    pub(crate) fn new(certificate: Certificate, host: &Host) -> Self {
+        Self {
+            certificate,
+            program: host.program().to_owned(),
+            log: host.log().to_owned(),
+            compiled: host.compiled(),
+        }
+    }
+
+    /// Waits until the host answers, and makes the API server ask it.
+    pub(crate) async fn install(&self, client: &Client) -> anyhow::Result<()> {
+        let log = self.log.display();
+        let address = tokio::time::timeout(LIMIT, serves(&self.log)).await;
+        let address = address.with_context(|| format!("the host serves no webhook; see {log}"))?;
+        let (variable, compiled) = &self.compiled;
+        let mut command = Command::new(&self.program);
+        command
+            .arg("webhook-manifests")
+            .arg("--config")
+            .arg(&self.certificate.config)
+            .arg("--url")
+            .arg(format!("https://127.0.0.1:{}/validate", address.port()))
+            .arg("--ca")
+            .arg(&self.certificate.file)
+            .env(variable, compiled)
+            .kill_on_drop(true);
+        if !knows_match_conditions(client).await? {
+            command.arg("--no-match-conditions");
+        }
+        let output = command.output().await.context("cannot run the host")?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        let text = String::from_utf8(output.stdout)?;
+        let objects: Vec<DynamicObject> = serde_saphyr::from_multiple(&text)?;
+        manifests::apply(client, &objects).await?;
+        Ok(())
+    }
+}
+
+/// Applies samples. While the host fills its caches, it makes no decision, and the API server refuses them.
+pub(crate) async fn apply_when_decided(
+    client: &Client,
+    samples: &[DynamicObject],
+) -> Result<(), control_plane::Error> {
+    let start = std::time::Instant::now();
+    loop {
+        match manifests::apply(client, samples).await {
+            Err(error) if error.to_string().contains("failed calling webhook") && start.elapsed() < LIMIT => {
+            }
+            applied => return applied,
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+/// Returns the address of the webhook, from the host's log.
+async fn serves(log: &Path) -> SocketAddr {
+    loop {
+        let text = tokio::fs::read_to_string(log).await.unwrap_or_default();
+        if let Some(address) = text.lines().find_map(address) {
+            return address;
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+/// Returns the address in the line of the log about the webhook.
+fn address(line: &str) -> Option<SocketAddr> {
+    let line: serde_json::Value = serde_json::from_str(line).ok()?;
+    let is_it = line["message"] == "serving the webhook";
+    line["address"].as_str().filter(|_| is_it)?.parse().ok()
+}
+
+/// Reports whether the API server supports `matchConditions`: since Kubernetes 1.28.
+async fn knows_match_conditions(client: &Client) -> anyhow::Result<bool> {
+    let version = client.apiserver_version().await?;
+    let minor = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
+    Ok(minor.parse::<u32>().is_ok_and(|minor| minor >= 28))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_says_where_the_webhook_is() {
+        let line = r#"{"level":"INFO","message":"serving the webhook","address":"127.0.0.1:4711","path":"/validate"}"#;
+        assert_eq!(address(line).unwrap().port(), 4711);
+        assert_eq!(address(r#"{"message":"other","address":"127.0.0.1:1"}"#), None);
+        assert_eq!(address("not JSON"), None);
+    }
+
+    #[tokio::test]
+    async fn the_certificate_of_the_configuration_is_created() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("config.yaml");
+        std::fs::write(&config, "webhook: {certificate: tls/a.crt, key: tls/a.key}").unwrap();
+        let certificate = Certificate::create(&config).await.unwrap().unwrap();
+        let text = std::fs::read_to_string(&certificate.file).unwrap();
+        assert!(text.starts_with("-----BEGIN CERTIFICATE-----"), "{text}");
+        assert!(folder.path().join("tls/a.key").is_file());
+
+        std::fs::write(&config, "controllers: []").unwrap();
+        assert!(Certificate::create(&config).await.unwrap().is_none());
+    }
+}
