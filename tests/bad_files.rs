@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::echo;
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Scenario, condition, plugin};
+use crate::support::{Scenario, condition, plugin, root};
 
 struct Case {
     name: &'static str,
@@ -27,6 +27,11 @@ fn cases() -> Vec<Case> {
     let case = |name, file, words| Case { name, file, words };
     vec![
         case("empty", Vec::new(), &["is empty: was it written completely"]),
+        case(
+            "circular",
+            std::fs::read(root().join("tests/fuzz/corpora/plugin-file/circular-packages")).unwrap(),
+            &["the compiler failed", "overflowed its stack"],
+        ),
         case(
             "text",
             b"#!/bin/sh\nexit 0\n".to_vec(),

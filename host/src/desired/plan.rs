@@ -526,9 +526,11 @@ impl Policy<'_> {
         ] {
             metadata.remove(field);
         }
-        if let Some(namespace) = &key.name.namespace {
-            metadata.insert("namespace".into(), namespace.as_str().into());
-        }
+        match &key.name.namespace {
+            Some(namespace) => metadata.insert("namespace".into(), namespace.as_str().into()),
+            // A cluster-scoped object has none: the API server ignores what its file says.
+            None => metadata.remove("namespace"),
+        };
         if removal == Removal::Delete {
             let owner = json!([{
                 "apiVersion": self.config.parent.api_version,

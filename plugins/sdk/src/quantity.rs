@@ -77,9 +77,14 @@ fn nanos(text: &str) -> Option<i128> {
     for digit in whole.bytes().chain(fraction.bytes()) {
         mantissa = mantissa.checked_mul(10)?.checked_add(i128::from(digit - b'0'))?;
     }
-    let divisor = 10_i128
+    let mut divisor = 10_i128
         .checked_pow(u32::try_from(fraction.len()).ok()?)?
         .checked_mul(parts)?;
+    // Reduced, so that the digits of a fraction do not take the room of a large suffix, as in 0.123456789012E.
+    let mut multiplier = multiplier;
+    while divisor % 10 == 0 && multiplier % 10 == 0 {
+        (divisor, multiplier) = (divisor / 10, multiplier / 10);
+    }
     let scaled = mantissa.checked_mul(multiplier)?;
     let nanos = scaled / divisor + i128::from(scaled % divisor != 0);
     Some(if negative { -nanos } else { nanos })
@@ -177,6 +182,11 @@ mod tests {
         ] {
             assert_eq!(quantity(one), quantity(other));
         }
+    }
+
+    #[test]
+    fn a_fraction_may_have_a_large_suffix() {
+        assert_eq!(quantity(".2008000000432E"), quantity("200800000043200000"));
     }
 
     #[test]

@@ -253,6 +253,10 @@ fn a_cluster_scoped_parent_may_use_the_listed_namespaces_only() {
     );
     assert!(with(Some("default")).unwrap_err()[0].contains("otherNamespaces"));
     assert!(with(None).unwrap_err()[0].contains("must name a namespace"));
+    let node =
+        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n", "namespace": "spare" } });
+    let plan = plan_with(&config(), &parent(None), None, &[node], &[]).unwrap();
+    assert_eq!(plan.desired[0].body["metadata"].get("namespace"), None);
 }
 
 #[test]
