@@ -10,6 +10,7 @@
 
 pub mod artifact;
 pub mod credentials;
+pub mod fuzzing;
 pub mod pull;
 pub mod push;
 pub mod reference;

@@ -109,7 +109,7 @@ impl<'a> Before<'a> {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn restore(&self, converted: &str, to: &str) -> Result<String, String> {
+    pub(crate) fn restore(&self, converted: &str, to: &str) -> Result<String, String> {
         let after = Before::read(converted)?;
         let same = [
             ("apiVersion", &*after.api_version, to),

@@ -3,8 +3,10 @@
 use kube::core::DynamicObject;
 use serde_json::Value;
 
+use super::conversion::ConversionReview;
 use super::review::{self, Review};
 use super::{Decision, memory_of, server};
+use crate::conversion::Before;
 
 /// A parsed review.
 #[derive(Debug, PartialEq)]
@@ -58,4 +60,36 @@ pub fn review(body: &[u8]) -> Result<Reviewed, String> {
 pub fn answer(uid: &str, denied: Option<&str>) -> Value {
     let decision = denied.map_or(Decision::Allowed, |message| Decision::Denied(message.to_owned()));
     server::response(uid, &decision)
+}
+
+/// Returns the UID of a request for a conversion, the version to convert to, and the texts of the objects.
+///
+/// # Errors
+/// Why it is not a ConversionReview.
+pub fn conversion(body: &[u8]) -> Result<(String, String, Vec<&str>), String> {
+    let review = ConversionReview::parse(body)?;
+    let objects = review.objects.iter().map(|object| object.get()).collect();
+    Ok((review.uid, review.to, objects))
+}
+
+/// Returns an object as the plugin gets it.
+///
+/// # Errors
+/// Why it is not a Kubernetes object.
+pub fn to_convert(object: &str) -> Result<String, String> {
+    Before::read(object).map(|object| object.for_plugin(None))
+}
+
+/// Checks a converted object, and returns it as the API server gets it.
+///
+/// # Errors
+/// What is wrong with one of the two.
+pub fn converted(object: &str, converted: &str, to: &str) -> Result<String, String> {
+    Before::read(object)?.restore(converted, to)
+}
+
+/// Returns the answer to a request for a conversion.
+#[must_use]
+pub fn conversion_answer(uid: &str, converted: Result<Vec<String>, String>) -> Vec<u8> {
+    super::conversion::response(uid, converted).concat()
 }

@@ -14,10 +14,12 @@ mod draw;
 
 mod answer;
 mod config;
+mod conversion;
 mod lease;
 mod mask;
 mod pack;
 mod plugin_file;
+mod registry;
 mod review;
 mod selector;
 
@@ -62,6 +64,8 @@ pub const TARGETS: &[Target] = &[
     target("config", config::run, 8 << 10, 500),
     target("selector", selector::run, 1 << 10, 5_000),
     target("review", review::run, 4 << 10, 2_000),
+    target("conversion", conversion::run, 4 << 10, 2_000),
+    target("registry", registry::run, 2 << 10, 2_000),
     target("mask", mask::run, 4 << 10, 2_000),
     target("scan", scanner::run, 4 << 10, 5_000),
     target("quantity", quantities::run, 256, 10_000),

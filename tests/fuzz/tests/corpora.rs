@@ -174,6 +174,8 @@ targets! {
     a_configuration_is_refused_with_its_place_or_can_be_run: "config",
     a_selector_picks_what_it_says: "selector",
     a_review_is_refused_in_words_or_answered_under_its_uid: "review",
+    a_converted_object_has_its_own_metadata_and_the_spec_of_the_plugin: "conversion",
+    what_a_registry_sends_is_shown_on_one_line_and_kept_within_limits: "registry",
     no_value_of_a_secret_is_left_in_a_record: "mask",
     the_text_of_an_object_answers_as_its_tree_does: "scan",
     quantities_have_the_value_that_kubernetes_gives_them: "quantity",
