@@ -2,7 +2,7 @@
 //!
 //! Every comparison with a bare client sends the same requests to the same API server in the same run, since the
 //! cost of a request depends on the server. `cargo bench --workspace --bench figures -- call cluster` measures only
-//! the named parts: call, reload, cluster, telemetry.
+//! the named parts: call, convert, reload, cluster, telemetry.
 
 #![allow(missing_docs, unreachable_pub, dead_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -12,6 +12,7 @@ mod support;
 
 mod call;
 mod cluster;
+mod convert;
 mod reload;
 mod table;
 mod telemetry;
@@ -38,6 +39,9 @@ fn main() -> ExitCode {
     runtime.block_on(async {
         if wanted("call") {
             call::run(&mut table).await;
+        }
+        if wanted("convert") {
+            convert::run(&mut table).await;
         }
         if wanted("reload") {
             reload::run(&mut table).await;
