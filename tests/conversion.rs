@@ -1,5 +1,7 @@
 //! Objects of a kind with two versions, which a plugin converts for the API server.
 
+mod outages;
+
 use std::time::Instant;
 
 use control_plane::Options;

@@ -1,0 +1,89 @@
+//! Reads in a version that is not stored while the host cannot convert.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use super::{CONVERTS, V2, serve_v2};
+use crate::mount::Mount;
+use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, variant_of};
+use crate::support::{LIMIT, Scenario, own_cluster};
+use crate::webhook::{Authority, put};
+
+/// Writes a configuration whose webhook has the same port in every process.
+fn configuration(scenario: &Scenario, plugin: &str) -> PathBuf {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    let top = format!("webhook: {{address: '{address}', certificate: tls.crt, key: tls.key}}");
+    scenario.config_with(&top, &controller(plugin, ""))
+}
+
+/// Waits until an object is read in v2.
+async fn until_read(scenario: &Scenario, name: &str) -> DynamicObject {
+    super::until_v2(scenario, name).await
+}
+
+/// Waits until reading an object in v2 fails with such words.
+async fn until_refused(scenario: &Scenario, name: &str, words: &str) {
+    let start = std::time::Instant::now();
+    loop {
+        let said = match scenario.api(V2).get(name).await {
+            Err(error) if error.to_string().contains(words) => return,
+            other => format!("{other:?}"),
+        };
+        assert!(start.elapsed() < LIMIT, "expected {words}: {said}");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on() {
+    let cluster = own_cluster(control_plane::Options::default()).await;
+    let scenario = Scenario::within(&cluster, "conversion-outages").await;
+    let authority = Authority::new(&scenario, "ca");
+    put(&scenario, authority.sign("1"));
+    // The version of the plugin before it had a v2.
+    let folder = scenario.folder.path().join("plugins");
+    let mut mount = Mount::new(&folder, "plugin.wasm", &variant_of("puppet.wasm", 1));
+    let plugin = folder.join("plugin.wasm");
+    let config = configuration(&scenario, &plugin.display().to_string());
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    let spec = json!({ "text": "a", "response": { "children": [config_map("child", "x")] } });
+    scenario.puppet("one", spec).await;
+    scenario.until_ready("one").await;
+    serve_v2(&scenario, &host, &authority, "v1").await;
+
+    // During a rollout: this replica has the earlier version of the plugin.
+    until_refused(&scenario, "one", "conversion webhook").await;
+    scenario
+        .patch(PUPPET, "one", json!({ "spec": { "text": "b" } }))
+        .await;
+    mount.put("plugin.wasm", &variant_of("puppet.wasm", CONVERTS));
+    assert_eq!(until_read(&scenario, "one").await.data["spec"]["note"], "b");
+
+    // The host is away.
+    assert_eq!(host.stop().await.code(), Some(0));
+    until_refused(&scenario, "one", "conversion webhook").await;
+    let stored = scenario.get(PUPPET, "one").await.expect("it is stored in v1");
+    assert_eq!(stored.data["spec"]["text"], "b");
+    assert!(scenario.get(CONFIG_MAP, "child").await.is_some());
+
+    // Its certificate has expired when it comes back.
+    put(&scenario, authority.sign("-1"));
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    until_refused(&scenario, "one", "conversion webhook").await;
+    scenario.delete(CONFIG_MAP, "child").await;
+    scenario
+        .until(CONFIG_MAP, "child", "made again", |child| {
+            child.metadata.deletion_timestamp.is_none()
+        })
+        .await;
+    put(&scenario, authority.sign("1"));
+    assert_eq!(until_read(&scenario, "one").await.data["spec"]["note"], "b");
+    host.until_log(&["the certificate expired"]).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
