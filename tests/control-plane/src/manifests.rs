@@ -105,7 +105,8 @@ pub async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<(), Err
 }
 
 /// Returns a definition without CEL rules, for API servers that do not know them (before Kubernetes 1.23).
-fn without_rules(definition: &DynamicObject) -> DynamicObject {
+#[must_use]
+pub fn without_rules(definition: &DynamicObject) -> DynamicObject {
     fn remove(value: &mut serde_json::Value) {
         match value {
             serde_json::Value::Object(map) => {
