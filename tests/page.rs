@@ -4,6 +4,7 @@ mod browser;
 
 use std::time::{Duration, Instant};
 
+use control_plane::proxy::{Mode, Proxy};
 use futures::StreamExt;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -158,6 +159,7 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
             "ConfigMap a ready",
             "Secret s ready",
             "<script>",
+            "the kinds that this controller watches: ConfigMap, Secret",
         ],
     );
     assert!(!text.contains("correct horse"), "{text}");
@@ -218,6 +220,11 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
         .until("document.body.innerText.includes('there is no Puppet <img src=x')")
         .await;
 
+    browser.open(&format!("{page}#/leases")).await;
+    browser
+        .until("document.body.innerText.includes('There is no election')")
+        .await;
+
     browser.resize(360, 740).await;
     for path in ["", "#/controller/puppet", "#/object/puppet/page%2Fp"] {
         browser.open(&format!("{page}{path}")).await;
@@ -230,7 +237,7 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
 }
 
 #[tokio::test]
-async fn five_thousand_objects_are_shown_in_pages_and_a_thousand_children_in_parts() {
+async fn five_thousand_objects_are_shown_in_pages_and_two_thousand_children_in_parts() {
     let scenario = Scenario::new("page-many").await;
     // Another replica leads, so nothing happens to the objects.
     let lease = json!({
@@ -264,7 +271,7 @@ async fn five_thousand_objects_are_shown_in_pages_and_a_thousand_children_in_par
         .uid
         .unwrap();
     let maps = scenario.api(CONFIG_MAP);
-    let children = futures::stream::iter(0..1000).map(|n| {
+    let children = futures::stream::iter(0..2005).map(|n| {
         let child = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
             "name": format!("c-{n:04}"), "labels": {"operator-host.dev/controller": "puppet"},
             "ownerReferences": [{"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "name": "p-0000", "uid": owner, "controller": true}],
@@ -319,7 +326,7 @@ async fn five_thousand_objects_are_shown_in_pages_and_a_thousand_children_in_par
         .await;
     assert_contains(
         &browser.text().await,
-        &["Another replica leads", "1000, 0 not ready", "900 more"],
+        &["Another replica leads", "2005, 0 not ready", "1905 more"],
     );
     while browser
         .run("return Boolean(document.querySelector('#more'))")
@@ -330,9 +337,13 @@ async fn five_thousand_objects_are_shown_in_pages_and_a_thousand_children_in_par
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     browser
-        .until("document.querySelectorAll('#tree > li').length === 1000")
+        .until("document.querySelectorAll('#tree > li').length === 2000")
         .await;
-    browser.screenshot("tree-1000").await;
+    assert_contains(
+        &browser.text().await,
+        &["5 more are not shown: the page shows at most 2000 children"],
+    );
+    browser.screenshot("tree-2000").await;
     assert_eq!(browser.complaints().await, json!([]));
 }
 
@@ -463,9 +474,163 @@ async fn two_replicas_say_which_of_them_leads() {
             "{object:#}"
         );
     }
-    words.sort();
-    assert_eq!(words[0], "it leads");
-    assert!(words[1].starts_with("stands by; "), "{words:?}");
+    let leader = words
+        .iter()
+        .position(|words| words == "it leads")
+        .expect("a leader");
+    assert!(words[1 - leader].starts_with("stands by; "), "{words:?}");
+
+    let lease = |view: &Value| view["leases"][0].clone();
+    let mine = lease(&view(ports[leader], "view=leases").await);
+    assert_eq!(mine["state"], "here", "{mine:#}");
+    assert_eq!(mine["controllers"], json!(["puppet"]));
+    let other = ports[1 - leader];
+    let seen = until_view(other, "view=leases", |view| lease(view)["state"] == "other").await;
+    for field in ["name", "holder", "acquired", "transitions"] {
+        assert_eq!(lease(&seen)[field], mine[field], "{field}: {seen:#}");
+    }
+    assert_eq!(
+        seen["replicas"],
+        json!([]),
+        "its Lease does not name those that stand by"
+    );
+    assert_eq!(hosts.remove(leader).stop().await.code(), Some(0));
+    let now = until_view(other, "view=leases", |view| lease(view)["state"] == "here").await;
+    let changes = |lease: &Value| lease["transitions"].as_i64().unwrap();
+    assert_eq!(changes(&lease(&now)), changes(&mine) + 1, "{now:#}");
+    assert_eq!(lease(&now)["holder"], now["identity"]);
+}
+
+#[tokio::test]
+async fn every_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
+    let scenario = Scenario::new("page-leases").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let both = format!("{}{}", controller("puppet.wasm", ""), crate::echo::CONTROLLER);
+    let config = shared(&scenario, "per-controller", ["3s", "2s", "200ms"], &both);
+    let mut hosts = Vec::new();
+    let mut ports = Vec::new();
+    for (name, kubeconfig) in [("one", scenario.kubeconfig()), ("two", &*proxy.kubeconfig())] {
+        let folder = scenario.folder.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        hosts.push(Host::start(
+            &config,
+            kubeconfig,
+            &PAGE,
+            &[("HOSTNAME", name)],
+            &folder,
+        ));
+        ports.push(port(&hosts[hosts.len() - 1]).await);
+    }
+    let states = |view: &Value| -> Vec<String> {
+        let leases = view["leases"].as_array().unwrap().iter();
+        let mut states: Vec<_> = leases
+            .map(|it| it["state"].as_str().unwrap().to_owned())
+            .collect();
+        states.sort();
+        states
+    };
+    let holders = |view: &Value| -> Vec<Value> {
+        let leases = view["leases"].as_array().unwrap().iter();
+        leases.map(|it| it["holder"].clone()).collect()
+    };
+    let mut all = Vec::new();
+    for &port in &ports {
+        let shared = |view: &Value| {
+            let replicas = view["replicas"].as_array().unwrap().iter();
+            let held: Vec<_> = replicas.map(|it| it["held"].as_u64()).collect();
+            states(view) == ["here", "other"] && held == [Some(1), Some(1)]
+        };
+        let view = until_view(port, "view=leases", shared).await;
+        all.push(holders(&view));
+    }
+    assert_eq!(all[0], all[1]);
+
+    let page = format!("http://localhost:{}/ui/", ports[0]);
+    let browser = Browser::start(scenario.folder.path()).await;
+    browser.open(&page).await;
+    browser
+        .until("document.querySelector('td a[href=\"#/leases\"]')")
+        .await;
+    browser
+        .tab_to("document.querySelector('td a[href=\"#/leases\"]')")
+        .await;
+    browser.press(ENTER).await;
+    browser
+        .until("document.querySelectorAll('tbody').length === 2")
+        .await;
+    let text = browser.text().await;
+    let name = format!("{}/operator-host-echo", scenario.namespace);
+    assert_contains(
+        &text,
+        &[
+            &name,
+            "this replica leads",
+            "another replica leads",
+            "one_",
+            "two_",
+            "valid for 3 s",
+            "per-controller",
+        ],
+    );
+    browser.screenshot("leases").await;
+    // It is live: the leader renews, and the page shows it without a reload.
+    let renewed =
+        "[...document.querySelectorAll('td[data-label=Renewed] time')].map(it => it.dateTime).join()";
+    browser.run(&format!("window.before = {renewed}")).await;
+    browser
+        .until(&format!("window.before && {renewed} !== window.before"))
+        .await;
+
+    let refuse = Mode::Refuse {
+        status: 403,
+        retry_after: None,
+    };
+    proxy.set_mode_of("/leases", refuse.clone());
+    let view = until_view(ports[1], "view=leases", |view| !view["problem"].is_null()).await;
+    assert_contains(
+        view["problem"].as_str().unwrap(),
+        &["the Lease", "give the host's role"],
+    );
+    until_view(ports[0], "view=leases", |view| states(view) == ["here", "here"]).await;
+    // What it does not know it does not claim.
+    until_view(ports[1], "view=leases", |view| {
+        states(view) == ["nobody", "nobody"]
+    })
+    .await;
+    proxy.set_mode(Mode::Pass);
+    let well = |view: &Value| view["problem"].is_null() && states(view) == ["here", "other"];
+    until_view(ports[1], "view=leases", well).await;
+    browser.resize(360, 740).await;
+    fits(&browser).await;
+    browser.screenshot("leases-360").await;
+    assert_eq!(browser.complaints().await, json!([]));
+    drop(hosts.remove(0));
+
+    // A list that is not complete says so, and which namespaces it is of.
+    let query = "view=objects&controller=puppet";
+    let view = until_view(ports[1], query, |view| view["unreadable"] == json!([])).await;
+    assert_eq!(view["namespaces"], json!([scenario.namespace]), "{view:#}");
+    proxy.set_mode_of("/puppets", refuse);
+    let view = until_view(ports[1], query, |view| view["unreadable"] != json!([])).await;
+    let text = view["unreadable"].to_string();
+    assert_contains(
+        &text,
+        &[
+            "test.operator-host.dev/v1/Puppet: ",
+            "give the host's role the verbs list",
+        ],
+    );
+    let page = format!("http://localhost:{}/ui/#/controller/puppet", ports[1]);
+    browser.open(&page).await;
+    browser
+        .until("document.body.innerText.includes('The list is incomplete.')")
+        .await;
+    let scope = "return document.querySelector('#scope').innerText";
+    assert_eq!(
+        browser.run(scope).await,
+        "The controller watches the namespace page-leases. Objects elsewhere are not shown."
+    );
+    fits(&browser).await;
 }
 
 #[tokio::test]

@@ -7,26 +7,28 @@
 //! another replica may begin.
 //!
 //! In reading order: `term` is the right to write, `lease` one Lease as a state machine, `assignment` assigns
-//! controllers when replicas share them, `replicas` lets them discover each other, and `elector` is the task
-//! that combines them.
+//! controllers when replicas share them, `replicas` lets them discover each other, `elector` is the task that
+//! combines them, and `report` is what it knows, for people.
 
 pub mod assignment;
 mod elector;
 pub mod lease;
 mod leases;
 mod replicas;
+pub mod report;
 pub mod term;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Api;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::elector::Elector;
+use self::report::LeadershipReport;
 use self::term::Term;
 use crate::cluster::client::{ClientError, Connection, WriterFactory};
 use crate::cluster::event_recorder::Events;
@@ -53,6 +55,7 @@ pub struct Leadership {
     roster: Arc<Roster>,
     /// The writer factory of all controllers, unless each controller has its own.
     shared: Option<WriterFactory>,
+    report: watch::Receiver<LeadershipReport>,
     instruments: Instruments,
     stop: CancellationToken,
 }
@@ -105,7 +108,9 @@ impl Leadership {
             LeadershipMode::Single => Some(connection.writer_factory(&Term::elected(), timing)?),
             LeadershipMode::PerController => None,
         };
+        let (reports, report) = watch::channel(LeadershipReport::empty(config.mode));
         let leadership = Self {
+            report,
             config: config.clone(),
             roster: Arc::default(),
             shared,
@@ -134,6 +139,7 @@ impl Leadership {
             Arc::clone(&leadership.roster),
             events,
             instruments.clone(),
+            reports,
         );
         let task = tokio::spawn(elector.run(leadership.stop.clone()));
         Ok((leadership, Elections(Some(task))))
@@ -172,6 +178,12 @@ impl Leadership {
         self.roster.changed.notify_one();
         self.instruments.metrics.set_leader(controller, None);
         self.instruments.health.leads(controller, None);
+    }
+
+    /// Returns the receiver of what is known about the Leases. It is kept up to date only while the page is served.
+    #[must_use]
+    pub fn report(&self) -> watch::Receiver<LeadershipReport> {
+        self.report.clone()
     }
 
     /// Releases all leases, so that another replica does not wait until they expire. Nothing may be written

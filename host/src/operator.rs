@@ -168,6 +168,7 @@ pub async fn run(
             health: Arc::clone(&instruments.health),
             journal: Arc::clone(journal),
             identity: setup.identity.clone(),
+            leadership: leadership.report(),
             hide_differences: config.is_for_the_pod(),
         };
         ui::start(config, client.clone(), sources).await?;

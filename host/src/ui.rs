@@ -19,9 +19,12 @@ mod view;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use tokio::sync::watch;
+
 use crate::desired::conditions::PLUGIN_HELD_BACK;
 use crate::health::Health;
 use crate::journal::{ControllerJournal, Journal, PublishedEvent};
+use crate::leader::report::LeadershipReport;
 use crate::object::NamespacedName;
 use crate::plugin::report::{HIDDEN, PluginReport};
 use crate::reconcile::context::Context;
@@ -73,6 +76,8 @@ pub struct Sources {
     pub journal: Arc<Journal>,
     /// This replica's name in the Leases.
     pub identity: String,
+    /// What is known about the Leases.
+    pub leadership: watch::Receiver<LeadershipReport>,
     /// Whether differences between versions of plugins, which contain parts of children, are hidden.
     pub hide_differences: bool,
 }

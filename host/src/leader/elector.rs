@@ -8,6 +8,7 @@ use futures::future::join;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -16,6 +17,7 @@ use super::assignment::{Member, allotted, surplus};
 use super::lease::{Candidate, Step};
 use super::leases::{LeaseOutcome, Leases};
 use super::replicas::Replicas;
+use super::report::{LeadershipReport, LeaseReport, LeaseState};
 use super::term::{Phase, Term, Warmth};
 use crate::cluster::event_recorder::Events;
 use crate::config::leadership::{LeadershipConfig, LeadershipMode};
@@ -53,6 +55,9 @@ pub(super) struct Elector {
     pulse: Pulse,
     /// The last problem that was logged, so that it is logged once.
     last_logged: Option<String>,
+    /// What is reported to people, and who receives it.
+    report: LeadershipReport,
+    reports: watch::Sender<LeadershipReport>,
 }
 
 impl Elector {
@@ -63,11 +68,17 @@ impl Elector {
         roster: Arc<Roster>,
         events: Events,
         instruments: Instruments,
+        reports: watch::Sender<LeadershipReport>,
     ) -> Self {
         let replicas = (config.mode == LeadershipMode::PerController)
             .then(|| Replicas::new(&config.name, &identity, config.timing));
         Self {
             pulse: instruments.health.pulse("leader-election".to_owned(), PULSE),
+            report: LeadershipReport {
+                namespace: leases.namespace().unwrap_or_default().to_owned(),
+                ..LeadershipReport::empty(config.mode)
+            },
+            reports,
             leases: Leases::new(leases, &config),
             config,
             identity,
@@ -103,6 +114,7 @@ impl Elector {
 
     /// Runs one iteration, and returns when the next is due.
     async fn turn(&mut self) -> Instant {
+        self.report.problem = None;
         self.follow_roster();
         let must_read = self.replicas.is_some()
             || self
@@ -141,6 +153,7 @@ impl Elector {
         }
         self.give_up().await;
         self.report_changes();
+        self.publish();
         self.next()
     }
 
@@ -317,6 +330,7 @@ impl Elector {
             .collect();
         let own = Member { able: eligible, held };
         let members = replicas.members(all, own, now);
+        self.report.set_replicas(&members);
         let mut mine = allotted(&members, &free, &self.identity);
         // The replica with the assignment may be unable to take it: after this time any replica may.
         let takeover_delay = self.config.timing.retry_period * 2;
@@ -467,7 +481,40 @@ impl Elector {
         }
     }
 
+    /// Publishes what is known about the Leases, if someone could look.
+    fn publish(&mut self) {
+        if self.instruments.journal.is_none() {
+            return;
+        }
+        let now = Instant::now();
+        let elections = self.elections.values();
+        let leases = elections.filter(|election| !election.controllers.is_empty());
+        self.report.leases = leases
+            .map(|election| {
+                let state = match election.term.phase() {
+                    Phase::Leaving => LeaseState::Leaving,
+                    _ if election.term.holds() => LeaseState::Here,
+                    _ => match election.candidate.holder() {
+                        Some(holder) if holder != self.identity && !election.candidate.is_free(now) => {
+                            LeaseState::Other
+                        }
+                        _ => LeaseState::Nobody,
+                    },
+                };
+                LeaseReport::of(&election.candidate, &election.controllers, state)
+            })
+            .collect();
+        self.reports.send_if_modified(|last| {
+            let is_new = *last != self.report;
+            if is_new {
+                last.clone_from(&self.report);
+            }
+            is_new
+        });
+    }
+
     fn complain(&mut self, text: String) {
+        self.report.problem = Some(text.clone());
         if self.last_logged.as_ref() == Some(&text) {
             debug!("{text}");
         } else {

@@ -104,10 +104,16 @@ impl Candidate {
         self.seen.as_ref()?.0.as_ref()
     }
 
+    /// Returns how long the lease as last read is valid after a renewal.
+    #[must_use]
+    pub fn valid_for(&self) -> Duration {
+        self.validity(spec(self.lease()))
+    }
+
     /// Returns how long the lease as last read is valid after a renewal, if that is longer than configured here.
     #[must_use]
     pub fn longer_validity(&self) -> Option<Duration> {
-        let valid = self.validity(spec(self.lease()));
+        let valid = self.valid_for();
         // Leases state whole seconds.
         (valid.as_secs() > self.timing.duration.as_secs()).then_some(valid)
     }

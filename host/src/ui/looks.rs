@@ -82,8 +82,12 @@ impl Looks {
 mod tests {
     use futures::FutureExt as _;
 
+    use tokio::sync::watch;
+
     use super::*;
+    use crate::config::leadership::LeadershipMode;
     use crate::health::Health;
+    use crate::leader::report::LeadershipReport;
 
     #[tokio::test]
     async fn one_view_is_computed_at_a_time_and_the_overview_is_shared() {
@@ -93,6 +97,7 @@ mod tests {
             health: Arc::clone(&health),
             journal: Arc::default(),
             identity: "a".into(),
+            leadership: watch::channel(LeadershipReport::empty(LeadershipMode::None)).1,
             hide_differences: false,
         });
         let first = looks.look(&View::Overview).await.unwrap();

@@ -1,4 +1,5 @@
-//! What can be asked for: the controllers or one of them, the objects of one, or one object with its tree. As JSON.
+//! What can be asked for: the controllers or one of them, the Leases, the objects of one controller, or one object with its
+//! tree. As JSON.
 
 mod object;
 mod objects;
@@ -7,13 +8,19 @@ mod overview;
 use serde::Serialize;
 
 use super::Sources;
+use crate::cluster::cache::WatchState;
+use crate::cluster::kind_reflectors::KindReflectors;
+use crate::leader::report::LeadershipReport;
 use crate::object::NamespacedName;
+use crate::plugin::contract::Kind;
 
 /// What to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum View {
     /// All controllers.
     Overview,
+    /// The Leases, and which replica leads.
+    Leases,
     /// One controller, by its name.
     Controller(String),
     /// A page of the objects of one controller.
@@ -54,6 +61,24 @@ enum Finder {
 const CHILDREN: usize = 100;
 const MAX_CHILDREN: usize = 2000;
 
+/// The Leases.
+#[derive(Serialize)]
+struct Leases {
+    /// This replica's name in the Leases.
+    identity: String,
+    #[serde(flatten)]
+    report: LeadershipReport,
+}
+
+impl Leases {
+    fn of(sources: &Sources) -> Self {
+        Self {
+            identity: sources.identity.clone(),
+            report: sources.leadership.borrow().clone(),
+        }
+    }
+}
+
 /// Why there is nothing to show.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Nothing {
@@ -82,6 +107,7 @@ impl View {
         let required = |wanted: &str| find(wanted).ok_or_else(|| format!("the query has no `{wanted}`"));
         match find("view").unwrap_or("overview") {
             "overview" => Ok(Self::Overview),
+            "leases" => Ok(Self::Leases),
             "controller" => Ok(Self::Controller(required("controller")?.to_owned())),
             "objects" => Ok(Self::Objects(Page {
                 controller: required("controller")?.to_owned(),
@@ -112,6 +138,7 @@ impl View {
     pub(super) fn json(&self, sources: &Sources) -> (bool, String) {
         match self {
             Self::Overview => answer(&Ok(overview::overview(sources))),
+            Self::Leases => answer(&Ok(Leases::of(sources))),
             Self::Controller(name) => answer(&overview::one(sources, name)),
             Self::Objects(page) => answer(&objects::objects(sources, page)),
             Self::Object(one) => answer(&object::object(sources, one)),
@@ -126,6 +153,29 @@ fn answer(result: &Result<impl Serialize, String>) -> (bool, String) {
     };
     // All keys are strings, and all numbers are finite.
     (result.is_ok(), text.unwrap_or_default())
+}
+
+/// Returns why objects of a kind are missing, for one watch that fails and for one that has not listed yet. The others have
+/// often the same reason.
+fn incomplete(kind: &Kind, watches: &KindReflectors) -> Vec<String> {
+    let states: Vec<_> = watches.all().iter().map(|watch| watch.state_now()).collect();
+    let failing = states.iter().filter_map(|state| match state {
+        WatchState::Failing(why) => Some(why.as_str()),
+        WatchState::Starting | WatchState::Synced => None,
+    });
+    let starting = states.iter().filter(|state| **state == WatchState::Starting);
+    let starting = starting.map(|_| "the first list is in progress");
+    let text = |all: Vec<&str>| {
+        let others = match all.len() {
+            0 | 1 => String::new(),
+            number => format!(" (and {} more namespaces)", number - 1),
+        };
+        all.first().map(|why| format!("{kind}: {why}{others}"))
+    };
+    [text(failing.collect()), text(starting.collect())]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn not_running(controller: &str) -> String {
@@ -167,6 +217,7 @@ mod tests {
     #[test]
     fn a_query_names_what_to_show() {
         assert_eq!(View::parse(""), Ok(View::Overview));
+        assert_eq!(View::parse("view=leases"), Ok(View::Leases));
         assert_eq!(
             View::parse("view=object&controller=echo&name=shop%2Fa&children=9999999"),
             Ok(View::Object(One {

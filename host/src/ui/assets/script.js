@@ -1,5 +1,5 @@
 "use strict";
-// Shows one view at a time: all controllers, the objects of one, or one object. The part after `#` names the view. The
+// Shows one view at a time: all controllers, the Leases, the objects of one controller, or one object. The part after `#` names the view. The
 // server sends it again when it changes. Texts from the cluster become text nodes only, never markup.
 
 const main = document.getElementById("main");
@@ -107,7 +107,7 @@ function overview(data) {
       cell("Controller", h("a", { href: link("controller", it.name) }, it.name), h("div", { class: "quiet" }, it.kind || "")),
       cell("Health", h("span", { class: it.ok ? "good" : "bad" }, it.ok ? "ok" : "not ready"), it.ok ? null : h("div", {}, it.texts.join("; ")),
         candidate && h("div", { class: candidate.state === "proving" ? "waiting" : "bad" }, `version ${candidate.version || "?"} ${stateOf(candidate)}`)),
-      cell("Leader", it.leader || "no election"),
+      cell("Leader", h("a", { href: "#/leases" }, it.leader || "no election")),
       cell("Objects", String(it.objects)),
       cell("Queue", `${it.queue}`, it.queue ? h("span", { class: "quiet" }, ` for ${it.queueAge} s`) : null, plot(`${it.queue} wait`, [...series.queue.slice(0, -1), it.queue])),
       cell("Reconciles", `${(count / seconds).toFixed(1)}/s`, plot(`${count} reconciles, ${errors} failed`, series.reconciles, series.errors)),
@@ -119,8 +119,44 @@ function overview(data) {
     data.checks.filter((check) => !check.ok || check.text).map((check) => h("p", { "data-key": check.name, class: check.ok ? "waiting" : "bad" }, `${check.name}: ${check.text}`)),
     table(["Controller", "Health", "Leader", "Objects", "Queue", "Reconciles", "Errors", "Latency"], rows, "The configuration has no controllers."),
     h("p", { class: "quiet" }, "The plots and the numbers beside them are of the last ten minutes."),
-    h("h2", {}, "Failed and slow reconciles"), reconciles(data.troubled, true),
-    h("h2", {}, "Events"), events(data.events, true),
+    h("h2", {}, "Failed and slow reconciles"), reconciles(data.troubled, true), newest(data.troubled),
+    h("h2", {}, "Events"), events(data.events, true), newest(data.events),
+  ];
+}
+
+// The server leaves out what is older.
+const newest = (all) => (all.length >= 50 ? h("p", { class: "quiet" }, "The newest 50. The pages of the objects show more.") : null);
+
+const LEADS = { here: ["good", "this replica leads"], leaving: ["waiting", "this replica leads until its reconciles have ended"], other: ["", "another replica leads"], nobody: ["bad", "no replica leads"] };
+
+// The Leases, and which replica leads.
+function leases(data) {
+  const rows = data.leases.map((it) => {
+    const late = it.renewed && Date.now() + clock - Date.parse(it.renewed) > it.validSeconds * 1000;
+    return h("tr", { "data-key": it.name },
+      cell("Lease", h("strong", {}, `${data.namespace}/${it.name}`)),
+      cell("Controllers", it.controllers.map((name, i) => [i ? ", " : "", h("a", { href: link("controller", name) }, name)])),
+      cell("Leader", h("span", { class: LEADS[it.state][0] }, LEADS[it.state][1]), h("div", { class: "quiet" }, it.holder || "")),
+      cell("Since", it.holder ? age(it.acquired) : ""),
+      cell("Renewed", h("span", { class: late ? "bad" : undefined }, age(it.renewed)), it.renewed ? " ago" : "", h("div", { class: "quiet" }, `valid for ${it.validSeconds} s`)),
+      cell("Changes", String(it.transitions)));
+  });
+  const replicas = data.replicas.map((it) => h("tr", { "data-key": it.identity },
+    cell("Replica", h("strong", {}, it.identity), it.identity === data.identity ? " this replica" : ""),
+    cell("Leads", String(it.held)), cell("Could lead", String(it.able))));
+  return [
+    h("h1", {}, "Leases"),
+    data.problem && h("p", { class: "bad" }, data.problem),
+    data.mode === "none"
+      ? h("p", {}, "There is no election: ", h("code", {}, "leadership"), " is ", h("code", {}, "none"), ", so this host writes for all controllers, and no other may run.")
+      : [
+          h("p", { class: "quiet" }, "The times are those that the leader wrote, by its own clock. ", h("code", {}, `leadership: ${data.mode}`)),
+          table(["Lease", "Controllers", "Leader", "Since", "Renewed", "Changes"], rows, "No controller takes part in an election yet."),
+          h("h2", {}, "Replicas"),
+          data.mode === "single" ? h("p", { class: "quiet" }, "The Lease names the replica that leads, and none of those that stand by.") : table(["Replica", "Leads", "Could lead"], replicas, "None is known yet."),
+          data.moreReplicas ? h("p", {}, `${data.moreReplicas} more replicas are not shown.`) : null,
+        ],
+    h("p", {}, h("a", { href: "#/" }, "All controllers")),
   ];
 }
 
@@ -196,6 +232,8 @@ function objects(data) {
       h("button", { type: "button", id: "previous", disabled: !back.length, onclick: () => go({ after: back.pop() || "", back }) }, "Previous"),
       h("button", { type: "button", id: "next", disabled: !data.next, onclick: () => { back.push(route.after); go({ after: data.next, back }); } }, "Next"),
       h("span", { class: "quiet" }, rows.length ? `${first + 1} to ${first + rows.length} of ${data.matching}` : "")) : null,
+    data.unreadable.map((text) => h("p", { class: "bad", "data-key": text }, `The list is incomplete. ${text}`)),
+    data.namespaces ? h("p", { class: "quiet", id: "scope" }, `The controller watches ${data.namespaces.length ? `the namespace${data.namespaces.length > 1 ? "s" : ""} ${data.namespaces.join(", ")}` : "no namespace"}${data.moreNamespaces ? ` and ${data.moreNamespaces} more` : ""}. Objects elsewhere are not shown.`) : null,
     table(["Name", "State", "Age", "Reason"], rows, data.total ? "No object matches." : "There are no objects."),
   ];
 }
@@ -205,8 +243,12 @@ function child(it) {
   return h("li", { "data-key": `${it.kind}/${it.name}` },
     h("div", {}, `${it.kind} `, h("strong", {}, it.name), " ", h("span", { class: it.unready ? "bad" : "good" }, it.unready || "ready"),
       h("span", { class: "quiet" }, " ", age(it.created), made ? ` (${made})` : "")),
-    it.children && h("ul", {}, it.children.map(child)));
+    it.children && h("ul", {}, it.children.map(child)),
+    it.more ? h("div", { class: "quiet" }, `It owns ${it.more} more that are not shown.`) : null);
 }
+
+// The most children that the server sends.
+const MOST = 2000;
 
 // One object with its tree.
 function single(data) {
@@ -226,7 +268,9 @@ function single(data) {
     h("h2", {}, "Children", h("span", { class: "quiet" }, ` ${data.totalChildren}, ${data.unreadyChildren} not ready`)),
     data.unreadable.map((text) => h("p", { class: "bad", "data-key": text }, `Not shown: ${text}`)),
     data.children.length ? h("ul", { class: "tree", id: "tree" }, data.children.map(child)) : h("p", { class: "quiet" }, "None."),
-    more > 0 ? h("p", {}, `${more} more. `, h("button", { type: "button", id: "more", onclick: () => { route.children = Math.min(2000, (route.children || 100) * 5); open(); } }, "Show more")) : null,
+    more > 0 && data.children.length >= MOST ? h("p", { id: "rest" }, `${more} more are not shown: the page shows at most ${MOST} children, those that are not ready first. operator-host explain lists all.`) : null,
+    more > 0 && data.children.length < MOST ? h("p", {}, `${more} more. `, h("button", { type: "button", id: "more", onclick: () => { route.children = Math.min(MOST, (route.children || 100) * 5); open(); } }, "Show more")) : null,
+    h("p", { class: "quiet", id: "watched" }, `Shown are the kinds that this controller watches: ${data.watchedKinds.join(", ") || "none"}. What others created for them, such as the pods of a Deployment, is shown by the command below.`),
     h("h2", {}, "Reconciles"), reconciles(data.reconciles, false),
     h("h2", {}, "Events"), events(data.events, false),
     h("h2", {}, "Find out more"),
@@ -234,7 +278,7 @@ function single(data) {
   ];
 }
 
-const VIEWS = { overview, objects, object: single };
+const VIEWS = { overview, leases, objects, object: single };
 
 function render() {
   if (!latest) return;
@@ -242,13 +286,14 @@ function render() {
   if (latest.error) page.append(h("h1", {}, "Nothing to show"), h("p", {}, latest.error), h("p", {}, h("a", { href: "#/" }, "All controllers")));
   else page.append(...[VIEWS[route.view](latest)].flat(Infinity).filter((part) => part));
   patch(main, page);
-  if (latest.identity) document.getElementById("host").textContent = `${latest.version} ${latest.identity}`;
+  if (latest.version) document.getElementById("host").textContent = `${latest.version} ${latest.identity}`;
 }
 
 function parse() {
   const parts = location.hash.slice(2).split("/").filter(Boolean).map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
   if (parts[0] === "controller" && parts[1]) return { view: "objects", controller: parts[1], filter: "", problems: false, after: "", back: [] };
   if (parts[0] === "object" && parts[2]) return { view: "object", controller: parts[1], name: parts[2] };
+  if (parts[0] === "leases") return { view: "leases" };
   return { view: "overview" };
 }
 

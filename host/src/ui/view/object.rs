@@ -9,9 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::objects::Summary;
-use super::{Finder, One, not_running};
-use crate::cluster::cache::WatchState;
-use crate::cluster::kind_reflectors::KindReflectors;
+use super::{Finder, One, incomplete, not_running};
 use crate::desired::conditions::PLUGIN_HELD_BACK;
 use crate::desired::readiness::unready;
 use crate::journal::{PublishedEvent, Reconcile};
@@ -50,6 +48,8 @@ pub(super) struct Object {
     total_children: usize,
     /// How many of them are not ready.
     unready_children: usize,
+    /// The kinds that the controller watches for its children. Objects of others are in no cache, so they are not shown.
+    watched_kinds: Vec<String>,
     /// What cannot be shown, and why.
     unreadable: Vec<String>,
     reconciles: Vec<Reconcile>,
@@ -93,6 +93,14 @@ struct Child {
     generation: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     children: Vec<Child>,
+    /// How many more objects it owns that are not shown.
+    #[serde(skip_serializing_if = "is_zero")]
+    more: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
@@ -143,6 +151,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
             .collect(),
         total_children,
         unready_children,
+        watched_kinds: context.children.keys().map(|kind| kind.kind.clone()).collect(),
         unreadable: unreadable(&context),
         reconciles: journal.of_parent(&one.name, RECONCILES),
         events: sources.events(&journal, Some(&one.name)),
@@ -184,10 +193,10 @@ fn conditions(sources: &Sources, parent: &DynamicObject) -> Vec<Condition> {
 /// Describes a child, with what its own controller has created, as far as the host watches it. `room` is the number of
 /// such objects that may still be shown.
 fn child(context: &Context, object: &Arc<DynamicObject>, depth: usize, room: &mut usize) -> Child {
-    let below = match depth {
-        0 => Vec::new(),
-        _ => created_for(context, object, *room),
-    };
+    let mut below = created_for(context, object);
+    let all = below.len();
+    below.truncate(if depth == 0 { 0 } else { *room });
+    let more = all - below.len();
     *room -= below.len();
     let text = |name: &str| annotation(object, name).map(|text| shorten(text, TEXT));
     Child {
@@ -203,36 +212,26 @@ fn child(context: &Context, object: &Arc<DynamicObject>, depth: usize, room: &mu
             .iter()
             .map(|below| child(context, below, depth - 1, room))
             .collect(),
+        more,
     }
 }
 
 /// Returns the objects in the caches that an object owns.
-fn created_for(context: &Context, owner: &DynamicObject, room: usize) -> Vec<Arc<DynamicObject>> {
+fn created_for(context: &Context, owner: &DynamicObject) -> Vec<Arc<DynamicObject>> {
     let Some(uid) = owner.metadata.uid.as_deref() else {
         return Vec::new();
     };
-    let owned = context.referring_to(uid, &NamespacedName::of(owner)).into_iter();
+    let mut owned = context.referring_to(uid, &NamespacedName::of(owner));
+    owned.retain(|object| controller_of(object).is_some_and(|owner| owner.uid == uid));
     owned
-        .filter(|object| controller_of(object).is_some_and(|owner| owner.uid == uid))
-        .take(room)
-        .collect()
 }
 
 /// Returns the kinds whose objects the caches lack.
 fn unreadable(context: &Context) -> Vec<String> {
-    let failing = |watches: &KindReflectors| {
-        let states = watches.all().into_iter().map(|watch| watch.state_now());
-        states
-            .filter_map(|state| match state {
-                WatchState::Failing(why) => Some(why),
-                WatchState::Starting | WatchState::Synced => None,
-            })
-            .next()
-    };
     let watches = std::iter::once((&context.config.parent, &context.parents)).chain(&context.children);
-    let failing = watches.filter_map(|(kind, watches)| Some(format!("{kind}: {}", failing(watches)?)));
+    let incomplete = watches.flat_map(|(kind, watches)| incomplete(kind, watches));
     let not_served = context.not_served.values().map(ToString::to_string);
-    failing
+    incomplete
         .chain(not_served)
         .map(|text| shorten(&text, TEXT))
         .collect()

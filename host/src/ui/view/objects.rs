@@ -5,7 +5,7 @@ use kube::core::DynamicObject;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Page, not_running};
+use super::{Page, incomplete, not_running};
 use crate::object::{PAUSED_ANNOTATION, annotation, is_terminating, shorten};
 use crate::ui::Sources;
 
@@ -13,6 +13,8 @@ use crate::ui::Sources;
 const ON_A_PAGE: usize = 100;
 /// Bytes of a message in a row; the object's own page has all of it.
 const MESSAGE: usize = 300;
+/// Number of namespaces that are named.
+const NAMESPACES: usize = 20;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -25,6 +27,13 @@ pub(super) struct Objects {
     /// How many match the filter.
     matching: usize,
     objects: Vec<Row>,
+    /// The namespaces that the controller watches, the first ones; `None`: all. Objects in others are not shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespaces: Option<Vec<String>>,
+    /// How many more namespaces it watches.
+    more_namespaces: usize,
+    /// Why objects are missing.
+    unreadable: Vec<String>,
     /// The last name of this page, if there is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
@@ -96,6 +105,14 @@ pub(super) fn objects(sources: &Sources, page: &Page) -> Result<Objects, String>
         .ok_or_else(|| not_running(&page.controller))?;
     let mut names = context.parents.names();
     names.sort();
+    let mut namespaces = context
+        .parents
+        .namespaces()
+        .map(|watches| watches.into_keys().collect::<Vec<_>>());
+    let watched = namespaces.as_ref().map_or(0, Vec::len);
+    if let Some(namespaces) = &mut namespaces {
+        namespaces.truncate(NAMESPACES);
+    }
     let mut objects = Objects {
         controller: page.controller.clone(),
         kind: context.config.parent.to_string(),
@@ -103,6 +120,9 @@ pub(super) fn objects(sources: &Sources, page: &Page) -> Result<Objects, String>
         problems: 0,
         matching: 0,
         objects: Vec::new(),
+        namespaces,
+        more_namespaces: watched.saturating_sub(NAMESPACES),
+        unreadable: incomplete(&context.config.parent, &context.parents),
         next: None,
     };
     for name in names {

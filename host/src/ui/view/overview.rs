@@ -254,7 +254,9 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::config::leadership::LeadershipMode;
     use crate::health::Health;
+    use crate::leader::report::LeadershipReport;
     use crate::plugin::registry::Live;
     use crate::plugin::report::{CandidateVersion, KeptVersion, LiveVersion};
 
@@ -292,6 +294,7 @@ mod tests {
             health,
             journal: Arc::default(),
             identity: "b".into(),
+            leadership: watch::channel(LeadershipReport::empty(LeadershipMode::None)).1,
             hide_differences: false,
         };
         let texts = |sources: &Sources| {
