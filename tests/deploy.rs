@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use control_plane::manifests::without_rules;
 use control_plane::{ControlPlane, Options, deployed, manifests};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{DynamicObject, GroupVersionKind};
@@ -214,7 +215,7 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
             "{expected} is not in {kinds:?}"
         );
     }
-    let overlays = ["webhook", "versions", "registry", "everything"]
+    let overlays = ["webhook", "versions", "registry", "page", "everything"]
         .map(|name| kustomized(&format!("manifests/deploy/overlays/{name}")));
     for object in objects.iter().chain(overlays.iter().flatten()) {
         // Both versions of `policy` are the same for the fields used here.
@@ -569,9 +570,18 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
         values["pluginConfigMaps"][packed]["optional"] = true.into();
     }
     values["serviceMonitor"] = json!({ "enabled": true });
+    // For port-forward alone: one variable and nothing else.
+    values["page"] = json!({ "enabled": true });
     // Beside the tag there is the digest.
     values["image"] = json!({ "tag": "0.1.0" });
     let mut from_helm = comparable(rendered(&cluster, &client, &values).await);
+    let pod = "/spec/template/spec/containers/0/env";
+    let variables = from_helm.get_mut(DEPLOYMENT).unwrap().pointer_mut(pod);
+    let page = variables.unwrap().as_array_mut().unwrap().pop();
+    assert_eq!(
+        page,
+        Some(json!({ "name": "OPERATOR_HOST_UI_ADDR", "value": "127.0.0.1:8090" }))
+    );
     let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/monitoring"));
     // Helm creates the namespace with an option, and the plugins are too large for a release.
     from_kustomize.retain(|name, _| !name.starts_with("Namespace") && !name.contains("-plugin"));
@@ -610,6 +620,99 @@ fn webhook_values(config: &Path) -> Value {
     serde_saphyr::from_str(&String::from_utf8(output.stdout).unwrap()).unwrap()
 }
 
+const SERVICE: &str = "Service operator-host operator-host";
+const POLICY: &str = "NetworkPolicy operator-host operator-host";
+const DEPLOYMENT: &str = "Deployment operator-host operator-host";
+const DELEGATOR: &str = "ClusterRoleBinding operator-host:system:auth-delegator ";
+
+/// Compares what the chart adds for the page with what the component adds, and adds that to the other objects.
+fn the_page_is_the_same(from_helm: &BTreeMap<String, Value>, others: &mut BTreeMap<String, Value>) {
+    let page = comparable(kustomized("manifests/deploy/overlays/page"));
+    let last = |object: &Value, place: &str| {
+        object
+            .pointer(place)
+            .unwrap()
+            .as_array()
+            .unwrap()
+            .last()
+            .cloned()
+            .unwrap()
+    };
+    for (name, place) in [(SERVICE, "/spec/ports"), (POLICY, "/spec/ingress")] {
+        let list = others.get_mut(name).unwrap().pointer_mut(place).unwrap();
+        list.as_array_mut().unwrap().push(last(&page[name], place));
+    }
+    for name in [DELEGATOR, "ClusterRole operator-host-page "] {
+        assert!(page.contains_key(name), "{name} is not in {:?}", page.keys());
+        assert_eq!(from_helm.get(name), page.get(name), "{name}");
+    }
+    let pod = "/spec/template/spec";
+    for place in ["volumes", "containers/0/volumeMounts", "containers/0/ports"] {
+        let place = format!("{pod}/{place}");
+        let added = last(&page[DEPLOYMENT], &place);
+        assert_eq!(added["name"], "page");
+        assert_eq!(last(&from_helm[DEPLOYMENT], &place), added);
+    }
+    let variables = |objects: &BTreeMap<String, Value>| -> Vec<Value> {
+        let all = objects[DEPLOYMENT].pointer(&format!("{pod}/containers/0/env"));
+        let all = all.unwrap().as_array().unwrap().iter();
+        all.filter(|it| it["name"].as_str().unwrap().contains("_UI_"))
+            .cloned()
+            .collect()
+    };
+    assert_eq!(variables(from_helm), variables(&page));
+    assert_eq!(variables(&page).len(), 3);
+}
+
+/// Expects that the chart cannot be rendered, and returns why.
+fn not_rendered(cluster: &ControlPlane, values: &Value) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), values.to_string()).unwrap();
+    let output = Command::new(root().join("tests/helm.sh"))
+        .args(["install", NAME, NAME])
+        .arg(root().join("manifests/helm"))
+        .arg(file.path())
+        .env("KUBECONFIG", cluster.kubeconfig())
+        .output()
+        .expect("the script runs");
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The host may ask about users when the page is deployed for others, and only then.
+#[tokio::test]
+async fn the_deployed_page_lets_the_host_ask_the_api_server_who_may_see_it() {
+    let (_cluster, client, _folder) = bare_cluster().await;
+    let may = async |group: &str, resource: &str| {
+        let review = json!({ "spec": {
+            "user": USER,
+            "resourceAttributes": { "group": group, "resource": resource, "verb": "create" },
+        } });
+        let review: SubjectAccessReview = serde_json::from_value(review).unwrap();
+        let answer = Api::all(client.clone())
+            .create(&PostParams::default(), &review)
+            .await;
+        answer.unwrap().status.unwrap().allowed
+    };
+    let needed = [
+        ("authentication.k8s.io", "tokenreviews"),
+        ("authorization.k8s.io", "subjectaccessreviews"),
+    ];
+    for (overlay, allowed) in [("monitoring", false), ("page", true)] {
+        let mut objects = kustomized(&format!("manifests/deploy/overlays/{overlay}"));
+        objects.retain(|object| kind(object).starts_with("ClusterRole"));
+        manifests::apply(&client, &objects).await.expect("the manifests");
+        for (group, resource) in needed {
+            let limit = tokio::time::Instant::now() + Duration::from_secs(30);
+            // The authorizer may take a moment to see the binding.
+            while may(group, resource).await != allowed {
+                assert!(tokio::time::Instant::now() < limit, "{overlay}: {resource}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest() {
     let (cluster, client, _folder) = bare_cluster().await;
@@ -625,8 +728,24 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
     values["signatureKeysSecret"] = "keys".into();
     values["webhook"]["clientCaConfigMap"] = "callers".into();
     values["registry"] = json!({ "credentialsSecret": "pull", "authoritiesConfigMap": "authorities" });
+    values["page"] = json!({
+        "enabled": true,
+        "certificateSecret": "operator-host-page",
+        "from": [{ "ipBlock": { "cidr": "192.0.2.1/32" } }],
+    });
+    // Regression: an empty list of those who may reach a port was taken, and lets everyone in.
+    for (what, words) in [
+        ("webhook", "webhook is for the API servers only"),
+        ("page", "page.from says who"),
+    ] {
+        let mut open = values.clone();
+        open[what]["from"] = json!([]);
+        let error = not_rendered(&cluster, &open);
+        assert!(error.contains(words), "{what}: {error}");
+    }
     let from_helm = comparable(rendered(&cluster, &client, &values).await);
-    let from_kustomize = comparable(kustomized("manifests/deploy/overlays/webhook"));
+    let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/webhook"));
+    the_page_is_the_same(&from_helm, &mut from_kustomize);
     let of_webhook = |name: &&String| {
         [
             "Service ",
