@@ -56,6 +56,7 @@ mod ready;
 mod recreated_parent;
 mod refused;
 mod registry;
+mod release;
 mod reload;
 mod renamed;
 mod requeue;

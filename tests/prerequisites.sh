@@ -22,9 +22,9 @@ purpose="to compile and link (gcc), to make keys (openssl), to download a contro
 cluster (kubectl)"
 if [[ ${1:-} != run ]]; then
     needed+=(shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool
-        docker-registry:docker-registry chromium:chromium chromium-driver:chromedriver)
+        docker-registry:docker-registry mandoc:mandoc chromium:chromium chromium-driver:chromedriver)
     purpose+=", to check scripts (shellcheck), spelling (codespell), links (python3), what is measured (prometheus) and \
-the page (chromium), to store plugins (docker-registry)"
+the page (chromium) and the manual (mandoc), to store plugins (docker-registry)"
 fi
 missing=()
 for item in "${needed[@]}"; do

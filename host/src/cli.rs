@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod compile_plugin;
+pub mod completions;
 pub mod crd;
 pub mod diff;
 pub mod explain;
@@ -77,6 +78,8 @@ pub enum Command {
     Schema(schema::Args),
     /// Print the ValidatingWebhookConfiguration that sends resources to the host for validation
     WebhookManifests(webhook_manifests::Args),
+    /// Print the completions for a shell
+    Completions(completions::Args),
     /// Compile the plugin on standard input (internal)
     #[command(hide = true)]
     CompilePlugin(compile_plugin::Args),

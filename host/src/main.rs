@@ -42,6 +42,7 @@ fn main() -> ExitCode {
             Command::Rbac(args) => cli::rbac::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Uninstall(args) => cli::uninstall::run(args).await,
             Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
+            Command::Completions(args) => cli::completions::run(&args).map(|()| ExitCode::SUCCESS),
             // Handled above.
             Command::CompilePlugin(args) => Ok(cli::compile_plugin::run(&args)),
         }
