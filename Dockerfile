@@ -17,6 +17,8 @@ ARG BUILD_IMAGE=docker.io/library/rust:1.95-bookworm
 FROM ${BUILD_IMAGE} AS build
 # A profile of cargo's; `dev` is quick to build and slow to run.
 ARG PROFILE=release
+# The SDK that `operator-host new` takes outside of a checkout, as its `--sdk`; there is none before it is published.
+ARG RELEASED_SDK=
 # The time that all files get, so that the same sources give the same image.
 ARG SOURCE_DATE_EPOCH=0
 
@@ -46,6 +48,7 @@ RUN set -eu; \
         RUSTFLAGS="$RUSTFLAGS -Clink-arg=-Wl,--icf=all -Clink-arg=-Wl,-z,pack-relative-relocs"; \
     fi; \
     export CFLAGS="-fno-asynchronous-unwind-tables -ffile-prefix-map=/target=target -ffile-prefix-map=${CARGO_HOME}=cargo"; \
+    OPERATOR_HOST_RELEASED_SDK="${RELEASED_SDK}" \
     cargo build --locked --profile "${PROFILE}" --package operator-host --target-dir /target
 
 # The image's root: what the loader says that the program needs, and for scanners which packages that is from and which

@@ -369,3 +369,103 @@ fn a_type_without_a_structural_schema_is_named_by_check() {
         assert!(answer.out.contains(words), "{words:?} is not in {}", answer.out);
     }
 }
+
+/// Returns the SDK as it would be published, unpacked in a folder.
+fn published(desk: &TempDir) -> std::path::PathBuf {
+    let target = desk.path().join("packages");
+    let output = Command::new("cargo")
+        .args([
+            "package",
+            "--package",
+            "operator-plugin",
+            "--no-verify",
+            "--allow-dirty",
+            "--quiet",
+        ])
+        .current_dir(root().join("plugins"))
+        .env("CARGO_TARGET_DIR", &target)
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let name = concat!("operator-plugin-", env!("CARGO_PKG_VERSION"));
+    let status = Command::new("tar")
+        .arg("-xzf")
+        .arg(target.join(format!("package/{name}.crate")))
+        .arg("-C")
+        .arg(desk.path())
+        .status();
+    assert!(status.expect("tar runs").success());
+    desk.path().join(name)
+}
+
+/// The SDK is not published, so another source takes the place of the registry, as cargo offers it.
+#[test]
+fn a_plugin_depends_on_the_published_sdk_by_its_version_or_in_a_git_repository() {
+    let desk = tempfile::tempdir().unwrap();
+    let sdk = published(&desk);
+    let git = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
+        let output = Command::new("git")
+            .args(identity)
+            .args(arguments)
+            .current_dir(&sdk)
+            .output();
+        let output = output.expect("git runs");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    git(&["init", "--quiet"]);
+    git(&["add", "--all"]);
+    git(&["commit", "--quiet", "--message", "Release"]);
+    git(&["tag", "v0.1.0"]);
+    let url = format!("file://{}", sdk.display());
+    let tagged = format!("{url}#v0.1.0");
+    let patch = format!(
+        "patch.crates-io.operator-plugin.path={:?}",
+        sdk.display().to_string()
+    );
+    for (name, given, more, source) in [
+        (
+            "by-version",
+            "0.1.0",
+            &["--config", &patch][..],
+            sdk.display().to_string(),
+        ),
+        ("by-url", &*url, &[], format!("{url}#")),
+        ("by-tag", &tagged, &[], format!("{url}?tag=v0.1.0#")),
+    ] {
+        let folder = desk.path().join(name);
+        let kind = ["--lang", "rust", "--kind", "Greeter", "--group", "example.org"];
+        let arguments = [&["new", folder.to_str().unwrap(), "--sdk", given], &kind[..]].concat();
+        host(&arguments).expect(0);
+        // As the first build without --locked does, this completes the lock file.
+        let output = Command::new("cargo")
+            .args(["tree", "--depth", "1", "--prefix", "none"])
+            .args(more)
+            .current_dir(&folder)
+            .output()
+            .expect("cargo runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {error}");
+        let tree = String::from_utf8(output.stdout).unwrap();
+        let expected = format!("operator-plugin v0.1.0 ({source}");
+        assert!(tree.contains(&expected), "{expected:?} is not in {tree}");
+    }
+    // The published crate has all that a plugin and its tests need.
+    let output = Command::new("cargo")
+        .args(["test", "--quiet", "--config", &patch])
+        .current_dir(desk.path().join("by-version"))
+        .env("CARGO_TARGET_DIR", root().join("plugins/target"))
+        .env_remove("CI")
+        .output()
+        .expect("cargo runs");
+    let printed = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&printed));
+}

@@ -35,8 +35,9 @@ pub struct Args {
     #[arg(long)]
     plural: Option<String>,
     /// The folder of the Rust SDK in a checkout of operator-host, or for Rust plugins the URL of a git repository that
-    /// contains it [default: the checkout that contains the new folder]
-    #[arg(long, env = "OPERATOR_HOST_SDK", value_name = "FOLDER|URL")]
+    /// contains it (`URL#TAG`), or its version in the Rust registry [default: the checkout that contains the new folder,
+    /// otherwise the SDK of this release]
+    #[arg(long, env = "OPERATOR_HOST_SDK", value_name = "FOLDER|URL|VERSION")]
     sdk: Option<String>,
 }
 

@@ -1,9 +1,14 @@
-//! Locates what a new plugin needs from operator-host: the SDK of a Rust plugin, in a checkout, by a relative path, or in
-//! a git repository; the script of a checkout that finds or installs the compiler of a plugin in another language.
+//! Locates what a new plugin needs from operator-host: the SDK of a Rust plugin, in a checkout, by a relative path, in a
+//! git repository, or by its version in the Rust registry; the script of a checkout that finds or installs the compiler of
+//! a plugin in another language.
 
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+
+/// The SDK of a plugin outside of a checkout, in a form that `--sdk` takes. The build of a release sets it, as there is none
+/// before the SDK is published.
+const RELEASED: Option<&str> = option_env!("OPERATOR_HOST_RELEASED_SDK");
 
 /// The parts of a project that depend on the location of the SDK.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -119,20 +124,32 @@ impl Compiler {
 
 /// Uses the location that the user gave, or otherwise the checkout that contains the new folder.
 pub(super) fn find(given: Option<&str>, folder: &Path, name: &str) -> anyhow::Result<Sdk> {
-    match given {
-        Some(url) if url.contains("://") => Ok(git(url, name)),
-        Some(path) => checkout(Path::new(path), folder, name),
-        None => {
-            let sdk = around(folder)?.ok_or_else(|| {
-                anyhow!(
-                    "{} is not in a checkout of operator-host, which contains the Rust SDK in plugins/sdk: \
-                     pass --sdk with the SDK's folder, or with the URL of its git repository",
-                    folder.display()
-                )
-            })?;
-            checkout(&sdk, folder, name)
-        }
+    find_or(RELEASED.filter(|it| !it.is_empty()), given, folder, name)
+}
+
+fn find_or(released: Option<&str>, given: Option<&str>, folder: &Path, name: &str) -> anyhow::Result<Sdk> {
+    let around = match given {
+        Some(_) => None,
+        None => around(folder)?,
+    };
+    if let Some(sdk) = around {
+        return checkout(&sdk, folder, name);
     }
+    let given = given.or(released).ok_or_else(|| {
+        anyhow!(
+            "{} is not in a checkout of operator-host, which contains the Rust SDK in plugins/sdk: pass --sdk with the \
+             SDK's folder, with the URL of its git repository, or with its version",
+            folder.display()
+        )
+    })?;
+    if given.contains("://") {
+        return Ok(git(given, name));
+    }
+    let is_version = given.starts_with(|c: char| c.is_ascii_digit() || "=^~".contains(c));
+    if is_version && semver::VersionReq::parse(given).is_ok() {
+        return Ok(elsewhere(format!("version = {given:?}"), name));
+    }
+    checkout(Path::new(given), folder, name)
 }
 
 /// Returns the SDK in the checkout that contains a folder.
@@ -142,10 +159,20 @@ fn around(folder: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok(all.find(|sdk| is_sdk(sdk)))
 }
 
+/// Returns the SDK in a git repository; what follows a `#` is a tag.
 fn git(url: &str, name: &str) -> Sdk {
+    let dependency = match url.split_once('#') {
+        Some((url, tag)) => format!("git = {url:?}, tag = {tag:?}"),
+        None => format!("git = {url:?}"),
+    };
+    elsewhere(dependency, name)
+}
+
+/// Returns an SDK without the scripts of a checkout.
+fn elsewhere(dependency: String, name: &str) -> Sdk {
     let file = name.replace('-', "_");
     Sdk {
-        dependency: format!("git = {url:?}"),
+        dependency,
         build: format!(
             "\tcargo build --release --target wasm32-wasip1\n\tcp target/wasm32-wasip1/release/{file}.wasm $@"
         ),
@@ -166,10 +193,7 @@ fn checkout(sdk: &Path, folder: &Path, name: &str) -> anyhow::Result<Sdk> {
     let script = path.parent().unwrap_or(Path::new("..")).join("build.sh");
     let (path, script) = (path.display(), script.display());
     if !sdk.join("../build.sh").is_file() {
-        return Ok(Sdk {
-            dependency: format!("path = \"{path}\""),
-            ..git("", name)
-        });
+        return Ok(elsewhere(format!("path = \"{path}\""), name));
     }
     Ok(Sdk {
         dependency: format!("path = \"{path}\""),
@@ -217,6 +241,39 @@ mod tests {
         assert_eq!(way("/a/plugins/sdk", "/a/greeter"), "../plugins/sdk");
         assert_eq!(way("/a/plugins/sdk", "/a/plugins/greeter"), "../sdk");
         assert_eq!(way("/a/sdk", "/b/c/d"), "../../../a/sdk");
+    }
+
+    #[test]
+    fn outside_of_a_checkout_the_sdk_is_what_the_user_gives_or_else_what_the_release_has() {
+        let desk = tempfile::tempdir().unwrap();
+        let folder = desk.path().join("greeter");
+        let dependency =
+            |released, given| find_or(released, given, &folder, "greeter").map(|sdk| sdk.dependency);
+        let url = "https://forge.example.com/team/operator-host";
+        assert_eq!(dependency(None, Some("0.1.0")).unwrap(), "version = \"0.1.0\"");
+        assert_eq!(dependency(None, Some("=0.1.0")).unwrap(), "version = \"=0.1.0\"");
+        assert_eq!(dependency(None, Some(url)).unwrap(), format!("git = {url:?}"));
+        let tagged = format!("{url}#v0.1.0");
+        let expected = format!("git = {url:?}, tag = \"v0.1.0\"");
+        assert_eq!(dependency(Some(&tagged), None).unwrap(), expected);
+        assert_eq!(dependency(Some("0.1.0"), None).unwrap(), "version = \"0.1.0\"");
+        assert_eq!(
+            dependency(Some("0.1.0"), Some(url)).unwrap(),
+            format!("git = {url:?}")
+        );
+        let error = dependency(None, None).unwrap_err().to_string();
+        assert!(error.contains("or with its version"), "{error}");
+        let error = dependency(None, Some("0.1.0/sdk")).unwrap_err().to_string();
+        assert!(error.contains("is not the Rust SDK"), "{error}");
+
+        // Within a checkout it is that of the checkout, whatever the release has.
+        let sdk = desk.path().join("plugins/sdk");
+        std::fs::create_dir_all(&sdk).unwrap();
+        std::fs::write(sdk.join("Cargo.toml"), "name = \"operator-plugin\"").unwrap();
+        assert_eq!(
+            dependency(Some("0.1.0"), None).unwrap(),
+            "path = \"../plugins/sdk\""
+        );
     }
 
     /// Regression: the README told to run a script of the checkout, by a path that existed in no folder.
