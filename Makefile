@@ -76,6 +76,7 @@ lint: prerequisites ## Run Clippy, shellcheck, and the checks of spelling, links
 	tests/msrv.sh
 	tests/spelling.sh
 	tests/links.py
+	tests/workflows.sh
 	cargo clippy --workspace --all-targets -- -D warnings
 	cd plugins && cargo clippy --workspace --all-targets -- -D warnings
 	shellcheck -x .ci/run $$(git ls-files '*.sh')

@@ -15,10 +15,10 @@ def main(library, command, *arguments):
         if code != 0:
             sys.exit("helm: " + helm.helm_sdkpy_last_error().decode())
 
-    def configuration(namespace):
+    def configuration(namespace, options=b"{}"):
         handle = ctypes.c_ulonglong()
         kubeconfig = os.environ.get("KUBECONFIG", "")
-        check(helm.helm_sdkpy_config_create(text(namespace), text(kubeconfig), None, b"{}", ctypes.byref(handle)))
+        check(helm.helm_sdkpy_config_create(text(namespace), text(kubeconfig), None, options, ctypes.byref(handle)))
         return handle
 
     if command == "lint":
@@ -43,6 +43,14 @@ def main(library, command, *arguments):
                 configuration(namespace), text(release), text(chart), text(values), b"", options, ctypes.byref(result)
             )
         )
+    elif command == "package":
+        chart, _destination, folder = arguments
+        check(helm.helm_sdkpy_package(configuration("default"), text(chart), text(folder), ctypes.byref(result)))
+    elif command == "push":
+        chart, registry, *more = arguments
+        options = text(json.dumps({"plain_http": "--plain-http" in more}))
+        check(helm.helm_sdkpy_push(configuration("default", options), text(chart), text(registry), options))
+        return
     else:
         sys.exit(f"helm.py: no command {command}")
     print(result.value.decode())

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Helm's own engine without Helm: tests/helm.sh lint CHART | install NAMESPACE RELEASE CHART VALUES.json
 #
+# `package CHART --destination FOLDER` and `push FILE oci://REGISTRY [--plain-http]` are as Helm has them.
+#
 # The Python package helm-sdkpy carries Helm's Go library, with a C interface. It is fetched by its name, once, into the
 # user's cache; helm.py beside this script calls the library. `install` uses KUBECONFIG and prints the release. With
 # HELM_VALIDATES=no it expects that the namespace exists, and leaves validation to the API server.

@@ -1,6 +1,6 @@
 //! Plugins in an OCI registry: a real registry, the real `push`, and a host that follows a tag.
 
-mod server;
+pub mod server;
 mod tokens;
 
 use std::fs;

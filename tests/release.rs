@@ -1,16 +1,29 @@
-//! What a release consists of: completions and the manual.
+//! What a release consists of: completions, the manual, the archive, the chart, and the workflow that makes them. The scripts
+//! are in `host/release`; those that need Docker are not run here.
 
 #[path = "../host/release/man.rs"]
 #[allow(dead_code, reason = "its main function")]
 mod man;
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use clap::CommandFactory;
 use operator_host::cli::Cli;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::registry::server::{Access, Registry};
+use crate::support::root;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_operator-host");
+
+fn script(name: &str) -> Command {
+    Command::new(root().join("host/release").join(name))
+}
 
 /// Runs a command that succeeds, and returns what it prints.
 fn printed(command: &mut Command) -> String {
@@ -116,5 +129,166 @@ fn the_manual_has_a_page_for_every_command_with_its_options() {
         for option in options {
             assert!(plain.contains(&option), "{option} is not in {plain}");
         }
+    }
+}
+
+/// Makes an archive, and returns the folder with it. A program that calls the one of this build takes its place, which is
+/// large with all that debuggers need.
+fn archived(manual: &Path) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let small = tempfile::tempdir().unwrap();
+    let program = small.path().join("program");
+    fs::write(&program, format!("#!/bin/sh\nexec '{PROGRAM}' \"$@\"\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    printed(script("archive.sh").arg(&program).arg(manual).arg(folder.path()));
+    folder
+}
+
+#[test]
+fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time() {
+    let manual = tempfile::tempdir().unwrap();
+    man::write_all(manual.path()).unwrap();
+    let (one, other) = (archived(manual.path()), archived(manual.path()));
+    let name = format!(
+        "operator-host-{}-linux-{}",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::ARCH
+    );
+    let archive = one.path().join(format!("{name}.tar.gz"));
+    let same = other.path().join(format!("{name}.tar.gz"));
+    assert!(
+        fs::read(&archive).unwrap() == fs::read(same).unwrap(),
+        "the same files"
+    );
+
+    let unpacked = tempfile::tempdir().unwrap();
+    printed(
+        Command::new("tar")
+            .arg("-xzf")
+            .arg(&archive)
+            .arg("-C")
+            .arg(unpacked.path()),
+    );
+    let inside = unpacked.path().join(&name);
+    assert_eq!(
+        fs::read_dir(unpacked.path()).unwrap().count(),
+        1,
+        "nothing beside {name}"
+    );
+    let version = printed(Command::new(inside.join("operator-host")).arg("--version"));
+    assert_eq!(
+        version,
+        concat!("operator-host ", env!("CARGO_PKG_VERSION"), "\n")
+    );
+    for file in [
+        "LICENSE",
+        "CHANGELOG.md",
+        "completions/operator-host",
+        "completions/_operator-host",
+        "completions/operator-host.fish",
+        "completions/operator-host.ps1",
+        "man/operator-host-explain.1",
+    ] {
+        let length = fs::metadata(inside.join(file))
+            .unwrap_or_else(|error| panic!("{file}: {error}"))
+            .len();
+        assert!(length > 500, "{file} has {length} bytes");
+    }
+    // Whoever unpacks it as root gets files of root's that others cannot write.
+    let listed = printed(Command::new("tar").arg("-tvzf").arg(&archive));
+    for line in listed.lines() {
+        assert!(line.contains(" 0/0 ") && line.as_bytes()[8] == b'-', "{line}");
+    }
+
+    let list = fs::read_to_string(one.path().join(format!("{name}.cdx.json"))).unwrap();
+    let list: Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list["bomFormat"], "CycloneDX");
+
+    printed(script("checksums.sh").arg(one.path()));
+    let check = || {
+        let mut command = Command::new("sha256sum");
+        command
+            .args(["--check", "--strict", "SHA256SUMS"])
+            .current_dir(one.path());
+        command
+    };
+    assert_eq!(printed(&mut check()).lines().count(), 2);
+    fs::write(&archive, "another").unwrap();
+    assert!(failed(&mut check()).contains("1 computed checksum did NOT match"));
+    let empty = tempfile::tempdir().unwrap();
+    assert!(failed(script("checksums.sh").arg(empty.path())).contains("there is no file"));
+}
+
+#[tokio::test]
+async fn the_chart_is_packaged_and_pushed_to_a_registry() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::start(&folder.path().join("registry"), Access::Plain).await;
+    let into = folder.path().join("dist");
+    let reference = format!("oci://{}/team/charts", registry.name());
+    let file = printed(
+        script("chart.sh")
+            .arg(&into)
+            .arg(&reference)
+            .env("HELM", root().join("tests/helm.sh"))
+            .env("HELM_PUSH", "--plain-http"),
+    );
+    let file = Path::new(file.trim());
+    assert!(file.starts_with(&into) && file.is_file(), "{}", file.display());
+    let version = env!("CARGO_PKG_VERSION");
+    let url = format!(
+        "http://{}/v2/team/charts/operator-host/manifests/{version}",
+        registry.name()
+    );
+    let accept = "Accept: application/vnd.oci.image.manifest.v1+json";
+    let manifest = printed(Command::new("curl").args(["--silent", "--fail", "--header", accept, &url]));
+    let manifest: Value = serde_json::from_str(&manifest).unwrap();
+    assert_eq!(
+        manifest["config"]["mediaType"],
+        "application/vnd.cncf.helm.config.v1+json"
+    );
+    let sum = printed(Command::new("sha256sum").arg(file));
+    let digest = format!("sha256:{}", sum.split(' ').next().unwrap());
+    assert_eq!(manifest["layers"][0]["digest"], digest, "{manifest:#}");
+}
+
+#[test]
+fn a_tag_of_another_version_or_without_its_changes_is_no_release() {
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(printed(&mut script("version.sh")), format!("{version}\n"));
+    let error = failed(script("version.sh").arg("v99.0.0"));
+    assert!(
+        error.contains(&format!("the tag v99.0.0 is not v{version}")),
+        "{error}"
+    );
+    let notes = printed(script("notes.sh").arg("Unreleased"));
+    assert!(
+        notes.contains("### Added") && !notes.contains("## Unreleased"),
+        "{notes}"
+    );
+    let error = failed(script("notes.sh").arg("99.0.0"));
+    assert!(error.contains("no section 99.0.0"), "{error}");
+}
+
+#[test]
+fn the_workflow_runs_every_script_of_a_release_and_nothing_that_is_not_there() {
+    let text = fs::read_to_string(root().join(".github/workflows/release.yml")).unwrap();
+    let workflow: Value = serde_saphyr::from_str(&text).unwrap();
+    let jobs = workflow["jobs"].as_object().unwrap().values();
+    let steps = jobs.flat_map(|job| job["steps"].as_array().unwrap());
+    let commands: Vec<&str> = steps.filter_map(|step| step["run"].as_str()).collect();
+    let named: BTreeSet<String> = commands
+        .iter()
+        .flat_map(|command| command.split(|c: char| c.is_whitespace() || "()".contains(c)))
+        .filter_map(|word| word.strip_prefix("host/release/"))
+        .map(str::to_owned)
+        .collect();
+    let entries = fs::read_dir(root().join("host/release")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let there: BTreeSet<String> = names.filter(|name| name.ends_with(".sh")).collect();
+    assert_eq!(named, there);
+    assert_eq!(workflow["permissions"], serde_json::json!({ "contents": "read" }));
+    // What a tag's author chooses is no part of a command's text.
+    for command in commands {
+        assert!(!command.contains("${{"), "{command}");
     }
 }
