@@ -225,3 +225,75 @@ async fn a_host_that_answers_adds_its_last_reconciles_and_the_version_that_it_ho
         "{text}"
     );
 }
+
+/// Through kubectl, as its plugin.
+#[tokio::test]
+async fn kubectl_explains_what_is_wanted_and_not_there_and_all_of_a_thousand_children() {
+    let scenario = Scenario::new("explain-many").await;
+    let _host = scenario.start(&controller(
+        "puppet.wasm",
+        "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Service}]",
+    ));
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 3306, "protocol": "TCP"}]},
+    });
+    let mut web = config_map("web", "1");
+    web["metadata"]["annotations"] = json!({"operator-host.dev/after": "Service/db"});
+    let many = (0..998).map(|n| config_map(&format!("c-{n:04}"), "1"));
+    let children: Vec<_> = many.chain([service, web]).collect();
+    scenario
+        .puppet("p", json!({"response": {"children": children}}))
+        .await;
+    scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "WaitingForChild")
+        .await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = folder.path().join("kubectl-operator_host");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_operator-host"), plugin).unwrap();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let explained = || {
+        let output = Command::new("kubectl")
+            .args([
+                "operator-host",
+                "explain",
+                "puppet",
+                "p",
+                "--namespace",
+                &scenario.namespace,
+            ])
+            .env("PATH", &path)
+            .env("KUBECONFIG", scenario.kubeconfig())
+            .output()
+            .expect("kubectl runs");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = explained();
+    assert_eq!(text.matches("  ConfigMap/c-").count(), 998, "{text}");
+    assert!(!text.contains("ConfigMap/web"), "{text}");
+    for words in [
+        "ConfigMap explain-many/web waits for Service explain-many/db: it has no load balancer yet",
+        "  Service/db ",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    let advice = text.split("What to do next").nth(1).unwrap();
+    assert!(advice.contains("  WaitingForChild\n"), "{advice}");
+
+    // A child that somebody deletes is not shown, until the host has created it again.
+    let pause = json!({"metadata": {"annotations": {"operator-host.dev/paused": "true"}}});
+    scenario.patch(PUPPET, "p", pause).await;
+    scenario
+        .until_condition(PUPPET, "p", "Paused", "True", "Annotated")
+        .await;
+    scenario.delete(CONFIG_MAP, "c-0500").await;
+    let text = explained();
+    assert_eq!(text.matches("  ConfigMap/c-").count(), 997, "{text}");
+    assert!(text.contains("Paused"), "{text}");
+}
