@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run run-deploy check test chaos fuzz image-test manifests bench bench-scale soak crds schemas fmt lint doc \
+.PHONY: help run run-deploy check test chaos fuzz image-test package manifests bench bench-scale soak crds schemas fmt lint doc \
     docs clean prerequisites prerequisites-run
 
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -105,6 +105,9 @@ schemas: ## Regenerate the JSON Schemas of the contract
 image-test: prerequisites ## Build the Dockerfile's image without pulling any, and run it as a pod would (slow; PROFILE=dev is faster)
 	plugins/build.sh >/dev/null
 	tests/image.sh $(or $(PROFILE),release)
+
+package: prerequisites ## Package the four crates as they would be published, and build each from its package alone (slow)
+	tests/package.sh
 
 manifests: ## Regenerate the roles and webhooks of manifests/deploy from its configuration
 	cargo build --workspace --quiet

@@ -8,7 +8,7 @@ mod man;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use clap::CommandFactory;
@@ -291,4 +291,94 @@ fn the_workflow_runs_every_script_of_a_release_and_nothing_that_is_not_there() {
     for command in commands {
         assert!(!command.contains("${{"), "{command}");
     }
+}
+
+/// Packages the crates of a workspace as they would be published, and returns the folders with their contents. `make package`
+/// also builds them, which takes minutes.
+fn packaged(workspace: &str, crates: &[&str], into: &Path) -> Vec<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["package", "--no-verify", "--allow-dirty", "--quiet"]);
+    cargo.args(crates.iter().flat_map(|name| ["--package", name]));
+    cargo
+        .current_dir(root().join(workspace))
+        .env("CARGO_TARGET_DIR", into)
+        .env("CARGO_NET_OFFLINE", "true");
+    printed(&mut cargo);
+    let unpacked = crates.iter().map(|name| {
+        let name = format!("{name}-{}", env!("CARGO_PKG_VERSION"));
+        let archive = into.join(format!("package/{name}.crate"));
+        let bytes = fs::metadata(&archive).unwrap().len();
+        assert!(bytes < 2 << 20, "{name} has {bytes} bytes");
+        printed(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(into));
+        into.join(name)
+    });
+    unpacked.collect()
+}
+
+/// Returns the files that a source file includes when it is compiled. `template!` and `sample!` are the macros of `new`.
+fn included(file: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string(file).unwrap();
+    let pattern = r#"(include_str|include_bytes|template|sample)!\(\s*"([^"]+)""#;
+    let pattern = regex::Regex::new(pattern).unwrap();
+    // What follows is for the tests of this repository.
+    let code = text.split("#[cfg(test)]").next().unwrap();
+    let names = pattern.captures_iter(code).map(|found| match &found[1] {
+        "template" => format!("../../../templates/{}", &found[2]),
+        "sample" => format!("../../../samples/{}", &found[2]),
+        _ => found[2].to_owned(),
+    });
+    names.map(|name| file.parent().unwrap().join(name)).collect()
+}
+
+fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        // Modules of tests read other files of this repository.
+        if path.ends_with("tests") || path.ends_with("tests.rs") {
+            continue;
+        }
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+#[test]
+fn each_crate_is_packaged_with_all_that_it_includes_and_says_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = ["operator-host-contract", "operator-host-runtime", "operator-host"];
+    let mut crates = packaged(".", &host, folder.path());
+    crates.extend(packaged("plugins", &["operator-plugin"], folder.path()));
+    let mut count = 0;
+    for place in &crates {
+        for file in ["LICENSE", "README.md"] {
+            assert!(place.join(file).is_file(), "{} has no {file}", place.display());
+        }
+        let manifest = fs::read_to_string(place.join("Cargo.toml")).unwrap();
+        for field in [
+            "description",
+            "license",
+            "documentation",
+            "readme",
+            "keywords",
+            "categories",
+            "rust-version",
+        ] {
+            let found = manifest
+                .lines()
+                .any(|line| line.starts_with(&format!("{field} = ")));
+            assert!(found, "{} has no {field}", place.display());
+        }
+        let mut all = Vec::new();
+        sources(&place.join("src"), &mut all);
+        for file in &all {
+            for path in included(file) {
+                assert!(path.is_file(), "{} includes {}", file.display(), path.display());
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 30, "{count} files are included");
 }

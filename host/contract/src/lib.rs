@@ -3,6 +3,17 @@
 //! One set of types serves both binary forms. A component receives them as WIT records with the Kubernetes
 //! objects as JSON text. A WASI command receives [`CommandInput`] as one JSON document on standard input and
 //! answers with [`CommandOutput`]. Field names in JSON are in camelCase.
+//!
+//! ```
+//! use operator_host_contract::CommandOutput;
+//!
+//! let answer = r#"{"response": {"children": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}]}}"#;
+//! let CommandOutput::Response(response) = serde_json::from_str(answer)? else {
+//!     panic!("another answer");
+//! };
+//! assert_eq!(response.children.len(), 1);
+//! # Ok::<(), serde_json::Error>(())
+//! ```
 
 use std::fmt;
 use std::sync::Arc;

@@ -5,6 +5,20 @@
 //! once per file. Memory, clocks and log are created for one call and dropped when it ends.
 //!
 //! It is a separate crate because it is compiled for speed, and the rest of the program for size.
+//!
+//! ```no_run
+//! use operator_host_runtime::contract::Request;
+//! use operator_host_runtime::{EngineOptions, Limits, Runtime};
+//!
+//! # async fn example(request: Request) -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = Runtime::new(EngineOptions::default())?;
+//! let plugin = runtime.load(std::fs::read("echo.wasm")?, Limits::default()).await?;
+//! println!("{} {}", plugin.description().name, plugin.description().version);
+//! let response = plugin.reconcile(&request).await.outcome?;
+//! println!("{} children", response.children.len());
+//! # Ok(())
+//! # }
+//! ```
 
 // What callers set and create.
 pub mod limits;
