@@ -1,6 +1,7 @@
 //! Pulls plugins and their signatures: from the mirrors of a registry in their order, then from the registry itself.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use k8s_openapi::ByteString;
@@ -48,6 +49,15 @@ impl PullError {
             Self::Registry(error) => vec![error.class()],
             Self::Artifact { .. } => vec!["artifact"],
             Self::Everywhere(errors) => errors.iter().flat_map(Self::class).collect(),
+        }
+    }
+
+    /// Returns the time that a registry asks to wait before the next request.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        match self {
+            Self::Registry(error) => error.wait(),
+            Self::Artifact { .. } => None,
+            Self::Everywhere(errors) => errors.iter().filter_map(Self::wait).max(),
         }
     }
 }

@@ -11,7 +11,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION,
-    USER_AGENT, WWW_AUTHENTICATE,
+    RETRY_AFTER, USER_AGENT, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use k8s_openapi::ByteString;
@@ -30,6 +30,11 @@ const ERROR_LIMIT: usize = 8 << 10;
 const TOKEN_LIMIT: usize = 64 << 10;
 /// The time until a response begins, and for a small one; less when the settings give less.
 const RESPOND: Duration = Duration::from_secs(20);
+/// How often a request is repeated when the registry has too many, and the longest time that it may ask to wait for that.
+const MAX_PAUSES: usize = 2;
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The time to wait when it does not say one.
+const PAUSE: Duration = Duration::from_secs(1);
 /// How often the download of a layer may be redirected.
 const MAX_REDIRECTS: usize = 3;
 /// The token server of Docker Hub, which is on another host.
@@ -76,6 +81,8 @@ pub enum RegistryError {
         what: String,
         /// What the registry says.
         message: String,
+        /// The time that it asks to wait, when it has too many requests.
+        wait: Option<Duration>,
     },
     /// The contents are not those that were asked for.
     #[error(
@@ -114,6 +121,14 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
+    /// Returns the time that the registry asks to wait before the next request.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        match self {
+            Self::Status { wait, .. } => *wait,
+            _ => None,
+        }
+    }
+
     /// Returns what kind of error it is, without the texts that a registry can choose.
     pub(super) fn class(&self) -> &'static str {
         match self {
@@ -443,9 +458,10 @@ impl Repository {
         }
     }
 
-    /// Sends a request; authenticates once if the registry asks for it.
+    /// Sends a request; authenticates once if the registry asks for it, and waits if it asks for that and not for long.
     async fn ask(&mut self, ask: Ask<'_>) -> Result<Response<Incoming>, RegistryError> {
         let mut authenticated = false;
+        let mut pauses = 0;
         loop {
             let mut request = Request::builder()
                 .method(ask.method.clone())
@@ -466,6 +482,13 @@ impl Repository {
             let request = request.body(Full::new(ask.body.clone()));
             let request = request.map_err(|error| self.malformed(ask.what, &error))?;
             let response = self.transport.send(request, false, time).await?;
+            if let Some(pause) = pause(&response).filter(|it| *it <= LONGEST_PAUSE)
+                && pauses < MAX_PAUSES
+            {
+                pauses += 1;
+                tokio::time::sleep(pause).await;
+                continue;
+            }
             if response.status() != StatusCode::UNAUTHORIZED {
                 return Ok(response);
             }
@@ -603,7 +626,7 @@ impl Repository {
 
     /// Returns what an answer means that is neither contents nor an upload.
     async fn refusal(&self, response: Response<Incoming>, what: &str) -> RegistryError {
-        let status = response.status();
+        let (status, wait) = (response.status(), pause(&response));
         let (registry, what) = (self.place.registry.clone(), what.to_owned());
         if status.is_redirection() {
             let target = response
@@ -642,7 +665,11 @@ impl Repository {
                 registry,
                 status,
                 what,
-                message,
+                message: match wait {
+                    Some(wait) => format!("{message}; it asks to wait {wait:?}"),
+                    None => message,
+                },
+                wait,
             },
         }
     }
@@ -661,6 +688,18 @@ impl Repository {
             what: what.to_owned(),
             reason: words(&reason.to_string()),
         }
+    }
+}
+
+/// Returns the time to wait when a registry has too many requests. Dates are not read: what a clock shows says little.
+fn pause(response: &Response<Incoming>) -> Option<Duration> {
+    let stated = response.headers().get(RETRY_AFTER);
+    let seconds: Option<u32> = stated.and_then(|value| value.to_str().ok()?.parse().ok());
+    let stated = seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    match response.status() {
+        StatusCode::TOO_MANY_REQUESTS => Some(stated.unwrap_or(PAUSE)),
+        StatusCode::SERVICE_UNAVAILABLE => stated,
+        _ => None,
     }
 }
 

@@ -5,6 +5,7 @@ mod server;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::artifact::Artifact;
@@ -176,8 +177,6 @@ async fn a_registry_that_is_slow_or_broken_costs_no_more_than_the_time_it_has() 
         let error = refused(except(part, move || Answer::Raw(cut.clone()))).await;
         assert!(error.contains("the connection broke"), "{part}: {error}");
     }
-    let error = refused(|_| Answer::ok(b"{\"errors\": 1}").and_status(429)).await;
-    assert!(error.contains("answered 429"), "{error}");
     let error = refused(|_| {
         Answer::ok(br#"{"errors": [{"code": "GONE", "message": "a\u001b[31mb"}]}"#).and_status(404)
     })
@@ -186,6 +185,51 @@ async fn a_registry_that_is_slow_or_broken_costs_no_more_than_the_time_it_has() 
         error.contains("does not have") && error.contains("(GONE a [31mb)"),
         "{error}"
     );
+}
+
+/// Regression: a registry that limits its requests was asked again at once, or not at all by a command.
+#[tokio::test]
+async fn a_registry_that_has_too_many_requests_gets_the_time_that_it_asks_for_but_not_for_ever() {
+    let busy = |seconds: &str| {
+        let answer = Answer::ok(b"{\"errors\": 1}").and_status(429);
+        answer.with("Retry-After", seconds)
+    };
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    // Every second request is one too many.
+    let server = Server::start(move |seen| match counted.fetch_add(1, Ordering::Relaxed) % 2 {
+        0 => busy("0"),
+        _ => honest(seen),
+    })
+    .await;
+    let mut one = puller(&server, settings(&[&server]));
+    assert_eq!(pull(&mut one).await.unwrap(), PLUGIN);
+    assert_eq!(count.load(Ordering::Relaxed), 4, "a manifest and a layer");
+
+    let server = Server::start(move |_| busy("0")).await;
+    let error = pull(&mut puller(&server, settings(&[&server])))
+        .await
+        .unwrap_err();
+    assert!(error.contains("answered 429"), "{error}");
+    assert_eq!(server.seen().len(), 3, "it is not asked for ever");
+
+    // What takes longer is for who asked.
+    let server = Server::start(move |_| busy("86400")).await;
+    let error = puller(&server, settings(&[&server]))
+        .find(None)
+        .await
+        .unwrap_err();
+    assert_eq!(error.wait(), Some(Duration::from_secs(86400)));
+    assert!(error.to_string().contains("; it asks to wait 86400s"), "{error}");
+    assert_eq!(server.seen().len(), 1);
+    // Neither a date nor another status is one.
+    let server =
+        Server::start(|_| Answer::status(500).with("Retry-After", "Fri, 31 Dec 1999 23:59:59 GMT")).await;
+    let error = puller(&server, settings(&[&server]))
+        .find(None)
+        .await
+        .unwrap_err();
+    assert_eq!(error.wait(), None);
 }
 
 #[tokio::test]

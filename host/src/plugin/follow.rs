@@ -106,11 +106,7 @@ impl Follower {
                         let controller = &self.slot.expected().controller;
                         debug!(controller, "the plugin cannot be pulled: {error}");
                     }
-                    let delays = BackoffConfig {
-                        initial: FIRST_RETRY,
-                        max: LONGEST_RETRY.min(self.settings.interval),
-                    };
-                    backoff::delay(&delays, failures)
+                    retry_delay(self.settings.interval, failures, error.wait())
                 }
             };
             tokio::time::sleep(wait).await;
@@ -209,6 +205,16 @@ impl Follower {
     }
 }
 
+/// Returns how long to wait after so many failures. A registry that has too many requests says how long, but not for ever.
+fn retry_delay(interval: Duration, failures: u32, asked: Option<Duration>) -> Duration {
+    let delays = BackoffConfig {
+        initial: FIRST_RETRY,
+        max: LONGEST_RETRY.min(interval),
+    };
+    let asked = asked.unwrap_or_default().min(LONGEST_RETRY);
+    backoff::delay(&delays, failures).max(asked)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,5 +236,15 @@ mod tests {
             reported.is_new(vec!["status"], after(3661)),
             "it answered in between"
         );
+    }
+
+    #[test]
+    fn a_registry_gets_the_time_that_it_asks_for_but_not_for_ever() {
+        let minute = Duration::from_secs(60);
+        let delay = |asked: Option<u64>| retry_delay(minute, 1, asked.map(Duration::from_secs));
+        assert!(delay(None) <= FIRST_RETRY);
+        assert_eq!(delay(Some(90)), Duration::from_secs(90));
+        assert_eq!(delay(Some(86_400)), LONGEST_RETRY);
+        assert!(retry_delay(minute, 100, None) <= minute);
     }
 }
