@@ -492,3 +492,40 @@ async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_t
         "{words}"
     );
 }
+
+#[tokio::test]
+async fn check_and_render_take_a_plugin_from_a_registry() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::start(&folder.path().join("registry"), Access::Plain).await;
+    let reference = format!("oci://{}/team/echo:1", registry.name());
+    let file = plugin("echo");
+    let pushed = output(&["push", "--plain-http", file.to_str().unwrap(), &reference]);
+    let sample = root().join("manifests/samples/echo.yaml");
+    let sample = sample.to_str().unwrap();
+    let checked = output(&["check", "--plain-http", &reference, "--sample", sample]);
+    assert!(checked.contains("determinism"), "{checked}");
+    let from_file = output(&["render", "--plugin", file.to_str().unwrap(), "--filename", sample]);
+    let by_digest = pushed.split_whitespace().find(|word| word.contains("@sha256:"));
+    let by_digest = format!("oci://{}", by_digest.unwrap().trim_start_matches("oci://"));
+    for reference in [&reference, &by_digest] {
+        let rendered = output(&[
+            "render",
+            "--plain-http",
+            "--plugin",
+            reference,
+            "--filename",
+            sample,
+        ]);
+        assert_eq!(rendered, from_file, "{reference}");
+    }
+    let absent = format!("oci://{}/team/echo:2", registry.name());
+    let failed = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["check", "--plain-http", &absent])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&failed.stderr);
+    assert!(
+        !failed.status.success() && error.contains("does not have"),
+        "{error}"
+    );
+}

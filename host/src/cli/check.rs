@@ -10,13 +10,14 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
+use super::registry::RegistryArgs;
 use super::{Failure, plugin_file, render};
 use crate::config::Config;
 use crate::conversion::{Lost, there_and_back};
 use crate::crd::definition;
 use crate::dry_run::offline::{self, RenderError, Scene};
 use crate::plugin::contract::Response;
-use crate::plugin::{Call, CallError, CodeOrigin, LoadError, Plugin, RandomSource};
+use crate::plugin::{Call, CallError, CodeOrigin, Limits, LoadError, Plugin, RandomSource};
 use crate::rbac::power;
 use crate::reconcile::evaluate::EvaluateError;
 use crate::record::RecordedAnswer;
@@ -27,7 +28,7 @@ use crate::record::RecordedAnswer;
     after_help = "Exit codes: 0 nothing failed (warnings are allowed), 1 something failed, 2 wrong usage."
 )]
 pub struct Args {
-    /// The plugin's WebAssembly file
+    /// The plugin's WebAssembly file, or its reference in a registry (`oci://…`)
     plugin: PathBuf,
     /// Resources to reconcile with the plugin; repeatable. Objects of other kinds count as in `--related`
     #[arg(long, short, value_name = "FILE")]
@@ -42,6 +43,8 @@ pub struct Args {
     /// How often to call the plugin for each sample to measure a call, whose median is reported
     #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     calls: u16,
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
 /// Bytes that a ConfigMap holds: 1 MiB, with binary data in base64.
@@ -118,14 +121,15 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
 
 /// Loads the plugin with the limits of its controller, if there is a configuration.
 async fn load(args: &Args, config: Option<&Config>) -> Result<Result<Plugin, LoadError>, Failure> {
-    let plugin = match plugin_file::load(&args.plugin).await? {
+    let bytes = plugin_file::read_or_pull(&args.plugin, &args.registry).await?;
+    let plugin = match plugin_file::load_bytes(bytes.clone(), Limits::default()).await? {
         Ok(plugin) => plugin,
         error => return Ok(error),
     };
     let mut controllers = config.into_iter().flat_map(|config| &config.controllers);
     let controller = controllers.find(|controller| controller.parent == plugin.description().parent);
     match controller.map(|controller| controller.limits) {
-        Some(limits) if limits != *plugin.limits() => plugin_file::load_with(&args.plugin, limits).await,
+        Some(limits) if limits != *plugin.limits() => plugin_file::load_bytes(bytes, limits).await,
         _ => Ok(Ok(plugin)),
     }
 }
@@ -448,6 +452,7 @@ mod tests {
             related: Vec::new(),
             config: None,
             calls: 1,
+            registry: RegistryArgs::default(),
         };
         let mut report = Report::default();
         samples(&fixture(case).await, &args, &mut report).await.unwrap();

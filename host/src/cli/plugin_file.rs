@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
+use super::registry::{RegistryArgs, reference};
 use crate::memory_limit::Memory;
 use crate::oci::pull::Puller;
 use crate::oci::reference::Reference;
@@ -48,6 +49,21 @@ pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
     });
     let name = name.strip_suffix(compression.suffix()).unwrap_or(&name);
     Ok((name.to_owned(), bytes.map_err(Failure::Usage)?))
+}
+
+/// Reads the plugin's file, or pulls it when its path is a reference in a registry (`oci://…`).
+///
+/// # Errors
+/// When the file does not exist, or the registry does not give it.
+pub(super) async fn read_or_pull(plugin: &Path, registry: &RegistryArgs) -> Result<Vec<u8>, Failure> {
+    match reference(plugin)? {
+        Some(reference) => {
+            let limit = Limits::default().module;
+            let (bytes, _) = pull(&reference, &registry.settings(&reference), limit, false).await?;
+            Ok(bytes.to_vec())
+        }
+        None => Ok(read(plugin)?.1),
+    }
 }
 
 /// Reads and loads a plugin. The inner error reports what is wrong with the file.

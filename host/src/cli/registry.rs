@@ -10,7 +10,7 @@ use crate::oci::reference::{Reference, SCHEME};
 use crate::oci::settings::Settings;
 
 /// How to ask a registry.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct RegistryArgs {
     /// A Docker configuration file with the registry's credentials [default: config.json in $DOCKER_CONFIG or in
     /// ~/.docker, if it exists]

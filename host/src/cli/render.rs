@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow};
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 
+use super::registry::{RegistryArgs, reference};
 use super::rendering::{self, Output};
 use super::{Failure, plugin_file, watch};
 use crate::crd::{definition, schema};
@@ -16,7 +17,7 @@ use crate::desired::names;
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::offline::{self, RenderError, Scene};
 use crate::plugin::contract::Kind;
-use crate::plugin::{CallError, Plugin};
+use crate::plugin::{CallError, Limits, Plugin};
 use crate::reconcile::evaluate::EvaluateError;
 
 /// The options of `render`.
@@ -25,7 +26,7 @@ use crate::reconcile::evaluate::EvaluateError;
 Exit codes: 0 rendered; 1 the plugin failed or its answer is refused; 2 wrong usage, or a resource that does not \
 fit its definition. With --diff: 0 the same, 1 different, 2 everything else.")]
 pub struct Args {
-    /// The plugin's WebAssembly file
+    /// The plugin's WebAssembly file, or its reference in a registry (`oci://…`)
     #[arg(long, short, env = "OPERATOR_HOST_PLUGIN", value_name = "FILE")]
     plugin: PathBuf,
     /// Files with the custom resources, one or more documents each; repeatable. Objects of other kinds count as in
@@ -64,6 +65,8 @@ pub struct Args {
     /// The plugin log lines to print, from `off` to `trace`
     #[arg(long, env = "OPERATOR_HOST_LOG", default_value = "info", value_name = "LEVEL")]
     log: String,
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
 /// Renders every resource.
@@ -76,7 +79,9 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         let files = [&args.filename, &args.children, &args.related]
             .into_iter()
             .flatten();
-        let files = files.chain([&args.plugin]).chain(&args.diff).cloned().collect();
+        // In a registry there is nothing to watch: each rendering pulls the plugin.
+        let plugin = Some(&args.plugin).filter(|_| !matches!(reference(&args.plugin), Ok(Some(_))));
+        let files = files.chain(plugin).chain(&args.diff).cloned().collect();
         return watch::whenever_changed(files, async || {
             if let Err(Failure::Usage(error) | Failure::Other(error)) = once(&args).await {
                 eprintln!("operator-host: {}", super::words(&error));
@@ -104,7 +109,8 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
         }
         None => None,
     };
-    let plugin = plugin_file::load(&args.plugin)
+    let bytes = plugin_file::read_or_pull(&args.plugin, &args.registry).await?;
+    let plugin = plugin_file::load_bytes(bytes, Limits::default())
         .await?
         .with_context(|| args.plugin.display().to_string())?;
     let description = plugin.description();
