@@ -61,6 +61,7 @@ mod reload;
 mod renamed;
 mod requeue;
 mod rights;
+mod rules;
 mod sbom;
 mod secrets;
 mod sharding;

@@ -89,11 +89,16 @@ fn configuration(scenario: &Scenario) -> PathBuf {
     scenario.config_with(top, &controller("puppet.wasm", "limits: {deadline: 20s}"))
 }
 
-/// Reports whether this API server supports `matchConditions`.
-async fn knows_match_conditions(scenario: &Scenario) -> bool {
+/// Returns the minor version of the API server.
+pub(crate) async fn minor(scenario: &Scenario) -> u32 {
     let version = scenario.client.apiserver_version().await.expect("a version");
     let digits = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
-    digits.parse::<u32>().unwrap() >= 28
+    digits.parse().unwrap()
+}
+
+/// Reports whether this API server supports `matchConditions`.
+async fn knows_match_conditions(scenario: &Scenario) -> bool {
+    minor(scenario).await >= 28
 }
 
 /// Returns the port of this host's webhook.
@@ -104,18 +109,19 @@ pub(crate) async fn port(host: &Host) -> u16 {
     digits.parse().unwrap()
 }
 
-/// Returns the output of `webhook-manifests` for this host. Old API servers do not support `matchConditions`.
+/// Returns the output of `webhook-manifests` for this host, which takes the kinds in `crds` from there. Old API servers do
+/// not support `matchConditions`.
 pub(crate) async fn manifests(
     scenario: &Scenario,
     host: &Host,
     config: &Path,
     authority: &Authority,
+    crds: &Path,
     more: &[&str],
 ) -> Vec<DynamicObject> {
     let port = port(host).await;
     let url = format!("https://127.0.0.1:{port}/validate");
     let name = format!("test-{}", scenario.namespace);
-    let crds = crate::support::root().join("tests/fixtures/puppet/crds.yaml");
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
         .args(["webhook-manifests", "--url", &url, "--name", &name, "--config"])
         .arg(config)
@@ -136,10 +142,27 @@ pub(crate) async fn manifests(
     serde_saphyr::from_multiple(&manifest).unwrap()
 }
 
-/// Applies these webhooks.
+/// Applies the webhooks for puppets.
 async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Authority, more: &[&str]) {
+    install_for(scenario, host, config, authority, &puppets(), more).await;
+}
+
+/// Returns the file with the definitions of the puppets.
+pub(crate) fn puppets() -> PathBuf {
+    crate::support::root().join("tests/fixtures/puppet/crds.yaml")
+}
+
+/// Applies the webhooks for the kinds of other definitions.
+pub(crate) async fn install_for(
+    scenario: &Scenario,
+    host: &Host,
+    config: &Path,
+    authority: &Authority,
+    crds: &Path,
+    more: &[&str],
+) {
     let name = format!("test-{}", scenario.namespace);
-    for object in manifests(scenario, host, config, authority, more).await {
+    for object in manifests(scenario, host, config, authority, crds, more).await {
         let kind = &object.types.as_ref().unwrap().kind;
         let kind = resource(&format!("admissionregistration.k8s.io/v1/{kind}"));
         let api: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &kind);

@@ -61,6 +61,7 @@ pub mod uninstall;
 pub mod conversion;
 pub mod plugin;
 
+mod cel;
 mod clock;
 mod files;
 mod json_text;

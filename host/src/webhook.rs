@@ -16,6 +16,7 @@ mod conversion;
 mod defaulting;
 pub mod fuzzing;
 mod review;
+mod rules;
 mod server;
 mod target;
 
@@ -80,6 +81,8 @@ struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Decision {
     Allowed,
+    /// With warnings for the user.
+    Warned(Vec<String>),
     /// With the plugin's message.
     Denied(String),
     /// With another spec, as JSON text.
@@ -216,7 +219,11 @@ impl WebhookTargets {
                 "no controller for {} runs here yet",
                 shorten(&review.kind, 63)
             ))),
-            Some((context, turns)) => ask(&context, &turns, object, review.replaced(), bounds).await,
+            Some((context, turns)) => {
+                let target = self.plugin_of(&context.config.parent);
+                let in_cluster = target.is_some_and(|target| target.cluster_has_rules());
+                ask(&context, &turns, object, review.replaced(), bounds, !in_cluster).await
+            }
         };
         self.log(
             &name,
@@ -266,21 +273,33 @@ async fn ask(
     object: &str,
     old: Option<&str>,
     bounds: &Bounds,
+    by_rules: bool,
 ) -> Result<Decision, NoDecision> {
-    // Only these plugins get it.
-    let old = old.filter(|_| match &*context.plugin.borrow() {
-        Live::Plugin(plugin) => plugin.description().contract >= ContractVersion::V0_3,
-        Live::Loading | Live::Failed(_) => false,
-    });
     let memory = memory_of([Some(object), old])?;
     let stopping = |_| NoDecision::new("the host is stopping");
     let _turn = turns.acquire().await.map_err(stopping)?;
     let _room = bounds.object(memory).await;
     let unreadable = |error| NoDecision::new(format!("cannot read the object: {error}"));
+    let plugin = match &*context.plugin.borrow() {
+        Live::Plugin(plugin) => Some(plugin.clone()),
+        Live::Loading | Live::Failed(_) => None,
+    };
+    let mut warnings = Vec::new();
+    if let Some(plugin) = plugin.as_ref().filter(|_| by_rules) {
+        let verdict = rules::verdict(plugin, object, old).await?;
+        if let Some(message) = rules::message(&verdict.violations) {
+            return Ok(Decision::Denied(shorten(&message, MESSAGE)));
+        }
+        warnings = rules::warnings(verdict.left);
+    }
+    // Only these plugins get it.
+    let old =
+        old.filter(|_| plugin.is_some_and(|plugin| plugin.description().contract >= ContractVersion::V0_3));
     let object = review::object(object).map_err(unreadable)?;
     let old = old.map(review::object).transpose().map_err(unreadable)?;
     match admit(context, object, old).await {
-        Ok(Admission::Fine) => Ok(Decision::Allowed),
+        Ok(Admission::Fine) if warnings.is_empty() => Ok(Decision::Allowed),
+        Ok(Admission::Fine) => Ok(Decision::Warned(warnings)),
         Ok(Admission::Invalid(message)) => Ok(Decision::Denied(shorten(&message, MESSAGE))),
         Err(error) => Err(NoDecision {
             public: error.public_message().to_owned(),

@@ -12,9 +12,11 @@ use serde_json::Value;
 
 use super::registry::RegistryArgs;
 use super::{Failure, plugin_file, render};
+use crate::cel;
 use crate::config::Config;
 use crate::conversion::{Lost, there_and_back};
-use crate::crd::definition;
+use crate::crd::{definition, schema};
+use crate::dry_run::documents;
 use crate::dry_run::offline::{self, RenderError, Scene};
 use crate::plugin::contract::Response;
 use crate::plugin::{Call, CallError, CodeOrigin, Limits, LoadError, Plugin, RandomSource};
@@ -273,7 +275,11 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
         return Ok(());
     }
     let now = Timestamp::UNIX_EPOCH;
-    let render::Resources { parents, mut related } = match render::resources(&args.sample, plugin, now) {
+    let render::Resources {
+        parents,
+        mut related,
+        left,
+    } = match render::resources(&args.sample, plugin, now) {
         Ok(resources) => resources,
         Err(Failure::Usage(error)) => {
             report.add(Level::Fail, "samples", error.to_string());
@@ -282,6 +288,7 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
         Err(other) => return Err(other),
     };
     related.extend(render::objects(&args.related)?);
+    rules(plugin, &related, left, report);
     conversions(plugin, &parents, report).await;
     for parent in parents {
         let name = parent.metadata.name.clone().unwrap_or_default();
@@ -331,6 +338,36 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Reports what the rules in CEL say about other objects of the plugin's kind. The samples themselves violate none.
+fn rules(plugin: &Plugin, related: &[Arc<DynamicObject>], left: Vec<String>, report: &mut Report) {
+    let description = plugin.description();
+    let Some(crd) = &description.crd else {
+        return;
+    };
+    for rule in left {
+        report.add(Level::Warn, "rules", rule);
+    }
+    let mut violated = false;
+    for object in related {
+        // Serialization of a resource cannot fail.
+        let object = serde_json::to_value(&**object).unwrap_or_default();
+        let kind = documents::kind_of(&object);
+        let schema = definition::schema(crd, &kind).filter(|_| description.parent.is_version_of(&kind));
+        let verdict = schema
+            .map(|schema| cel::validate(schema, &object, None))
+            .unwrap_or_default();
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        for violation in verdict.violations {
+            violated = true;
+            report.add(Level::Fail, "rules", format!("{name}: {violation}"));
+        }
+    }
+    let has_rules = definition::schema(crd, &description.parent).is_some_and(schema::has_rules);
+    if has_rules && !violated {
+        report.add(Level::Ok, "rules", "no object violates a rule of the definition");
+    }
 }
 
 /// Converts the samples to every other version and back.

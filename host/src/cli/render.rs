@@ -12,6 +12,7 @@ use kube::core::DynamicObject;
 use super::registry::{RegistryArgs, reference};
 use super::rendering::{self, Output};
 use super::{Failure, plugin_file, watch};
+use crate::cel;
 use crate::crd::{definition, schema};
 use crate::desired::names;
 use crate::dry_run::documents::{self, Document};
@@ -114,7 +115,14 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
         .await?
         .with_context(|| args.plugin.display().to_string())?;
     let description = plugin.description();
-    let Resources { parents, mut related } = resources(&args.filename, &plugin, args.now)?;
+    let Resources {
+        parents,
+        mut related,
+        left,
+    } = resources(&args.filename, &plugin, args.now)?;
+    for rule in left {
+        eprintln!("warning: {rule}");
+    }
     let children = objects(&args.children)?;
     related.extend(objects(&args.related)?);
     let mut done = Vec::with_capacity(parents.len());
@@ -162,12 +170,14 @@ pub(super) struct Resources {
     pub(super) parents: Vec<DynamicObject>,
     /// The objects of other kinds, which a need may find.
     pub(super) related: Vec<Arc<DynamicObject>>,
+    /// The rules in CEL that only the API server can evaluate, and why.
+    pub(super) left: Vec<String>,
 }
 
 /// Reads the resources and fills in their defaults.
 ///
 /// # Errors
-/// When a resource does not fit its definition; lists every problem of all files. When a kind is almost the plugin's: in
+/// When a resource does not fit its definition or its rules; lists every problem of all files. When a kind is almost the plugin's: in
 /// its group, and not one that the plugin creates or reads.
 pub(super) fn resources(files: &[PathBuf], plugin: &Plugin, now: Timestamp) -> Result<Resources, Failure> {
     let description = plugin.description();
@@ -176,6 +186,7 @@ pub(super) fn resources(files: &[PathBuf], plugin: &Plugin, now: Timestamp) -> R
     let schema = crd.and_then(|crd| definition::schema(crd, &description.parent));
     let mut parents = Vec::new();
     let mut related = Vec::new();
+    let mut left = Vec::new();
     let mut wrong = Vec::new();
     for file in files {
         for mut document in documents::read(file).map_err(usage)? {
@@ -198,7 +209,20 @@ pub(super) fn resources(files: &[PathBuf], plugin: &Plugin, now: Timestamp) -> R
             }
             if let Some(schema) = schema {
                 schema::fill_defaults(&mut document.object, schema);
-                for problem in schema::validate_resource(&document.object, schema) {
+                let problems = schema::validate_resource(&document.object, schema);
+                // As in the API server, the rules apply to what fits the schema.
+                if problems.is_empty() {
+                    let verdict = cel::validate(schema, &document.object, None);
+                    let place = place(file, &document);
+                    wrong.extend(
+                        verdict
+                            .violations
+                            .iter()
+                            .map(|violation| format!("{place}: {violation}")),
+                    );
+                    left.extend(verdict.left.iter().map(|rule| format!("{place}: {rule}")));
+                }
+                for problem in problems {
                     wrong.push(format!("{}: {problem}", place(file, &document)));
                 }
             }
@@ -217,10 +241,11 @@ pub(super) fn resources(files: &[PathBuf], plugin: &Plugin, now: Timestamp) -> R
     if !wrong.is_empty() {
         return Err(Failure::Usage(anyhow!(wrong.join("\n"))));
     }
-    if schema.is_some_and(schema::has_rules) {
-        eprintln!("note: CEL rules (`x-kubernetes-validations`) are not evaluated without a cluster");
-    }
-    Ok(Resources { parents, related })
+    Ok(Resources {
+        parents,
+        related,
+        left,
+    })
 }
 
 fn place(file: &Path, document: &Document) -> String {

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::structural;
 use super::{Problem, field};
+use crate::cel;
 use crate::plugin::contract::Kind;
 
 /// Returns the schema of one version.
@@ -57,6 +58,8 @@ pub fn problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
             None => problems.push(Problem::new(&at, "is missing")),
             Some(schema) => {
                 problems.extend(structural::problems(schema, &at));
+                let rules = cel::problems(schema, &at).into_iter();
+                problems.extend(rules.map(|(path, message)| Problem::new(path, message)));
                 columns(version, schema, &path, &mut problems);
                 scale(version, schema, &path, &mut problems);
             }

@@ -1,9 +1,9 @@
 //! Validates a resource by the schema of its CustomResourceDefinition, as the API server does: fills in the defaults,
 //! then validates.
 //!
-//! Rules in CEL (`x-kubernetes-validations`) are not checked; [`has_rules`] reports whether there are any. An unknown
-//! field is a problem here, as it is for `kubectl apply`, which requests strict validation. Sources: the structural
-//! schemas of `apiextensions.k8s.io/v1`, and the schema objects of OpenAPI 3.0.
+//! `crate::cel` evaluates the rules in CEL (`x-kubernetes-validations`); [`has_rules`] reports whether there are any. An
+//! unknown field is a problem here, as it is for `kubectl apply`, which requests strict validation. Sources: the
+//! structural schemas of `apiextensions.k8s.io/v1`, and the schema objects of OpenAPI 3.0.
 
 use regex::Regex;
 use serde_json::{Map, Value};

@@ -284,7 +284,7 @@ fn check_values(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Checks the form of the rules in CEL. Only an API server compiles them.
+/// Checks the form of the rules in CEL.
 fn check_rules(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
     let Some(rules) = schema.get("x-kubernetes-validations") else {
         return;

@@ -13,12 +13,13 @@ use tracing::{debug, warn};
 
 use crate::cluster::cache::Reflector;
 use crate::config::ControllerConfig;
-use crate::crd::{definition, pruned};
+use crate::crd::{definition, pruned, schema};
 use crate::health::Health;
 use crate::object::NamespacedName;
 use crate::plugin::contract::Description;
 use crate::plugin::registry::Live;
 use crate::rollout::installed;
+use crate::webhook::PluginTarget;
 
 /// When to read the definition again after that failed.
 const RETRY: Duration = Duration::from_secs(10);
@@ -32,6 +33,7 @@ pub(super) async fn follow(
     client: Client,
     definitions: Arc<Reflector>,
     health: Arc<Health>,
+    target: Arc<PluginTarget>,
     stop: CancellationToken,
 ) {
     let changed = Arc::new(Notify::new());
@@ -51,7 +53,7 @@ pub(super) async fn follow(
                 Live::Loading | Live::Failed(_) => None,
             };
             let (found, retry) = match &description {
-                Some(description) => disagreements(&config, description, &client).await,
+                Some(description) => disagreements(&config, description, &client, &target).await,
                 None => (Vec::new(), None),
             };
             health.disagrees(&config.name, found.clone());
@@ -80,6 +82,7 @@ async fn disagreements(
     config: &ControllerConfig,
     description: &Description,
     client: &Client,
+    target: &PluginTarget,
 ) -> (Vec<String>, Option<Duration>) {
     let mut found = config.disallows(description);
     let Some(carried) = &description.crd else {
@@ -88,6 +91,11 @@ async fn disagreements(
     let name = carried["metadata"]["name"].as_str().unwrap_or_default();
     match installed(client, name, &config.name).await {
         Ok(installed) => {
+            // An API server before Kubernetes 1.25 has dropped them, and so has whoever edits a definition by hand.
+            let schema = installed
+                .as_ref()
+                .and_then(|crd| definition::schema(crd, &description.parent));
+            target.set_cluster_has_rules(schema.is_some_and(schema::has_rules));
             found.extend(installed.and_then(|installed| outdated(&installed, carried, name, description)));
             (found, None)
         }

@@ -218,6 +218,7 @@ impl Controllers {
             self.shared.client.clone(),
             Arc::clone(&self.slot_parts.definitions),
             Arc::clone(&self.shared.instruments.health),
+            Arc::clone(&plugin.target),
             stop.clone(),
         ));
         let supervised = supervise(

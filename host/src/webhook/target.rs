@@ -4,6 +4,8 @@
 //! themselves, nor a leader.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
@@ -25,6 +27,7 @@ pub struct PluginTarget {
     /// another name.
     fallback: Option<watch::Receiver<Live>>,
     turns: Semaphore,
+    cluster_has_rules: AtomicBool,
 }
 
 impl PluginTarget {
@@ -38,7 +41,18 @@ impl PluginTarget {
             plugin,
             fallback,
             turns: Semaphore::new(TURNS),
+            cluster_has_rules: AtomicBool::new(false),
         }
+    }
+
+    /// Sets whether the API server evaluates rules of this kind's definition in the cluster.
+    pub fn set_cluster_has_rules(&self, has_rules: bool) {
+        self.cluster_has_rules.store(has_rules, Relaxed);
+    }
+
+    /// Reports whether the API server is known to evaluate rules itself.
+    pub(super) fn cluster_has_rules(&self) -> bool {
+        self.cluster_has_rules.load(Relaxed)
     }
 
     pub(super) fn controller(&self) -> &str {

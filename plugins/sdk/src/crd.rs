@@ -122,8 +122,10 @@ impl Scale {
 
 /// A rule in CEL that the API server checks before it stores a resource.
 ///
-/// API servers before Kubernetes 1.25 ignore rules, and so do `render` and `check`. What the plugin relies on, it also
-/// checks itself and reports with [`Failure::invalid`](crate::Failure::invalid).
+/// `render`, `check` and [`Case::violations`](crate::testing::Case::violations) evaluate the same rules, and so does the
+/// host's webhook for API servers before Kubernetes 1.25, which ignore them. Without the webhook such a server stores what
+/// violates a rule, so a plugin that must not see it also checks it, with
+/// [`Failure::invalid`](crate::Failure::invalid).
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     target_family = "wasm",
@@ -132,7 +134,35 @@ impl Scale {
 pub struct Rule {
     rule: &'static str,
     message: &'static str,
+    message_expression: Option<&'static str>,
     path: Option<&'static str>,
+    reason: Option<Reason>,
+    optional_old: bool,
+}
+
+/// Why the API server refuses what violates a rule, as programs see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The value is wrong. The reason of rules without one.
+    Invalid,
+    /// The value is not allowed under some conditions, such as a change.
+    Forbidden,
+    /// A value is missing.
+    Required,
+    /// The value must be unique.
+    Duplicate,
+}
+
+#[cfg(not(target_family = "wasm"))]
+impl Reason {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Invalid => "FieldValueInvalid",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::Required => "FieldValueRequired",
+            Self::Duplicate => "FieldValueDuplicate",
+        }
+    }
 }
 
 impl Rule {
@@ -144,8 +174,34 @@ impl Rule {
         Self {
             rule,
             message,
+            message_expression: None,
             path: None,
+            reason: None,
+            optional_old: false,
         }
+    }
+
+    /// Sets an expression that makes the message, such as `'min is ' + string(self.spec.min)`. The message that
+    /// [`new`](Self::new) takes is for when it fails.
+    #[must_use]
+    pub const fn message_expression(mut self, expression: &'static str) -> Self {
+        self.message_expression = Some(expression);
+        self
+    }
+
+    /// Sets why a resource is refused.
+    #[must_use]
+    pub const fn reason(mut self, reason: Reason) -> Self {
+        self.reason = Some(reason);
+        self
+    }
+
+    /// Checks a rule with `oldSelf` also when a resource is created. `oldSelf` is then an optional value, as in
+    /// `!oldSelf.hasValue() || self.spec.size >= oldSelf.value().spec.size`.
+    #[must_use]
+    pub const fn with_optional_old_self(mut self) -> Self {
+        self.optional_old = true;
+        self
     }
 
     /// Sets the field that the API server names with the message, such as `.spec.max`.

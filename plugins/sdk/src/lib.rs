@@ -49,6 +49,8 @@
 mod allocator;
 mod bindings;
 pub mod builders;
+#[cfg(feature = "testing")]
+mod cel;
 mod checksum;
 #[cfg(feature = "command")]
 mod command;
@@ -74,7 +76,7 @@ mod text;
 mod versions;
 
 pub use checksum::{CHECKSUM, checksum};
-pub use crd::{Column, Rule, Scale};
+pub use crd::{Column, Reason, Rule, Scale};
 pub use kinds::{
     CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CONFIG_MAP, CRON_JOB, DAEMON_SET, DEPLOYMENT, ENDPOINT_SLICE,
     HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, LIMIT_RANGE, NAMESPACE, NETWORK_POLICY, NODE,

@@ -13,6 +13,7 @@
 //! ```
 
 mod generate;
+mod rules;
 mod versions;
 
 use std::path::Path;
@@ -39,6 +40,8 @@ pub struct Case {
     children: Vec<Value>,
     related: Vec<(String, Vec<Value>)>,
     existing: Vec<Value>,
+    /// The parent before an update, for the rules.
+    old: Option<Value>,
     now: String,
     namespace_terminating: bool,
 }
@@ -63,6 +66,7 @@ impl Case {
             children: Vec::new(),
             related: Vec::new(),
             existing: documents,
+            old: None,
             now: "2026-01-01T00:00:00Z".to_owned(),
             namespace_terminating: false,
         }
@@ -480,7 +484,8 @@ impl From<wit::CleanupResponse> for Cleanup {
 /// schema.
 pub fn check_crd(folder: &str, plugin: &impl Reconciler) {
     let path = Path::new(folder).join("crd.json");
-    let (definition, problems) = plugin.crd();
+    let (definition, mut problems) = plugin.crd();
+    problems.extend(rules::problems(&definition));
     let expected = format!("{definition:#}\n");
     let up_to_date = fs::read_to_string(&path).is_ok_and(|text| text == expected);
     if !problems.is_empty() {

@@ -137,6 +137,15 @@ fn rule(rule: &Rule) -> Value {
     if let Some(path) = rule.path {
         entry["fieldPath"] = path.into();
     }
+    if let Some(expression) = rule.message_expression {
+        entry["messageExpression"] = expression.into();
+    }
+    if let Some(reason) = rule.reason {
+        entry["reason"] = reason.as_str().into();
+    }
+    if rule.optional_old {
+        entry["optionalOldSelf"] = true.into();
+    }
     entry
 }
 
@@ -205,6 +214,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::crd::Reason;
 
     #[derive(JsonSchema)]
     #[serde(rename_all = "camelCase")]
@@ -379,6 +389,10 @@ mod tests {
             rules: &[
                 Rule::new("self.spec.a <= self.spec.b", "a must not exceed b").at(".spec.a"),
                 Rule::new("self.spec.b == oldSelf.spec.b", "b cannot change"),
+                Rule::new("oldSelf.hasValue()", "no")
+                    .message_expression("'x'")
+                    .reason(Reason::Forbidden)
+                    .with_optional_old_self(),
             ],
             deprecation: Some("example.com/v1 Shop is deprecated; use v2"),
             ..Crd::new()
@@ -410,6 +424,10 @@ mod tests {
             json!([
                 { "rule": "self.spec.a <= self.spec.b", "message": "a must not exceed b", "fieldPath": ".spec.a" },
                 { "rule": "self.spec.b == oldSelf.spec.b", "message": "b cannot change" },
+                {
+                    "rule": "oldSelf.hasValue()", "message": "no", "messageExpression": "'x'",
+                    "reason": "FieldValueForbidden", "optionalOldSelf": true,
+                },
             ])
         );
         assert_eq!(version["deprecated"], true);

@@ -1,0 +1,1 @@
+../../plugins/sdk/src/cel.rs

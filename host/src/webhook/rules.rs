@@ -1,0 +1,64 @@
+//! The rules in CEL of a plugin's definition, for an API server that does not evaluate them itself.
+
+use serde_json::Value;
+
+use super::NoDecision;
+use crate::cel::{Verdict, validate};
+use crate::crd::{definition, schema};
+use crate::plugin::Plugin;
+use crate::plugin::contract::Kind;
+
+/// Maximum number of warnings in an answer, and of characters of each: clients show no more of them.
+const WARNINGS: usize = 5;
+const WARNING: usize = 240;
+
+/// Applies the rules of the live plugin's definition to an object, and to the one that it replaces.
+///
+/// # Errors
+/// When one of them is no JSON that can be read, or the host is stopping.
+pub(super) async fn verdict(plugin: &Plugin, object: &str, old: Option<&str>) -> Result<Verdict, NoDecision> {
+    let description = plugin.description();
+    let has_rules = |crd: &&Value| {
+        let versions = crd["spec"]["versions"].as_array();
+        versions.into_iter().flatten().any(schema::has_rules)
+    };
+    if description.crd.as_ref().filter(has_rules).is_none() {
+        return Ok(Verdict::default());
+    }
+    let (object, old) = (object.to_owned(), old.map(str::to_owned));
+    let plugin = plugin.clone();
+    let evaluate = move || {
+        let object: Value = serde_json::from_str(&object)?;
+        let old: Option<Value> = old.map(|old| serde_json::from_str(&old)).transpose()?;
+        let text = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
+        let kind = Kind {
+            api_version: text("apiVersion"),
+            kind: text("kind"),
+        };
+        let crd = plugin.description().crd.as_ref();
+        let schema = crd.and_then(|crd| definition::schema(crd, &kind));
+        Ok(schema
+            .map(|schema| validate(schema, &object, old.as_ref()))
+            .unwrap_or_default())
+    };
+    // Rules come from plugins, and may cost what they may cost.
+    let verdict: Result<Verdict, serde_json::Error> = tokio::task::spawn_blocking(evaluate)
+        .await
+        .map_err(|_| NoDecision::new("the host is stopping"))?;
+    verdict.map_err(|error| NoDecision::new(format!("cannot read the object: {error}")))
+}
+
+/// Returns the violations as the API server joins them.
+pub(super) fn message(violations: &[String]) -> Option<String> {
+    match violations {
+        [] => None,
+        [one] => Some(one.clone()),
+        several => Some(format!("[{}]", several.join(", "))),
+    }
+}
+
+/// Returns what the user should know of rules that nobody evaluates.
+pub(super) fn warnings(left: Vec<String>) -> Vec<String> {
+    let left = left.into_iter().take(WARNINGS);
+    left.map(|rule| crate::object::shorten(&rule, WARNING)).collect()
+}

@@ -1,0 +1,37 @@
+//! Evaluates the rules in CEL (`x-kubernetes-validations`) of a structural schema, as the API server does.
+//!
+//! The host and the SDK compile the same files. What the evaluator does not know, such as a function of a newer
+//! Kubernetes, is reported and left to the API server. Rules come from plugins: the size and the depth of an expression
+//! are limited, and what an evaluation may cost.
+//!
+//! Source: <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-rules>.
+
+mod eval;
+mod functions;
+mod lexer;
+mod libraries;
+mod names;
+mod parser;
+mod quantity;
+mod rules;
+mod strings;
+mod time;
+mod url;
+mod value;
+
+pub(crate) use rules::{Verdict, problems, validate};
+
+/// Why an expression has no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fault {
+    /// The evaluation fails, such as for a key that is not there.
+    Error(String),
+    /// No operator or function takes these types.
+    Overload,
+    /// A field or a variable that is not declared. The API server refuses such a rule with its definition.
+    Undefined(String),
+    /// A function that this evaluator does not have.
+    Unknown(String),
+    /// It costs too much.
+    Cost,
+}

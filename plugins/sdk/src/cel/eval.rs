@@ -1,0 +1,415 @@
+//! Evaluates a parsed expression.
+
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use super::Fault;
+use super::functions::{self, Patterns};
+use super::parser::Expr;
+use super::value::{Fields, Fuel, Text, Val, compare, equal, keys};
+
+/// The evaluation of one expression, with its variables. `'e` is the expression's lifetime, `'a` that of the resource.
+pub(super) struct Evaluation<'e, 'a> {
+    pub(super) variables: Vec<(&'e str, Val<'a>)>,
+    pub(super) fuel: &'e Fuel,
+    pub(super) patterns: &'e Patterns,
+}
+
+type Evaluated<'a> = Result<Val<'a>, Fault>;
+
+impl<'e, 'a> Evaluation<'e, 'a> {
+    pub(super) fn eval(&mut self, expr: &'e Expr) -> Evaluated<'a> {
+        self.fuel.burn(1)?;
+        match expr {
+            Expr::Null => Ok(Val::Null),
+            Expr::Bool(value) => Ok(Val::Bool(*value)),
+            Expr::Int(value) => Ok(Val::Int(*value)),
+            Expr::Uint(value) => Ok(Val::Uint(*value)),
+            Expr::Double(value) => Ok(Val::Double(*value)),
+            Expr::Text(text) => Ok(Val::Text(Text::Made(Rc::clone(text)))),
+            Expr::Bytes(bytes) => Ok(Val::Bytes(Rc::clone(bytes))),
+            Expr::Name(name) => self.variable(name),
+            Expr::Select { of, field, optional } => self.select(of, field, *optional),
+            Expr::Has { of, field } => self.has(of, field),
+            Expr::Index { of, index, optional } => self.index(of, index, *optional),
+            Expr::Call { of, name, args } => self.call(of.as_deref(), name, args),
+            Expr::List(items) => self.list(items),
+            Expr::Map(entries) => self.map(entries),
+            Expr::And(parts) => self.junction(parts, false),
+            Expr::Or(parts) => self.junction(parts, true),
+            Expr::If(parts) => {
+                let [condition, yes, no] = &**parts;
+                match self.eval(condition)? {
+                    Val::Bool(true) => self.eval(yes),
+                    Val::Bool(false) => self.eval(no),
+                    _ => Err(Fault::Overload),
+                }
+            }
+            Expr::Not(of) => match self.eval(of)? {
+                Val::Bool(value) => Ok(Val::Bool(!value)),
+                _ => Err(Fault::Overload),
+            },
+            Expr::Minus(of) => match self.eval(of)? {
+                Val::Int(value) => value.checked_neg().map(Val::Int).ok_or_else(overflow),
+                Val::Double(value) => Ok(Val::Double(-value)),
+                Val::Duration(value) => value.checked_neg().map(Val::Duration).ok_or_else(overflow),
+                _ => Err(Fault::Overload),
+            },
+            Expr::Operation { operator, sides } => {
+                let (left, right) = (self.eval(&sides[0])?, self.eval(&sides[1])?);
+                self.operation(operator, &left, &right)
+            }
+            Expr::Macro {
+                name,
+                over,
+                variables,
+                parts,
+            } => self.expand(name, over, variables, parts),
+        }
+    }
+
+    fn variable(&self, name: &str) -> Evaluated<'a> {
+        let found = self.variables.iter().rev().find(|(known, _)| *known == name);
+        found
+            .map(|(_, value)| value.clone())
+            .ok_or_else(|| Fault::Undefined(format!("undeclared reference to '{name}'")))
+    }
+
+    fn select(&mut self, of: &'e Expr, field: &str, optional: bool) -> Evaluated<'a> {
+        let of = self.eval(of)?;
+        let (of, optional) = match of {
+            Val::Optional(None) => return Ok(Val::Optional(None)),
+            Val::Optional(Some(value)) => (Rc::unwrap_or_clone(value), true),
+            of => (of, optional),
+        };
+        match (self.field(&of, field)?, optional) {
+            (Some(value), true) => Ok(Val::some(value)),
+            (None, true) => Ok(Val::Optional(None)),
+            (Some(value), false) => Ok(value),
+            (None, false) => Err(Fault::Error(format!("no such key: {field}"))),
+        }
+    }
+
+    fn has(&mut self, of: &'e Expr, field: &str) -> Evaluated<'a> {
+        match self.eval(of)? {
+            Val::Optional(None) => Ok(Val::Bool(false)),
+            Val::Optional(Some(value)) => Ok(Val::Bool(self.field(&value, field)?.is_some())),
+            of => Ok(Val::Bool(self.field(&of, field)?.is_some())),
+        }
+    }
+
+    /// Returns the value of a field or a key, if it is there.
+    fn field(&self, of: &Val<'a>, field: &str) -> Result<Option<Val<'a>>, Fault> {
+        let value = match of {
+            Val::Object(map, schema, fields) => {
+                let undefined = || Fault::Undefined(format!("undefined field '{field}'"));
+                let name = super::names::unescaped(field);
+                let declared = schema["properties"].get(&name);
+                let schema = match (fields, name.as_str()) {
+                    (Fields::Resource, "apiVersion" | "kind")
+                    | (Fields::Metadata, "name" | "generateName") => super::names::text_schema(),
+                    (Fields::Resource, "metadata") => {
+                        let metadata = map.get("metadata").and_then(Value::as_object);
+                        return Ok(metadata.map(|map| Val::Object(map, &Value::Null, Fields::Metadata)));
+                    }
+                    (Fields::Metadata, _) => return Err(undefined()),
+                    _ => declared.ok_or_else(undefined)?,
+                };
+                match map.get(&name) {
+                    None | Some(Value::Null) => None,
+                    Some(value) => Some(Val::read(value, schema, false).ok_or_else(undefined)?),
+                }
+            }
+            map if map.is_map() => map.get(&Val::made(field), self.fuel)?,
+            _ => return Err(Fault::Overload),
+        };
+        if let Some(Val::Bytes(bytes)) = &value {
+            self.fuel.bytes(bytes.len() * 20)?;
+        }
+        Ok(value)
+    }
+
+    fn index(&mut self, of: &'e Expr, index: &'e Expr, optional: bool) -> Evaluated<'a> {
+        let (of, index) = (self.eval(of)?, self.eval(index)?);
+        let (of, optional) = match of {
+            Val::Optional(None) => return Ok(Val::Optional(None)),
+            Val::Optional(Some(value)) => (Rc::unwrap_or_clone(value), true),
+            of => (of, optional),
+        };
+        let found = if of.is_list() {
+            let at = match index {
+                Val::Int(at) => usize::try_from(at).ok(),
+                Val::Uint(at) => usize::try_from(at).ok(),
+                Val::Double(at) => (at.fract() == 0.0 && at >= 0.0).then_some(at as usize),
+                _ => return Err(Fault::Overload),
+            };
+            at.and_then(|at| of.item(at))
+                .ok_or_else(|| format!("index out of bounds: {}", functions::shown(&index)))
+        } else if of.is_map() {
+            of.get(&index, self.fuel)?
+                .ok_or_else(|| format!("no such key: {}", functions::shown(&index)))
+        } else {
+            return Err(Fault::Overload);
+        };
+        match (found, optional) {
+            (Ok(value), true) => Ok(Val::some(value)),
+            (Err(_), true) => Ok(Val::Optional(None)),
+            (Ok(value), false) => Ok(value),
+            (Err(message), false) => Err(Fault::Error(message)),
+        }
+    }
+
+    fn call(&mut self, of: Option<&'e Expr>, name: &'e str, args: &'e [Expr]) -> Evaluated<'a> {
+        // `sets.contains(a, b)` is a function of a namespace.
+        let space = match of {
+            Some(Expr::Name(space)) if !self.variables.iter().any(|(known, _)| known == space) => Some(space),
+            _ => None,
+        };
+        if let Some(space) = space {
+            let name = format!("{space}.{name}");
+            // Also of one whose arguments could not be evaluated.
+            if !functions::is_known(&name) {
+                return Err(Fault::Unknown(name));
+            }
+            let args = self.all(args)?;
+            return functions::global(&name, &args, self.fuel, self.patterns);
+        }
+        match of {
+            None if !functions::is_known(name) => Err(Fault::Unknown(name.to_owned())),
+            None => {
+                let args = self.all(args)?;
+                functions::global(name, &args, self.fuel, self.patterns)
+            }
+            Some(of) => {
+                let of = self.eval(of)?;
+                if !functions::is_known(name) {
+                    return Err(Fault::Unknown(name.to_owned()));
+                }
+                if let (Val::Optional(value), "or" | "orValue") = (&of, name) {
+                    return match (value, args, name) {
+                        (Some(_), [_], "or") => Ok(of.clone()),
+                        (Some(value), [_], _) => Ok(Val::clone(value)),
+                        (None, [other], _) => self.eval(other),
+                        _ => Err(Fault::Overload),
+                    };
+                }
+                let args = self.all(args)?;
+                functions::member(name, &of, &args, self.fuel, self.patterns)
+            }
+        }
+    }
+
+    fn all(&mut self, exprs: &'e [Expr]) -> Result<Vec<Val<'a>>, Fault> {
+        exprs.iter().map(|expr| self.eval(expr)).collect()
+    }
+
+    fn list(&mut self, items: &'e [(Expr, bool)]) -> Evaluated<'a> {
+        // A value takes more memory than a step takes time.
+        self.fuel.burn(2 * items.len())?;
+        let mut list = Vec::with_capacity(items.len());
+        for (item, optional) in items {
+            match (self.eval(item)?, optional) {
+                (value, false) => list.push(value),
+                (Val::Optional(value), true) => list.extend(value.map(Rc::unwrap_or_clone)),
+                _ => return Err(Fault::Overload),
+            }
+        }
+        Ok(Val::list(list))
+    }
+
+    fn map(&mut self, entries: &'e [(Expr, Expr, bool)]) -> Evaluated<'a> {
+        self.fuel.burn(4 * entries.len())?;
+        let mut map = Vec::with_capacity(entries.len());
+        for (key, value, optional) in entries {
+            let key = self.eval(key)?;
+            let value = match (self.eval(value)?, optional) {
+                (value, false) => value,
+                (Val::Optional(Some(value)), true) => Rc::unwrap_or_clone(value),
+                (Val::Optional(None), true) => continue,
+                _ => return Err(Fault::Overload),
+            };
+            self.insert(&mut map, key, value)?;
+        }
+        Ok(Val::Map(Rc::new(map)))
+    }
+
+    fn insert(&self, map: &mut Vec<(Val<'a>, Val<'a>)>, key: Val<'a>, value: Val<'a>) -> Result<(), Fault> {
+        for (known, _) in &*map {
+            if equal(known, &key, self.fuel)? {
+                return Err(Fault::Error(format!(
+                    "Failed with repeated key: {}",
+                    functions::shown(&key)
+                )));
+            }
+        }
+        map.push((key, value));
+        Ok(())
+    }
+
+    /// Evaluates `&&` or `||`, of which `decides` is the value that decides whatever the other parts are, even if
+    /// evaluating them fails.
+    fn junction(&mut self, parts: &'e [Expr], decides: bool) -> Evaluated<'a> {
+        let mut fault = None;
+        for part in parts {
+            let part = self.eval(part);
+            if part_decides(part, decides, &mut fault)? {
+                return Ok(Val::Bool(decides));
+            }
+        }
+        fault.map_or(Ok(Val::Bool(!decides)), Err)
+    }
+
+    fn operation(&self, operator: &str, left: &Val<'a>, right: &Val<'a>) -> Evaluated<'a> {
+        use std::cmp::Ordering::{Greater, Less};
+        match operator {
+            "==" => Ok(Val::Bool(equal(left, right, self.fuel)?)),
+            "!=" => Ok(Val::Bool(!equal(left, right, self.fuel)?)),
+            "in" => functions::contains(right, left, self.fuel),
+            "<" | "<=" | ">" | ">=" => {
+                let order = match (left, right) {
+                    (Val::Quantity(_), _) => None,
+                    (Val::Text(a), Val::Text(b)) => {
+                        self.fuel.bytes(a.len().min(b.len()))?;
+                        compare(left, right)
+                    }
+                    // Every comparison with it is false.
+                    (Val::Double(value), _) | (_, Val::Double(value)) if value.is_nan() => {
+                        return Ok(Val::Bool(false));
+                    }
+                    _ => compare(left, right),
+                };
+                let order = order.ok_or(Fault::Overload)?;
+                Ok(Val::Bool(match operator {
+                    "<" => order == Less,
+                    "<=" => order != Greater,
+                    ">" => order == Greater,
+                    _ => order != Less,
+                }))
+            }
+            _ => functions::arithmetic(operator, left, right, self.fuel),
+        }
+    }
+
+    fn expand(
+        &mut self,
+        name: &str,
+        over: &'e Expr,
+        variables: &'e [String],
+        parts: &'e [Expr],
+    ) -> Evaluated<'a> {
+        let over = self.eval(over)?;
+        if let Val::Optional(value) = &over {
+            let ("optMap" | "optFlatMap", [variable], [part]) = (name, variables, parts) else {
+                return Err(Fault::Overload);
+            };
+            let Some(value) = value else {
+                return Ok(Val::Optional(None));
+            };
+            let value = self.with(&[(variable, Val::clone(value))], part)?;
+            return match (name, value) {
+                ("optMap", value) => Ok(Val::some(value)),
+                (_, value @ Val::Optional(_)) => Ok(value),
+                _ => Err(Fault::Overload),
+            };
+        }
+        let count = over.len().ok_or(Fault::Overload)?;
+        let keys = keys(&over);
+        self.fuel.burn(2 * keys.len())?;
+        let (mut list, mut map, mut found, mut fault) = (Vec::new(), Vec::new(), 0, None);
+        for index in 0..count {
+            self.fuel.burn(1)?;
+            let (key, value) = match keys.get(index) {
+                Some(key) if variables.len() == 2 => (key.clone(), over.get(key, self.fuel)?),
+                // With one variable, the keys of a map are its items.
+                Some(key) => (Val::Null, Some(key.clone())),
+                None => (Val::Int(index as i64), over.item(index)),
+            };
+            let value = value.ok_or_else(|| Fault::Undefined("undefined items".to_owned()))?;
+            let bound = match variables {
+                [variable] => [(variable, value.clone()), (variable, value.clone())],
+                [first, second] => [(first, key.clone()), (second, value.clone())],
+                _ => return Err(Fault::Overload),
+            };
+            let first = self.with(&bound, &parts[0]);
+            match name {
+                "all" | "exists" => {
+                    if part_decides(first, name == "exists", &mut fault)? {
+                        return Ok(Val::Bool(name == "exists"));
+                    }
+                    continue;
+                }
+                "exists_one" | "existsOne" => {
+                    found += usize::from(truth(&first?)?);
+                    continue;
+                }
+                "filter" => {
+                    if truth(&first?)? {
+                        list.push(value);
+                    }
+                    continue;
+                }
+                _ => {}
+            }
+            let made = match parts {
+                [_, transform] => match truth(&first?)? {
+                    true => self.with(&bound, transform)?,
+                    false => continue,
+                },
+                _ => first?,
+            };
+            match name {
+                "transformMap" => self.insert(&mut map, key, made)?,
+                _ => list.push(made),
+            }
+        }
+        match (name, fault) {
+            (_, Some(fault)) => Err(fault),
+            ("all", _) => Ok(Val::Bool(true)),
+            ("exists", _) => Ok(Val::Bool(false)),
+            ("exists_one" | "existsOne", _) => Ok(Val::Bool(found == 1)),
+            ("transformMap", _) => Ok(Val::Map(Rc::new(map))),
+            ("map" | "filter" | "transformList", _) => Ok(Val::list(list)),
+            _ => Err(Fault::Overload),
+        }
+    }
+
+    /// Evaluates an expression with more variables.
+    fn with(&mut self, bound: &[(&'e String, Val<'a>)], expr: &'e Expr) -> Evaluated<'a> {
+        let before = self.variables.len();
+        self.variables
+            .extend(bound.iter().map(|(name, value)| (name.as_str(), value.clone())));
+        let value = self.eval(expr);
+        self.variables.truncate(before);
+        value
+    }
+}
+
+/// Reports whether one part decides a junction. Remembers why one could not be evaluated: another may decide.
+///
+/// # Errors
+/// When the evaluation must end.
+fn part_decides(part: Evaluated<'_>, decides: bool, fault: &mut Option<Fault>) -> Result<bool, Fault> {
+    let why = match part {
+        Ok(Val::Bool(value)) => return Ok(value == decides),
+        Ok(_) => Fault::Overload,
+        Err(Fault::Cost) => return Err(Fault::Cost),
+        Err(why) => why,
+    };
+    // What is unknown could decide, what fails cannot.
+    if fault.is_none() || matches!(why, Fault::Unknown(_)) {
+        *fault = Some(why);
+    }
+    Ok(false)
+}
+
+const fn truth(value: &Val<'_>) -> Result<bool, Fault> {
+    match value {
+        Val::Bool(value) => Ok(*value),
+        _ => Err(Fault::Overload),
+    }
+}
+
+pub(super) fn overflow() -> Fault {
+    Fault::Error("integer overflow".to_owned())
+}

@@ -1,0 +1,266 @@
+//! The functions of lists, sets, quantities, networks, URLs, optional values and durations.
+
+use std::cmp::Ordering;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use super::Fault;
+use super::eval::overflow;
+use super::functions::{arithmetic, contains};
+use super::quantity::Quantity;
+use super::url::{self, Url};
+use super::value::{Fuel, Val, compare, equal};
+
+type Evaluated<'a> = Result<Val<'a>, Fault>;
+
+fn items<'a>(list: &Val<'a>, fuel: &Fuel) -> Result<Vec<Val<'a>>, Fault> {
+    let count = list.len().filter(|_| list.is_list()).ok_or(Fault::Overload)?;
+    fuel.burn(2 * count)?;
+    Ok((0..count).filter_map(|index| list.item(index)).collect())
+}
+
+/// Joins two lists. A list of a resource that is a set or a map gets what it lacks, and of a map the newer items.
+pub(super) fn concat<'a>(a: &Val<'a>, b: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
+    let mut all = items(a, fuel)?;
+    let type_ = match a {
+        Val::Items(_, schema) => schema["x-kubernetes-list-type"].as_str(),
+        _ => None,
+    };
+    let keys = match a {
+        Val::Items(_, schema) => schema["x-kubernetes-list-map-keys"].as_array(),
+        _ => None,
+    };
+    for item in items(b, fuel)? {
+        let same = |other: &Val<'a>| match (type_, other, &item) {
+            (Some("set"), other, item) => equal(other, item, fuel),
+            (Some("map"), Val::Object(a, ..), Val::Object(b, ..)) => {
+                fuel.burn(1)?;
+                let mut keys = keys.into_iter().flatten().filter_map(|key| key.as_str());
+                Ok(keys.all(|key| a.get(key) == b.get(key)))
+            }
+            _ => Ok(false),
+        };
+        let mut place = None;
+        if type_.is_some_and(|type_| type_ != "atomic") {
+            for (index, other) in all.iter().enumerate() {
+                if same(other)? {
+                    place = Some(index);
+                    break;
+                }
+            }
+        }
+        match place {
+            Some(index) => all[index] = item,
+            None => all.push(item),
+        }
+    }
+    Ok(Val::list(all))
+}
+
+/// Calls a function of sets.
+pub(super) fn sets<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel) -> Evaluated<'a> {
+    let [a, b] = args else {
+        return Err(Fault::Overload);
+    };
+    let count = |of: &Val<'a>, within: &Val<'a>| {
+        let mut count = 0;
+        for item in items(of, fuel)? {
+            count += usize::from(matches!(contains(within, &item, fuel)?, Val::Bool(true)));
+        }
+        Ok::<_, Fault>(count)
+    };
+    let is_within = |of: &Val<'a>, within: &Val<'a>| Ok::<_, Fault>(Some(count(of, within)?) == of.len());
+    Ok(Val::Bool(match name {
+        "sets.contains" => is_within(b, a)?,
+        "sets.equivalent" => is_within(a, b)? && is_within(b, a)?,
+        "sets.intersects" => count(a, b)? > 0,
+        _ => return Err(Fault::Overload),
+    }))
+}
+
+/// Calls a method of a list.
+pub(super) fn lists<'a>(name: &str, list: &Val<'a>, args: &[Val<'a>], fuel: &Fuel) -> Evaluated<'a> {
+    let items = items(list, fuel)?;
+    match (name, args) {
+        ("isSorted", []) => {
+            for pair in items.windows(2) {
+                match compare(&pair[0], &pair[1]) {
+                    None => return Err(Fault::Overload),
+                    Some(Ordering::Greater) => return Ok(Val::Bool(false)),
+                    Some(_) => {}
+                }
+            }
+            Ok(Val::Bool(true))
+        }
+        ("sum", []) => {
+            let mut items = items.into_iter();
+            let first = items.next().unwrap_or(Val::Int(0));
+            items.try_fold(first, |sum, item| arithmetic("+", &sum, &item, fuel))
+        }
+        ("min" | "max", []) => {
+            let wanted = if name == "min" {
+                Ordering::Less
+            } else {
+                Ordering::Greater
+            };
+            let mut items = items.into_iter();
+            let first = items.next();
+            let mut found = first.ok_or_else(|| Fault::Error(format!("{name} called on empty list")))?;
+            for item in items {
+                if compare(&item, &found).ok_or(Fault::Overload)? == wanted {
+                    found = item;
+                }
+            }
+            Ok(found)
+        }
+        ("indexOf" | "lastIndexOf", [wanted]) => {
+            let mut found = -1;
+            for (index, item) in items.iter().enumerate() {
+                if equal(item, wanted, fuel)? {
+                    found = index as i64;
+                    if name == "indexOf" {
+                        break;
+                    }
+                }
+            }
+            Ok(Val::Int(found))
+        }
+        ("join", separator) => {
+            let separator = match separator {
+                [] => "",
+                [Val::Text(separator)] => separator,
+                _ => return Err(Fault::Overload),
+            };
+            let mut joined = String::new();
+            for (index, item) in items.iter().enumerate() {
+                let Val::Text(text) = item else {
+                    return Err(Fault::Overload);
+                };
+                fuel.bytes(text.len() + separator.len())?;
+                if index > 0 {
+                    joined.push_str(separator);
+                }
+                joined.push_str(text);
+            }
+            Ok(Val::made(joined))
+        }
+        _ => Err(Fault::Overload),
+    }
+}
+
+/// Calls a method of another value.
+pub(super) fn member<'a>(name: &str, of: &Val<'a>, args: &[Val<'a>]) -> Evaluated<'a> {
+    match of {
+        Val::Quantity(of) => quantity(name, *of, args),
+        Val::Ip(address) => ip(name, *address, args),
+        Val::Cidr(address, length) => cidr(name, (*address, *length), args),
+        Val::Url(of) => self::url(name, of, args),
+        Val::Optional(value) => match (name, args, value) {
+            ("hasValue", [], value) => Ok(Val::Bool(value.is_some())),
+            ("value", [], Some(value)) => Ok(Val::clone(value)),
+            ("value", [], None) => Err(Fault::Error("optional.none() dereference".to_owned())),
+            _ => Err(Fault::Overload),
+        },
+        Val::Duration(nanos) => match (name, args) {
+            ("getHours", []) => Ok(Val::Int(nanos / 3_600_000_000_000)),
+            ("getMinutes", []) => Ok(Val::Int(nanos / 60_000_000_000)),
+            ("getSeconds", []) => Ok(Val::Int(nanos / 1_000_000_000)),
+            ("getMilliseconds", []) => Ok(Val::Int(nanos / 1_000_000 % 1_000)),
+            _ => Err(Fault::Overload),
+        },
+        // The parts of a time are left to the API server.
+        Val::Time(_) => Err(Fault::Unknown(name.to_owned())),
+        _ => Err(Fault::Overload),
+    }
+}
+
+fn quantity<'a>(name: &str, of: Quantity, args: &[Val<'a>]) -> Evaluated<'a> {
+    let other = match args {
+        [] => None,
+        [Val::Quantity(other)] => Some(*other),
+        [Val::Int(other)] if matches!(name, "add" | "sub") => Some(Quantity::of(*other)),
+        _ => return Err(Fault::Overload),
+    };
+    Ok(match (name, other) {
+        ("isInteger", None) => Val::Bool(of.integer().is_some()),
+        ("asInteger", None) => {
+            let integer = of.integer().map(Val::Int);
+            integer.ok_or_else(|| Fault::Error("cannot convert value to integer".to_owned()))?
+        }
+        ("asApproximateFloat", None) => Val::Double(of.float()),
+        ("add", Some(other)) => Val::Quantity(of.plus(other).ok_or_else(overflow)?),
+        ("sub", Some(other)) => Val::Quantity(of.minus(other).ok_or_else(overflow)?),
+        ("isLessThan", Some(other)) => Val::Bool(of < other),
+        ("isGreaterThan", Some(other)) => Val::Bool(of > other),
+        ("compareTo", Some(other)) => Val::Int(of.cmp(&other) as i64),
+        _ => return Err(Fault::Overload),
+    })
+}
+
+fn ip<'a>(name: &str, of: IpAddr, args: &[Val<'a>]) -> Evaluated<'a> {
+    let local = |first: u8, v6: u16, mask: u16| match of {
+        IpAddr::V4(of) if first == 169 => of.is_link_local(),
+        IpAddr::V4(of) => of.octets()[..3] == [224, 0, 0],
+        IpAddr::V6(of) => of.segments()[0] & mask == v6,
+    };
+    let is_link_local = local(169, 0xfe80, 0xffc0);
+    Ok(match (name, args) {
+        ("family", []) => Val::Int(if of.is_ipv4() { 4 } else { 6 }),
+        ("isUnspecified", []) => Val::Bool(of.is_unspecified()),
+        ("isLoopback", []) => Val::Bool(of.is_loopback()),
+        ("isLinkLocalMulticast", []) => Val::Bool(local(224, 0xff02, 0xff0f)),
+        ("isLinkLocalUnicast", []) => Val::Bool(is_link_local),
+        ("isGlobalUnicast", []) => {
+            let broadcast = matches!(of, IpAddr::V4(of) if of.is_broadcast());
+            let other = of.is_unspecified() || of.is_loopback() || of.is_multicast() || broadcast;
+            Val::Bool(!other && !is_link_local)
+        }
+        _ => return Err(Fault::Overload),
+    })
+}
+
+fn cidr<'a>(name: &str, of: (IpAddr, u8), args: &[Val<'a>]) -> Evaluated<'a> {
+    let inner = match (name, args) {
+        ("containsIP", [Val::Ip(address)]) => Some((*address, url::width(*address))),
+        ("containsIP", [Val::Text(text)]) => {
+            let address = url::ip(text).ok_or_else(|| Fault::Error("IP Address parse error".to_owned()))?;
+            Some((address, url::width(address)))
+        }
+        ("containsCIDR", [Val::Cidr(address, length)]) => Some((*address, *length)),
+        ("containsCIDR", [Val::Text(text)]) => {
+            Some(url::cidr(text).ok_or_else(|| Fault::Error("network address parse error".to_owned()))?)
+        }
+        _ => None,
+    };
+    Ok(match (name, args, inner) {
+        (_, _, Some(inner)) => Val::Bool(url::contains(of, inner)),
+        ("ip", [], _) => Val::Ip(of.0),
+        ("masked", [], _) => Val::Cidr(url::masked(of.0, of.1), of.1),
+        ("prefixLength", [], _) => Val::Int(of.1.into()),
+        _ => return Err(Fault::Overload),
+    })
+}
+
+fn url<'a>(name: &str, of: &Url, args: &[Val<'a>]) -> Evaluated<'a> {
+    if !args.is_empty() {
+        return Err(Fault::Overload);
+    }
+    let (host, port) = of.host_and_port();
+    Ok(match name {
+        "getScheme" => Val::made(of.scheme.as_str()),
+        "getHost" => Val::made(of.host.as_str()),
+        "getHostname" => Val::made(host),
+        "getPort" => Val::made(port),
+        "getEscapedPath" => Val::made(of.path.as_str()),
+        "getQuery" => Val::Map(Rc::new(
+            of.query
+                .iter()
+                .map(|(name, values)| {
+                    let values = values.iter().map(|value| Val::made(value.as_str())).collect();
+                    (Val::made(name.as_str()), Val::list(values))
+                })
+                .collect(),
+        )),
+        _ => return Err(Fault::Overload),
+    })
+}

@@ -1,0 +1,491 @@
+//! Parses a CEL expression.
+//!
+//! Source: the grammar of <https://github.com/google/cel-spec/blob/master/doc/langdef.md>. Messages are not parsed.
+
+use std::rc::Rc;
+
+use super::lexer::{Token, tokens};
+
+/// Maximum number of bytes of an expression.
+const TEXT: usize = 32 << 10;
+/// Maximum depth of an expression, which limits the stack of its evaluation.
+const DEPTH: usize = 100;
+
+/// A parsed expression.
+#[derive(Debug)]
+pub(super) enum Expr {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(Rc<str>),
+    Bytes(Rc<[u8]>),
+    Name(String),
+    /// `of.field`, or `of.?field`.
+    Select {
+        of: Box<Expr>,
+        field: String,
+        optional: bool,
+    },
+    /// `has(of.field)`.
+    Has {
+        of: Box<Expr>,
+        field: String,
+    },
+    Index {
+        of: Box<Expr>,
+        index: Box<Expr>,
+        optional: bool,
+    },
+    Call {
+        of: Option<Box<Expr>>,
+        name: String,
+        args: Vec<Expr>,
+    },
+    /// Each item, and whether it is optional.
+    List(Vec<(Expr, bool)>),
+    Map(Vec<(Expr, Expr, bool)>),
+    And(Vec<Expr>),
+    Or(Vec<Expr>),
+    If(Box<[Expr; 3]>),
+    Not(Box<Expr>),
+    Minus(Box<Expr>),
+    Operation {
+        operator: &'static str,
+        sides: Box<[Expr; 2]>,
+    },
+    Macro {
+        name: &'static str,
+        over: Box<Expr>,
+        variables: Vec<String>,
+        parts: Vec<Expr>,
+    },
+}
+
+/// The macros with variables, with the numbers of variables and of expressions after them.
+const MACROS: [(&str, usize, usize); 16] = [
+    ("all", 1, 1),
+    ("all", 2, 1),
+    ("exists", 1, 1),
+    ("exists", 2, 1),
+    ("exists_one", 1, 1),
+    ("exists_one", 2, 1),
+    ("existsOne", 2, 1),
+    ("map", 1, 1),
+    ("map", 1, 2),
+    ("filter", 1, 1),
+    ("transformList", 2, 1),
+    ("transformList", 2, 2),
+    ("transformMap", 2, 1),
+    ("transformMap", 2, 2),
+    ("optMap", 1, 1),
+    ("optFlatMap", 1, 1),
+];
+
+/// Parses an expression.
+///
+/// # Errors
+/// When the text is no expression, or too long or deep.
+pub(super) fn parse(text: &str) -> Result<Expr, String> {
+    if text.len() > TEXT {
+        return Err(format!(
+            "the expression has {} bytes; the limit is {TEXT}",
+            text.len()
+        ));
+    }
+    let mut parser = Parser {
+        tokens: tokens(text)?,
+        next: 0,
+        nested: 0,
+    };
+    let (expr, _) = parser.expr()?;
+    match parser.peek() {
+        Token::End => Ok(expr),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// An expression with its depth.
+type Deep = (Expr, usize);
+
+struct Parser {
+    tokens: Vec<Token>,
+    next: usize,
+    nested: usize,
+}
+
+impl Parser {
+    fn peek(&self) -> &Token {
+        self.tokens.get(self.next).unwrap_or(&Token::End)
+    }
+
+    fn take(&mut self) -> Token {
+        let token = self.peek().clone();
+        self.next += 1;
+        token
+    }
+
+    fn sign(&mut self, sign: &str) -> bool {
+        let found = matches!(self.peek(), Token::Sign(found) if *found == sign);
+        self.next += usize::from(found);
+        found
+    }
+
+    fn expect(&mut self, sign: &str) -> Result<(), String> {
+        match self.sign(sign) {
+            true => Ok(()),
+            false => Err(format!("expected `{sign}`, {}", unexpected(self.peek()))),
+        }
+    }
+
+    fn one_of(&mut self, operators: &[&'static str]) -> Option<&'static str> {
+        let found = match self.peek() {
+            Token::Sign(sign) => operators.iter().find(|operator| *operator == sign),
+            Token::Name(name) if name == "in" => operators.iter().find(|operator| **operator == "in"),
+            _ => None,
+        }?;
+        self.next += 1;
+        Some(found)
+    }
+
+    fn expr(&mut self) -> Result<Deep, String> {
+        self.nested += 1;
+        deeper(self.nested)?;
+        let (condition, depth) = self.junction("||")?;
+        let expr = if self.sign("?") {
+            let (yes, of_yes) = self.junction("||")?;
+            self.expect(":")?;
+            let (no, of_no) = self.expr()?;
+            let depth = deeper(depth.max(of_yes).max(of_no))?;
+            (Expr::If(Box::new([condition, yes, no])), depth)
+        } else {
+            (condition, depth)
+        };
+        self.nested -= 1;
+        Ok(expr)
+    }
+
+    fn junction(&mut self, sign: &'static str) -> Result<Deep, String> {
+        let (mut all, mut depth) = (Vec::new(), 0);
+        loop {
+            let (part, of_part) = match sign {
+                "||" => self.junction("&&")?,
+                _ => self.binary(0)?,
+            };
+            all.push(part);
+            depth = depth.max(of_part);
+            if !self.sign(sign) {
+                break;
+            }
+        }
+        if all.len() == 1 {
+            return all.pop().map(|one| (one, depth)).ok_or_else(String::new);
+        }
+        let expr = if sign == "||" {
+            Expr::Or(all)
+        } else {
+            Expr::And(all)
+        };
+        Ok((expr, deeper(depth)?))
+    }
+
+    fn binary(&mut self, level: usize) -> Result<Deep, String> {
+        const LEVELS: [&[&str]; 3] = [
+            &["==", "!=", "<=", ">=", "<", ">", "in"],
+            &["+", "-"],
+            &["*", "/", "%"],
+        ];
+        let Some(operators) = LEVELS.get(level) else {
+            return self.unary();
+        };
+        let (mut left, mut depth) = self.binary(level + 1)?;
+        while let Some(operator) = self.one_of(operators) {
+            let (right, of_right) = self.binary(level + 1)?;
+            depth = deeper(depth.max(of_right))?;
+            left = Expr::Operation {
+                operator,
+                sides: Box::new([left, right]),
+            };
+        }
+        Ok((left, depth))
+    }
+
+    fn unary(&mut self) -> Result<Deep, String> {
+        let sign = match self.peek() {
+            Token::Sign(sign @ ("!" | "-")) => *sign,
+            _ => return self.member(),
+        };
+        let mut count = 0;
+        while self.sign(sign) {
+            count += 1;
+        }
+        // The smallest integer has no positive counterpart.
+        if sign == "-"
+            && let Token::Int(value) = *self.peek()
+            && value == i64::MIN.unsigned_abs()
+        {
+            self.next += 1;
+            return match count % 2 {
+                1 => Ok((Expr::Int(i64::MIN), 1)),
+                _ => Err("an integer out of range".to_owned()),
+            };
+        }
+        let (of, depth) = self.member()?;
+        if count % 2 == 0 {
+            return Ok((of, depth));
+        }
+        let expr = match (sign, of) {
+            ("-", Expr::Int(value)) => Expr::Int(-value),
+            ("-", Expr::Double(value)) => Expr::Double(-value),
+            ("-", of) => Expr::Minus(Box::new(of)),
+            (_, of) => Expr::Not(Box::new(of)),
+        };
+        Ok((expr, deeper(depth)?))
+    }
+
+    fn member(&mut self) -> Result<Deep, String> {
+        let (mut of, mut depth) = self.primary()?;
+        loop {
+            let optional_field = self.sign(".?");
+            if optional_field || self.sign(".") {
+                let field = match self.take() {
+                    Token::Name(name) | Token::Quoted(name) => name,
+                    other => return Err(unexpected(&other)),
+                };
+                if !optional_field && self.sign("(") {
+                    let (args, of_args) = self.list(")")?;
+                    depth = deeper(depth.max(of_args))?;
+                    of = call(Some(of), field, args)?;
+                    continue;
+                }
+                of = Expr::Select {
+                    of: Box::new(of),
+                    field,
+                    optional: optional_field,
+                };
+            } else {
+                if !self.sign("[") {
+                    return Ok((of, depth));
+                }
+                let optional = self.sign("?");
+                let (index, of_index) = self.expr()?;
+                self.expect("]")?;
+                depth = depth.max(of_index);
+                of = Expr::Index {
+                    of: Box::new(of),
+                    index: Box::new(index),
+                    optional,
+                };
+            }
+            depth = deeper(depth)?;
+        }
+    }
+
+    fn primary(&mut self) -> Result<Deep, String> {
+        let expr = match self.take() {
+            Token::Int(value) => {
+                Expr::Int(i64::try_from(value).map_err(|_| "an integer out of range".to_owned())?)
+            }
+            Token::Uint(value) => Expr::Uint(value),
+            Token::Double(value) => Expr::Double(value),
+            Token::Text(text) => Expr::Text(text.into()),
+            Token::Bytes(bytes) => Expr::Bytes(bytes.into()),
+            Token::Sign("(") => {
+                let (expr, depth) = self.expr()?;
+                self.expect(")")?;
+                return Ok((expr, deeper(depth)?));
+            }
+            Token::Sign("[") => {
+                let (items, depth) = self.optional_list()?;
+                return Ok((Expr::List(items), deeper(depth)?));
+            }
+            Token::Sign("{") => return self.map(),
+            Token::Name(name) => match name.as_str() {
+                "null" => Expr::Null,
+                "true" => Expr::Bool(true),
+                "false" => Expr::Bool(false),
+                "in" => return Err("unexpected `in`".to_owned()),
+                _ if self.sign("(") => {
+                    let (args, depth) = self.list(")")?;
+                    return Ok((call(None, name, args)?, deeper(depth)?));
+                }
+                _ if matches!(self.peek(), Token::Sign("{")) => {
+                    return Err(format!("messages such as `{name}{{…}}` are not supported"));
+                }
+                _ => Expr::Name(name),
+            },
+            other => return Err(unexpected(&other)),
+        };
+        Ok((expr, 1))
+    }
+
+    /// Parses expressions up to a closing sign.
+    fn list(&mut self, close: &str) -> Result<(Vec<Expr>, usize), String> {
+        let (mut items, mut depth) = (Vec::new(), 0);
+        while !self.sign(close) {
+            if !items.is_empty() {
+                self.expect(",")?;
+            }
+            let (item, of_item) = self.expr()?;
+            depth = depth.max(of_item);
+            items.push(item);
+        }
+        Ok((items, depth))
+    }
+
+    fn optional_list(&mut self) -> Result<(Vec<(Expr, bool)>, usize), String> {
+        let (mut items, mut depth) = (Vec::new(), 0);
+        while !self.sign("]") {
+            if !items.is_empty() {
+                self.expect(",")?;
+                if self.sign("]") {
+                    break;
+                }
+            }
+            let optional = self.sign("?");
+            let (item, of_item) = self.expr()?;
+            depth = depth.max(of_item);
+            items.push((item, optional));
+        }
+        Ok((items, depth))
+    }
+
+    fn map(&mut self) -> Result<Deep, String> {
+        let (mut entries, mut depth) = (Vec::new(), 0);
+        while !self.sign("}") {
+            if !entries.is_empty() {
+                self.expect(",")?;
+                if self.sign("}") {
+                    break;
+                }
+            }
+            let optional = self.sign("?");
+            let (key, of_key) = self.expr()?;
+            self.expect(":")?;
+            let (value, of_value) = self.expr()?;
+            depth = depth.max(of_key).max(of_value);
+            entries.push((key, value, optional));
+        }
+        Ok((Expr::Map(entries), deeper(depth)?))
+    }
+}
+
+/// Expands the macros.
+fn call(of: Option<Expr>, name: String, mut args: Vec<Expr>) -> Result<Expr, String> {
+    let Some(of) = of else {
+        if name == "has" {
+            return match (args.pop(), args.is_empty()) {
+                (
+                    Some(Expr::Select {
+                        of,
+                        field,
+                        optional: false,
+                    }),
+                    true,
+                ) => Ok(Expr::Has { of, field }),
+                _ => Err("`has` takes a field, as in `has(self.field)`".to_owned()),
+            };
+        }
+        return Ok(Expr::Call { of: None, name, args });
+    };
+    let fits = |&&(known, variables, parts): &&(&str, usize, usize)| {
+        known == name
+            && args.len() == variables + parts
+            && args[..variables].iter().all(|arg| matches!(arg, Expr::Name(_)))
+    };
+    // `a.map(x, y, z)` has one variable, `a.transformList(x, y, z)` two: the names differ.
+    let Some((name, variables, _)) = MACROS.iter().find(fits) else {
+        return Ok(Expr::Call {
+            of: Some(Box::new(of)),
+            name,
+            args,
+        });
+    };
+    let parts = args.split_off(*variables);
+    let variables = args.into_iter().filter_map(|arg| match arg {
+        Expr::Name(name) => Some(name),
+        _ => None,
+    });
+    Ok(Expr::Macro {
+        name,
+        over: Box::new(of),
+        variables: variables.collect(),
+        parts,
+    })
+}
+
+fn deeper(depth: usize) -> Result<usize, String> {
+    match depth < DEPTH {
+        true => Ok(depth + 1),
+        false => Err(format!("the expression is nested more than {DEPTH} levels")),
+    }
+}
+
+fn unexpected(token: &Token) -> String {
+    match token {
+        Token::End => "unexpected end".to_owned(),
+        Token::Name(name) | Token::Quoted(name) => format!("unexpected `{name}`"),
+        Token::Sign(sign) => format!("unexpected `{sign}`"),
+        _ => "unexpected literal".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nested_too_deep_or_too_long_is_refused() {
+        for deep in [
+            format!("{}1{}", "(".repeat(50_000), ")".repeat(50_000))
+                .get(..20_000)
+                .map(str::to_owned),
+            Some(vec!["1"; 10_000].join("+")),
+            Some(format!("a{}", ".b".repeat(10_000))),
+            Some(format!("{}a", "[".repeat(20_000))),
+            Some(format!("{}a", "a?b:".repeat(5_000))),
+        ] {
+            let error = parse(&deep.unwrap_or_default()).unwrap_err();
+            assert!(error.contains("nested more than"), "{error}");
+        }
+        assert!(parse(&vec!["a"; 10_000].join("||")).is_ok(), "it is not nested");
+        assert!(parse(&format!("{}a", "!".repeat(20_001))).is_ok());
+        assert!(parse(&" ".repeat(40_000)).unwrap_err().contains("the limit"));
+    }
+
+    #[test]
+    fn what_is_no_expression_is_refused() {
+        for wrong in [
+            "",
+            "1 +",
+            "a b",
+            "(a",
+            "[1, 2",
+            "{1}",
+            "a.",
+            "a ? b",
+            "has(a)",
+            "has(a, b)",
+            "Type{a: 1}",
+            "a.1",
+            "in",
+            "9223372036854775808",
+            "--9223372036854775808",
+            "a[",
+            ")",
+            "a.all(x y)",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        for right in [
+            "-9223372036854775808",
+            "a.all(x, x > 1)",
+            "[1, 2,]",
+            "{'a': 1, ?'b': c}",
+            "a[?0].?b",
+        ] {
+            assert!(parse(right).is_ok(), "{right}");
+        }
+    }
+}

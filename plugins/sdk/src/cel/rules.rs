@@ -1,0 +1,402 @@
+//! Applies the rules of a schema to an object, in the order of its fields.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use super::Fault;
+use super::eval::Evaluation;
+use super::functions::Patterns;
+use super::names::unescaped;
+use super::parser::{Expr, parse};
+use super::value::{Fuel, Val};
+
+/// What one rule may cost for one value. The API server's limit.
+const RULE: u64 = 1_000_000;
+/// What all rules may cost for one object. The API server's limit.
+const OBJECT: u64 = 10_000_000;
+/// Maximum number of violations that are reported.
+const REPORTED: usize = 50;
+/// Maximum number of bytes of a message that an expression makes.
+const MESSAGE: usize = 5 << 10;
+
+/// What the rules say about an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// The violated rules, in the API server's words: `spec.a: Invalid value: "object": message`.
+    pub(crate) violations: Vec<String>,
+    /// The rules that only the API server can evaluate, and why.
+    pub(crate) left: Vec<String>,
+}
+
+/// Applies the rules of a schema to an object that fits the schema. `old` is the object that it replaces.
+pub(crate) fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> Verdict {
+    let mut walk = Walk {
+        verdict: Verdict::default(),
+        fuel: OBJECT,
+        parsed: HashMap::new(),
+        with_rules: HashMap::new(),
+        patterns: Patterns::default(),
+    };
+    if walk.has_rules(schema) {
+        walk.value(
+            &Place {
+                path: String::new(),
+                schema,
+                is_root: true,
+            },
+            object,
+            old,
+        );
+    }
+    walk.verdict
+}
+
+/// Returns every rule of a schema that is no expression, with its path in the schema.
+pub(crate) fn problems(schema: &Value, path: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (index, rule) in rules(schema).iter().enumerate() {
+        for name in ["rule", "messageExpression"] {
+            if let Some(text) = rule[name].as_str()
+                && let Err(why) = parse(text)
+            {
+                let at = format!("{path}.x-kubernetes-validations[{index}].{name}");
+                found.push((at, format!("is no expression in CEL: {why}")));
+            }
+        }
+    }
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        found.extend(problems(schema, &format!("{path}.properties.{name}")));
+    }
+    for name in ["items", "additionalProperties"] {
+        if let Some(schema) = schema.get(name) {
+            found.extend(problems(schema, &format!("{path}.{name}")));
+        }
+    }
+    found
+}
+
+fn rules(schema: &Value) -> &[Value] {
+    schema["x-kubernetes-validations"]
+        .as_array()
+        .map_or(&[], Vec::as_slice)
+}
+
+/// A place in the object.
+struct Place<'a> {
+    path: String,
+    schema: &'a Value,
+    is_root: bool,
+}
+
+struct Walk {
+    verdict: Verdict,
+    /// What the rules may still cost.
+    fuel: u64,
+    /// Each expression by its place in memory.
+    parsed: HashMap<*const Value, Rc<Result<Expr, String>>>,
+    /// Whether there are rules within each schema.
+    with_rules: HashMap<*const Value, bool>,
+    patterns: Patterns,
+}
+
+impl Walk {
+    fn has_rules(&mut self, schema: &Value) -> bool {
+        let key = std::ptr::from_ref(schema);
+        if let Some(known) = self.with_rules.get(&key) {
+            return *known;
+        }
+        let properties = schema["properties"].as_object().into_iter().flat_map(Map::values);
+        let inner = properties
+            .chain(schema.get("items"))
+            .chain(schema.get("additionalProperties"));
+        let mut found = !rules(schema).is_empty();
+        for schema in inner {
+            // Of all of them, for later.
+            found |= self.has_rules(schema);
+        }
+        self.with_rules.insert(key, found);
+        found
+    }
+
+    fn value<'a>(&mut self, place: &Place<'a>, value: &'a Value, old: Option<&'a Value>) {
+        // Null stands for a value that is not there.
+        if value.is_null() || !self.has_rules(place.schema) {
+            return;
+        }
+        let old = old.filter(|old| !old.is_null());
+        for rule in rules(place.schema) {
+            if self.verdict.violations.len() >= REPORTED || self.fuel == 0 {
+                return;
+            }
+            self.rule(place, rule, value, old);
+        }
+        match value {
+            Value::Array(items) => self.items(place, items, old),
+            Value::Object(map) => self.fields(place, map, old),
+            _ => {}
+        }
+    }
+
+    fn items<'a>(&mut self, place: &Place<'a>, items: &'a [Value], old: Option<&'a Value>) {
+        let Some(schema) = place.schema.get("items") else {
+            return;
+        };
+        // The items of other lists have no identity.
+        let keys = place.schema["x-kubernetes-list-map-keys"]
+            .as_array()
+            .filter(|_| place.schema["x-kubernetes-list-type"] == "map");
+        let identity = |item: &'a Value| {
+            let keys = keys?.iter().filter_map(Value::as_str);
+            Some(keys.map(|key| item[key].to_string()).collect::<Vec<_>>())
+        };
+        let mut known = HashMap::new();
+        for item in old.and_then(Value::as_array).into_iter().flatten() {
+            if let Some(identity) = identity(item) {
+                known.entry(identity).or_insert(item);
+            }
+        }
+        for (index, item) in items.iter().enumerate() {
+            let old = identity(item).and_then(|identity| known.get(&identity).copied());
+            let place = Place {
+                path: format!("{}[{index}]", place.path),
+                schema,
+                is_root: false,
+            };
+            self.value(&place, item, old);
+        }
+    }
+
+    fn fields<'a>(&mut self, place: &Place<'a>, map: &'a Map<String, Value>, old: Option<&'a Value>) {
+        let values = place
+            .schema
+            .get("additionalProperties")
+            .filter(|schema| schema.is_object());
+        for (name, value) in map {
+            let (schema, path) = match (place.schema["properties"].get(name), values) {
+                (Some(schema), _) if place.path.is_empty() => (schema, name.clone()),
+                (Some(schema), _) => (schema, format!("{}.{name}", place.path)),
+                (None, Some(schema)) => (schema, format!("{}[{name}]", place.path)),
+                (None, None) => continue,
+            };
+            let place = Place {
+                path,
+                schema,
+                is_root: false,
+            };
+            self.value(&place, value, old.and_then(|old| old.get(name)));
+        }
+    }
+
+    fn rule<'a>(&mut self, place: &Place<'a>, rule: &'a Value, value: &'a Value, old: Option<&'a Value>) {
+        let text = rule["rule"].as_str().unwrap_or_default().trim();
+        let given = rule["message"].as_str().unwrap_or_default().trim();
+        let shown = if given.is_empty() { text } else { given };
+        let parsed = self.parse(&rule["rule"]);
+        let expr = match &*parsed {
+            Ok(expr) => expr,
+            Err(why) => return self.failed(place, &format!("rule compile error: {why}")),
+        };
+        let is_transition = names(expr, "oldSelf");
+        let is_optional = rule["optionalOldSelf"] == true;
+        if is_transition && !is_optional && old.is_none() {
+            return;
+        }
+        let (Some(this), Some(before)) = (
+            Val::read(value, place.schema, place.is_root),
+            old.map_or(Some(None), |old| {
+                Val::read(old, place.schema, place.is_root).map(Some)
+            }),
+        ) else {
+            return self.leave(place, shown, "the schema gives its value no type");
+        };
+        let mut variables = vec![("self", this)];
+        if is_optional {
+            variables.push(("oldSelf", Val::Optional(before.map(Rc::new))));
+        } else if let Some(before) = before {
+            variables.push(("oldSelf", before));
+        }
+        let found = self.evaluate(expr, &variables);
+        match found {
+            Ok(Val::Bool(true)) => {}
+            // What an update does not change is not refused.
+            Ok(_) if !is_transition && old == Some(value) => {}
+            Ok(_) => {
+                let message = self.message(rule, &variables);
+                let message = message.unwrap_or_else(|| match given {
+                    "" => format!("failed rule: {text}"),
+                    given => given.to_owned(),
+                });
+                self.violated(place, rule, value, &message);
+            }
+            Err(Fault::Unknown(name)) => {
+                let why = format!("`{name}` is not evaluated here");
+                self.leave(place, shown, &why);
+            }
+            Err(Fault::Error(why)) => self.failed(place, &format!("{why} evaluating rule: {shown}")),
+            Err(Fault::Overload) => {
+                let why = format!(
+                    "'no such overload': call arguments did not match a supported operator, function or macro signature \
+                     for rule: {shown}"
+                );
+                self.failed(place, &why);
+            }
+            Err(Fault::Undefined(why)) => {
+                self.failed(place, &format!("rule compile error: {why}"));
+            }
+            Err(Fault::Cost) => {
+                let why = format!(
+                    "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to \
+                     call cost exceeds limit for rule: {shown}"
+                );
+                self.failed(place, &why);
+                self.fuel = 0;
+            }
+        }
+    }
+
+    fn parse(&mut self, text: &Value) -> Rc<Result<Expr, String>> {
+        let parsed = self.parsed.entry(std::ptr::from_ref(text));
+        Rc::clone(parsed.or_insert_with(|| Rc::new(parse(text.as_str().unwrap_or_default()))))
+    }
+
+    fn evaluate<'e, 'a>(
+        &mut self,
+        expr: &'e Expr,
+        variables: &[(&'e str, Val<'a>)],
+    ) -> Result<Val<'a>, Fault> {
+        let given = self.fuel.min(RULE);
+        let fuel = Fuel::new(given);
+        // The evaluation borrows what is its own.
+        let mut evaluation = Evaluation {
+            variables: variables.to_vec(),
+            fuel: &fuel,
+            patterns: &self.patterns,
+        };
+        let found = evaluation.eval(expr);
+        self.fuel -= given - fuel.rest();
+        found
+    }
+
+    /// Returns the message that the rule's expression makes, if it makes one.
+    fn message<'a>(&mut self, rule: &'a Value, variables: &[(&'static str, Val<'a>)]) -> Option<String> {
+        rule["messageExpression"].as_str()?;
+        let parsed = self.parse(&rule["messageExpression"]);
+        let Ok(Val::Text(message)) = self.evaluate(parsed.as_ref().as_ref().ok()?, variables) else {
+            return None;
+        };
+        let message = message.trim();
+        let is_message = !message.is_empty() && message.len() <= MESSAGE && !message.contains('\n');
+        is_message.then(|| message.to_owned())
+    }
+
+    /// Reports a violated rule with its own path and reason.
+    fn violated(&mut self, place: &Place<'_>, rule: &Value, value: &Value, message: &str) {
+        let path = match rule["fieldPath"].as_str() {
+            Some(field) => joined(&place.path, field, place.schema),
+            None => place.path.clone(),
+        };
+        // The API server shows simple values only.
+        let shown = match value {
+            Value::Object(_) | Value::Array(_) => String::new(),
+            value => format!(": {value}"),
+        };
+        let path = named(&path);
+        self.verdict.violations.push(match rule["reason"].as_str() {
+            Some("FieldValueRequired") => format!("{path}: Required value: {message}"),
+            Some("FieldValueForbidden") => format!("{path}: Forbidden: {message}"),
+            Some("FieldValueDuplicate") => format!("{path}: Duplicate value{shown}"),
+            _ => format!("{path}: Invalid value{shown}: {message}"),
+        });
+    }
+
+    /// Reports a rule that cannot be evaluated.
+    fn failed(&mut self, place: &Place<'_>, message: &str) {
+        let type_ = place.schema["type"].as_str().unwrap_or_default();
+        let path = named(&place.path);
+        self.verdict
+            .violations
+            .push(format!("{path}: Invalid value: {type_:?}: {message}"));
+    }
+
+    fn leave(&mut self, place: &Place<'_>, shown: &str, why: &str) {
+        let path = if place.path.is_empty() {
+            "the resource"
+        } else {
+            &place.path
+        };
+        let text = format!("{path}: the rule {shown:?} is left to the API server: {why}");
+        if self.verdict.left.len() < REPORTED && !self.verdict.left.contains(&text) {
+            self.verdict.left.push(text);
+        }
+    }
+}
+
+/// Reports whether an expression uses a variable.
+fn names(expr: &Expr, name: &str) -> bool {
+    let any = |exprs: &[Expr]| exprs.iter().any(|expr| names(expr, name));
+    match expr {
+        Expr::Name(found) => found == name,
+        Expr::Select { of, .. } | Expr::Has { of, .. } | Expr::Not(of) | Expr::Minus(of) => names(of, name),
+        Expr::Index { of, index, .. } => names(of, name) || names(index, name),
+        Expr::Call { of, args, .. } => of.as_ref().is_some_and(|of| names(of, name)) || any(args),
+        Expr::List(items) => items.iter().any(|(item, _)| names(item, name)),
+        Expr::Map(entries) => entries
+            .iter()
+            .any(|(key, value, _)| names(key, name) || names(value, name)),
+        Expr::And(parts) | Expr::Or(parts) => any(parts),
+        Expr::If(parts) => any(&**parts),
+        Expr::Operation { sides, .. } => any(&**sides),
+        Expr::Macro {
+            over,
+            parts,
+            variables,
+            ..
+        } => names(over, name) || (!variables.iter().any(|variable| variable == name) && any(parts)),
+        _ => false,
+    }
+}
+
+/// Returns a path as the API server prints it.
+fn named(path: &str) -> &str {
+    if path.is_empty() { "<nil>" } else { path }
+}
+
+/// Appends a rule's `fieldPath`, such as `.a['b.c']`, to the path of a schema.
+fn joined(path: &str, field: &str, schema: &Value) -> String {
+    let (mut joined, mut rest, mut schema) = (path.to_owned(), field, schema);
+    while !rest.is_empty() {
+        let quoted = rest
+            .strip_prefix("['")
+            .map(|key| key.split_once("']").unwrap_or((key, "")));
+        let (name, after) = match quoted {
+            Some((key, after)) => (key.to_owned(), after),
+            None => {
+                let plain = rest.strip_prefix('.').unwrap_or(rest);
+                let end = plain.find(['.', '[']).unwrap_or(plain.len());
+                // A path that is none ends here.
+                let end = if end == 0 { plain.len() } else { end };
+                (unescaped(&plain[..end]), &plain[end..])
+            }
+        };
+        match schema["properties"].get(&name) {
+            None if schema["additionalProperties"].is_object() => {
+                joined = format!("{joined}[{name}]");
+                schema = &schema["additionalProperties"];
+            }
+            found => {
+                if !joined.is_empty() {
+                    joined.push('.');
+                }
+                joined += &name;
+                schema = found.unwrap_or(&Value::Null);
+            }
+        }
+        rest = after;
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests;

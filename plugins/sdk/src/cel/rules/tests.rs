@@ -1,0 +1,135 @@
+use serde_json::json;
+
+use super::*;
+
+/// Objects and the rules that they violate. The scenarios compare them with a real API server, and with the webhook.
+const CASES: &str = include_str!("../cases.json");
+
+#[test]
+fn each_object_violates_the_rules_that_it_violates_for_an_api_server() {
+    let cases: Vec<Value> = serde_json::from_str(CASES).unwrap();
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let name = case["name"].as_str().unwrap();
+        let properties = json!({ name: case["schema"] });
+        let spec = json!({ "type": "object", "properties": properties });
+        let schema = json!({ "type": "object", "properties": { "spec": spec } });
+        assert_eq!(problems(&schema, ""), [], "{name}");
+        for object in case["objects"].as_array().unwrap() {
+            let violations = object["violations"].as_array().into_iter().flatten();
+            let wanted: Vec<String> = violations
+                .map(|text| text.as_str().unwrap().replace("{}", &format!("spec.{name}")))
+                .collect();
+            let whole = |value: &Value| json!({ "spec": { name: value } });
+            let old = object.get("old").map(whole);
+            let mut verdict = validate(&schema, &whole(&object["new"]), old.as_ref());
+            verdict.violations.sort();
+            if verdict.violations != wanted || !verdict.left.is_empty() {
+                wrong.push(format!("{name}: {object}\n  is {verdict:#?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Returns what one rule about a value says.
+fn one(rule: &str, schema: Value, value: &Value) -> Verdict {
+    let mut schema = schema;
+    schema["x-kubernetes-validations"] = json!([{ "rule": rule }]);
+    let schema = json!({ "type": "object", "properties": { "a": schema } });
+    validate(&schema, &json!({ "a": value }), None)
+}
+
+#[test]
+fn a_function_that_is_missing_here_is_left_to_the_api_server() {
+    let text = || json!({ "type": "string" });
+    let verdict = one("semver(self).major() > 1", text(), &json!("1.0.0"));
+    assert_eq!(verdict.violations, [""; 0]);
+    assert_eq!(
+        verdict.left,
+        [
+            "a: the rule \"semver(self).major() > 1\" is left to the API server: `semver` is not evaluated here"
+        ]
+    );
+    // What is known decides.
+    let verdict = one("semver(self).major() > 1 || self == '1'", text(), &json!("1"));
+    assert_eq!(verdict, Verdict::default());
+    let verdict = one("semver(self).major() > 1 && self != '1'", text(), &json!("1"));
+    assert_eq!((verdict.violations.len(), verdict.left.len()), (1, 0));
+}
+
+#[test]
+fn what_a_rule_costs_is_limited() {
+    let numbers = "[1,2,3,4,5,6,7,8,9,10]";
+    let nested = (0..12).fold("true".to_owned(), |inner, depth| {
+        format!("{numbers}.all(x{depth}, {inner})")
+    });
+    let doubled = format!("size(['x']{}) == 1", ".map(x, x + x)".repeat(60));
+    let wide = format!("[1]{}", ".map(x, [x, x, x, x, x, x, x, x])".repeat(60));
+    let lists = format!("{wide} == {wide}");
+    let pattern = "'a'.matches('(((a{100}){100}){100}){100}')";
+    let patterns = format!(
+        "{numbers}.all(a, {numbers}.all(b, {numbers}.all(c, string(a*b*c).matches('x' + string(a)) || true)))"
+    );
+    let start = std::time::Instant::now();
+    for rule in [nested.as_str(), &doubled, &lists, pattern, &patterns] {
+        let verdict = one(rule, json!({ "type": "string" }), &json!("x"));
+        let first = verdict.violations.first();
+        assert!(first.is_some() || rule == patterns, "{rule}");
+        if let Some(first) = first {
+            assert!(
+                first.contains("cost limit") || first.contains("regexp"),
+                "{first}"
+            );
+        }
+    }
+    assert!(
+        start.elapsed() < std::time::Duration::from_secs(20),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn the_deepest_expression_fits_the_stack_of_a_thread() {
+    let deepest =
+        |open: &str, close: &str, count: usize| format!("{}true{}", open.repeat(count), close.repeat(count));
+    for rule in [
+        deepest("[1].all(x, ", ")", 97),
+        deepest("dyn(", ")", 97),
+        deepest("[", "][0]", 45),
+        deepest("false ? false : ", "", 96),
+        deepest("(", ")", 97),
+    ] {
+        let verdict = one(&rule, json!({ "type": "string" }), &json!("x"));
+        assert_eq!(verdict, Verdict::default(), "{rule}");
+    }
+}
+
+#[test]
+fn many_violations_are_not_all_reported() {
+    let schema = json!({
+        "type": "array", "items": { "type": "integer", "x-kubernetes-validations": [{ "rule": "self > 0" }] },
+    });
+    let verdict = validate(&schema, &json!(vec![0; 10_000]), None);
+    assert_eq!(verdict.violations.len(), REPORTED);
+}
+
+#[test]
+fn a_rule_that_is_no_expression_is_found_before_there_is_an_object() {
+    let schema = json!({ "type": "object", "properties": {
+        "list": { "type": "array", "items": { "type": "string", "x-kubernetes-validations": [
+            { "rule": "self ==", "messageExpression": "'a' +" },
+        ] } },
+    } });
+    let found = problems(&schema, "schema");
+    let at = "schema.properties.list.items.x-kubernetes-validations[0]";
+    assert_eq!(
+        found[0],
+        (
+            format!("{at}.rule"),
+            "is no expression in CEL: unexpected end".to_owned()
+        )
+    );
+    assert_eq!(found[1].0, format!("{at}.messageExpression"));
+}

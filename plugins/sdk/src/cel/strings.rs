@@ -1,0 +1,184 @@
+//! The methods of strings.
+
+use super::Fault;
+use super::functions::{Patterns, formatted};
+use super::value::{Fuel, Val};
+
+type Evaluated<'a> = Result<Val<'a>, Fault>;
+
+pub(super) fn matches<'a>(text: &str, pattern: &str, fuel: &Fuel, patterns: &Patterns) -> Evaluated<'a> {
+    let regex = patterns.get(pattern, fuel)?;
+    fuel.bytes(text.len() * 2)?;
+    Ok(Val::Bool(regex.is_match(text)))
+}
+
+/// Calls a method of a string. Positions count characters.
+pub(super) fn member<'a>(
+    name: &str,
+    text: &str,
+    args: &[Val<'a>],
+    fuel: &Fuel,
+    patterns: &Patterns,
+) -> Evaluated<'a> {
+    fuel.bytes(text.len())?;
+    let out_of_range = |index: i64| Fault::Error(format!("index out of range: {index}"));
+    let letters = || text.chars().collect::<Vec<char>>();
+    // The index of a character, up to and including the end.
+    let at = |index: i64, count: usize| {
+        let index = usize::try_from(index).ok().filter(|at| *at <= count);
+        index.ok_or(())
+    };
+    match (name, args) {
+        ("contains", [Val::Text(part)]) => Ok(Val::Bool(text.contains(&**part))),
+        ("startsWith", [Val::Text(part)]) => Ok(Val::Bool(text.starts_with(&**part))),
+        ("endsWith", [Val::Text(part)]) => Ok(Val::Bool(text.ends_with(&**part))),
+        ("matches", [Val::Text(pattern)]) => matches(text, pattern, fuel, patterns),
+        ("lowerAscii", []) => Ok(Val::made(text.to_ascii_lowercase())),
+        ("upperAscii", []) => Ok(Val::made(text.to_ascii_uppercase())),
+        ("trim", []) => Ok(Val::made(text.trim())),
+        ("charAt", [Val::Int(index)]) => {
+            let letters = letters();
+            let at = at(*index, letters.len()).map_err(|()| out_of_range(*index))?;
+            Ok(Val::made(
+                letters.get(at).map(char::to_string).unwrap_or_default(),
+            ))
+        }
+        ("substring", [Val::Int(from)]) => {
+            let letters = letters();
+            let at = at(*from, letters.len()).map_err(|()| out_of_range(*from))?;
+            Ok(Val::made(letters[at..].iter().collect::<String>()))
+        }
+        ("substring", [Val::Int(from), Val::Int(to)]) => {
+            let letters = letters();
+            let start = at(*from, letters.len()).map_err(|()| out_of_range(*from))?;
+            let end = at(*to, letters.len()).map_err(|()| out_of_range(*to))?;
+            if start > end {
+                return Err(Fault::Error(format!(
+                    "invalid substring range. start: {from}, end: {to}"
+                )));
+            }
+            Ok(Val::made(letters[start..end].iter().collect::<String>()))
+        }
+        ("indexOf", [Val::Text(part)]) => Ok(place(text, text.find(&**part))),
+        ("lastIndexOf", [Val::Text(part)]) => Ok(place(text, text.rfind(&**part))),
+        ("indexOf", [Val::Text(part), Val::Int(from)]) => {
+            let letters = letters();
+            let from = at(*from, letters.len()).map_err(|()| out_of_range(*from))?;
+            let skipped: usize = letters[..from].iter().map(|c| c.len_utf8()).sum();
+            Ok(place(
+                text,
+                text[skipped..].find(&**part).map(|found| found + skipped),
+            ))
+        }
+        ("lastIndexOf", [Val::Text(part), Val::Int(to)]) => {
+            let letters = letters();
+            let to = at(*to, letters.len()).map_err(|()| out_of_range(*to))?;
+            let end: usize = letters[..to].iter().map(|c| c.len_utf8()).sum::<usize>() + part.len();
+            let end = text.floor_char_boundary(end.min(text.len()));
+            Ok(place(text, text[..end].rfind(&**part)))
+        }
+        ("replace", [Val::Text(from), Val::Text(to)]) => replace(text, from, to, -1, fuel),
+        ("replace", [Val::Text(from), Val::Text(to), Val::Int(count)]) => {
+            replace(text, from, to, *count, fuel)
+        }
+        ("split", [Val::Text(by)]) => split(text, by, -1, fuel),
+        ("split", [Val::Text(by), Val::Int(count)]) => split(text, by, *count, fuel),
+        ("find", [Val::Text(pattern)]) => {
+            let regex = patterns.get(pattern, fuel)?;
+            fuel.bytes(text.len() * 2)?;
+            Ok(Val::made(regex.find(text).map_or("", |found| found.as_str())))
+        }
+        ("findAll", [Val::Text(pattern), limit @ ..]) => {
+            let limit = match limit {
+                [] => usize::MAX,
+                [Val::Int(limit)] => usize::try_from(*limit).unwrap_or(usize::MAX),
+                _ => return Err(Fault::Overload),
+            };
+            let regex = patterns.get(pattern, fuel)?;
+            fuel.burn(text.len())?;
+            let found = regex
+                .find_iter(text)
+                .take(limit)
+                .map(|found| Val::made(found.as_str()));
+            Ok(Val::list(found.collect()))
+        }
+        ("format", [list]) if list.is_list() => format(text, list, fuel),
+        _ => Err(Fault::Overload),
+    }
+}
+
+fn place<'a>(text: &str, found: Option<usize>) -> Val<'a> {
+    Val::Int(found.map_or(-1, |at| text[..at].chars().count() as i64))
+}
+
+fn replace<'a>(text: &str, from: &str, to: &str, count: i64, fuel: &Fuel) -> Evaluated<'a> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let found = text.matches(from).take(count).count();
+    fuel.bytes(text.len() + found.saturating_mul(to.len()))?;
+    Ok(Val::made(text.replacen(from, to, count)))
+}
+
+fn split<'a>(text: &str, by: &str, count: i64, fuel: &Fuel) -> Evaluated<'a> {
+    // Each part takes more memory than its text.
+    fuel.burn(text.len())?;
+    if count == 0 {
+        return Ok(Val::list(Vec::new()));
+    }
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let parts: Vec<Val<'a>> = match by {
+        "" => {
+            let mut letters = text.char_indices();
+            let mut parts: Vec<Val<'a>> = Vec::new();
+            while let Some((at, letter)) = letters.next() {
+                if parts.len() + 1 == count {
+                    parts.push(Val::made(&text[at..]));
+                    break;
+                }
+                parts.push(Val::made(letter.to_string()));
+            }
+            parts
+        }
+        by => text.splitn(count, by).map(Val::made).collect(),
+    };
+    Ok(Val::list(parts))
+}
+
+/// Fills in the values of a list for `%s`, `%d` and `%f`. The other forms are left to the API server.
+fn format<'a>(text: &str, values: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
+    let mut made = String::new();
+    let mut next = 0;
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('%') {
+        made.push_str(before);
+        if let Some(after) = after.strip_prefix('%') {
+            made.push('%');
+            rest = after;
+            continue;
+        }
+        let (places, after) = match after.strip_prefix('.') {
+            Some(after) => {
+                let end = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+                let places = after[..end].parse::<usize>().ok().filter(|places| *places <= 50);
+                (Some(places.ok_or(Fault::Overload)?), &after[end..])
+            }
+            None => (None, after),
+        };
+        let value = values
+            .item(next)
+            .ok_or_else(|| Fault::Error(format!("index {next} out of range")))?;
+        next += 1;
+        let form = after.chars().next().unwrap_or_default();
+        match (form, &value) {
+            ('s', value) => made += &formatted(value, fuel)?,
+            ('d', Val::Int(_) | Val::Uint(_)) => made += &formatted(&value, fuel)?,
+            ('f', Val::Double(value)) => made += &format!("{value:.*}", places.unwrap_or(6)),
+            ('d' | 'f', _) => return Err(Fault::Overload),
+            _ => return Err(Fault::Unknown("format".to_owned())),
+        }
+        fuel.bytes(made.len())?;
+        rest = &after[form.len_utf8()..];
+    }
+    made.push_str(rest);
+    fuel.bytes(made.len())?;
+    Ok(Val::made(made))
+}

@@ -1,0 +1,365 @@
+//! The values of CEL. Those of a resource borrow from its JSON, and are read by its schema.
+
+use std::cmp::Ordering;
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use super::Fault;
+use super::quantity::Quantity;
+use super::time;
+use super::url::Url;
+
+/// Text that is borrowed from a resource or made by an expression.
+#[derive(Clone, Debug)]
+pub(super) enum Text<'a> {
+    Of(&'a str),
+    Made(Rc<str>),
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Of(text) => text,
+            Self::Made(text) => text,
+        }
+    }
+}
+
+/// A value.
+#[derive(Clone, Debug)]
+pub(super) enum Val<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(Text<'a>),
+    Bytes(Rc<[u8]>),
+    List(Rc<Vec<Val<'a>>>),
+    Map(Rc<Vec<(Val<'a>, Val<'a>)>>),
+    /// An object with declared fields, and its schema.
+    Object(&'a Map<String, Value>, &'a Value, Fields),
+    /// A list of a resource, and its schema.
+    Items(&'a [Value], &'a Value),
+    /// A map of a resource, and its schema.
+    Entries(&'a Map<String, Value>, &'a Value),
+    /// Nanoseconds.
+    Duration(i64),
+    /// Nanoseconds since 1970.
+    Time(i128),
+    Optional(Option<Rc<Val<'a>>>),
+    Quantity(Quantity),
+    Ip(IpAddr),
+    Cidr(IpAddr, u8),
+    Url(Rc<Url>),
+}
+
+/// Which fields an object has beside the declared ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fields {
+    Declared,
+    /// With `apiVersion`, `kind` and `metadata`: of a resource or an embedded one.
+    Resource,
+    /// `metadata`, of which rules see the names only.
+    Metadata,
+}
+
+impl<'a> Val<'a> {
+    pub(super) fn made(text: impl Into<Rc<str>>) -> Self {
+        Self::Text(Text::Made(text.into()))
+    }
+
+    pub(super) fn list(items: Vec<Self>) -> Self {
+        Self::List(Rc::new(items))
+    }
+
+    pub(super) fn some(value: Self) -> Self {
+        Self::Optional(Some(Rc::new(value)))
+    }
+
+    /// Reads a value by its schema; `None` if rules cannot see values of this schema.
+    pub(super) fn read(value: &'a Value, schema: &'a Value, is_root: bool) -> Option<Self> {
+        let type_ = schema["type"].as_str();
+        if schema["x-kubernetes-int-or-string"] != true && type_.is_none() && !is_root {
+            return None;
+        }
+        Some(match value {
+            Value::Null => Self::Null,
+            Value::Bool(value) => Self::Bool(*value),
+            Value::Number(number) if type_ == Some("number") => Self::Double(number.as_f64()?),
+            Value::Number(number) => match number.as_i64() {
+                Some(value) => Self::Int(value),
+                // 3.0 is an integer, as in the schema.
+                None => Self::Int(number.as_f64()? as i64),
+            },
+            Value::String(text) => match schema["format"].as_str() {
+                Some("date-time" | "datetime") => Self::Time(time::parse(text)?),
+                Some("date") => Self::Time(time::parse(&format!("{text}T00:00:00Z"))?),
+                Some("duration") => Self::Duration(time::duration(text)?),
+                Some("byte") => Self::Bytes(base64(text)?.into()),
+                _ => Self::Text(Text::Of(text)),
+            },
+            Value::Array(items) => Self::Items(items, schema),
+            Value::Object(map) if schema["additionalProperties"].is_object() => Self::Entries(map, schema),
+            Value::Object(map) => {
+                let embedded = schema["x-kubernetes-embedded-resource"] == true;
+                let fields = if is_root || embedded {
+                    Fields::Resource
+                } else {
+                    Fields::Declared
+                };
+                Self::Object(map, schema, fields)
+            }
+        })
+    }
+
+    pub(super) const fn type_name(&self) -> &'static str {
+        match self {
+            Self::Null => "null_type",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Uint(_) => "uint",
+            Self::Double(_) => "double",
+            Self::Text(_) => "string",
+            Self::Bytes(_) => "bytes",
+            Self::List(_) | Self::Items(..) => "list",
+            Self::Map(_) | Self::Entries(..) => "map",
+            Self::Object(..) => "object",
+            Self::Duration(_) => "google.protobuf.Duration",
+            Self::Time(_) => "google.protobuf.Timestamp",
+            Self::Optional(_) => "optional_type",
+            Self::Quantity(_) => "kubernetes.Quantity",
+            Self::Ip(_) => "net.IP",
+            Self::Cidr(..) => "net.CIDR",
+            Self::Url(_) => "kubernetes.URL",
+        }
+    }
+
+    /// Returns the number of items of a list or a map.
+    pub(super) fn len(&self) -> Option<usize> {
+        match self {
+            Self::List(items) => Some(items.len()),
+            Self::Items(items, _) => Some(items.len()),
+            Self::Map(entries) => Some(entries.len()),
+            Self::Entries(map, _) => Some(map.len()),
+            _ => None,
+        }
+    }
+
+    /// Returns an item of a list.
+    pub(super) fn item(&self, index: usize) -> Option<Self> {
+        match self {
+            Self::List(items) => items.get(index).cloned(),
+            Self::Items(items, schema) => Self::read(items.get(index)?, &schema["items"], false),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn is_list(&self) -> bool {
+        matches!(self, Self::List(_) | Self::Items(..))
+    }
+
+    pub(super) const fn is_map(&self) -> bool {
+        matches!(self, Self::Map(_) | Self::Entries(..))
+    }
+
+    /// Returns the value of a key of a map.
+    pub(super) fn get(&self, key: &Val<'a>, fuel: &Fuel) -> Result<Option<Self>, Fault> {
+        match self {
+            Self::Entries(map, schema) => Ok(match key {
+                Val::Text(key) => {
+                    let value = map.get(&**key);
+                    value.and_then(|value| Self::read(value, &schema["additionalProperties"], false))
+                }
+                _ => None,
+            }),
+            Self::Map(entries) => {
+                for (known, value) in entries.iter() {
+                    if equal(known, key, fuel)? {
+                        return Ok(Some(value.clone()));
+                    }
+                }
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// What an evaluation may still cost, in the units of the API server: one for each step, and one for ten bytes.
+#[derive(Debug)]
+pub(super) struct Fuel(std::cell::Cell<u64>);
+
+impl Fuel {
+    pub(super) const fn new(units: u64) -> Self {
+        Self(std::cell::Cell::new(units))
+    }
+
+    pub(super) fn rest(&self) -> u64 {
+        self.0.get()
+    }
+
+    pub(super) fn burn(&self, units: usize) -> Result<(), Fault> {
+        let rest = self.0.get().checked_sub(units as u64);
+        self.0.set(rest.unwrap_or_default());
+        rest.map(|_| ()).ok_or(Fault::Cost)
+    }
+
+    /// Burns what reading or making so many bytes costs.
+    pub(super) fn bytes(&self, bytes: usize) -> Result<(), Fault> {
+        self.burn(1 + bytes / 10)
+    }
+}
+
+/// Reports whether two values are equal. Numbers of different types can be equal.
+///
+/// # Errors
+/// When it costs too much.
+pub(super) fn equal(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
+    fuel.burn(1)?;
+    Ok(match (a, b) {
+        (Val::Null, Val::Null) => true,
+        (Val::Bool(a), Val::Bool(b)) => a == b,
+        (Val::Text(a), Val::Text(b)) => {
+            fuel.bytes(a.len().min(b.len()))?;
+            a[..] == b[..]
+        }
+        (Val::Bytes(a), Val::Bytes(b)) => {
+            fuel.bytes(a.len().min(b.len()))?;
+            a == b
+        }
+        (Val::Object(a, of_a, _), Val::Object(b, of_b, _)) => {
+            fuel.burn(a.len() + b.len())?;
+            let present = |map: &Map<String, Value>| map.values().filter(|value| !value.is_null()).count();
+            if present(a) != present(b) {
+                return Ok(false);
+            }
+            for (name, value) in a.iter().filter(|(_, value)| !value.is_null()) {
+                let Some(other) = b.get(name) else {
+                    return Ok(false);
+                };
+                let schemas = (of_a["properties"].get(name), of_b["properties"].get(name));
+                let same = match schemas {
+                    (Some(of_a), Some(of_b)) => {
+                        match (Val::read(value, of_a, false), Val::read(other, of_b, false)) {
+                            (Some(a), Some(b)) => equal(&a, &b, fuel)?,
+                            _ => value == other,
+                        }
+                    }
+                    _ => value == other,
+                };
+                if !same {
+                    return Ok(false);
+                }
+            }
+            true
+        }
+        (Val::Optional(a), Val::Optional(b)) => match (a, b) {
+            (Some(a), Some(b)) => equal(a, b, fuel)?,
+            (None, None) => true,
+            _ => false,
+        },
+        (Val::Url(a), Val::Url(b)) => a == b,
+        (Val::Ip(a), Val::Ip(b)) => a == b,
+        (Val::Cidr(a, of_a), Val::Cidr(b, of_b)) => (a, of_a) == (b, of_b),
+        (a, b) if a.is_list() && b.is_list() => lists(a, b, fuel)?,
+        (a, b) if a.is_map() && b.is_map() => {
+            if a.len() != b.len() {
+                return Ok(false);
+            }
+            for key in keys(a) {
+                match (a.get(&key, fuel)?, b.get(&key, fuel)?) {
+                    (Some(a), Some(b)) if equal(&a, &b, fuel)? => {}
+                    _ => return Ok(false),
+                }
+            }
+            true
+        }
+        (a, b) => compare(a, b) == Some(Ordering::Equal),
+    })
+}
+
+/// Compares lists. The order does not count in a list of a resource that is a set or a map.
+fn lists(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
+    let (Some(count), Some(of_b)) = (a.len(), b.len()) else {
+        return Ok(false);
+    };
+    if count != of_b {
+        return Ok(false);
+    }
+    let ordered = !is_unordered(a) && !is_unordered(b);
+    for index in 0..count {
+        let Some(item) = a.item(index) else {
+            return Ok(false);
+        };
+        let mut candidates = if ordered { index..index + 1 } else { 0..count };
+        let mut found = false;
+        while !found && let Some(other) = candidates.next().and_then(|index| b.item(index)) {
+            found = equal(&item, &other, fuel)?;
+        }
+        if !found {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_unordered(list: &Val<'_>) -> bool {
+    matches!(list, Val::Items(_, schema) if schema["x-kubernetes-list-type"] == "set" || schema["x-kubernetes-list-type"] == "map")
+}
+
+/// Returns the keys of a map.
+pub(super) fn keys<'a>(map: &Val<'a>) -> Vec<Val<'a>> {
+    match map {
+        Val::Map(entries) => entries.iter().map(|(key, _)| key.clone()).collect(),
+        Val::Entries(entries, _) => entries.keys().map(|key| Val::Text(Text::Of(key))).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Compares values that have an order; `None` for all others.
+pub(super) fn compare(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
+    let integer = |value: &Val<'_>| match value {
+        Val::Int(value) => Some(i128::from(*value)),
+        Val::Uint(value) => Some(i128::from(*value)),
+        _ => None,
+    };
+    let number = |value: &Val<'_>| match value {
+        Val::Double(value) => Some(*value),
+        other => integer(other).map(|value| value as f64),
+    };
+    match (a, b) {
+        (Val::Bool(a), Val::Bool(b)) => Some(a.cmp(b)),
+        (Val::Text(a), Val::Text(b)) => Some(a[..].cmp(&b[..])),
+        (Val::Bytes(a), Val::Bytes(b)) => Some(a.cmp(b)),
+        (Val::Duration(a), Val::Duration(b)) => Some(a.cmp(b)),
+        (Val::Time(a), Val::Time(b)) => Some(a.cmp(b)),
+        (Val::Quantity(a), Val::Quantity(b)) => Some(a.cmp(b)),
+        _ => match (integer(a), integer(b)) {
+            (Some(a), Some(b)) => Some(a.cmp(&b)),
+            _ => number(a)?.partial_cmp(&number(b)?),
+        },
+    }
+}
+
+fn base64(text: &str) -> Option<Vec<u8>> {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = text.trim_end_matches('=');
+    let (mut bytes, mut bits, mut count) = (Vec::with_capacity(digits.len() * 3 / 4), 0_u32, 0);
+    for digit in digits.bytes() {
+        let value = DIGITS.iter().position(|known| *known == digit)?;
+        bits = (bits << 6) | u32::try_from(value).ok()?;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    Some(bytes)
+}

@@ -1,0 +1,156 @@
+//! Applies the rules in CEL of a plugin's definition to a case.
+
+use serde_json::Value;
+
+use super::{Case, yaml};
+use crate::cel::{self, Verdict};
+use crate::plugin::Reconciler;
+
+impl Case {
+    /// Sets the resource that the parent replaces, from YAML: rules about changes compare it with the parent.
+    ///
+    /// # Panics
+    ///
+    /// When the text is not a single YAML document.
+    #[must_use]
+    pub fn replacing(mut self, old: &str) -> Self {
+        self.old = Some(yaml(old));
+        self
+    }
+
+    /// Returns the rules of the plugin's definition that the parent violates, in the API server's words, such as
+    /// `spec: Invalid value: min must not exceed max`.
+    ///
+    /// A resource that violates a rule never reaches the plugin, so [`run`](Self::run) does not apply the rules.
+    ///
+    /// ```
+    /// # use operator_plugin::prelude::*;
+    /// # #[derive(serde::Deserialize, schemars::JsonSchema)]
+    /// # struct Spec { min: u32, max: u32 }
+    /// # fn reconcile_spec(_: &Request<Spec, ()>) -> Result<Response<()>, Failure> { Ok(Response::empty()) }
+    /// use operator_plugin::testing::Case;
+    ///
+    /// const PLUGIN: Plugin<Spec, ()> = Plugin::new("example.com/v1", "Shop", reconcile_spec)
+    ///     .rules(&[Rule::new("self.spec.min <= self.spec.max", "min must not exceed max").at(".spec.min")]);
+    ///
+    /// let case = Case::new("{ metadata: { name: shop }, spec: { min: 2, max: 1 } }");
+    /// assert_eq!(case.violations(&PLUGIN), ["spec.min: Invalid value: min must not exceed max"]);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When only an API server can evaluate a rule: for example because it calls a function that is missing here.
+    #[must_use]
+    pub fn violations(&self, plugin: &impl Reconciler) -> Vec<String> {
+        let (definition, _) = plugin.crd();
+        let parent = plugin.describe("", "", "").parent;
+        let version = parent.api_version.rsplit('/').next().unwrap_or_default();
+        let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
+        let mut versions = versions.filter(|known| known["name"] == version);
+        let schema = versions.next().map(|known| &known["schema"]["openAPIV3Schema"]);
+        let schema = schema.unwrap_or(&Value::Null);
+        let completed = |resource: &Value| {
+            let mut resource = resource.clone();
+            resource["apiVersion"] = parent.api_version.as_str().into();
+            resource["kind"] = parent.kind.as_str().into();
+            fill_defaults(&mut resource, schema);
+            resource
+        };
+        let (resource, old) = (completed(&self.parent), self.old.as_ref().map(completed));
+        let Verdict { violations, left } = cel::validate(schema, &resource, old.as_ref());
+        assert!(
+            left.is_empty(),
+            "only an API server can tell: {}",
+            left.join("; ")
+        );
+        violations
+    }
+}
+
+/// Returns the rules of all versions that are no expressions.
+pub(super) fn problems(definition: &Value) -> Vec<String> {
+    let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
+    let problems = versions.flat_map(|version| {
+        let name = version["name"].as_str().unwrap_or_default();
+        cel::problems(&version["schema"]["openAPIV3Schema"], name)
+    });
+    problems
+        .map(|(path, problem)| format!("{path} {problem}"))
+        .collect()
+}
+
+/// Fills in the schema's defaults, as the API server does before it applies the rules.
+fn fill_defaults(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(map) => {
+            for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+                if let (false, Some(default)) = (map.contains_key(name), schema.get("default")) {
+                    map.insert(name.clone(), default.clone());
+                }
+                if let Some(value) = map.get_mut(name) {
+                    fill_defaults(value, schema);
+                }
+            }
+            if let Some(schema) = schema.get("additionalProperties") {
+                map.values_mut().for_each(|value| fill_defaults(value, schema));
+            }
+        }
+        Value::Array(items) => items
+            .iter_mut()
+            .for_each(|item| fill_defaults(item, &schema["items"])),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schemars::JsonSchema;
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::prelude::*;
+
+    #[derive(Deserialize, JsonSchema)]
+    #[schemars(extend("x-kubernetes-validations" = [
+        { "rule": "self.min <= self.max", "message": "min must not exceed max" },
+        { "rule": "self.max >= oldSelf.max", "message": "max must not shrink", "reason": "FieldValueForbidden" },
+    ]))]
+    #[allow(dead_code, reason = "for its schema alone")]
+    struct Spec {
+        #[serde(default)]
+        min: u32,
+        max: u32,
+    }
+
+    fn reconcile(_: &Request<Spec, ()>) -> Result<Response<()>, Failure> {
+        Ok(Response::empty())
+    }
+
+    const PLUGIN: Plugin<Spec, ()> = Plugin::new("example.com/v1", "Shop", reconcile);
+
+    #[test]
+    fn a_case_names_the_rules_that_it_violates() {
+        let case = |spec: &str| Case::new(&format!("{{ metadata: {{ name: shop }}, spec: {spec} }}"));
+        assert_eq!(case("{ max: 1 }").violations(&PLUGIN), [""; 0]);
+        assert_eq!(
+            case("{ min: 2, max: 1 }").violations(&PLUGIN),
+            ["spec: Invalid value: min must not exceed max"]
+        );
+        let shrunk = case("{ max: 1 }").replacing("{ metadata: { name: shop }, spec: { max: 2 } }");
+        assert_eq!(
+            shrunk.violations(&PLUGIN),
+            ["spec: Forbidden: max must not shrink"]
+        );
+    }
+
+    #[test]
+    fn a_rule_that_is_no_expression_is_a_problem_of_the_definition() {
+        const WRONG: Plugin<Spec, ()> =
+            Plugin::new("example.com/v1", "Shop", reconcile).rules(&[Rule::new("self.spec.min <", "no")]);
+        let (definition, _) = WRONG.crd();
+        assert_eq!(
+            problems(&definition),
+            ["v1.x-kubernetes-validations[0].rule is no expression in CEL: unexpected end"]
+        );
+    }
+}
