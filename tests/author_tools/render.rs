@@ -292,3 +292,56 @@ fn a_difference_to_an_earlier_rendering_has_the_exit_codes_of_diff() {
     let resource = "apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {name: f}\n";
     desk.render(panics.to_str().unwrap(), resource, &diff).expect(2);
 }
+
+#[test]
+fn a_resource_that_violates_a_rule_of_the_definition_is_not_rendered() {
+    let desk = Desk::new();
+    let app = |min: u32| {
+        format!(
+            "apiVersion: apps.example.com/v1\nkind: WebApp\nmetadata: {{name: w}}\n\
+             spec: {{image: 'i:1', port: 80, autoscale: {{min: {min}, max: 3}}}}\n"
+        )
+    };
+    let answer = desk.render(&sample("webapp"), &app(3), &[]).expect(0);
+    assert!(!answer.err.contains("rule"), "{}", answer.err);
+    let answer = desk.render(&sample("webapp"), &app(4), &[]).expect(2);
+    assert!(
+        answer.err.contains(
+            "(WebApp w): <nil>: Invalid value: autoscale.min must not be greater than autoscale.max"
+        ),
+        "{}",
+        answer.err
+    );
+}
+
+#[test]
+fn a_rule_that_only_an_api_server_can_evaluate_is_mentioned() {
+    let desk = Desk::new();
+    let crd = json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": {
+        "type": "object", "x-kubernetes-validations": [{ "rule": "semver(self.metadata.name).major() > 1" }],
+    } } }] } });
+    let plugin = Fixture::new(cases::ANSWER)
+        .crd(&crd.to_string())
+        .build(Form::Command);
+    let plugin = desk.file("ruled.wasm", plugin);
+    let resource = "apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {name: f}\n";
+    let answer = desk.render(plugin.to_str().unwrap(), resource, &[]).expect(0);
+    let words = "is left to the API server: `semver` is not evaluated here";
+    assert!(
+        answer.err.contains("warning: ") && answer.err.contains(words),
+        "{}",
+        answer.err
+    );
+    let file = desk.file("f.yaml", resource);
+    let answer = host(&[
+        "check",
+        plugin.to_str().unwrap(),
+        "--sample",
+        file.to_str().unwrap(),
+    ]);
+    assert!(
+        answer.out.contains("warn  rules") && answer.out.contains(words),
+        "{}",
+        answer.out
+    );
+}

@@ -133,3 +133,105 @@ fn a_rule_that_is_no_expression_is_found_before_there_is_an_object() {
     );
     assert_eq!(found[1].0, format!("{at}.messageExpression"));
 }
+
+#[test]
+fn no_expression_makes_the_evaluator_panic() {
+    const PARTS: [&str; 58] = [
+        "self",
+        "oldSelf",
+        "self.a",
+        "self.l",
+        "self.m",
+        "self.t",
+        "x",
+        "i",
+        "1",
+        "-1",
+        "0",
+        "2u",
+        "1.5",
+        "'ä'",
+        "b'x'",
+        "''",
+        "null",
+        "true",
+        "false",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        ":",
+        "?",
+        ".",
+        ".?",
+        "+",
+        "-",
+        "*",
+        "/",
+        "%",
+        "==",
+        "!=",
+        "<",
+        ">=",
+        "&&",
+        "||",
+        "!",
+        " in ",
+        "has(",
+        "size(",
+        ".all(x, ",
+        ".map(i, ",
+        ".exists(i, x, ",
+        ".substring(",
+        ".lastIndexOf('', ",
+        ".split('",
+        ".format([",
+        "'%s%.3f%d%%'",
+        "quantity('9e99')",
+        "duration('9h')",
+        ".indexOf(",
+        ".replace('', ",
+        "9223372036854775807",
+    ];
+    let schema = |rule: &str| {
+        json!({
+            "type": "object", "x-kubernetes-validations": [{ "rule": rule, "messageExpression": rule }],
+            "properties": {
+                "a": { "type": "integer" }, "t": { "type": "string" },
+                "l": { "type": "array", "items": { "type": "integer" }, "x-kubernetes-list-type": "set" },
+                "m": { "type": "object", "additionalProperties": { "type": "string" } },
+            },
+        })
+    };
+    let object = json!({ "a": i64::MIN, "l": [1, 2], "m": { "k": "ä" }, "t": "ä%" });
+    // SplitMix64.
+    let mut state = 1_u64;
+    let mut draw = |most: usize| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % most as u64) as usize
+    };
+    let (mut parsed, start) = (0, std::time::Instant::now());
+    for _ in 0..20_000 {
+        let mut rule: String = (0..1 + draw(12)).map(|_| PARTS[draw(PARTS.len())]).collect();
+        // Most of them are expressions with their parentheses closed.
+        for (open, close) in [('[', ']'), ('(', ')')] {
+            let count = |sign| rule.matches(sign).count();
+            let missing = count(open).saturating_sub(count(close));
+            rule.extend(std::iter::repeat_n(close, missing));
+        }
+        parsed += usize::from(parse(&rule).is_ok());
+        validate(&schema(&rule), &object, Some(&object));
+    }
+    assert!(parsed > 500, "{parsed}");
+    assert!(
+        start.elapsed() < std::time::Duration::from_secs(60),
+        "{:?}",
+        start.elapsed()
+    );
+}
