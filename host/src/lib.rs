@@ -59,6 +59,7 @@ pub mod rbac;
 pub mod uninstall;
 
 pub mod conversion;
+pub mod defaults;
 pub mod plugin;
 
 mod cel;

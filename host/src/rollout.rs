@@ -8,6 +8,7 @@
 mod compare;
 mod conversions;
 mod crd_compatibility;
+mod defaults;
 mod shadow;
 
 use std::collections::BTreeMap;
@@ -375,6 +376,17 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
             first.object, first.message
         );
         return held("LossyConversion", message, lossy);
+    }
+    let refused = match defaults::refused(context, live, candidate, &names).await {
+        Ok(refused) => refused,
+        Err(error) => {
+            let message = format!("its defaults cannot be proved now: {error}");
+            return held("NotProved", message, Vec::new());
+        }
+    };
+    if let Some(first) = refused.first() {
+        let message = format!("{}: {}", first.object, first.message);
+        return held("UnstableDefaults", message, refused);
     }
     if let Some(carried) = &candidate.description().crd
         && live.description().crd.as_ref() != Some(carried)

@@ -1,6 +1,9 @@
 //! Defaults that a plugin sets, and changes that it refuses.
 
+use operator_host::plugin::Digest;
+
 use super::*;
+use crate::mount::Mount;
 use crate::puppet::variant;
 
 /// The variant of the puppet that sets `spec.size`.
@@ -64,4 +67,76 @@ async fn a_plugin_sets_defaults_and_refuses_changes_of_what_is_stored() {
         .await;
     labelled.expect("its spec is the same");
     assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_version_whose_defaults_are_not_stable_for_a_live_object_is_held_back() {
+    const FILE: &str = "puppet.wasm";
+    let scenario = Scenario::new("defaults-proof").await;
+    let folder = scenario.folder.path().join("mount");
+    let mut mount = Mount::new(&folder, FILE, &variant(SETS_DEFAULTS));
+    let plugin = folder.join(FILE).display().to_string();
+    let host = scenario.start_with(&scenario.config(&controller(&plugin, "")), &[]);
+    host.until_log(&["controller started"]).await;
+    let spec = json!({ "response": {}, "variants": { "8": { "default": "grow" } } });
+    for name in ["p", "q"] {
+        scenario.puppet(name, spec.clone()).await;
+        scenario.until_ready(name).await;
+    }
+    mount.put(FILE, &variant(8));
+    let changes = "`default` changes its own answer: spec.size changes when it is called again";
+    host.until_log(&["held back", "defaults-proof/", changes]).await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "UnstableDefaults")
+        .await;
+    assert_contains(&message, &[changes]);
+    // An object that the live version refuses as well does not hold it back.
+    let spec =
+        json!({ "response": {}, "variants": { "9": { "default": "invalid" }, "8": { "default": "grow" } } });
+    scenario.puppet("p", spec.clone()).await;
+    scenario.puppet("q", spec).await;
+    let digest = Digest::of(&variant(8)).to_string();
+    host.until_log(&["plugin loaded", &digest]).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[test]
+fn check_asks_for_the_defaults_of_the_samples_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = folder.path().join("plugin.wasm");
+    std::fs::write(&plugin, variant(SETS_DEFAULTS)).unwrap();
+    let sample = folder.path().join("sample.yaml");
+    for (how, code, expected) in [
+        (
+            "grow",
+            1,
+            "fail  defaults      p: `default` changes its own answer: spec.size changes",
+        ),
+        (
+            "invalid",
+            1,
+            "fail  defaults      p: `default` refuses it: spec.default: it has no default",
+        ),
+        ("trap", 1, "fail  defaults      p: `default` fails: "),
+        ("", 0, "ok    defaults      asked twice, the answers are the same"),
+    ] {
+        let mut spec = json!({ "response": {} });
+        if !how.is_empty() {
+            spec["default"] = how.into();
+        }
+        let resource = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": { "name": "p" }, "spec": spec,
+        });
+        std::fs::write(&sample, resource.to_string()).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+            .arg("check")
+            .args([&plugin])
+            .arg("--sample")
+            .arg(&sample)
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_contains(&printed, &[expected]);
+        assert_eq!(output.status.code(), Some(code), "{printed}");
+    }
 }

@@ -313,11 +313,21 @@ impl Plugin {
 
     /// Calls `default` in a fresh sandbox. The response is the spec.
     pub async fn default(&self, parent: &Json) -> Call<Map<String, Value>> {
+        self.call_default(parent, self.pure()).await
+    }
+
+    /// Calls `default` for a proof.
+    pub async fn try_default(&self, parent: &Json) -> Call<Map<String, Value>> {
+        let options = self.pure().for_proof();
+        self.call_default(parent, options).await
+    }
+
+    async fn call_default(&self, parent: &Json, options: CallOptions) -> Call<Map<String, Value>> {
         let begin = |code: &Prepared, setting| match code {
             Prepared::Component(form) => form.default(Arc::clone(parent), setting),
             Prepared::Command(form) => form.default(Arc::clone(parent), setting),
         };
-        self.call(self.pure(), begin).await
+        self.call(options, begin).await
     }
 
     /// The options of a call whose answer depends on nothing but the objects.

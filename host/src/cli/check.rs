@@ -16,6 +16,7 @@ use crate::cel;
 use crate::config::Config;
 use crate::conversion::{Lost, there_and_back};
 use crate::crd::{definition, schema};
+use crate::defaults::unstable;
 use crate::dry_run::documents;
 use crate::dry_run::offline::{self, RenderError, Scene};
 use crate::plugin::contract::Response;
@@ -290,6 +291,7 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
     related.extend(render::objects(&args.related)?);
     rules(plugin, &related, left, report);
     conversions(plugin, &parents, report).await;
+    default(plugin, &parents, report).await;
     for parent in parents {
         let name = parent.metadata.name.clone().unwrap_or_default();
         let scene = Scene {
@@ -395,6 +397,29 @@ async fn conversions(plugin: &Plugin, parents: &[DynamicObject], report: &mut Re
     if lost.is_empty() {
         let message = format!("nothing is lost between {}", description.versions.join(", "));
         report.add(Level::Ok, "conversion", message);
+    }
+}
+
+/// Asks for the defaults of the samples twice.
+async fn default(plugin: &Plugin, parents: &[DynamicObject], report: &mut Report) {
+    if !plugin.description().defaults {
+        return;
+    }
+    // Serialization of a resource cannot fail.
+    let objects: Vec<Value> = parents
+        .iter()
+        .map(|parent| serde_json::to_value(parent).unwrap_or_default())
+        .collect();
+    let found = match unstable(plugin, &objects, Duration::MAX).await {
+        Ok(found) => found,
+        Err(error) => return report.add(Level::Fail, "defaults", error.to_string()),
+    };
+    for Lost { index, message } in &found {
+        let name = objects[*index]["metadata"]["name"].as_str().unwrap_or_default();
+        report.add(Level::Fail, "defaults", format!("{name}: {message}"));
+    }
+    if found.is_empty() {
+        report.add(Level::Ok, "defaults", "asked twice, the answers are the same");
     }
 }
 

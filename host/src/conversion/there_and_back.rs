@@ -113,7 +113,7 @@ fn borrowed(texts: &[Box<RawValue>]) -> Vec<&RawValue> {
 
 /// Returns the first path at which two values differ, and how. Null is the same as no field, and within the metadata an
 /// empty object, too.
-fn difference(before: &Value, after: &Value, path: &str) -> Option<String> {
+pub(crate) fn difference(before: &Value, after: &Value, path: &str) -> Option<String> {
     let is_metadata = path.starts_with("metadata");
     let is_empty =
         |value: &Value| value.is_null() || (is_metadata && value.as_object().is_some_and(Map::is_empty));

@@ -1,0 +1,52 @@
+//! Proves the defaults of a new version: asks it twice about every object.
+
+use std::time::Instant;
+
+use super::BUDGET;
+use super::compare::MAX_BLAMED;
+use crate::defaults::unstable;
+use crate::object::NamespacedName;
+use crate::plugin::candidate_check::Blamed;
+use crate::plugin::{CallError, Plugin};
+use crate::reconcile::context::Context;
+
+/// Returns the first objects for which the candidate's `default` fails or changes its own answer, unless that of the live
+/// version does the same. Objects that are not reached within the budget are skipped.
+///
+/// # Errors
+/// When the host cannot call a version now.
+pub(super) async fn refused(
+    context: &Context,
+    live: &Plugin,
+    candidate: &Plugin,
+    names: &[NamespacedName],
+) -> Result<Vec<Blamed>, CallError> {
+    let mut blamed = Vec::new();
+    if !candidate.description().defaults {
+        return Ok(blamed);
+    }
+    let start = Instant::now();
+    for name in names {
+        if blamed.len() >= MAX_BLAMED || start.elapsed() >= BUDGET {
+            break;
+        }
+        let Some(parent) = context.parent(name) else {
+            continue;
+        };
+        // Serialization of a resource cannot fail.
+        let object = [serde_json::to_value(&*parent).unwrap_or_default()];
+        let rest = BUDGET.saturating_sub(start.elapsed());
+        let Some(found) = unstable(candidate, &object, rest).await?.pop() else {
+            continue;
+        };
+        // Only what the new version does worse holds it back. The live one has a budget of its own.
+        if unstable(live, &object, BUDGET).await?.is_empty() {
+            blamed.push(Blamed {
+                object: name.to_string(),
+                message: found.message,
+                diff: String::new(),
+            });
+        }
+    }
+    Ok(blamed)
+}
