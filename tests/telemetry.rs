@@ -1,5 +1,6 @@
 //! What the host exports to a collector, and what its health port returns.
 
+mod calls;
 mod collector;
 mod faults;
 mod logs;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
+use crate::calls::Calls;
 use crate::object::shorten;
 use crate::plugin::contract::{Conversion, Converted, Json, Kind};
 use crate::plugin::{Call, CallError, Class, Plugin};
@@ -74,37 +75,27 @@ impl ConversionError {
 }
 
 /// What a conversion is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+#[derive(Clone, Copy)]
+enum Purpose<'a> {
     /// A request of the API server.
-    Request,
+    Request(&'a Calls),
     /// The proof of a version.
     Proof,
 }
 
-/// Converts objects of one kind to a version, such as `example.com/v1`, each in its place.
+/// Converts objects of one kind to a version, such as `example.com/v1`, each in its place, if the converted objects
+/// together have at most `room` bytes.
 ///
 /// # Errors
-/// When one of them cannot be converted; the message names it.
-pub async fn convert(
+/// When one of them cannot be converted; the message names it. When the converted objects are larger.
+pub(crate) async fn convert(
     plugin: &Plugin,
-    to: &str,
-    objects: &[&RawValue],
-) -> Result<Vec<String>, ConversionError> {
-    convert_for(Purpose::Request, plugin, to, objects, usize::MAX).await
-}
-
-/// The same, if the converted objects together have at most `room` bytes.
-///
-/// # Errors
-/// As for [`convert`], and when the converted objects are larger.
-pub async fn convert_within(
-    plugin: &Plugin,
+    calls: &Calls,
     to: &str,
     objects: &[&RawValue],
     room: usize,
 ) -> Result<Vec<String>, ConversionError> {
-    convert_for(Purpose::Request, plugin, to, objects, room).await
+    convert_for(Purpose::Request(calls), plugin, to, objects, room).await
 }
 
 /// Converts objects for a proof: the calls wait for their turn as long as it takes, and log nothing.
@@ -117,7 +108,7 @@ async fn try_convert(
 }
 
 async fn convert_for(
-    purpose: Purpose,
+    purpose: Purpose<'_>,
     plugin: &Plugin,
     to: &str,
     objects: &[&RawValue],
@@ -146,7 +137,7 @@ fn batch(objects: &[&RawValue]) -> usize {
 
 /// Converts objects in as many calls as they have versions.
 async fn convert_batch(
-    purpose: Purpose,
+    purpose: Purpose<'_>,
     plugin: &Plugin,
     to: &str,
     objects: &[&RawValue],
@@ -187,7 +178,7 @@ async fn convert_batch(
 
 /// Converts objects of one version in one call.
 async fn convert_same(
-    purpose: Purpose,
+    purpose: Purpose<'_>,
     plugin: &Plugin,
     to: &str,
     same: &[&Before<'_>],
@@ -203,9 +194,12 @@ async fn convert_same(
         api_version: to.to_owned(),
         objects,
     });
-    let Call { outcome, share, .. } = match purpose {
-        Purpose::Request => plugin.convert(&conversion).await,
-        Purpose::Proof => plugin.try_convert(&conversion).await,
+    let (outcome, share) = match purpose {
+        Purpose::Request(calls) => calls.convert(plugin, &conversion).await,
+        Purpose::Proof => {
+            let Call { outcome, share, .. } = plugin.try_convert(&conversion).await;
+            (outcome, share)
+        }
     };
     let results = outcome.map_err(|error| ConversionError::Call {
         plugin: name.clone(),
@@ -245,7 +239,7 @@ fn take(room: &mut usize, before: &Before<'_>, text: String, to: &str) -> Result
 
 impl Before<'_> {
     fn refused(&self, to: &str, why: &dyn std::fmt::Display) -> ConversionError {
-        let message = format!("cannot convert {} to {to}: {why}", self.name());
+        let message = format!("cannot convert {} to {to}: {why}", self.full_name());
         ConversionError::Refused(shorten(&message, MESSAGE))
     }
 }

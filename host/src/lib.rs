@@ -62,6 +62,7 @@ pub mod conversion;
 pub mod defaults;
 pub mod plugin;
 
+mod calls;
 mod cel;
 mod clock;
 mod files;

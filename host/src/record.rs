@@ -6,13 +6,17 @@
 mod keeper;
 mod mask;
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 pub use keeper::{Bounds, KeepError, Keeper, Recorder};
 pub use mask::mask;
 
 use crate::plugin::contract::{
-    CleanupResponse, CommandInput, ContractVersion, Export, Failure, Request, Response,
+    CleanupResponse, CommandInput, ContractVersion, Conversion, Converted, Export, Failure, Json, Request,
+    Response,
 };
 use crate::plugin::{CallError, Plugin};
 
@@ -67,6 +71,10 @@ pub enum RecordedAnswer {
     Response(Box<Response>),
     /// The answer of `cleanup`.
     Cleanup(Box<CleanupResponse>),
+    /// The answers of `convert`, each with `object` or `error`.
+    Converted(Vec<Value>),
+    /// The answer of `default`: the spec.
+    Defaulted(Map<String, Value>),
     /// The plugin's reason for giving no answer.
     Failure(Failure),
     /// The call failed.
@@ -92,6 +100,22 @@ impl From<Response> for RecordedAnswer {
 impl From<CleanupResponse> for RecordedAnswer {
     fn from(response: CleanupResponse) -> Self {
         Self::Cleanup(Box::new(response))
+    }
+}
+
+impl From<Vec<Converted>> for RecordedAnswer {
+    fn from(converted: Vec<Converted>) -> Self {
+        // JSON text is a value.
+        let values = converted
+            .iter()
+            .map(|one| serde_json::to_value(one).unwrap_or_default());
+        Self::Converted(values.collect())
+    }
+}
+
+impl From<Map<String, Value>> for RecordedAnswer {
+    fn from(spec: Map<String, Value>) -> Self {
+        Self::Defaulted(spec)
     }
 }
 
@@ -128,19 +152,36 @@ impl RecordedAnswer {
     }
 }
 
+/// What a plugin was asked.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    /// By `reconcile` or `cleanup`.
+    Request(Request),
+    /// By `convert`.
+    Conversion(Arc<Conversion>),
+    /// By `default`, for this object.
+    Parent(Json),
+}
+
 impl Record {
     /// Creates the record of one call.
     #[must_use]
-    pub fn new(plugin: Version, call: Export, request: Request, output: RecordedAnswer) -> Self {
+    pub fn new(plugin: Version, call: Export, asked: Asked, output: RecordedAnswer) -> Self {
+        let mut input = CommandInput {
+            contract: ContractVersion::PRESENT,
+            call,
+            request: None,
+            conversion: None,
+            parent: None,
+        };
+        match asked {
+            Asked::Request(request) => input.request = Some(request.into()),
+            Asked::Conversion(conversion) => input.conversion = Some(conversion),
+            Asked::Parent(parent) => input.parent = Some(parent),
+        }
         Self {
             plugin: Some(plugin),
-            input: CommandInput {
-                contract: ContractVersion::PRESENT,
-                call,
-                request: Some(request.into()),
-                conversion: None,
-                parent: None,
-            },
+            input,
             output,
         }
     }

@@ -37,6 +37,7 @@ use crate::plugin::estimate::estimate;
 use crate::plugin::registry::Live;
 use crate::reconcile::context::Context;
 use crate::reconcile::{Admission, admit};
+use crate::telemetry::Instruments;
 
 pub use self::server::{CONVERT_PATH, DEFAULT_PATH, PATH, ServerError, start};
 pub use self::target::PluginTarget;
@@ -126,8 +127,9 @@ impl WebhookTargets {
         config: &Arc<ControllerConfig>,
         plugin: watch::Receiver<Live>,
         fallback: Option<watch::Receiver<Live>>,
+        instruments: &Instruments,
     ) -> Arc<PluginTarget> {
-        let target = Arc::new(PluginTarget::new(config, plugin, fallback));
+        let target = Arc::new(PluginTarget::new(config, plugin, fallback, instruments));
         let mut plugins = lock(&self.plugins);
         plugins.retain(|target| target.strong_count() > 0);
         plugins.push(Arc::downgrade(&target));
@@ -269,7 +271,7 @@ impl WebhookTargets {
 
 async fn ask(
     context: &Context,
-    turns: &Semaphore,
+    turns: &Arc<Semaphore>,
     object: &str,
     old: Option<&str>,
     bounds: &Bounds,
@@ -277,8 +279,8 @@ async fn ask(
 ) -> Result<Decision, NoDecision> {
     let memory = memory_of([Some(object), old])?;
     let stopping = |_| NoDecision::new("the host is stopping");
-    let _turn = turns.acquire().await.map_err(stopping)?;
-    let _room = bounds.object(memory).await;
+    let turn = Arc::clone(turns).acquire_owned().await.map_err(stopping)?;
+    let mut held = (turn, bounds.object(memory).await);
     let unreadable = |error| NoDecision::new(format!("cannot read the object: {error}"));
     let plugin = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => Some(plugin.clone()),
@@ -286,7 +288,8 @@ async fn ask(
     };
     let mut warnings = Vec::new();
     if let Some(plugin) = plugin.as_ref().filter(|_| by_rules) {
-        let verdict = rules::verdict(plugin, object, old).await?;
+        let verdict;
+        (verdict, held) = rules::verdict(plugin, object, old, held).await?;
         if let Some(message) = rules::message(&verdict.violations) {
             return Ok(Decision::Denied(shorten(&message, MESSAGE)));
         }
@@ -297,7 +300,9 @@ async fn ask(
         old.filter(|_| plugin.is_some_and(|plugin| plugin.description().contract >= ContractVersion::V0_3));
     let object = review::object(object).map_err(unreadable)?;
     let old = old.map(review::object).transpose().map_err(unreadable)?;
-    match admit(context, object, old).await {
+    let admission = admit(context, object, old).await;
+    drop(held);
+    match admission {
         Ok(Admission::Fine) if warnings.is_empty() => Ok(Decision::Allowed),
         Ok(Admission::Fine) => Ok(Decision::Warned(warnings)),
         Ok(Admission::Invalid(message)) => Ok(Decision::Denied(shorten(&message, MESSAGE))),

@@ -229,3 +229,54 @@ async fn what_cannot_be_compared_is_reported_and_the_exit_code_is_2() {
     );
     diff(&scenario, Path::new("/nowhere.yaml"), &[]).expect(2);
 }
+
+#[test]
+fn the_answers_of_two_plugin_files_to_convert_and_default_are_compared_without_a_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &[u8]| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, content).unwrap();
+        file
+    };
+    let (before, after) = (
+        file("before.wasm", &puppet::variant(9)),
+        file("after.wasm", &puppet::variant(8)),
+    );
+    let compare = |spec: &str, plugin: &Path| {
+        let resource = format!(
+            "{{apiVersion: test.operator-host.dev/v1, kind: Puppet, metadata: {{name: p}}, spec: {spec}}}"
+        );
+        let resource = file("p.yaml", resource.as_bytes());
+        let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+            .args(["diff", "--against"])
+            .arg(&before)
+            .arg("--plugin")
+            .arg(plugin)
+            .arg("--filename")
+            .arg(resource)
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        (
+            output.status.code(),
+            printed + &String::from_utf8_lossy(&output.stderr),
+        )
+    };
+    let (code, printed) = compare("{text: a}", &after);
+    assert_eq!((code, printed.as_str()), (Some(0), ""));
+    let changed = "{size: 1, text: a, variants: {'8': {convert: lose, default: grow}}}";
+    let (code, printed) = compare(changed, &after);
+    assert_eq!(code, Some(1), "{printed}");
+    puppet::assert_contains(
+        &printed,
+        &[
+            "--- Puppet p: convert to test.operator-host.dev/v2 (puppet ",
+            "-      size: 1",
+            "--- Puppet p: default (puppet ",
+            "+  size: 2",
+        ],
+    );
+    let (code, printed) = compare("{}", Path::new(&sample("echo")));
+    assert_eq!(code, Some(2), "{printed}");
+    puppet::assert_contains(&printed, &["the plugins are for different kinds"]);
+}

@@ -75,6 +75,16 @@ pub(crate) async fn call_to_convert(
     send(stream, "/convert", body).await
 }
 
+/// Sends an AdmissionReview to the mutating webhook.
+pub(crate) async fn call_for_defaults(
+    host: &Host,
+    authority: &Authority,
+    body: &[u8],
+) -> std::io::Result<Answer> {
+    let stream = greet(reach(host, [127, 0, 0, 1]).await?, authority, None).await?;
+    send(stream, "/default", body).await
+}
+
 /// The same from another address of the loopback network.
 pub(super) async fn call_from(
     from: [u8; 4],

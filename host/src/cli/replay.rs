@@ -129,16 +129,16 @@ fn read(file: &Path, plugin: &Plugin) -> anyhow::Result<Record> {
     let text = files::read(file, LIMIT)?;
     let record: Record =
         serde_json::from_slice(&text).context("the file is not a record of a plugin call")?;
-    let Some(request) = &record.input.request else {
-        return Err(anyhow!("the record contains no request"));
+    let expected = &plugin.description().parent;
+    let input = &record.input;
+    let (object, is_for_any_version) = match (&input.request, &input.conversion, &input.parent) {
+        (Some(request), ..) => (serde_json::to_value(&*request.parent)?, false),
+        (_, Some(conversion), _) => (serde_json::to_value(conversion.objects.first())?, true),
+        (.., Some(parent)) => (serde_json::to_value(parent)?, false),
+        (None, None, None) => return Err(anyhow!("the record contains no request")),
     };
-    let types = request.parent.types.as_ref();
-    let (kind, expected) = (
-        types.map(|types| (types.api_version.as_str(), types.kind.as_str())),
-        &plugin.description().parent,
-    );
-    if kind != Some((&expected.api_version, &expected.kind)) {
-        let found = kind_of(&serde_json::to_value(&*request.parent)?);
+    let found = kind_of(&object);
+    if found != *expected && !(is_for_any_version && expected.is_version_of(&found)) {
         return Err(anyhow!(
             "the recorded call is for {found}, but the plugin reconciles {expected}"
         ));
@@ -147,16 +147,36 @@ fn read(file: &Path, plugin: &Plugin) -> anyhow::Result<Record> {
 }
 
 async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<RecordedAnswer> {
-    let request = record.input.request.as_deref();
-    Ok(match (record.input.call, request) {
-        (Export::Reconcile, Some(request)) => RecordedAnswer::of(&plugin.reconcile(request).await.outcome),
-        (Export::Cleanup, Some(request)) => RecordedAnswer::of(&plugin.cleanup(request).await.outcome),
-        _ => {
-            return Err(anyhow!(
-                "only `reconcile` and `cleanup` can be replayed; this is a record of `describe`"
-            ));
-        }
-    })
+    let input = &record.input;
+    Ok(
+        match (input.call, &input.request, &input.conversion, &input.parent) {
+            (Export::Reconcile, Some(request), ..) => {
+                RecordedAnswer::of(&plugin.reconcile(request).await.outcome)
+            }
+            (Export::Cleanup, Some(request), ..) => {
+                RecordedAnswer::of(&plugin.cleanup(request).await.outcome)
+            }
+            (Export::Convert, _, Some(conversion), _) => {
+                // A version without it would abort.
+                if !plugin.description().converts() {
+                    return Err(anyhow!("the plugin has one version only, and converts nothing"));
+                }
+                RecordedAnswer::of(&plugin.convert(conversion).await.outcome)
+            }
+            (Export::Default, .., Some(parent)) => {
+                if !plugin.description().defaults {
+                    return Err(anyhow!("the plugin sets no defaults"));
+                }
+                RecordedAnswer::of(&plugin.default(parent).await.outcome)
+            }
+            (call, ..) => {
+                return Err(anyhow!(
+                    "the record of `{}` does not contain what the plugin was asked, or cannot be replayed",
+                    call.as_str()
+                ));
+            }
+        },
+    )
 }
 
 /// Returns the answer as a record contains it, with the same masking of Secrets.

@@ -78,12 +78,20 @@ impl<'a> Before<'a> {
     }
 
     /// Returns the kind with the namespace and the name, for messages.
-    pub(super) fn name(&self) -> String {
+    pub(super) fn full_name(&self) -> String {
         let Identity { name, namespace, .. } = &self.identity;
         match namespace.as_str() {
             "" => format!("{} {name}", self.kind),
             namespace => format!("{} {namespace}/{name}", self.kind),
         }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.identity.name
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        &self.identity.namespace
     }
 
     /// Returns the object without `metadata.managedFields`, which is often most of its text, and with another spec if

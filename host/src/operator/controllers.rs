@@ -271,7 +271,7 @@ impl Controllers {
                     None => slot,
                 };
                 let targets = &self.shared.webhook_targets;
-                let target = targets.add_plugin(config, live.clone(), fallback);
+                let target = targets.add_plugin(config, live.clone(), fallback, instruments);
                 (slot, live, proving, target)
             }
         };

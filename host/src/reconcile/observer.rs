@@ -13,7 +13,7 @@ use crate::metrics::ControllerMetrics;
 use crate::object::NamespacedName;
 use crate::plugin::contract::{Export, Request};
 use crate::plugin::{Call, CallError, Plugin, Share};
-use crate::record::{RecordedAnswer, Recorder};
+use crate::record::{Asked, RecordedAnswer, Recorder};
 use crate::telemetry::Instruments;
 use crate::trace::{self, Tracer};
 
@@ -74,38 +74,10 @@ impl Observer {
         call: impl Future<Output = Call<T>>,
         children: impl FnOnce(&T) -> usize,
     ) -> (Result<T, CallError>, Option<Share>) {
-        let start = Instant::now();
-        let Call {
-            outcome,
-            stats,
-            share,
-        } = trace::around(span, call).await;
-        let class = outcome
-            .as_ref()
-            .map_or_else(|error| error.class().as_str(), |_| "ok");
-        self.metrics.called(export, class, start.elapsed(), &stats);
-        record_all!(
-            span,
-            plugin.outcome = class,
-            plugin.request.size = count(stats.request_bytes),
-            plugin.response.size = count(stats.response_bytes),
-            plugin.memory.peak = count(stats.peak_memory),
-            plugin.waited_ms = stats.waited.as_secs_f64() * 1e3,
-            plugin.guest_time_ms = stats.guest_time.as_secs_f64() * 1e3,
-            plugin.children = outcome.as_ref().ok().map(|response| count(children(response))),
-            plugin.log_lines.written = i64::from(stats.log_lines),
-            plugin.log_lines.dropped = i64::from(stats.log_lines_dropped),
-        );
-        if let Err(error) = &outcome
-            && !span.is_disabled()
-        {
-            let backtrace = match error {
-                CallError::Trap { backtrace, .. } => backtrace,
-                _ => "",
-            };
-            trace::fail(span, class, &error.to_string(), backtrace);
-        }
-        (outcome, share)
+        observe(&self.metrics, export, span, call, |response| {
+            Some(children(response))
+        })
+        .await
     }
 
     /// Records a call if recording is enabled.
@@ -117,7 +89,14 @@ impl Observer {
         outcome: &Result<T, CallError>,
     ) {
         if let Some(recorder) = &self.recorder {
-            recorder.call(&self.name, plugin, export, request, outcome, &self.metrics);
+            recorder.call(
+                &self.name,
+                plugin,
+                export,
+                Asked::Request(request),
+                outcome,
+                &self.metrics,
+            );
         }
     }
 
@@ -150,29 +129,78 @@ impl Observer {
     }
 }
 
+/// Makes a plugin call inside its span, and reports its result and what it used. `children` counts the children in
+/// an answer that can have some.
+pub(crate) async fn observe<T>(
+    metrics: &ControllerMetrics,
+    export: &'static str,
+    span: &Span,
+    call: impl Future<Output = Call<T>>,
+    children: impl FnOnce(&T) -> Option<usize>,
+) -> (Result<T, CallError>, Option<Share>) {
+    let start = Instant::now();
+    let Call {
+        outcome,
+        stats,
+        share,
+    } = trace::around(span, call).await;
+    let class = outcome
+        .as_ref()
+        .map_or_else(|error| error.class().as_str(), |_| "ok");
+    metrics.called(export, class, start.elapsed(), &stats);
+    let children = outcome.as_ref().ok().and_then(children);
+    record_all!(
+        span,
+        plugin.outcome = class,
+        plugin.request.size = count(stats.request_bytes),
+        plugin.response.size = count(stats.response_bytes),
+        plugin.memory.peak = count(stats.peak_memory),
+        plugin.waited_ms = stats.waited.as_secs_f64() * 1e3,
+        plugin.guest_time_ms = stats.guest_time.as_secs_f64() * 1e3,
+        plugin.children = children.map(count),
+        plugin.log_lines.written = i64::from(stats.log_lines),
+        plugin.log_lines.dropped = i64::from(stats.log_lines_dropped),
+    );
+    if let Err(error) = &outcome
+        && !span.is_disabled()
+    {
+        let backtrace = match error {
+            CallError::Trap { backtrace, .. } => backtrace,
+            _ => "",
+        };
+        trace::fail(span, class, &error.to_string(), backtrace);
+    }
+    (outcome, share)
+}
+
 /// Creates the span of one plugin call. [`Observer::call`] fills in its empty attributes.
 #[must_use]
 pub fn span_of_call(plugin: &Plugin, export: &'static str) -> Span {
-    trace::child(|| {
-        let description = plugin.description();
-        info_span!(
-            target: trace::TARGET,
-            "plugin",
-            plugin.name = description.name,
-            plugin.version = description.version,
-            plugin.digest = %plugin.digest(),
-            plugin.export = export,
-            plugin.outcome = Empty,
-            plugin.request.size = Empty,
-            plugin.response.size = Empty,
-            plugin.memory.peak = Empty,
-            plugin.waited_ms = Empty,
-            plugin.guest_time_ms = Empty,
-            plugin.children = Empty,
-            plugin.log_lines.written = Empty,
-            plugin.log_lines.dropped = Empty,
-        )
-    })
+    trace::child(|| plugin_span(plugin, export))
+}
+
+/// Creates such a span if it is sampled. [`observe`] fills in its empty attributes.
+pub(crate) fn plugin_span(plugin: &Plugin, export: &'static str) -> Span {
+    let description = plugin.description();
+    info_span!(
+        target: trace::TARGET,
+        "plugin",
+        operator.controller = Empty,
+        plugin.name = description.name,
+        plugin.version = description.version,
+        plugin.digest = %plugin.digest(),
+        plugin.export = export,
+        plugin.outcome = Empty,
+        plugin.objects = Empty,
+        plugin.request.size = Empty,
+        plugin.response.size = Empty,
+        plugin.memory.peak = Empty,
+        plugin.waited_ms = Empty,
+        plugin.guest_time_ms = Empty,
+        plugin.children = Empty,
+        plugin.log_lines.written = Empty,
+        plugin.log_lines.dropped = Empty,
+    )
 }
 
 fn count(number: usize) -> i64 {

@@ -12,9 +12,10 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::{Record, RecordedAnswer, Version, mask};
+use super::{Asked, Record, RecordedAnswer, Version, mask};
+use crate::conversion::Before;
 use crate::metrics::ControllerMetrics;
-use crate::plugin::contract::{Export, Request};
+use crate::plugin::contract::Export;
 use crate::plugin::{CallError, Plugin};
 
 /// The number of calls that may wait to be written. The objects in their requests are shared with the caches.
@@ -63,7 +64,7 @@ struct Call {
     controller: String,
     plugin: Version,
     export: Export,
-    request: Request,
+    asked: Asked,
     answer: RecordedAnswer,
     metrics: ControllerMetrics,
 }
@@ -125,7 +126,7 @@ impl Recorder {
         controller: &str,
         plugin: &Plugin,
         export: Export,
-        request: Request,
+        asked: Asked,
         outcome: &Result<T, CallError>,
         metrics: &ControllerMetrics,
     ) {
@@ -136,7 +137,7 @@ impl Recorder {
             controller: controller.to_owned(),
             plugin: Version::of(plugin),
             export,
-            request,
+            asked,
             answer: RecordedAnswer::of(outcome),
             metrics: metrics.clone(),
         })));
@@ -258,25 +259,42 @@ fn make(folder: &Path) -> std::io::Result<()> {
 
 /// Returns a name that sorts by time and identifies the call for people.
 fn file_name(number: u64, call: &Call) -> String {
-    let parent = &call.request.parent.metadata;
-    let part = |text: &Option<String>| {
-        text.as_deref()
-            .unwrap_or_default()
-            .chars()
-            .take(60)
-            .collect::<String>()
+    let (namespace, name) = match &call.asked {
+        Asked::Request(request) => {
+            let parent = &request.parent.metadata;
+            (parent.namespace.clone(), parent.name.clone())
+        }
+        Asked::Conversion(conversion) => named(conversion.objects.first().map_or("", |object| object.get())),
+        Asked::Parent(parent) => named(parent.get()),
+    };
+    let part = |text: Option<String>| {
+        // Of an object that a caller of the webhook sent.
+        let text = text.unwrap_or_default();
+        let is_plain = |c: &char| c.is_ascii_alphanumeric() || "-.".contains(*c);
+        text.chars().filter(is_plain).take(60).collect::<String>()
     };
     format!(
         "{}-{number:06}-{}-{}-{}.json",
         Timestamp::now().strftime("%Y%m%dT%H%M%S"),
         call.export,
-        part(&parent.namespace),
-        part(&parent.name),
+        part(namespace),
+        part(name),
     )
 }
 
+/// Returns the namespace and the name of an object.
+fn named(object: &str) -> (Option<String>, Option<String>) {
+    let before = Before::read(object).ok();
+    before.map_or((None, None), |before| {
+        (
+            Some(before.namespace().to_owned()),
+            Some(before.name().to_owned()),
+        )
+    })
+}
+
 fn text(call: Call) -> std::io::Result<Vec<u8>> {
-    let record = Record::new(call.plugin, call.export, call.request, call.answer);
+    let record = Record::new(call.plugin, call.export, call.asked, call.answer);
     let mut document = serde_json::to_value(record)?;
     mask(&mut document);
     let mut text = serde_json::to_vec_pretty(&document)?;

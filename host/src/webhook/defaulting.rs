@@ -7,11 +7,12 @@ use serde_json::{Map, Value};
 
 use super::review::Review;
 use super::{Decision, MESSAGE, NoDecision};
+use crate::calls::Calls;
 use crate::conversion::Before;
 use crate::json_text::member;
 use crate::object::shorten;
 use crate::plugin::contract::Json;
-use crate::plugin::{Call, CallError, Plugin};
+use crate::plugin::{CallError, Plugin};
 
 /// Returns the defaulted spec of an object, or that the plugin denies the object.
 ///
@@ -19,6 +20,7 @@ use crate::plugin::{Call, CallError, Plugin};
 /// When the call failed, or the plugin answers something else for its own answer.
 pub(super) async fn default(
     plugin: &Plugin,
+    calls: &Calls,
     review: &Review<'_>,
     object: &str,
 ) -> Result<Decision, NoDecision> {
@@ -44,7 +46,7 @@ pub(super) async fn default(
         // The schema refuses it, with a message about the field.
         return Ok(Decision::Allowed);
     }
-    let first = match call(plugin, before.for_plugin(None)).await? {
+    let first = match call(plugin, calls, before.for_plugin(None)).await? {
         Ok(spec) => spec,
         Err(denied) => return Ok(Decision::Denied(denied)),
     };
@@ -52,7 +54,7 @@ pub(super) async fn default(
         return Ok(Decision::Allowed);
     }
     let spec = Value::Object(first).to_string();
-    let second = call(plugin, before.for_plugin(Some(&spec))).await?;
+    let second = call(plugin, calls, before.for_plugin(Some(&spec))).await?;
     if second
         .as_ref()
         .ok()
@@ -69,11 +71,15 @@ pub(super) async fn default(
 }
 
 /// Calls the plugin. Returns its message if it denies the object.
-async fn call(plugin: &Plugin, object: String) -> Result<Result<Map<String, Value>, String>, NoDecision> {
+async fn call(
+    plugin: &Plugin,
+    calls: &Calls,
+    object: String,
+) -> Result<Result<Map<String, Value>, String>, NoDecision> {
     let parent: Json = RawValue::from_string(object)
         .map(Arc::from)
         .map_err(|error| NoDecision::new(error.to_string()))?;
-    let Call { outcome, .. } = plugin.default(&parent).await;
+    let (outcome, _share) = calls.default(plugin, &parent).await;
     match outcome {
         Ok(spec) => Ok(Ok(spec)),
         Err(CallError::Invalid { reason, message, .. }) => {

@@ -12,18 +12,24 @@ use crate::plugin::contract::Kind;
 const WARNINGS: usize = 5;
 const WARNING: usize = 240;
 
-/// Applies the rules of the live plugin's definition to an object, and to the one that it replaces.
+/// Applies the rules of the live plugin's definition to an object, and to the one that it replaces. Returns what is held
+/// meanwhile: an evaluation goes on when the caller no longer waits.
 ///
 /// # Errors
 /// When one of them is no JSON that can be read, or the host is stopping.
-pub(super) async fn verdict(plugin: &Plugin, object: &str, old: Option<&str>) -> Result<Verdict, NoDecision> {
+pub(super) async fn verdict<Held: Send + 'static>(
+    plugin: &Plugin,
+    object: &str,
+    old: Option<&str>,
+    held: Held,
+) -> Result<(Verdict, Held), NoDecision> {
     let description = plugin.description();
     let has_rules = |crd: &&Value| {
         let versions = crd["spec"]["versions"].as_array();
         versions.into_iter().flatten().any(schema::has_rules)
     };
     if description.crd.as_ref().filter(has_rules).is_none() {
-        return Ok(Verdict::default());
+        return Ok((Verdict::default(), held));
     }
     let (object, old) = (object.to_owned(), old.map(str::to_owned));
     let plugin = plugin.clone();
@@ -37,12 +43,11 @@ pub(super) async fn verdict(plugin: &Plugin, object: &str, old: Option<&str>) ->
         };
         let crd = plugin.description().crd.as_ref();
         let schema = crd.and_then(|crd| definition::schema(crd, &kind));
-        Ok(schema
-            .map(|schema| validate(schema, &object, old.as_ref()))
-            .unwrap_or_default())
+        let verdict = schema.map(|schema| validate(schema, &object, old.as_ref()));
+        Ok((verdict.unwrap_or_default(), held))
     };
     // Rules come from plugins, and may cost what they may cost.
-    let verdict: Result<Verdict, serde_json::Error> = tokio::task::spawn_blocking(evaluate)
+    let verdict: Result<_, serde_json::Error> = tokio::task::spawn_blocking(evaluate)
         .await
         .map_err(|_| NoDecision::new("the host is stopping"))?;
     verdict.map_err(|error| NoDecision::new(format!("cannot read the object: {error}")))

@@ -13,15 +13,18 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use super::bounds::{Admitted, Bounds, Room};
 use super::review::Review;
 use super::{Decision, NoDecision, TURNS, defaulting, memory_of};
+use crate::calls::Calls;
 use crate::config::ControllerConfig;
 use crate::conversion;
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
+use crate::telemetry::Instruments;
 
 /// Calls the plugin of one controller while it is held, whatever the state of the controller.
 pub struct PluginTarget {
     config: Arc<ControllerConfig>,
+    calls: Calls,
     plugin: watch::Receiver<Live>,
     /// Converts until `plugin` does: the plugin that did so before the controller had another version of its kind, or
     /// another name.
@@ -35,9 +38,11 @@ impl PluginTarget {
         config: &Arc<ControllerConfig>,
         plugin: watch::Receiver<Live>,
         fallback: Option<watch::Receiver<Live>>,
+        instruments: &Instruments,
     ) -> Self {
         Self {
             config: Arc::clone(config),
+            calls: Calls::new(config, instruments),
             plugin,
             fallback,
             turns: Semaphore::new(TURNS),
@@ -89,7 +94,7 @@ impl PluginTarget {
         let _turn = self.turn().await?;
         let plugin = self.converting().await?;
         let room = caller.results(body).await;
-        let converted = conversion::convert_within(&plugin, to, objects, room.bytes).await;
+        let converted = conversion::convert(&plugin, &self.calls, to, objects, room.bytes).await;
         let converted = converted.map_err(|error| NoDecision {
             public: error.public_message(),
             detail: error.to_string(),
@@ -110,7 +115,7 @@ impl PluginTarget {
         let memory = memory_of([Some(object), None])?;
         let _turn = self.turn().await?;
         let _room = bounds.object(memory).await;
-        defaulting::default(&self.plugin().await?, review, object).await
+        defaulting::default(&self.plugin().await?, &self.calls, review, object).await
     }
 
     async fn turn(&self) -> Result<SemaphorePermit<'_>, NoDecision> {
@@ -160,7 +165,7 @@ mod tests {
         let config = Arc::new(crate::desired::plan::tests::config());
         let (_before, before) = watch::channel(Live::Plugin(load("1.0.0").await));
         let (plugin, live) = watch::channel(Live::Loading);
-        let target = PluginTarget::new(&config, live.clone(), Some(before));
+        let target = PluginTarget::new(&config, live.clone(), Some(before), &Instruments::unread());
         let version = async |target: &PluginTarget| {
             let plugin = target.converting().await.unwrap();
             plugin.description().version.clone()
@@ -169,7 +174,8 @@ mod tests {
         plugin.send_replace(Live::Failed("no".into()));
         assert_eq!(version(&target).await, "1.0.0");
         // Changed again, and still nothing new to convert with.
-        let next = PluginTarget::new(&config, watch::channel(Live::Loading).1, Some(target.converter()));
+        let loading = watch::channel(Live::Loading).1;
+        let next = PluginTarget::new(&config, loading, Some(target.converter()), &Instruments::unread());
         assert_eq!(version(&next).await, "1.0.0");
         plugin.send_replace(Live::Plugin(load("2.0.0").await));
         assert_eq!(version(&target).await, "2.0.0");

@@ -127,9 +127,8 @@ fn split<'a>(text: &str, by: &str, count: i64, fuel: &Fuel) -> Evaluated<'a> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let parts: Vec<Val<'a>> = match by {
         "" => {
-            let mut letters = text.char_indices();
             let mut parts: Vec<Val<'a>> = Vec::new();
-            while let Some((at, letter)) = letters.next() {
+            for (at, letter) in text.char_indices() {
                 if parts.len() + 1 == count {
                     parts.push(Val::made(&text[at..]));
                     break;
