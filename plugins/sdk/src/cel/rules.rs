@@ -16,6 +16,8 @@ use super::value::{Fuel, Val};
 const RULE: u64 = 1_000_000;
 /// What all rules may cost for one object. The API server's limit.
 const OBJECT: u64 = 10_000_000;
+/// What a rule costs for each value, even if it does not apply.
+const APPLIED: u64 = 10;
 /// Maximum number of violations that are reported.
 const REPORTED: usize = 50;
 /// Maximum number of bytes of a message that an expression makes.
@@ -35,6 +37,7 @@ pub(crate) fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> V
     let mut walk = Walk {
         verdict: Verdict::default(),
         fuel: OBJECT,
+        is_exhausted: false,
         parsed: HashMap::new(),
         with_rules: HashMap::new(),
         patterns: Patterns::default(),
@@ -83,6 +86,9 @@ fn rules(schema: &Value) -> &[Value] {
         .map_or(&[], Vec::as_slice)
 }
 
+/// An expression, and whether it uses `oldSelf`; or why it is none.
+type Parsed = Result<(Expr, bool), String>;
+
 /// A place in the object.
 struct Place<'a> {
     path: String,
@@ -94,8 +100,9 @@ struct Walk {
     verdict: Verdict,
     /// What the rules may still cost.
     fuel: u64,
+    is_exhausted: bool,
     /// Each expression by its place in memory.
-    parsed: HashMap<*const Value, Rc<Result<Expr, String>>>,
+    parsed: HashMap<*const Value, Rc<Parsed>>,
     /// Whether there are rules within each schema.
     with_rules: HashMap<*const Value, bool>,
     patterns: Patterns,
@@ -127,9 +134,15 @@ impl Walk {
         }
         let old = old.filter(|old| !old.is_null());
         for rule in rules(place.schema) {
-            if self.verdict.violations.len() >= REPORTED || self.fuel == 0 {
+            if self.is_exhausted || self.verdict.violations.len() >= REPORTED {
                 return;
             }
+            if self.fuel == 0 {
+                self.is_exhausted = true;
+                let why = "validation failed due to running out of cost budget, no further validation rules will be run";
+                return self.failed(place, why);
+            }
+            self.fuel = self.fuel.saturating_sub(APPLIED);
             self.rule(place, rule, value, old);
         }
         match value {
@@ -194,11 +207,10 @@ impl Walk {
         let given = rule["message"].as_str().unwrap_or_default().trim();
         let shown = if given.is_empty() { text } else { given };
         let parsed = self.parse(&rule["rule"]);
-        let expr = match &*parsed {
-            Ok(expr) => expr,
+        let (expr, is_transition) = match &*parsed {
+            Ok((expr, is_transition)) => (expr, *is_transition),
             Err(why) => return self.failed(place, &format!("rule compile error: {why}")),
         };
-        let is_transition = names(expr, "oldSelf");
         let is_optional = rule["optionalOldSelf"] == true;
         if is_transition && !is_optional && old.is_none() {
             return;
@@ -251,14 +263,20 @@ impl Walk {
                      call cost exceeds limit for rule: {shown}"
                 );
                 self.failed(place, &why);
-                self.fuel = 0;
+                self.is_exhausted = true;
             }
         }
     }
 
-    fn parse(&mut self, text: &Value) -> Rc<Result<Expr, String>> {
+    fn parse(&mut self, text: &Value) -> Rc<Parsed> {
         let parsed = self.parsed.entry(std::ptr::from_ref(text));
-        Rc::clone(parsed.or_insert_with(|| Rc::new(parse(text.as_str().unwrap_or_default()))))
+        Rc::clone(parsed.or_insert_with(|| {
+            let parsed = parse(text.as_str().unwrap_or_default());
+            Rc::new(parsed.map(|expr| {
+                let is_transition = names(&expr, "oldSelf");
+                (expr, is_transition)
+            }))
+        }))
     }
 
     fn evaluate<'e, 'a>(
@@ -283,7 +301,7 @@ impl Walk {
     fn message<'a>(&mut self, rule: &'a Value, variables: &[(&'static str, Val<'a>)]) -> Option<String> {
         rule["messageExpression"].as_str()?;
         let parsed = self.parse(&rule["messageExpression"]);
-        let Ok(Val::Text(message)) = self.evaluate(parsed.as_ref().as_ref().ok()?, variables) else {
+        let Ok(Val::Text(message)) = self.evaluate(&parsed.as_ref().as_ref().ok()?.0, variables) else {
             return None;
         };
         let message = message.trim();

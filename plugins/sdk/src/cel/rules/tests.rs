@@ -91,6 +91,27 @@ fn what_a_rule_costs_is_limited() {
 }
 
 #[test]
+fn many_rules_of_many_values_end_with_the_budget_of_the_object() {
+    let rules: Vec<Value> = (0..500)
+        .map(|add| json!({ "rule": format!("self >= oldSelf + {add}") }))
+        .collect();
+    let item = json!({ "type": "integer", "x-kubernetes-validations": rules });
+    let schema = json!({ "type": "array", "items": item });
+    let start = std::time::Instant::now();
+    let verdict = validate(&schema, &json!(vec![1; 100_000]), None);
+    assert_eq!(verdict.violations.len(), 1, "{verdict:?}");
+    assert!(
+        verdict.violations[0].contains("running out of cost budget"),
+        "{verdict:?}"
+    );
+    assert!(
+        start.elapsed() < std::time::Duration::from_secs(30),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
 fn the_deepest_expression_fits_the_stack_of_a_thread() {
     let deepest =
         |open: &str, close: &str, count: usize| format!("{}true{}", open.repeat(count), close.repeat(count));
