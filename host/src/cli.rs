@@ -124,14 +124,6 @@ pub fn words(error: &anyhow::Error) -> String {
     text
 }
 
-/// Replaces the characters that control a terminal: a plugin chooses its version and its answers, and others write into
-/// resources.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use anyhow::Context as _;

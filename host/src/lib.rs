@@ -67,6 +67,7 @@ mod cel;
 mod clock;
 mod files;
 mod json_text;
+mod printable;
 
 #[cfg(test)]
 mod layers;

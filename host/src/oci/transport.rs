@@ -23,6 +23,7 @@ use super::address::{PrivateAddress, Resolver, is_public};
 use super::credentials::HUB;
 use crate::files;
 use crate::plugin::Digest;
+use crate::printable::printable;
 
 /// The time to connect.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -328,15 +329,9 @@ fn causes(error: &(dyn Error + 'static)) -> String {
 /// Returns text of others in a form that a log line, a condition and a terminal can show.
 pub(super) fn words(text: &str) -> String {
     const LONGEST: usize = 300;
-    let shown: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(LONGEST)
-        .collect();
-    if text.chars().nth(LONGEST).is_some() {
-        shown + "…"
-    } else {
-        shown
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => printable(&text[..end]) + "…",
+        None => printable(text),
     }
 }
 

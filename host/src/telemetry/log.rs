@@ -19,6 +19,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
+use crate::printable::is_printable;
 use crate::trace;
 
 /// A layer of the process's `tracing` subscriber.
@@ -215,16 +216,14 @@ fn field(out: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Re
     write!(Escaped(out), "{value:?}")
 }
 
-/// Escapes control characters and characters that change the direction of text.
+/// Escapes the characters that are not printable.
 struct Escaped<'a, 'b>(&'a mut Writer<'b>);
 
 impl fmt::Write for Escaped<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let is_plain =
-            |c: char| !c.is_control() && !matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         for c in text.chars() {
             match c {
-                _ if is_plain(c) => self.0.write_char(c)?,
+                _ if is_printable(c) => self.0.write_char(c)?,
                 '\n' | '\r' | '\t' => write!(self.0, "{}", c.escape_default())?,
                 _ => write!(self.0, "{}", c.escape_unicode())?,
             }
@@ -250,19 +249,39 @@ where
         mut out: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let Some(span) = trace::current() else {
-            return match self {
-                Self::Human(format) => format.format_event(context, out, event),
-                Self::Json(format) => format.format_event(context, out, event),
-            };
-        };
         let mut line = String::new();
         match self {
+            // Its fields are escaped already.
             Self::Human(format) => format.format_event(context, Writer::new(&mut line), event)?,
-            Self::Json(format) => format.format_event(context, Writer::new(&mut line), event)?,
+            Self::Json(format) => {
+                format.format_event(context, Writer::new(&mut line), event)?;
+                line = json_escaped(line);
+            }
         }
-        out.write_str(&self.with(&span, line.trim_end()))
+        match trace::current() {
+            Some(span) => out.write_str(&self.with(&span, line.trim_end())),
+            None => out.write_str(&line),
+        }
     }
+}
+
+/// Escapes what is not printable in the strings of a line of JSON: JSON itself allows most of it.
+fn json_escaped(line: String) -> String {
+    let is_plain = |c: char| c.is_ascii() || is_printable(c);
+    if line.chars().all(is_plain) {
+        return line;
+    }
+    let mut escaped = String::with_capacity(line.len() + 16);
+    for c in line.chars() {
+        if is_plain(c) {
+            escaped.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(escaped, "\\u{unit:04x}");
+            }
+        }
+    }
+    escaped
 }
 
 impl Traced {
@@ -358,20 +377,23 @@ mod tests {
 
     #[test]
     fn nothing_that_is_logged_can_look_like_another_line_or_move_the_cursor() {
-        let forged = "all is well\r2026-01-01T00:00:00Z  INFO forged\n\x1b[2K\u{9b}1A\u{202e}\tend";
-        let sink = Sink::default();
-        let (level, _handle) = reload::Layer::new(filter("info").unwrap());
-        let layer = lines(LogFormat::Human, false, level, sink.clone());
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
-            info!(controller = "echo", shown = %forged, quoted = forged, "{forged}");
-        });
-        let log = sink.text();
-        assert_eq!(log.lines().count(), 1, "{log:?}");
-        assert!(
-            !log.trim_end()
-                .contains(|c: char| c.is_control() || c == '\u{202e}'),
-            "{log:?}"
-        );
+        let forged =
+            "all is well\r2026-01-01T00:00:00Z  INFO forged\n\x1b[2K\u{9b}1A\u{202e}\u{200b}\u{e0041}\tend";
+        let logged = |format| {
+            let sink = Sink::default();
+            let (level, _handle) = reload::Layer::new(filter("info").unwrap());
+            let layer = lines(format, false, level, sink.clone());
+            tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+                info!(controller = "echo", shown = %forged, quoted = forged, "{forged}");
+            });
+            let log = sink.text();
+            assert_eq!(log.lines().count(), 1, "{log:?}");
+            assert!(!log.trim_end().contains(|c| !is_printable(c)), "{log:?}");
+            log
+        };
+        let json: serde_json::Value = serde_json::from_str(&logged(LogFormat::Json)).unwrap();
+        assert_eq!(json["quoted"], forged);
+        let log = logged(LogFormat::Human);
         assert!(log.contains("all is well\\r2026"), "{log:?}");
         assert!(log.contains("controller=\"echo\" shown=all is well"), "{log:?}");
     }

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 
 use super::{HostArgs, short};
-use crate::cli::{Failure, plugin_file, printable};
+use crate::cli::{Failure, plugin_file};
 use crate::plugin::history::HistoryEntry;
+use crate::printable::printable;
 
 /// The options of `plugins history`.
 #[derive(Debug, clap::Args)]

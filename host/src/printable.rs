@@ -1,0 +1,37 @@
+//! Text of others, in a form that a log line, a condition and a terminal can show.
+
+/// Reports whether a character neither controls a terminal, nor changes the direction of text, nor is invisible: with
+/// such characters, text can look like other text.
+pub(crate) fn is_printable(c: char) -> bool {
+    let hidden = matches!(
+        c,
+        '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{e0000}'..='\u{e007f}'
+    );
+    !c.is_control() && !hidden
+}
+
+/// Replaces each character that is not printable by a space.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if is_printable(c) { c } else { ' ' })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_controls_a_terminal_or_the_direction_of_text_is_not_shown() {
+        let text = "a\u{1b}[31m\n\u{9b}b\u{202e}c\u{2066}d\u{2069}e\u{200b}f\u{200f}g\u{2060}h\u{2064}i\u{feff}j\u{61c}k";
+        assert_eq!(printable(text), "a [31m  b c d e f g h i j k");
+        let names = "Müller-Straße 1–3 “価格” שלום €";
+        assert_eq!(printable(names), names);
+    }
+}
