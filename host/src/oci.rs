@@ -20,6 +20,7 @@ pub mod transport;
 
 mod address;
 mod challenge;
+mod error_code;
 
 #[cfg(test)]
 mod tests;

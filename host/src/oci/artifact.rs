@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
 use serde_json::{Value, json};
 
-use super::transport::words;
 use crate::plugin::Digest;
 
 /// The type of a manifest.
@@ -68,8 +68,16 @@ pub enum ArtifactError {
 
 impl ArtifactError {
     fn format(error: &serde_json::Error) -> Self {
-        // The error may quote the manifest.
-        Self::Format(words(&error.to_string()))
+        // The error itself would quote the manifest, and the manifest may quote the request, with its credentials.
+        let what = match error.classify() {
+            Category::Data => "a field is missing or has another form",
+            Category::Io | Category::Syntax | Category::Eof => "it is not JSON",
+        };
+        Self::Format(format!(
+            "{what} (line {}, column {})",
+            error.line(),
+            error.column()
+        ))
     }
 }
 
@@ -163,18 +171,22 @@ pub fn plugin_layer(manifest: &[u8], limit: usize) -> Result<Descriptor, Artifac
             Ok(layer)
         }
         last => {
-            let types: Vec<_> = layers
-                .iter()
-                .chain(&last)
-                .map(|layer| layer.media_type.as_str())
-                .collect();
-            let types = types.into_iter().take(5).collect::<Vec<_>>().join(", ");
+            let types = layers.iter().chain(&last).map(|layer| shown(&layer.media_type));
+            let types = types.take(5).collect::<Vec<_>>().join(", ");
             Err(ArtifactError::Layers(match types.as_str() {
                 "" => "missing".to_owned(),
-                types => words(types),
+                types => types.to_owned(),
             }))
         }
     }
+}
+
+/// Returns a media type for users, if it looks like one.
+fn shown(media_type: &str) -> &str {
+    const LONGEST: usize = 100;
+    let is_usual = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"/.+-".contains(&byte);
+    let is_one = media_type.contains('/') && media_type.len() <= LONGEST && media_type.bytes().all(is_usual);
+    if is_one { media_type } else { "of an unknown type" }
 }
 
 /// Returns the manifests in a list, or the layers in the list of cosign: those that the host can read.
@@ -357,8 +369,16 @@ mod tests {
                 "expected one",
             ),
             (
+                json!({"schemaVersion": 2, "layers": [layer("dGVhbTpwYXNz/")]}),
+                "layers are of an unknown type",
+            ),
+            (
+                json!({"schemaVersion": "dGVhbTpwYXNz"}),
+                "a field is missing or has another form (line 1,",
+            ),
+            (
                 json!({"schemaVersion": 2, "layers": [{"mediaType": WASM_LAYER, "digest": "sha512:00", "size": 1}]}),
-                "SHA-256",
+                "another form",
             ),
             (
                 json!({"schemaVersion": 2, "layers": [{"mediaType": WASM_LAYER, "digest": Digest::of(b""), "size": -1}]}),
@@ -367,7 +387,10 @@ mod tests {
         ] {
             let error = refuse(manifest).to_string();
             assert!(error.contains(expected), "{error}");
+            assert!(!error.contains("dGVhbTpwYXNz"), "{error}");
         }
+        let error = plugin_layer(b"Basic dGVhbTpwYXNz", 10).unwrap_err().to_string();
+        assert!(error.ends_with("it is not JSON (line 1, column 1)"), "{error}");
     }
 
     #[test]

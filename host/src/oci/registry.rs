@@ -16,10 +16,12 @@ use hyper::header::{
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use k8s_openapi::ByteString;
 use serde::Deserialize;
+use tracing::debug;
 
 use super::artifact::{Descriptor, INDEX, MANIFEST, MANIFEST_LIMIT};
 use super::challenge::Challenge;
-use super::credentials::{Credentials, CredentialsError, HUB};
+use super::credentials::{Credentials, CredentialsError, HUB, Secrets};
+use super::error_code;
 use super::reference::{Reference, Version};
 use super::settings::Settings;
 use super::transport::{self, Origin, Transport, TransportError, words};
@@ -39,6 +41,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const MAX_REDIRECTS: usize = 3;
 /// The token server of Docker Hub, which is on another host.
 const HUB_TOKENS: &str = "auth.docker.io";
+/// The target of a redirect that is not shown.
+const UNKNOWN_PLACE: &str = "an unknown place";
 const DIGEST_HEADER: HeaderName = HeaderName::from_static("docker-content-digest");
 
 /// Why a registry does not give or take an artifact. The messages are for users.
@@ -57,7 +61,7 @@ pub enum RegistryError {
         registry: String,
         /// What was asked for.
         what: String,
-        /// What the registry says.
+        /// The registry's error code and what it means, if it is a known one.
         message: String,
     },
     /// The registry wants other credentials, or some.
@@ -79,7 +83,7 @@ pub enum RegistryError {
         status: StatusCode,
         /// What was asked for.
         what: String,
-        /// What the registry says.
+        /// The registry's error code and what it means, if it is a known one.
         message: String,
         /// The time that it asks to wait, when it has too many requests.
         wait: Option<Duration>,
@@ -138,7 +142,7 @@ impl RegistryError {
             Self::NotFound { .. } => "not found",
             Self::Unauthorized { .. } => "unauthorized",
             Self::Status { .. } => "status",
-            Self::Transport(TransportError::Url(_) | TransportError::TooLarge { .. })
+            Self::Transport(TransportError::TooLarge { .. })
             | Self::OtherContents { .. }
             | Self::Malformed { .. }
             | Self::Redirect { .. } => "contents",
@@ -164,6 +168,8 @@ pub struct Repository {
     /// What the registry may be asked for: `pull` or `pull,push`.
     actions: &'static str,
     authorization: Option<HeaderValue>,
+    /// What this registry and its token server were sent.
+    secrets: Secrets,
 }
 
 #[derive(Deserialize)]
@@ -222,6 +228,7 @@ impl Repository {
             place,
             actions,
             authorization: None,
+            secrets: Secrets::default(),
         }
     }
 
@@ -334,10 +341,9 @@ impl Repository {
             .get(LOCATION)
             .and_then(|location| location.to_str().ok());
         let url = location.and_then(|location| absolute(from, location));
-        let Some(url) = url else {
-            return Err(refused("an unknown place", "its location is not a URL"));
-        };
-        let target = Origin::of_url(&url)?;
+        let url = url.ok_or_else(|| refused(UNKNOWN_PLACE, "its location is not a URL"))?;
+        let target = self.origin_of(&url);
+        let target = target.map_err(|why| refused(UNKNOWN_PLACE, why))?;
         let shown = target.to_string();
         let own = target == self.origin;
         let listed = own || target.is_in(&self.settings.redirects);
@@ -417,12 +423,12 @@ impl Repository {
             .get(LOCATION)
             .and_then(|location| location.to_str().ok());
         let target = location.and_then(|location| absolute(&self.origin, location));
-        let own = target.filter(|url| Origin::of_url(url).is_ok_and(|target| target == self.origin));
+        let own = target.filter(|url| self.origin_of(url).is_ok_and(|target| target == self.origin));
         let Some(url) = own else {
             return Err(RegistryError::Redirect {
                 registry: self.place.registry.clone(),
                 what,
-                target: shown(&self.origin, location),
+                target: self.shown(location),
                 reason: "contents are uploaded to the registry itself only".into(),
             });
         };
@@ -508,14 +514,17 @@ impl Repository {
             Some(file) => Credentials::find(file, &self.place)?,
             None => None,
         };
-        let header = match (challenge, credentials) {
+        let mut sent = Vec::new();
+        let header = match (challenge, &credentials) {
             (_, Some(Credentials::Token(token))) => format!("Bearer {token}"),
-            (Some(Challenge::Basic), Some(Credentials::User { name, password })) => basic(&name, &password),
+            (Some(Challenge::Basic), Some(Credentials::User { name, password })) => basic(name, password),
             (Some(Challenge::Bearer { realm, service }), credentials) => {
-                let user = match &credentials {
+                let user = match credentials {
                     Some(Credentials::User { name, password }) => Some(basic(name, password)),
                     _ => None,
                 };
+                self.secrets = Secrets::of(credentials.as_ref(), user.as_deref());
+                sent.extend(user.clone());
                 let token = self.token(&realm, service, user).await?;
                 format!("Bearer {token}")
             }
@@ -527,6 +536,8 @@ impl Repository {
             }
             (None, _) => return Err(self.unauthorized("it asks for neither a password nor a token")),
         };
+        sent.push(header.clone());
+        self.secrets = Secrets::of(credentials.as_ref(), sent.iter().map(String::as_str));
         let mut header = HeaderValue::from_str(&header).map_err(|_| {
             self.unauthorized("the credentials contain characters that no header can contain")
         })?;
@@ -554,8 +565,15 @@ impl Repository {
             let separator = if url.contains('?') { '&' } else { '?' };
             url = format!("{url}{separator}{name}={}", encoded(&value));
         }
-        let url: Uri = url.parse().map_err(|error| self.malformed(what, &error))?;
-        let server = Origin::of_url(&url)?;
+        let unusable = |why: &str| {
+            self.unauthorized(&format!(
+                "it names no token server that the host can ask: {why}; ask the registry's administrators"
+            ))
+        };
+        let url: Uri = url
+            .parse()
+            .map_err(|_invalid| unusable("its realm is not a URL"))?;
+        let server = self.origin_of(&url).map_err(unusable)?;
         let hub = self.place.registry == HUB && server.tls && server.authority == HUB_TOKENS;
         let known = server == self.origin || hub || server.is_in(&self.settings.token_servers);
         let refused = |reason: &str| {
@@ -635,7 +653,7 @@ impl Repository {
                 .and_then(|location| location.to_str().ok());
             return RegistryError::Redirect {
                 registry,
-                target: shown(&self.origin, target),
+                target: self.shown(target),
                 reason: "the host follows no more than three redirects, and only of layers".into(),
                 what,
             };
@@ -648,7 +666,10 @@ impl Repository {
         let said: Option<RawErrors> = serde_json::from_slice(&said).ok();
         let said = said.and_then(|raw| raw.errors.into_iter().next());
         let message = said.map_or_else(String::new, |error| {
-            format!(" ({})", words(format!("{} {}", error.code, error.message).trim()))
+            let text = self.secrets.hide(&format!("{} {}", error.code, error.message));
+            debug!(registry, what, %status, "the registry says: {}", words(text.trim()));
+            let known = error_code::known(&error.code);
+            known.map_or_else(String::new, |(code, meaning)| format!(" ({code}: {meaning})"))
         });
         match status {
             StatusCode::NOT_FOUND => RegistryError::NotFound {
@@ -672,6 +693,25 @@ impl Repository {
                 wait,
             },
         }
+    }
+
+    /// Returns the origin of a URL that the registry chose.
+    ///
+    /// # Errors
+    /// Why the host does not ask it.
+    fn origin_of(&self, url: &Uri) -> Result<Origin, &'static str> {
+        let origin = Origin::of_url(url)?;
+        if self.secrets.are_in(&origin.authority) {
+            return Err("the name of its host contains the credentials");
+        }
+        Ok(origin)
+    }
+
+    /// Returns the host of a `Location`, for users: the rest of a URL may be as good as a password.
+    fn shown(&self, location: Option<&str>) -> String {
+        let url = location.and_then(|location| absolute(&self.origin, location));
+        let origin = url.and_then(|url| self.origin_of(&url).ok());
+        origin.map_or_else(|| UNKNOWN_PLACE.to_owned(), |origin| words(&origin.to_string()))
     }
 
     fn unauthorized(&self, reason: &str) -> RegistryError {
@@ -734,16 +774,6 @@ fn absolute(from: &Origin, location: &str) -> Option<Uri> {
     }
 }
 
-/// Returns the host of a `Location`, for users: the rest of a URL may be as good as a password.
-fn shown(from: &Origin, location: Option<&str>) -> String {
-    let url = location.and_then(|location| absolute(from, location));
-    let origin = url.and_then(|url| Origin::of_url(&url).ok());
-    origin.map_or_else(
-        || "an unknown place".to_owned(),
-        |origin| words(&origin.to_string()),
-    )
-}
-
 /// Encodes the value of a parameter in a URL.
 fn encoded(value: &str) -> String {
     let mut text = String::new();
@@ -759,6 +789,7 @@ fn encoded(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::transport::Transports;
     use super::*;
 
     #[test]
@@ -775,15 +806,19 @@ mod tests {
 
     #[test]
     fn of_a_location_only_the_host_is_shown() {
-        let from = Origin::of("r:5000", true);
+        let reference: Reference = "r:5000/team/echo:1".parse().unwrap();
+        let transport = Transports::default().get(None).unwrap();
+        let mut repository = Repository::new(transport, Arc::default(), reference, "pull");
+        repository.secrets = Secrets::of(None, ["Bearer long-token"]);
         for (location, expected) in [
+            (Some("https://long-token.s/"), "an unknown place"),
             (Some("https://s/x?X-Signature=secret"), "https://s"),
             (Some("/v2/uploads?_state=secret"), "https://r:5000"),
             (Some("https://user:secret@s/"), "an unknown place"),
             (Some("secret"), "an unknown place"),
             (None, "an unknown place"),
         ] {
-            assert_eq!(shown(&from, location), expected);
+            assert_eq!(repository.shown(location), expected);
         }
     }
 

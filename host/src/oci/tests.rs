@@ -178,13 +178,97 @@ async fn a_registry_that_is_slow_or_broken_costs_no_more_than_the_time_it_has() 
         assert!(error.contains("the connection broke"), "{part}: {error}");
     }
     let error = refused(|_| {
-        Answer::ok(br#"{"errors": [{"code": "GONE", "message": "a\u001b[31mb"}]}"#).and_status(404)
+        Answer::ok(br#"{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "a\u001b[31mb"}]}"#)
+            .and_status(404)
     })
     .await;
     assert!(
-        error.contains("does not have") && error.contains("(GONE a [31mb)"),
+        error.contains("does not have")
+            && error.ends_with("(MANIFEST_UNKNOWN: the repository has no such tag or digest)"),
         "{error}"
     );
+    let error =
+        refused(|_| Answer::ok(br#"{"errors": [{"code": "GONE", "message": "b"}]}"#).and_status(404)).await;
+    assert!(error.ends_with("echo:1"), "{error}");
+}
+
+#[tokio::test]
+async fn nothing_of_the_credentials_is_shown_whatever_a_registry_quotes() {
+    let quote = |seen: &Seen| seen.header("authorization").map(str::to_owned);
+    let target = Server::start(honest).await;
+    let elsewhere = target.name();
+    // The quoted header is `Basic` with team:password in base64.
+    type Quotes = fn(&str, &str) -> Answer;
+    let answers: [(&str, Quotes); 6] = [
+        ("manifests", |header, _| {
+            let code = format!(r#"{{"errors": [{{"code": "{header}", "message": "team:password"}}]}}"#);
+            Answer::ok(code.as_bytes()).and_status(500)
+        }),
+        ("manifests", |header, _| {
+            let message = format!(r#"{{"errors": [{{"code": "DENIED", "message": "{header}"}}]}}"#);
+            Answer::ok(message.as_bytes()).and_status(403)
+        }),
+        ("manifests", |header, _| {
+            Answer::ok(format!(r#"{{"schemaVersion": "{header} team:password"}}"#).as_bytes())
+        }),
+        ("manifests", |header, _| {
+            let layer = format!(
+                r#"{{"mediaType": "{header}", "digest": "{}", "size": 1}}"#,
+                digest()
+            );
+            Answer::ok(format!(r#"{{"schemaVersion": 2, "layers": [{layer}]}}"#).as_bytes())
+        }),
+        ("blobs", |header, _| {
+            let value = header.trim_start_matches("Basic ").trim_end_matches('=');
+            Answer::status(307).with(
+                "Location",
+                &format!("http://{value}.127.0.0.1.nip.invalid/password"),
+            )
+        }),
+        ("blobs", |_, elsewhere| {
+            Answer::status(307).with("Location", &format!("http://{elsewhere}/password"))
+        }),
+    ];
+    for (index, (part, answer)) in answers.into_iter().enumerate() {
+        let elsewhere = elsewhere.clone();
+        let server = Server::start(move |seen| match quote(seen) {
+            None => Answer::status(401).with("WWW-Authenticate", "Basic realm=r"),
+            Some(header) if seen.path.contains(part) => answer(&header, &elsewhere),
+            Some(_) => honest(seen),
+        })
+        .await;
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            credentials: Some(server.credentials_of(folder.path(), "dGVhbTpwYXNzd29yZA==")),
+            ..settings(&[&server, &target])
+        };
+        let error = pull(&mut puller(&server, settings)).await.unwrap_err();
+        let error = error.to_ascii_lowercase();
+        for secret in ["dgvhbtpwyxnzd29yza", "password"] {
+            assert!(!error.contains(secret), "{index}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_server_that_cannot_be_asked_is_reported_as_such() {
+    for realm in [
+        "file:///etc/passwd",
+        "tokens",
+        "http://a:b@127.0.0.1:1/token",
+        "http://a b/",
+    ] {
+        let error = refused(move |_| {
+            Answer::status(401).with("WWW-Authenticate", &format!("Bearer realm=\"{realm}\""))
+        })
+        .await;
+        assert!(
+            error.contains("refuses access")
+                && error.contains("names no token server")
+                && !error.contains("a:b"),
+            "{realm}: {error}"
+        );
+    }
 }
 
 /// Regression: a registry that limits its requests was asked again at once, or not at all by a command.

@@ -41,9 +41,6 @@ pub enum TransportError {
         /// What is wrong.
         reason: String,
     },
-    /// A URL that the host does not ask.
-    #[error("{0}")]
-    Url(String),
     /// There is no connection, or it broke.
     #[error("cannot reach {host}: {reason}")]
     Unreachable {
@@ -101,18 +98,18 @@ impl Origin {
     }
 
     /// Returns the origin of an absolute URL.
-    pub(super) fn of_url(url: &Uri) -> Result<Self, TransportError> {
-        // Not the URL itself: it may contain a password.
-        let host = url.host().map(words).unwrap_or_default();
-        let wrong = |why: &str| TransportError::Url(format!("the URL for {host:?} {why}"));
+    ///
+    /// # Errors
+    /// Why the host does not ask it. The reason does not contain the URL, which may contain a password.
+    pub(super) fn of_url(url: &Uri) -> Result<Self, &'static str> {
         let tls = match url.scheme_str() {
             Some("https") => true,
             Some("http") => false,
-            _ => return Err(wrong("is neither https nor http")),
+            _ => return Err("the URL is neither https nor http"),
         };
-        let authority = url.authority().ok_or_else(|| wrong("has no host"))?;
+        let authority = url.authority().ok_or("the URL has no host")?;
         if authority.as_str().contains('@') {
-            return Err(wrong("contains a user"));
+            return Err("the URL contains a user");
         }
         Ok(Self::new(tls, authority.as_str()))
     }
@@ -339,8 +336,8 @@ pub(super) fn words(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn origin(url: &str) -> Result<Origin, String> {
-        Origin::of_url(&url.parse().unwrap()).map_err(|error| error.to_string())
+    fn origin(url: &str) -> Result<Origin, &'static str> {
+        Origin::of_url(&url.parse().unwrap())
     }
 
     #[test]

@@ -177,8 +177,13 @@ impl Server {
 
     /// Writes a Docker configuration with the credentials team and pass for this server.
     pub(super) fn credentials(&self, folder: &Path) -> PathBuf {
+        self.credentials_of(folder, "dGVhbTpwYXNz")
+    }
+
+    /// Writes one with other credentials, in base64.
+    pub(super) fn credentials_of(&self, folder: &Path, encoded: &str) -> PathBuf {
         let file = folder.join("credentials.json");
-        let entry = serde_json::json!({"auth": "dGVhbTpwYXNz"});
+        let entry = serde_json::json!({"auth": encoded});
         let text = serde_json::json!({"auths": {self.name(): entry}});
         std::fs::write(&file, text.to_string()).unwrap();
         file
