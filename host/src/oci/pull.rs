@@ -1,5 +1,6 @@
 //! Pulls plugins and their signatures: from the mirrors of a registry in their order, then from the registry itself.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use crate::plugin::statement::SIGNATURE_LIMIT;
 
 /// The most signatures that are read for one plugin.
 const MAX_SIGNATURES: usize = 16;
+/// The manifests that are remembered, to recognize a mirror that lags.
+const REMEMBERED: usize = 32;
 /// The type of what cosign signs, and the annotation with its signature.
 const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const COSIGN_SIGNATURE: &str = "dev.cosignproject.cosign/signature";
@@ -37,6 +40,19 @@ pub enum PullError {
         /// What is wrong with it.
         error: ArtifactError,
     },
+    /// A mirror names a manifest that the host replaced before, and the registry itself does not answer.
+    #[error(
+        "{mirror} names {manifest} for the tag, which was pulled before and replaced since: the mirror may lag, so the host \
+         waits until {registry} itself names it"
+    )]
+    Earlier {
+        /// The mirror.
+        mirror: String,
+        /// What it names.
+        manifest: Digest,
+        /// The registry.
+        registry: String,
+    },
     /// Neither the mirrors nor the registry give it.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Everywhere(Vec<PullError>),
@@ -48,6 +64,7 @@ impl PullError {
         match self {
             Self::Registry(error) => vec![error.class()],
             Self::Artifact { .. } => vec!["artifact"],
+            Self::Earlier { .. } => vec!["earlier"],
             Self::Everywhere(errors) => errors.iter().flat_map(Self::class).collect(),
         }
     }
@@ -82,8 +99,12 @@ pub struct Puller {
     reference: Reference,
     settings: Arc<Settings>,
     transports: Arc<Transports>,
-    /// Where to ask; the place that answered last is first, so that the contents come from where the manifest is from.
+    /// Where to ask: the mirrors, and the registry itself as the last.
     places: Vec<Repository>,
+    /// The place that gave the last manifest. It is asked first: another one may lag behind it.
+    source: usize,
+    /// The manifests that were found, the last as the last.
+    found: VecDeque<Digest>,
     limit: usize,
 }
 
@@ -108,11 +129,15 @@ impl Puller {
             settings,
             transports,
             places,
+            source: 0,
+            found: VecDeque::new(),
             limit,
         })
     }
 
-    /// Looks for the manifest. Returns `None` when it is the known one.
+    /// Looks for the manifest. Returns `None` when it is the known one. A mirror may lag: what it names instead of the
+    /// known one is confirmed by the registry itself, unless the known one is from this mirror and the new one was not
+    /// there before. A registry that does not answer confirms what is new.
     ///
     /// # Errors
     /// When no place gives a plugin's manifest.
@@ -125,16 +150,67 @@ impl Puller {
             place.reconnect(Arc::clone(&transport));
         }
         let mut errors = Vec::new();
-        for place in &mut self.places {
-            match find(place, &self.reference, known, self.limit).await {
-                Ok(found) => {
+        for index in self.order() {
+            match self.find_at(index, known).await {
+                Ok(None) => {
                     note(&errors);
-                    return Ok(found);
+                    return Ok(None);
+                }
+                Ok(Some((source, found))) => {
+                    note(&errors);
+                    self.source = source;
+                    self.found.retain(|earlier| *earlier != found.manifest);
+                    self.found.push_back(found.manifest);
+                    if self.found.len() > REMEMBERED {
+                        self.found.pop_front();
+                    }
+                    return Ok(Some(found));
                 }
                 Err(error) => errors.push(error),
             }
         }
         Err(together(errors))
+    }
+
+    /// Returns the places in the order in which they are asked.
+    fn order(&self) -> Vec<usize> {
+        let others = (0..self.places.len()).filter(|index| *index != self.source);
+        std::iter::once(self.source).chain(others).collect()
+    }
+
+    /// Looks at one place; returns what it names instead of the known manifest, and the place that counts.
+    async fn find_at(
+        &mut self,
+        index: usize,
+        known: Option<Digest>,
+    ) -> Result<Option<(usize, Found)>, PullError> {
+        let registry = self.places.len() - 1;
+        let Some(found) = self.look(index, known).await? else {
+            return Ok(None);
+        };
+        let was_there = self.found.contains(&found.manifest);
+        let is_sure = known.is_none() || index == registry || index == self.source && !was_there;
+        if is_sure || self.reference.tag().is_none() {
+            return Ok(Some((index, found)));
+        }
+        match self.look(registry, known).await {
+            Ok(Some(named)) if named.manifest != found.manifest => Ok(Some((registry, named))),
+            Ok(Some(_)) => Ok(Some((index, found))),
+            Ok(None) => Ok(None),
+            Err(error) if was_there && index != self.source => {
+                debug!("the registry does not confirm what a mirror names: {error}");
+                Err(PullError::Earlier {
+                    mirror: self.places[index].registry().to_owned(),
+                    manifest: found.manifest,
+                    registry: self.reference.registry.clone(),
+                })
+            }
+            Err(_) => Ok(Some((index, found))),
+        }
+    }
+
+    async fn look(&mut self, index: usize, known: Option<Digest>) -> Result<Option<Found>, PullError> {
+        find(&mut self.places[index], &self.reference, known, self.limit).await
     }
 
     /// Reads the plugin's file.
@@ -143,8 +219,8 @@ impl Puller {
     /// When no place gives it.
     pub async fn fetch(&mut self, found: &Found) -> Result<Bytes, PullError> {
         let mut errors = Vec::new();
-        for place in &mut self.places {
-            match place.blob(&found.layer, self.limit).await {
+        for index in self.order() {
+            match self.places[index].blob(&found.layer, self.limit).await {
                 Ok(bytes) => {
                     note(&errors);
                     return Ok(bytes);
@@ -172,7 +248,8 @@ impl Puller {
         };
         let mut errors = Vec::new();
         let mut failed = false;
-        for place in &mut self.places {
+        for index in self.order() {
+            let place = &mut self.places[index];
             // A mirror may not have copied them yet, or have those of others.
             if search.at(place, found).await {
                 return Ok(search.signatures);

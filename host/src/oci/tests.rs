@@ -5,7 +5,8 @@ mod server;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::artifact::Artifact;
@@ -281,14 +282,14 @@ async fn a_registry_that_has_too_many_requests_gets_the_time_that_it_asks_for_bu
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     // Every second request is one too many.
-    let server = Server::start(move |seen| match counted.fetch_add(1, Ordering::Relaxed) % 2 {
+    let server = Server::start(move |seen| match counted.fetch_add(1, Relaxed) % 2 {
         0 => busy("0"),
         _ => honest(seen),
     })
     .await;
     let mut one = puller(&server, settings(&[&server]));
     assert_eq!(pull(&mut one).await.unwrap(), PLUGIN);
-    assert_eq!(count.load(Ordering::Relaxed), 4, "a manifest and a layer");
+    assert_eq!(count.load(Relaxed), 4, "a manifest and a layer");
 
     let server = Server::start(move |_| busy("0")).await;
     let error = pull(&mut puller(&server, settings(&[&server])))
@@ -536,6 +537,95 @@ async fn mirrors_are_asked_first_and_one_that_fails_is_passed_over() {
         error.contains("503") && error.contains("cannot reach 127.0.0.1:1"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn a_mirror_that_lags_and_comes_and_goes_does_not_make_a_tag_swing() {
+    /// A registry whose tag names one of some versions; 0: it does not answer.
+    async fn place() -> (Server, Arc<AtomicUsize>) {
+        let version = Arc::new(AtomicUsize::new(0));
+        let named = Arc::clone(&version);
+        let server = Server::start(move |seen| {
+            let named = named.load(Relaxed);
+            let manifest = || Answer::ok(&release(named).manifest);
+            match seen.path.contains("/manifests/") && named > 0 {
+                true => manifest().with("Docker-Content-Digest", &digest_of(named).to_string()),
+                false => Answer::status(503),
+            }
+        })
+        .await;
+        (server, version)
+    }
+    fn release(number: usize) -> Artifact {
+        Artifact::of_plugin(PLUGIN.to_vec(), "echo", &format!("{number}.0.0"), None)
+    }
+    fn digest_of(number: usize) -> Digest {
+        release(number).descriptor().digest
+    }
+    let [(registry, own), (first, one), (second, two)] = [place().await, place().await, place().await];
+    let mirrors = [&first, &second].map(|mirror| Mirror {
+        registry: mirror.name(),
+        prefix: String::new(),
+    });
+    let settings = Settings {
+        mirrors: [(registry.name(), mirrors.to_vec())].into(),
+        ..settings(&[&registry, &first, &second])
+    };
+    let mut puller = puller(&registry, settings);
+    let names = |versions: [usize; 3]| {
+        for (place, version) in [&own, &one, &two].into_iter().zip(versions) {
+            place.store(version, Relaxed);
+        }
+    };
+    let mut known = None;
+    // What the registry and its mirrors name (0: no answer), and the version that the host has then.
+    for (versions, expected) in [
+        ([2, 1, 0], 1),
+        ([2, 0, 0], 2),
+        // The mirror is back, and the registry goes.
+        ([2, 1, 0], 2),
+        ([0, 1, 0], 2),
+        ([0, 0, 1], 2),
+        ([0, 1, 2], 2),
+        // A mirror that is ahead is believed when the registry does not answer.
+        ([0, 1, 3], 3),
+        // Now the second mirror is the source: it moves its tag on, and back when the registry agrees.
+        ([0, 1, 4], 4),
+        ([4, 1, 3], 4),
+        ([3, 1, 3], 3),
+        // Nothing else can be asked for this tag.
+        ([0, 0, 2], 2),
+        // Of different answers, that of the registry counts.
+        ([5, 6, 0], 5),
+    ] {
+        names(versions);
+        match puller.find(known).await {
+            Ok(Some(found)) => known = Some(found.manifest),
+            Ok(None) => {}
+            Err(error) => {
+                let error = error.to_string();
+                assert!(
+                    error.contains("the mirror may lag") && error.contains("503"),
+                    "{error}"
+                );
+            }
+        }
+        assert_eq!(known, Some(digest_of(expected)), "{versions:?}");
+    }
+    // By digest, nothing needs to be confirmed.
+    registry.forget();
+    let by_digest = reference(&registry).at(digest_of(6));
+    let mirror = Mirror {
+        registry: first.name(),
+        prefix: String::new(),
+    };
+    let settings = Settings {
+        mirrors: [(registry.name(), vec![mirror])].into(),
+        ..self::settings(&[&registry, &first])
+    };
+    let mut puller = Puller::new(by_digest, Arc::new(settings), Arc::default(), LIMIT).unwrap();
+    assert!(puller.find(None).await.unwrap().is_some());
+    assert_eq!(registry.seen(), []);
 }
 
 #[tokio::test]
