@@ -10,6 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::Failure;
 use super::registry::{RegistryArgs, reference};
+use crate::files;
 use crate::memory_limit::Memory;
 use crate::oci::pull::Puller;
 use crate::oci::reference::Reference;
@@ -25,6 +26,9 @@ use crate::plugin::{
 /// Maximum size of the cache of compiled plugins: the default of `run`.
 const CACHE_SIZE: u64 = 1 << 30;
 
+/// Maximum size of a plugin's file in bytes: more than any limit for plugins.
+const MAX_FILE: usize = 1 << 30;
+
 /// Reads a plugin's file and returns the plugin's name and bytes. The plugin may be compressed or in parts. A
 /// compressed plugin can be named with or without the compression's suffix.
 ///
@@ -38,7 +42,9 @@ pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
         let content = content.map_err(|reason| anyhow!("{}: {reason}", file.display()));
         return Ok((name.into_owned(), content.map_err(Failure::Usage)?.bytes.to_vec()));
     }
-    let packed = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));
+    // Not from a pipe, which might never have a writer.
+    let packed = files::read(file, MAX_FILE);
+    let packed = packed.with_context(|| format!("cannot read {}", file.display()));
     let compression = Compression::of(file);
     let bytes = packed.and_then(|packed| {
         if compression == Compression::None {
@@ -170,4 +176,24 @@ pub(super) fn show_log(level: &str) -> Result<(), Failure> {
 /// Whether the user allows colour.
 pub(super) fn colour() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("plugin.wasm");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let Err(Failure::Usage(error)) = read(&pipe) else {
+            panic!("it is read");
+        };
+        assert!(
+            format!("{error:#}").ends_with("plugin.wasm: it is not a file"),
+            "{error:#}"
+        );
+    }
 }
