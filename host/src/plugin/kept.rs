@@ -28,6 +28,8 @@ const HISTORY: &str = "history.json";
 const DAMAGED: &str = "history.damaged";
 /// Suffix of signature files.
 const SIGNATURE: &str = "sig";
+/// Suffix of files that are being written.
+const UNFINISHED: &str = "new";
 /// The file that is locked while the folder changes.
 const LOCK: &str = "lock";
 /// Maximum size of the record and of the history in bytes.
@@ -91,12 +93,19 @@ impl Versions {
             .recursive(true)
             .mode(0o700)
             .create(&folder)?;
-        Ok(Self {
+        let versions = Self {
             state: state.to_owned(),
             folder,
             count,
             room,
-        })
+        };
+        // Otherwise another replica is writing one of them.
+        if let Ok(lock) = versions.lock_file()
+            && lock.try_lock().is_ok()
+        {
+            versions.remove_unfinished();
+        }
+        Ok(versions)
     }
 
     /// Returns all versions, last live first. A damaged record counts as empty and is logged.
@@ -165,10 +174,18 @@ impl Versions {
     /// Returns an error when it cannot be written; the versions stored before are still there.
     pub fn keep(&self, version: KeptVersion, file: &Kept) -> io::Result<()> {
         let _lock = self.lock()?;
-        let free = self.free();
+        self.remove_unfinished();
+        let (room, taken) = self.room();
+        let free = room.saturating_sub(taken);
         let bytes = file.bytes.len() as u64;
         if bytes > free {
-            let message = format!("it has {bytes} bytes; the versions of other plugins leave {free}");
+            let others = match taken {
+                0 => String::new(),
+                taken => format!(", of which those of other plugins take {taken}"),
+            };
+            let message = format!(
+                "it has {bytes} bytes; kept versions may take {room} bytes, at most half of the volume{others}"
+            );
             return Err(io::Error::new(io::ErrorKind::StorageFull, message));
         }
         let path = self.file(&version.digest);
@@ -250,20 +267,34 @@ impl Versions {
     /// Locks the folder against other replicas and against other tasks in this one: each opens the file
     /// itself, and unlocks it by closing it.
     fn lock(&self) -> io::Result<fs::File> {
+        let lock = self.lock_file()?;
+        lock.lock()?;
+        Ok(lock)
+    }
+
+    fn lock_file(&self) -> io::Result<fs::File> {
         let path = self.folder.join(LOCK);
         // Does not block on something other than a file.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        let lock = options
-            .custom_flags(flags.bits().cast_signed())
-            .open(&path)
-            .map_err(|error| {
-                let message = format!("cannot open the lock {}: {error}", path.display());
-                io::Error::new(error.kind(), message)
-            })?;
-        lock.lock()?;
-        Ok(lock)
+        let lock = options.custom_flags(flags.bits().cast_signed()).open(&path);
+        lock.map_err(|error| {
+            let message = format!("cannot open the lock {}: {error}", path.display());
+            io::Error::new(error.kind(), message)
+        })
+    }
+
+    /// Removes the files that a host left when it was killed while it wrote them. The folder is locked, so nobody is
+    /// writing them.
+    fn remove_unfinished(&self) {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()) {
+            if path.extension().is_some_and(|extension| extension == UNFINISHED) {
+                // A file that cannot be deleted is deleted the next time.
+                let _ = fs::remove_file(path);
+            }
+        }
     }
 
     /// Reads a file of the folder. Links out of the folder are not followed, because this host did not store
@@ -272,8 +303,8 @@ impl Versions {
         Folder::open(&self.folder)?.read(Path::new(path.file_name().unwrap_or_default()), limit)
     }
 
-    /// Returns the bytes that the versions of other controllers leave for this one.
-    fn free(&self) -> u64 {
+    /// Returns the bytes that all versions may take, and those that the versions of other controllers take.
+    fn room(&self) -> (u64, u64) {
         let volume = rustix::fs::statvfs(&self.state)
             .map_or(u64::MAX, |volume| volume.f_blocks.saturating_mul(volume.f_frsize));
         let others = fs::read_dir(&self.state).into_iter().flatten().flatten();
@@ -282,7 +313,7 @@ impl Versions {
             .filter(|folder| *folder != self.folder)
             .map(|folder| size(&folder))
             .sum();
-        self.room.0.min(volume / 2).saturating_sub(taken)
+        (self.room.0.min(volume / 2), taken)
     }
 
     /// Keeps the first version, and as many others as fit beside it in half of the room, so that a controller
@@ -306,7 +337,7 @@ impl Versions {
 
     /// Writes a file atomically.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let new = path.with_extension("new");
+        let new = path.with_extension(UNFINISHED);
         // Left by a host that was killed, or created by another user, such as a pipe or a link.
         let _ = fs::remove_file(&new);
         let written = || {
@@ -465,9 +496,42 @@ mod tests {
         // A version that does not fit changes nothing.
         let huge = vec![9; 8_000];
         let error = b.keep(kept(&huge), &file(&huge)).unwrap_err().to_string();
-        assert!(error.contains("8000 bytes"), "{error}");
+        assert!(
+            error.contains("8000 bytes; kept versions may take 10000 bytes")
+                && error.contains("those of other plugins take 4"),
+            "{error}"
+        );
         assert_eq!(digests(&b), [kept(&large(7)).digest]);
         assert!(size(&state.path().join("a")) + size(&state.path().join("b")) < 10_000);
+    }
+
+    #[test]
+    fn without_other_plugins_the_room_itself_is_too_small() {
+        let state = tempfile::tempdir().unwrap();
+        let versions = Versions::open(state.path(), "a", &[], 5, Room(10)).unwrap();
+        let error = versions.keep(kept(&[1; 11]), &file(&[1; 11])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "it has 11 bytes; kept versions may take 10 bytes, at most half of the volume"
+        );
+    }
+
+    #[test]
+    fn files_that_a_killed_host_left_unfinished_are_removed() {
+        let state = tempfile::tempdir().unwrap();
+        let open = || Versions::open(state.path(), "a", &[], 5, ROOM).unwrap();
+        let left = state.path().join("a").join("sha256-0.new");
+        let versions = open();
+        fs::write(&left, "x").unwrap();
+        let writing = versions.lock().unwrap();
+        open();
+        assert!(left.exists(), "another replica may be writing it");
+        drop(writing);
+        open();
+        assert!(!left.exists());
+        fs::write(&left, "x").unwrap();
+        versions.keep(kept(b"1"), &file(b"1")).unwrap();
+        assert!(!left.exists());
     }
 
     /// The kinds of entries that can be in a file's place, and the expected message.
