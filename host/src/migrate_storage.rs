@@ -13,7 +13,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::cluster::client::Pace;
+use crate::cluster::client::{Pace, chain};
 use crate::object::shorten;
 
 /// Resources in one list.
@@ -35,9 +35,10 @@ const MESSAGE: usize = 500;
 #[derive(Debug, Error)]
 pub enum MigrateError {
     /// The definition cannot be read.
-    #[error(
-        "cannot read the CustomResourceDefinition {name}: {error}; give its name as `kubectl get crd` shows it"
-    )]
+    #[error("cannot read the CustomResourceDefinition {name}: {}{}", said(error), match error {
+        kube::Error::Api(status) if status.code == 404 => "; give its name as `kubectl get crd` shows it",
+        _ => "",
+    })]
     Definition {
         /// Its name.
         name: String,
@@ -84,8 +85,21 @@ pub enum MigrateError {
         /// The path of the field.
         field: String,
     },
+    /// Nothing converts the stored resources, and a field has another type in the storage version.
+    #[error(
+        "the API server would refuse resources: the CustomResourceDefinition {name} has no conversion webhook, and {field} is \
+         {types}; add the webhook (`operator-host crd --service`) or give the field one type"
+    )]
+    OtherType {
+        /// The name of the definition.
+        name: String,
+        /// The path of the field.
+        field: String,
+        /// Its types, such as `an integer in v2 but a string in v1`.
+        types: String,
+    },
     /// A list failed.
-    #[error("cannot list {name}: {error}")]
+    #[error("cannot list {name}: {}", said(error))]
     List {
         /// The name of the definition.
         name: String,
@@ -122,7 +136,11 @@ pub enum MigrateError {
         version: String,
     },
     /// The stored versions could not be written.
-    #[error("cannot write `status.storedVersions` of the CustomResourceDefinition {name}: {error}")]
+    #[error(
+        "cannot write `status.storedVersions` of the CustomResourceDefinition {name}: {}; the migration needs the permission to \
+         patch its status",
+        said(error)
+    )]
     Status {
         /// The name of the definition.
         name: String,
@@ -175,6 +193,27 @@ pub async fn migrate(
         });
     }
     check(&definition, version, &dropped)?;
+    // Before all the work: is the last step allowed?
+    let write = async |definition: &CustomResourceDefinition, params: PatchParams| {
+        // With the resource version: a definition whose storage version changes now is not touched.
+        let status = json!({
+            "metadata": { "resourceVersion": definition.metadata.resource_version },
+            "status": { "storedVersions": [version] },
+        });
+        let written = definitions
+            .patch_status(name, &params, &Patch::Merge(status))
+            .await;
+        written.map(drop)
+    };
+    let failed = |error| MigrateError::Status {
+        name: name.to_owned(),
+        error,
+    };
+    match write(&definition, PatchParams::default().dry_run()).await {
+        Err(error) if is_forbidden(&error) => return Err(failed(error)),
+        // For example an admission webhook without dry run, or a change a moment ago.
+        Ok(()) | Err(_) => {}
+    }
     let resources = rewrite(client, &definition, version, pace, &progress).await?;
 
     let now = read().await?;
@@ -187,18 +226,7 @@ pub async fn migrate(
             version: version.to_owned(),
         });
     }
-    // With the resource version: a definition whose storage version changes now is not touched.
-    let status = json!({
-        "metadata": { "resourceVersion": now.metadata.resource_version },
-        "status": { "storedVersions": [version] },
-    });
-    let written = definitions
-        .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
-        .await;
-    written.map_err(|error| MigrateError::Status {
-        name: name.to_owned(),
-        error,
-    })?;
+    write(&now, PatchParams::default()).await.map_err(failed)?;
     Ok(Migrated {
         version: version.to_owned(),
         resources,
@@ -235,21 +263,36 @@ fn check(
         }
         if !converts
             && prunes
-            && let Some(field) = lost(&schema(stored), &schema(version), "")
+            && let Some(loss) = lost(&schema(stored), &schema(version), "")
         {
-            return Err(MigrateError::NotConverted {
-                name,
-                version: version.to_owned(),
-                stored: stored.clone(),
-                field,
+            return Err(match loss {
+                Loss::Field(field) => MigrateError::NotConverted {
+                    name,
+                    version: version.to_owned(),
+                    stored: stored.clone(),
+                    field,
+                },
+                Loss::Type { field, was, is } => MigrateError::OtherType {
+                    name,
+                    field,
+                    types: format!("{is} in {version} but {was} in {stored}"),
+                },
             });
         }
     }
     Ok(())
 }
 
-/// Returns the path of the first field that one schema allows and another prunes, or gives another type.
-fn lost(before: &Value, after: &Value, path: &str) -> Option<String> {
+/// The first difference between two schemas that needs a conversion.
+enum Loss {
+    /// The path of a field that the new schema does not have.
+    Field(String),
+    /// The path of a field with another type, and both types.
+    Type { field: String, was: String, is: String },
+}
+
+/// Returns the first field that one schema allows and another prunes, or gives a type that not all of its values have.
+fn lost(before: &Value, after: &Value, path: &str) -> Option<Loss> {
     let shown = || {
         if path.is_empty() {
             "unknown fields".to_owned()
@@ -266,12 +309,26 @@ fn lost(before: &Value, after: &Value, path: &str) -> Option<String> {
     };
     let into = |before: &Value, after: &Value, path: String| match (before, after) {
         (Value::Null, _) | (_, Value::Bool(true)) => None,
-        (Value::Bool(_), Value::Object(_)) | (_, Value::Null) => Some(path),
+        (Value::Bool(_), Value::Object(_)) | (_, Value::Null) => Some(Loss::Field(path)),
         (before, after) => lost(before, after, &path),
     };
     let (was, is) = (&before["type"], &after["type"]);
-    if !was.is_null() && !is.is_null() && was != is {
-        return Some(shown());
+    // Every integer is a number.
+    let fits = was == is || was == "integer" && is == "number";
+    if let (Some(was), Some(is), false) = (was.as_str(), is.as_str(), fits) {
+        let article = |name: &str| {
+            if name.starts_with(['a', 'i', 'o']) {
+                "an"
+            } else {
+                "a"
+            }
+        };
+        let type_ = |name: &str| format!("{} {name}", article(name));
+        return Some(Loss::Type {
+            field: shown(),
+            was: type_(was),
+            is: type_(is),
+        });
     }
     let fields = |schema: &Value| schema["properties"].as_object().cloned().unwrap_or_default();
     let (had, has) = (fields(before), fields(after));
@@ -349,7 +406,7 @@ async fn rewrite(
         count += 1;
         if failures.len() < SHOWN {
             let namespace = namespace.as_ref().map(|namespace| format!("{namespace}/"));
-            let message = shorten(&error.to_string(), MESSAGE);
+            let message = shorten(&said(&error), MESSAGE);
             failures.push(format!("{}{name}: {message}", namespace.unwrap_or_default()));
         }
         if count >= MAX_FAILURES {
@@ -380,6 +437,21 @@ async fn write(api: &Api<DynamicObject>, name: &str, pace: &Pace) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Returns the API server's message, or why there is none.
+fn said(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.message.is_empty() => {
+            format!("the API server answers {}", status.code)
+        }
+        kube::Error::Api(status) => status.message.clone(),
+        other => chain(other),
+    }
+}
+
+fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403))
 }
 
 /// Reports whether the resource itself is not there: a kind that is not served is no reason to go on.
@@ -417,6 +489,14 @@ fn stored(definition: &CustomResourceDefinition) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+
     use super::*;
 
     fn definition(strategy: &str, before: &Value, after: &Value) -> CustomResourceDefinition {
@@ -443,6 +523,7 @@ mod tests {
         let list = |items: Value| json!({ "type": "array", "items": items });
         let map = |values: Value| json!({ "type": "object", "additionalProperties": values });
         let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        let number = |type_: &str| object(json!({ "n": { "type": type_ } }));
         let (a, ab) = (
             object(json!({ "a": text })),
             object(json!({ "a": text, "b": text })),
@@ -461,7 +542,7 @@ mod tests {
                 &object(json!({ "a": list(a.clone()) })),
                 Some("spec.a[].b"),
             ),
-            (&a, &object(json!({ "a": { "type": "integer" } })), Some("spec.a")),
+            (&number("integer"), &number("number"), None),
         ] {
             let checked = check(&definition("None", before, after), "v2", &["v1".to_owned()]);
             let found = checked.err().map(|error| error.to_string());
@@ -474,6 +555,89 @@ mod tests {
             }
             assert!(check(&definition("Webhook", before, after), "v2", &["v1".to_owned()]).is_ok());
         }
+    }
+
+    #[test]
+    fn values_of_another_type_are_not_written() {
+        let object = |type_: &str| json!({ "type": "object", "properties": { "a": { "type": type_ } } });
+        for (was, is, words) in [
+            (
+                "string",
+                "integer",
+                "spec.a is an integer in v2 but a string in v1",
+            ),
+            (
+                "number",
+                "integer",
+                "spec.a is an integer in v2 but a number in v1",
+            ),
+            ("object", "array", "spec.a is an array in v2 but an object in v1"),
+        ] {
+            let checked = check(
+                &definition("None", &object(was), &object(is)),
+                "v2",
+                &["v1".to_owned()],
+            );
+            let error = checked.unwrap_err().to_string();
+            assert!(error.contains(words) && !error.contains("delete"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_the_message_of_the_api_server_and_the_name_is_doubted_only_when_it_is_unknown() {
+        let error = |code: u16, message: &str| {
+            let status =
+                json!({ "status": "Failure", "code": code, "message": message, "reason": "Forbidden" });
+            MigrateError::Definition {
+                name: "shops".into(),
+                error: kube::Error::Api(Box::new(serde_json::from_value(status).unwrap())),
+            }
+            .to_string()
+        };
+        assert_eq!(
+            error(403, "poor may not"),
+            "cannot read the CustomResourceDefinition shops: poor may not"
+        );
+        assert!(error(404, "not found").ends_with("not found; give its name as `kubectl get crd` shows it"));
+        assert!(error(500, "").ends_with("the API server answers 500"));
+    }
+
+    #[tokio::test]
+    async fn a_permission_for_the_last_step_is_needed_before_the_first() {
+        let text = json!({ "type": "string" });
+        let mut definition = serde_json::to_value(definition("Webhook", &text, &text)).unwrap();
+        definition["status"] = json!({ "storedVersions": ["v1", "v2"] });
+        let seen = Arc::<Mutex<Vec<String>>>::default();
+        let requests = Arc::clone(&seen);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let asked = format!("{} {}", request.method(), request.uri());
+            let (code, answer) = match asked.starts_with("GET") {
+                true => (200, definition.clone()),
+                false => {
+                    let message = "poor cannot patch customresourcedefinitions/status";
+                    (
+                        403,
+                        json!({ "kind": "Status", "status": "Failure", "code": 403, "message": message }),
+                    )
+                }
+            };
+            requests.lock().unwrap().push(asked);
+            let body = Full::new(Bytes::from(answer.to_string()));
+            async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+        });
+        let client = Client::new(service, "default");
+        let migrated = migrate(&client, "shops.example.com", &Pace::new(100, 1), |_, _| {}).await;
+        let error = migrated.unwrap_err().to_string();
+        assert!(
+            error.contains("shops.example.com: poor cannot patch")
+                && error.ends_with("permission to patch its status"),
+            "{error}"
+        );
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/shops.example.com";
+        assert_eq!(
+            *seen.lock().unwrap(),
+            [format!("GET {path}"), format!("PATCH {path}/status?&dryRun=All")]
+        );
     }
 
     #[test]
