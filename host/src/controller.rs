@@ -45,6 +45,7 @@ pub async fn run(context: Arc<Context>, started: impl FnOnce(), stop: Cancellati
     };
     tokio::select! {
         () = ready => {}
+        () = report_lists(&context) => {}
         () = stop.cancelled() => return,
     }
     context.observer.started();
@@ -69,6 +70,23 @@ pub async fn run(context: Arc<Context>, started: impl FnOnce(), stop: Cancellati
     term.set_warm(Warmth::Cold);
     context.state.subscriptions.send_replace(Vec::new());
     info!(controller = context.config.name, "controller stopped");
+}
+
+/// Reports why the first lists fail. Never returns.
+async fn report_lists(context: &Context) {
+    let watches = all_watches(context).into_iter();
+    let mut errors: Vec<_> = watches.map(|watch| watch.list_error()).collect();
+    while !errors.is_empty() {
+        let seen = errors.iter_mut().map(|error| error.borrow_and_update().clone());
+        let seen: Vec<_> = seen.collect();
+        context.observer.starting(seen.into_iter().flatten().next());
+        let (changed, index, _) = select_all(errors.iter_mut().map(|error| Box::pin(error.changed()))).await;
+        if changed.is_err() {
+            // Its namespace is no longer watched.
+            drop(errors.swap_remove(index));
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Reports how ready this controller is to lead, as long as it runs.

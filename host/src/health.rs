@@ -22,8 +22,8 @@ use crate::plugin::report::PluginReport;
 /// The readiness of one controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Its kinds are being looked up, or its first lists are running.
-    Starting,
+    /// Its kinds are being looked up, or its first lists are running. With the reason why the last list failed.
+    Starting(Option<String>),
     /// It reconciles.
     Ready,
     /// Its kind is not in the cluster, which is not an error of the host.
@@ -94,7 +94,7 @@ impl Health {
         trouble: watch::Receiver<Option<Arc<str>>>,
     ) {
         let expected = Expected {
-            readiness: Readiness::Starting,
+            readiness: Readiness::Starting(None),
             plugin,
             trouble,
             disagreements: Vec::new(),
@@ -218,7 +218,10 @@ impl Health {
             .any(|expected| matches!(*expected.plugin.borrow(), Live::Plugin(_)));
         for (name, expected) in &*controllers {
             let result = match &expected.readiness {
-                Readiness::Starting => Err("its first lists are in progress".to_owned()),
+                Readiness::Starting(None) => Err("its first lists are in progress".to_owned()),
+                Readiness::Starting(Some(error)) => {
+                    Err(format!("its first lists fail and are tried again: {error}"))
+                }
                 Readiness::Ready => Ok(String::new()),
                 Readiness::Waiting(kind) => Ok(format!("waits for the CustomResourceDefinition of {kind}")),
             };
@@ -226,7 +229,7 @@ impl Health {
             // The API server cannot list the kind before a ready replica converts it, so its lists may wait for this.
             let converts = matches!(live, Live::Plugin(plugin) if !plugin.description().versions.is_empty());
             checks.push(Check {
-                counts: !(converts && expected.readiness == Readiness::Starting),
+                counts: !(converts && matches!(expected.readiness, Readiness::Starting(_))),
                 ..Check::new(format!("controller/{name}"), result)
             });
             let result = match live {
@@ -355,6 +358,16 @@ mod tests {
         let (file, trouble) = watch::channel(None);
         health.expect("a", live, trouble);
         assert_eq!(failing(&health.ready()), ["controller/a", "plugin/a"]);
+        health.set(
+            "a",
+            Readiness::Starting(Some("cannot list v1/Pod: the API server answers 500".into())),
+        );
+        let ready = health.ready();
+        let check = ready.iter().find(|check| check.name == "controller/a").unwrap();
+        assert_eq!(
+            check.result.as_ref().unwrap_err(),
+            "its first lists fail and are tried again: cannot list v1/Pod: the API server answers 500"
+        );
         health.set("a", Readiness::Ready);
         assert_eq!(failing(&health.ready()), ["plugin/a"]);
         plugin.send_replace(Live::Failed("it is no plugin".into()));

@@ -35,9 +35,11 @@ use self::trees::Trees;
 use super::discovery::Discovery;
 use crate::metrics::Metrics;
 use crate::object::{
-    CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to, label, slim, version,
+    CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to, label, shorten, slim,
+    version,
 };
 use crate::plugin::contract::Kind;
+use crate::printable::printable;
 
 mod follow;
 mod page;
@@ -46,6 +48,8 @@ mod store;
 mod text;
 mod trees;
 
+/// Longest reason why a list failed, in bytes.
+const LIST_ERROR: usize = 1024;
 /// The pause before a watch that panicked is run again.
 const PAUSE_AFTER_PANIC: Duration = Duration::from_secs(1);
 
@@ -397,6 +401,12 @@ impl Reflector {
         self.inner.state.borrow().clone()
     }
 
+    /// Returns a receiver for the reason why the last list failed, with the kind; `None` once one is complete.
+    #[must_use]
+    pub fn list_error(&self) -> watch::Receiver<Option<String>> {
+        self.inner.list_error.subscribe()
+    }
+
     /// Reports whether a list was ever completed. If so, an object that is not in the store did not exist at that
     /// time.
     #[must_use]
@@ -532,6 +542,8 @@ struct Inner {
     trees: Arc<Trees>,
     subscribers: Mutex<Vec<Subscriber>>,
     state: watch::Sender<WatchState>,
+    /// Why the last list failed; `None` once one is complete.
+    list_error: watch::Sender<Option<String>>,
     was_listed: AtomicBool,
 }
 
@@ -582,6 +594,7 @@ impl Inner {
             trees,
             subscribers: Mutex::default(),
             state: watch::Sender::new(WatchState::Starting),
+            list_error: watch::Sender::new(None),
             was_listed: AtomicBool::new(false),
         }
     }
@@ -747,6 +760,7 @@ impl Inner {
     /// Removes every object that a complete list at this version does not contain. A newer object was written during
     /// the list; if it was deleted since, the watch from that version reports it.
     fn listed(&self, names: &Listed, list: Option<u128>) {
+        self.list_error.send_replace(None);
         let gone: Vec<_> = {
             let mut store = self.write();
             let is_gone = |(name, kept): &(NamespacedName, Kept)| {
@@ -803,6 +817,15 @@ impl Inner {
             }
             is_changed
         });
+    }
+
+    /// Remembers why a list failed, until one is complete. Nobody reads it once the first one was.
+    fn list_failed(&self, message: &str) {
+        if !self.was_listed.load(Ordering::Relaxed) {
+            let message = printable(&shorten(message, LIST_ERROR));
+            self.list_error
+                .send_replace(Some(format!("cannot list {}: {message}", self.scope.kind)));
+        }
     }
 
     fn fail(&self, message: String) {

@@ -52,7 +52,7 @@ impl Observer {
             journal,
         } = instruments;
         let name = config.name.clone();
-        health.set(&name, Readiness::Starting);
+        health.set(&name, Readiness::Starting(None));
         Self {
             metrics: metrics.of(&name, &config.parent),
             tracer: tracer.clone(),
@@ -120,6 +120,11 @@ impl Observer {
         if let Some(journal) = &self.journal {
             journal.done(parent, reason, waited, took, trace::identity(span).as_ref());
         }
+    }
+
+    /// Reports that the first lists are in progress, and why the last one failed if it did.
+    pub fn starting(&self, error: Option<String>) {
+        self.health.set(&self.name, Readiness::Starting(error));
     }
 
     /// Reports that the controller has started: its first lists are complete, and its plugin was loaded or failed to

@@ -107,6 +107,7 @@ pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Discovery>
             }
             Err(error) => {
                 debug!(kind = %inner.scope.kind, %error, "discovery failed");
+                inner.list_failed(&error.to_string());
                 if retry.is_lasting() {
                     inner.fail(error.to_string());
                 }
@@ -287,6 +288,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
             }
         };
         debug!(kind = %inner.scope.kind, message, "watch interrupted");
+        inner.list_failed(&message);
         inner.metrics.watch_restarted(&inner.scope.kind);
         let delay = retry.delay(sent, MAX_DELAY_UNREACHABLE, retry_after);
         if retry.is_lasting() {

@@ -215,6 +215,24 @@ impl Followed {
 
 const LONG: Duration = Duration::from_secs(600);
 
+#[tokio::test]
+async fn the_reason_why_the_first_list_fails_is_known_until_it_is_complete() {
+    let script: Vec<fn() -> Reply> = vec![
+        || Reply::Refuse(500),
+        || Reply::Refuse(500),
+        || Reply::List(&["a"], None),
+        || Reply::Watch(Vec::new()),
+    ];
+    let followed = follow_these(script, LONG);
+    let error = |it: &Followed| it.inner.list_error.borrow().clone();
+    let expected = "cannot list v1/Pod: the API server answers 500: not now";
+    followed
+        .until("failed", |it| error(it).as_deref() == Some(expected))
+        .await;
+    assert_eq!(followed.state(), WatchState::Starting);
+    followed.until("listed", |it| error(it).is_none()).await;
+}
+
 /// Regression: after six consecutive refusals each watch failed, gave up its position and listed everything again.
 #[tokio::test]
 async fn an_overloaded_server_gets_a_watch_and_never_a_list() {
