@@ -74,6 +74,16 @@ async fn refusal(scenario: &Scenario, how: &str) -> String {
         .await
         .expect_err("it cannot be read")
         .to_string();
+    // Of many objects, the wrong one is named, whatever it does.
+    let all = scenario.api(V2).list(&ListParams::default()).await;
+    let all = all.expect_err("they cannot be read").to_string();
+    assert_contains(
+        &all,
+        &[
+            "cannot convert Puppet ",
+            &format!("/{how} to test.operator-host.dev/v2"),
+        ],
+    );
     scenario.delete(PUPPET, how).await;
     scenario.until_gone(PUPPET, how).await;
     error

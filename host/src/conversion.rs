@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use crate::calls::Calls;
 use crate::object::shorten;
@@ -46,8 +47,10 @@ pub enum ConversionError {
     #[error("{0}")]
     Refused(String),
     /// The call failed.
-    #[error("`convert` of the plugin {plugin} failed: {error}")]
+    #[error("{}`convert` of the plugin {plugin} failed: {error}", cannot(object.as_deref()))]
     Call {
+        /// The object and the version, such as `Shop default/a to example.com/v1`; `None`: there were several objects.
+        object: Option<String>,
         /// The plugin's name and version.
         plugin: String,
         /// Why.
@@ -60,9 +63,10 @@ impl ConversionError {
     #[must_use]
     pub fn public_message(&self) -> String {
         match self {
-            Self::Call { plugin, .. } => {
-                format!("`convert` of the plugin {plugin} failed: the host's log says why")
-            }
+            Self::Call { object, plugin, .. } => format!(
+                "{}`convert` of the plugin {plugin} failed: the host's log says why",
+                cannot(object.as_deref())
+            ),
             error => error.to_string(),
         }
     }
@@ -74,32 +78,40 @@ impl ConversionError {
     }
 }
 
+fn cannot(object: Option<&str>) -> String {
+    object.map_or_else(String::new, |object| format!("cannot convert {object}: "))
+}
+
 /// What a conversion is for.
 #[derive(Clone, Copy)]
 enum Purpose<'a> {
-    /// A request of the API server.
-    Request(&'a Calls),
+    /// A request of the API server, which waits until this time.
+    Request(&'a Calls, Instant),
     /// The proof of a version.
     Proof,
 }
 
 /// Converts objects of one kind to a version, such as `example.com/v1`, each in its place, if the converted objects
-/// together have at most `room` bytes.
+/// together have at most `room` bytes. The caller waits until a time.
 ///
 /// # Errors
-/// When one of them cannot be converted; the message names it. When the converted objects are larger.
+/// When one of them cannot be converted, and when they are larger. The message names the object if it is found in time.
 pub(crate) async fn convert(
     plugin: &Plugin,
     calls: &Calls,
     to: &str,
     objects: &[&RawValue],
     room: usize,
+    until: Instant,
 ) -> Result<Vec<String>, ConversionError> {
-    convert_for(Purpose::Request(calls), plugin, to, objects, room).await
+    convert_for(Purpose::Request(calls, until), plugin, to, objects, room).await
 }
 
 /// Converts objects for a proof: the calls wait for their turn as long as it takes, and log nothing.
-async fn try_convert(
+///
+/// # Errors
+/// When one of them cannot be converted; the message names it.
+pub async fn try_convert(
     plugin: &Plugin,
     to: &str,
     objects: &[&RawValue],
@@ -176,8 +188,34 @@ async fn convert_batch(
     Ok(converted)
 }
 
-/// Converts objects of one version in one call.
+/// Converts objects of one version. If the call fails for all of them, each is converted in a call of its own: so the
+/// message names the object that makes it fail.
 async fn convert_same(
+    purpose: Purpose<'_>,
+    plugin: &Plugin,
+    to: &str,
+    same: &[&Before<'_>],
+    room: &mut usize,
+) -> Result<Vec<String>, ConversionError> {
+    let failed = match convert_call(purpose, plugin, to, same, room).await {
+        Err(error @ ConversionError::Call { .. }) if same.len() > 1 && !error.is_of_host() => error,
+        converted => return converted,
+    };
+    let Purpose::Request(_, until) = purpose else {
+        return Err(failed);
+    };
+    let each = async {
+        let mut converted = Vec::with_capacity(same.len());
+        for before in same {
+            converted.extend(convert_call(purpose, plugin, to, &[*before], room).await?);
+        }
+        Ok(converted)
+    };
+    tokio::time::timeout_at(until, each).await.unwrap_or(Err(failed))
+}
+
+/// Converts objects of one version in one call.
+async fn convert_call(
     purpose: Purpose<'_>,
     plugin: &Plugin,
     to: &str,
@@ -195,13 +233,18 @@ async fn convert_same(
         objects,
     });
     let (outcome, share) = match purpose {
-        Purpose::Request(calls) => calls.convert(plugin, &conversion).await,
+        Purpose::Request(calls, _) => calls.convert(plugin, &conversion).await,
         Purpose::Proof => {
             let Call { outcome, share, .. } = plugin.try_convert(&conversion).await;
             (outcome, share)
         }
     };
+    let object = match same {
+        [one] => Some(format!("{} to {to}", shorten(&one.name(), MESSAGE))),
+        _ => None,
+    };
     let results = outcome.map_err(|error| ConversionError::Call {
+        object,
         plugin: name.clone(),
         error: Box::new(error),
     })?;

@@ -136,13 +136,14 @@ impl WebhookTargets {
         target
     }
 
-    /// Converts the objects of a review with a body of this size, and returns them with the room that they take. Also
-    /// returns the name of the controller.
+    /// Converts the objects of a review with a body of this size, whose caller waits until a time. Returns them with the
+    /// room that they take, and the name of the controller.
     async fn convert(
         &self,
         review: &ConversionReview<'_>,
         body: usize,
         caller: &Admitted,
+        until: tokio::time::Instant,
     ) -> (String, Result<(Vec<String>, Option<Room>), NoDecision>) {
         let kind = match review.kind() {
             None => return (String::new(), Ok((Vec::new(), None))),
@@ -160,7 +161,9 @@ impl WebhookTargets {
             );
         };
         let name = target.controller().to_owned();
-        let converted = target.convert(&review.to, &review.objects, body, caller).await;
+        let converted = target
+            .convert(&review.to, &review.objects, body, caller, until)
+            .await;
         self.log(&name, NOT_CONVERTED, converted.as_ref().err());
         (name, converted.map(|(objects, room)| (objects, Some(room))))
     }

@@ -40,6 +40,8 @@ pub const DEFAULT_PATH: &str = "/default";
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The API server's own maximum timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
+/// The part of a request's time that remains for the answer when the search for a wrong object ends.
+const ANSWER_PART: u32 = 20;
 /// Time for a caller to read an answer and to send the next request.
 const TAKING_TIMEOUT: Duration = MAX_TIMEOUT;
 /// Two versions of an object, each limited to 1.5 MiB by etcd. The API server limits requests to itself to 3 MiB.
@@ -210,9 +212,13 @@ impl Server {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "only POST");
         }
         let limit = timeout(request.uri().query().unwrap_or_default());
+        let until = Instant::now() + limit;
         let answer = async {
             match ask {
-                Ask::Convert => self.conversion(request, is_verified, caller).await,
+                Ask::Convert => {
+                    self.conversion(request, is_verified, caller, until - limit / ANSWER_PART)
+                        .await
+                }
                 Ask::Validate | Ask::Default => self.review(request, ask, is_verified).await,
             }
         };
@@ -282,6 +288,7 @@ impl Server {
         request: Request<Incoming>,
         is_verified: bool,
         caller: &Admitted,
+        until: Instant,
     ) -> Response<Answer> {
         let share = caller.conversion(length(&request)).await;
         let read = self.body(request, CONVERSION, Bounds::conversion);
@@ -299,7 +306,10 @@ impl Server {
                 );
             }
         };
-        let (controller, converted) = self.webhook_targets.convert(&review, body.len(), caller).await;
+        let (controller, converted) = self
+            .webhook_targets
+            .convert(&review, body.len(), caller, until)
+            .await;
         let result = if converted.is_ok() { "converted" } else { "failed" };
         self.metrics.conversion(&controller, result);
         debug!(

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::time::Instant;
 
 use super::bounds::{Admitted, Bounds, Room};
 use super::review::Review;
@@ -79,7 +80,7 @@ impl PluginTarget {
     }
 
     /// Converts objects to a version, each in its place. Returns them with the room that they take. `body` is the size
-    /// of the request.
+    /// of the request, whose caller waits until a time.
     ///
     /// # Errors
     /// Why the plugin cannot be used, or which object cannot be converted and why.
@@ -89,12 +90,13 @@ impl PluginTarget {
         objects: &[&RawValue],
         body: usize,
         caller: &Admitted,
+        until: Instant,
     ) -> Result<(Vec<String>, Room), NoDecision> {
         // First the turn: requests that wait for a plugin must not hold the room of others.
         let _turn = self.turn().await?;
         let plugin = self.converting().await?;
         let room = caller.results(body).await;
-        let converted = conversion::convert(&plugin, &self.calls, to, objects, room.bytes).await;
+        let converted = conversion::convert(&plugin, &self.calls, to, objects, room.bytes, until).await;
         let converted = converted.map_err(|error| NoDecision {
             public: error.public_message(),
             detail: error.to_string(),
