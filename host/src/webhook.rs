@@ -19,17 +19,19 @@ mod review;
 mod rules;
 mod server;
 mod target;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use self::bounds::{Admitted, Bounds, OBJECT, Room};
+use self::bounds::{Admitted, OBJECT, Room};
 use self::conversion::ConversionReview;
 use self::review::Review;
+use self::turns::Turns;
 use crate::config::ControllerConfig;
 use crate::object::shorten;
 use crate::plugin::contract::{ContractVersion, Kind};
@@ -42,9 +44,6 @@ use crate::telemetry::Instruments;
 pub use self::server::{CONVERT_PATH, DEFAULT_PATH, PATH, ServerError, start};
 pub use self::target::PluginTarget;
 
-/// Concurrent reviews per controller. They are separate from the controller's reconciles, so that neither delays
-/// the other.
-const TURNS: usize = 4;
 /// Maximum number of characters of a plugin's message in a decision.
 const MESSAGE: usize = 2048;
 
@@ -75,7 +74,7 @@ struct Logged {
 #[derive(Clone)]
 struct Entry {
     context: Weak<Context>,
-    turns: Arc<Semaphore>,
+    turns: Arc<Turns>,
 }
 
 /// The decision for the API server.
@@ -114,7 +113,7 @@ impl WebhookTargets {
     pub fn open(&self, context: &Arc<Context>) {
         let entry = Entry {
             context: Arc::downgrade(context),
-            turns: Arc::new(Semaphore::new(TURNS)),
+            turns: Arc::default(),
         };
         lock(&self.controllers).insert(context.config.name.clone(), entry);
     }
@@ -169,7 +168,11 @@ impl WebhookTargets {
     }
 
     /// Sets the defaults of a resource that is about to be written. Also returns the name of the controller.
-    async fn default(&self, review: &Review<'_>, bounds: &Bounds) -> (String, Result<Decision, NoDecision>) {
+    async fn default(
+        &self,
+        review: &Review<'_>,
+        caller: &Admitted,
+    ) -> (String, Result<Decision, NoDecision>) {
         let kind = Kind {
             api_version: format!("{}/", review.group),
             kind: review.kind.clone(),
@@ -185,7 +188,7 @@ impl WebhookTargets {
                 "no controller for {} runs here yet",
                 shorten(&review.kind, 63)
             ))),
-            Some(target) => target.default(review, object, bounds).await,
+            Some(target) => target.default(review, object, caller).await,
         };
         self.log(&name, NO_DEFAULTS, decision.as_ref().err());
         (name, decision)
@@ -200,7 +203,7 @@ impl WebhookTargets {
 
     /// Returns the controller of a kind, independent of its version: with `matchPolicy: Equivalent` the resource is
     /// sent in the version that the webhook's rules name.
-    fn controller_of(&self, review: &Review<'_>) -> Option<(Arc<Context>, Arc<Semaphore>)> {
+    fn controller_of(&self, review: &Review<'_>) -> Option<(Arc<Context>, Arc<Turns>)> {
         let controllers = lock(&self.controllers);
         controllers.values().find_map(|entry| {
             let context = entry.context.upgrade()?;
@@ -211,7 +214,7 @@ impl WebhookTargets {
     }
 
     /// Returns the plugin's decision about a resource that is about to be written, and the name of its controller.
-    async fn decide(&self, review: &Review<'_>, bounds: &Bounds) -> (String, Result<Decision, NoDecision>) {
+    async fn decide(&self, review: &Review<'_>, caller: &Admitted) -> (String, Result<Decision, NoDecision>) {
         let found = self.controller_of(review);
         let name = found.as_ref().map(|(context, _)| context.config.name.clone());
         let name = name.unwrap_or_default();
@@ -227,7 +230,7 @@ impl WebhookTargets {
             Some((context, turns)) => {
                 let target = self.plugin_of(&context.config.parent);
                 let in_cluster = target.is_some_and(|target| target.cluster_has_rules());
-                ask(&context, &turns, object, review.replaced(), bounds, !in_cluster).await
+                ask(&context, &turns, object, review.replaced(), caller, !in_cluster).await
             }
         };
         self.log(
@@ -274,16 +277,14 @@ impl WebhookTargets {
 
 async fn ask(
     context: &Context,
-    turns: &Arc<Semaphore>,
+    turns: &Turns,
     object: &str,
     old: Option<&str>,
-    bounds: &Bounds,
+    caller: &Admitted,
     by_rules: bool,
 ) -> Result<Decision, NoDecision> {
     let memory = memory_of([Some(object), old])?;
-    let stopping = |_| NoDecision::new("the host is stopping");
-    let turn = Arc::clone(turns).acquire_owned().await.map_err(stopping)?;
-    let mut held = (turn, bounds.object(memory).await);
+    let mut held = (turns.take(caller.peer()).await, caller.object(memory).await);
     let unreadable = |error| NoDecision::new(format!("cannot read the object: {error}"));
     let plugin = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => Some(plugin.clone()),

@@ -1,32 +1,40 @@
 //! Limits the resources that callers of the webhook can use at a time, since anyone who can reach the port can call
-//! it.
+//! it. One address gets at most half of each room that many requests share, so that it cannot take it all.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// Maximum number of connections, in total and per address: an API server opens one per waiting review.
 const CONNECTIONS: usize = 256;
 const CONNECTIONS_OF_ONE: usize = 64;
+/// Maximum size of the body of a review, in bytes: two versions of an object, each limited to 1.5 MiB by etcd. The API
+/// server limits requests to itself to 3 MiB.
+pub(super) const REVIEW: usize = 3 << 20;
 /// Maximum total size of the received bodies of reviews, in bytes.
 const REVIEWS: usize = 24 << 20;
-/// Maximum total size of the received bodies of conversions, in bytes.
-const CONVERSIONS: usize = 48 << 20;
 /// Maximum size of the body of one conversion, in bytes. A list in another version is converted as a whole: this is a
 /// list of 10,000 objects of 2.4 KiB.
 pub(super) const CONVERSION: usize = 24 << 20;
 /// Maximum size of the body of a small conversion, in bytes. Large ones do not delay small ones.
 const SMALL: usize = 1 << 20;
+/// Maximum total size of the received bodies of conversions, in bytes: of small ones and of large ones.
+const SMALL_CONVERSIONS: usize = 16 << 20;
+const LARGE_CONVERSIONS: usize = 2 * CONVERSION;
 /// Maximum total size of converted objects that wait until they are sent, in bytes: of small conversions and of large
 /// ones.
 const SMALL_RESULTS: usize = 16 << 20;
 const LARGE_RESULTS: usize = 48 << 20;
 /// Maximum total memory of objects under review, in bytes.
 const OBJECTS: usize = 96 << 20;
-/// Maximum memory of one object under review, in bytes.
+/// Maximum memory of one object under review, and of those from one address, in bytes.
 pub(super) const OBJECT: usize = 64 << 20;
+/// How long a part of a body waits for room that others use. Those who hold the room may be waiting for more.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes per semaphore permit, since the number of permits is limited.
 const UNIT: usize = 1 << 10;
 
@@ -34,10 +42,8 @@ const UNIT: usize = 1 << 10;
 #[derive(Debug)]
 pub(super) struct Bounds {
     peers: Mutex<HashMap<IpAddr, Peer>>,
-    reviews: Arc<Semaphore>,
-    conversions: Arc<Semaphore>,
-    objects: Arc<Semaphore>,
-    small_results: Arc<Semaphore>,
+    /// What all addresses use together.
+    all: Rooms,
     large_results: Arc<Semaphore>,
 }
 
@@ -45,18 +51,38 @@ pub(super) struct Bounds {
 #[derive(Debug)]
 struct Peer {
     connections: usize,
-    /// Bytes of large conversions: an address gets half of the room for them.
-    large: Arc<Semaphore>,
-    /// Bytes of the results of small conversions: an address gets half of the room for them.
+    rooms: Rooms,
+}
+
+/// Rooms in bytes, of all addresses or of one.
+#[derive(Clone, Debug)]
+struct Rooms {
+    reviews: Arc<Semaphore>,
+    small_conversions: Arc<Semaphore>,
+    large_conversions: Arc<Semaphore>,
     small_results: Arc<Semaphore>,
+    objects: Arc<Semaphore>,
+}
+
+impl Rooms {
+    /// Returns the rooms of all addresses, each divided by `parts`, and the room for objects.
+    fn new(parts: usize, objects: usize) -> Self {
+        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / UNIT));
+        Self {
+            reviews: room(REVIEWS / parts),
+            small_conversions: room(SMALL_CONVERSIONS / parts),
+            large_conversions: room(LARGE_CONVERSIONS / parts),
+            small_results: room(SMALL_RESULTS / parts),
+            objects: room(objects),
+        }
+    }
 }
 
 impl Default for Peer {
     fn default() -> Self {
         Self {
             connections: 0,
-            large: Arc::new(Semaphore::new(CONVERSION / UNIT)),
-            small_results: Arc::new(Semaphore::new(SMALL_RESULTS / 2 / UNIT)),
+            rooms: Rooms::new(2, OBJECT),
         }
     }
 }
@@ -65,10 +91,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             peers: Mutex::default(),
-            reviews: Arc::new(Semaphore::new(REVIEWS / UNIT)),
-            conversions: Arc::new(Semaphore::new(CONVERSIONS / UNIT)),
-            objects: Arc::new(Semaphore::new(OBJECTS / UNIT)),
-            small_results: Arc::new(Semaphore::new(SMALL_RESULTS / UNIT)),
+            all: Rooms::new(1, OBJECTS),
             large_results: Arc::new(Semaphore::new(LARGE_RESULTS / UNIT)),
         }
     }
@@ -79,18 +102,30 @@ impl Default for Bounds {
 pub(super) struct Admitted {
     bounds: Arc<Bounds>,
     peer: IpAddr,
-    large: Arc<Semaphore>,
-    small_results: Arc<Semaphore>,
+    own: Rooms,
 }
 
 impl Admitted {
+    /// Returns the address.
+    pub(super) const fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
+    /// Waits until this address may send a review of this size; of an unknown size, the largest.
+    pub(super) async fn review(&self, length: Option<usize>) -> BodyRoom {
+        let bytes = length.unwrap_or(REVIEW).min(REVIEW);
+        BodyRoom::wait(&self.own.reviews, &self.bounds.all.reviews, bytes).await
+    }
+
     /// Waits until this address may send a conversion of this size; of an unknown size, the largest.
-    pub(super) async fn conversion(&self, length: Option<usize>) -> Option<OwnedSemaphorePermit> {
+    pub(super) async fn conversion(&self, length: Option<usize>) -> BodyRoom {
         let bytes = length.unwrap_or(CONVERSION).min(CONVERSION);
+        let (own, all) = (&self.own, &self.bounds.all);
         if bytes <= SMALL {
-            return None;
+            BodyRoom::wait(&own.small_conversions, &all.small_conversions, bytes).await
+        } else {
+            BodyRoom::wait(&own.large_conversions, &all.large_conversions, bytes).await
         }
-        wait(&self.large, bytes).await
     }
 
     /// Waits for room for the converted objects of a request with a body of this size: twice as much as the body, since
@@ -98,13 +133,61 @@ impl Admitted {
     pub(super) async fn results(&self, body: usize) -> Room {
         let bytes = body.saturating_mul(2).clamp(SMALL, LARGE_RESULTS);
         let held = if body <= SMALL {
-            let own = wait(&self.small_results, bytes).await;
-            [own, wait(&self.bounds.small_results, bytes).await]
+            let own = wait(&self.own.small_results, bytes).await;
+            [own, wait(&self.bounds.all.small_results, bytes).await]
         } else {
             [wait(&self.bounds.large_results, bytes).await, None]
         };
         let held = held.into_iter().flatten().collect();
         Room { bytes, held }
+    }
+
+    /// Waits for room for an object. An object no larger than [`OBJECT`] always gets it eventually.
+    pub(super) async fn object(&self, bytes: usize) -> [Option<OwnedSemaphorePermit>; 2] {
+        let own = wait(&self.own.objects, bytes).await;
+        [own, wait(&self.bounds.all.objects, bytes).await]
+    }
+}
+
+/// Room for the body of one request.
+#[derive(Debug)]
+pub(super) struct BodyRoom {
+    /// The room of the address, for the whole body: reserved before it arrives.
+    own: Option<OwnedSemaphorePermit>,
+    all: Arc<Semaphore>,
+    /// The room of all addresses, for what has arrived.
+    arrived: Option<OwnedSemaphorePermit>,
+}
+
+impl BodyRoom {
+    async fn wait(own: &Arc<Semaphore>, all: &Arc<Semaphore>, bytes: usize) -> Self {
+        Self {
+            own: wait(own, bytes).await,
+            all: Arc::clone(all),
+            arrived: None,
+        }
+    }
+
+    /// Waits a moment for room for a part of the body. Returns whether there is some.
+    pub(super) async fn arrive(&mut self, bytes: usize) -> bool {
+        let Ok(Some(more)) = timeout(PATIENCE, wait(&self.all, bytes)).await else {
+            return false;
+        };
+        match &mut self.arrived {
+            None => self.arrived = Some(more),
+            Some(arrived) => arrived.merge(more),
+        }
+        true
+    }
+
+    /// Returns the reservation of the address: the body itself is gone, but the answer may be as large.
+    pub(super) fn into_own(self) -> Option<OwnedSemaphorePermit> {
+        self.own
+    }
+
+    /// Returns both reservations.
+    pub(super) fn held(self) -> impl Iterator<Item = OwnedSemaphorePermit> {
+        self.own.into_iter().chain(self.arrived)
     }
 }
 
@@ -153,29 +236,8 @@ impl Bounds {
         Some(Admitted {
             bounds: Arc::clone(self),
             peer,
-            large: Arc::clone(&entry.large),
-            small_results: Arc::clone(&entry.small_results),
+            own: entry.rooms.clone(),
         })
-    }
-
-    /// Reserves room for a part of the body of a review. Does not wait, since those who hold the room may be waiting for
-    /// more.
-    pub(super) fn review(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.reviews)
-            .try_acquire_many_owned(units(bytes)?)
-            .ok()
-    }
-
-    /// Reserves room for a part of the body of a conversion. Does not wait, either.
-    pub(super) fn conversion(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.conversions)
-            .try_acquire_many_owned(units(bytes)?)
-            .ok()
-    }
-
-    /// Waits for room for an object. An object no larger than [`OBJECT`] always gets it eventually.
-    pub(super) async fn object(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        wait(&self.objects, bytes).await
     }
 
     fn peers(&self) -> MutexGuard<'_, HashMap<IpAddr, Peer>> {
@@ -213,45 +275,86 @@ mod tests {
         assert!(bounds.peers().is_empty(), "nothing stays");
     }
 
+    fn of(bounds: &Arc<Bounds>, n: u8) -> Admitted {
+        bounds.admit(IpAddr::from([10, 0, 0, n])).unwrap()
+    }
+
+    /// Whether a request for room has to wait.
+    fn waits<T>(room: impl Future<Output = T>) -> bool {
+        room.now_or_never().is_none()
+    }
+
     #[tokio::test]
-    async fn bodies_do_not_wait_for_room_and_objects_do() {
-        let bounds = Bounds::default();
-        let held = bounds.review(REVIEWS).unwrap();
-        assert!(bounds.review(1).is_none());
+    async fn one_address_gets_half_of_the_room_for_bodies_and_leaves_the_rest_to_others() {
+        let bounds = Arc::<Bounds>::default();
+        let (one, same, other) = (of(&bounds, 1), of(&bounds, 1), of(&bounds, 2));
+        let mut reviews = Vec::new();
+        let mut small = Vec::new();
+        for _ in 0..REVIEWS / 2 / REVIEW {
+            reviews.push(one.review(None).await);
+        }
+        for _ in 0..SMALL_CONVERSIONS / 2 / SMALL {
+            small.push(one.conversion(Some(SMALL)).await);
+        }
+        assert!(waits(same.review(Some(10))) && waits(same.conversion(Some(10))));
         assert!(
-            bounds.conversion(1).is_some(),
-            "conversions have room of their own"
+            !waits(same.conversion(Some(SMALL + 1))),
+            "large ones have room of their own"
         );
-        drop(held);
-        assert!(bounds.review(1).is_some());
-        let held = bounds.object(OBJECT).await.unwrap();
-        let (second, ()) = tokio::join!(bounds.object(OBJECT), async { drop(held) });
-        assert!(second.is_some());
+        assert!(!waits(other.review(Some(REVIEW))) && !waits(other.conversion(Some(SMALL))));
+        reviews.pop();
+        assert!(!waits(same.review(Some(REVIEW))), "one has ended");
+    }
+
+    #[tokio::test]
+    async fn a_body_waits_a_moment_for_the_room_of_others() {
+        let bounds = Arc::<Bounds>::default();
+        let (one, other, third) = (of(&bounds, 1), of(&bounds, 2), of(&bounds, 3));
+        let mut held = Vec::new();
+        for peer in [&one, &other] {
+            for _ in 0..REVIEWS / 2 / REVIEW {
+                let mut room = peer.review(None).await;
+                assert!(room.arrive(REVIEW).await);
+                held.push(room);
+            }
+        }
+        let mut room = third.review(Some(10)).await;
+        assert!(!room.arrive(10).await, "nobody ends");
+        let (has_room, ()) = tokio::join!(room.arrive(10), async { drop(held) });
+        assert!(has_room);
+        assert_eq!(room.held().count(), 2);
+    }
+
+    #[tokio::test]
+    async fn objects_of_one_address_leave_room_for_others() {
+        let bounds = Arc::<Bounds>::default();
+        let (one, other) = (of(&bounds, 1), of(&bounds, 2));
+        let held = one.object(OBJECT).await;
+        assert!(waits(one.object(1)) && !waits(other.object(OBJECTS - OBJECT)));
+        let (second, ()) = tokio::join!(other.object(OBJECT), async { drop(held) });
+        assert!(second.iter().all(Option::is_some));
     }
 
     #[tokio::test]
     async fn large_conversions_delay_neither_small_ones_nor_those_of_others() {
         let bounds = Arc::<Bounds>::default();
-        let of = |n: u8| bounds.admit(IpAddr::from([10, 0, 0, n])).unwrap();
-        let (one, same, other) = (of(1), of(1), of(2));
-        let waits = |peer: &Admitted, length| peer.conversion(length).now_or_never().is_none();
-        let held = one.conversion(Some(CONVERSION - (2 << 20))).await.unwrap();
-        assert!(waits(&same, Some(3 << 20)));
-        assert!(waits(&same, None), "it may be large");
-        assert!(!waits(&same, Some(2 << 20)) && !waits(&same, Some(SMALL)));
-        assert!(!waits(&other, Some(CONVERSION)));
+        let (one, same, other) = (of(&bounds, 1), of(&bounds, 1), of(&bounds, 2));
+        let held = one.conversion(Some(CONVERSION - (2 << 20))).await;
+        assert!(waits(same.conversion(Some(3 << 20))));
+        assert!(waits(same.conversion(None)), "it may be large");
+        assert!(!waits(same.conversion(Some(2 << 20))) && !waits(same.conversion(Some(SMALL))));
+        assert!(!waits(other.conversion(Some(CONVERSION))));
         drop(held);
-        assert!(!waits(&same, None));
+        assert!(!waits(same.conversion(None)));
 
-        let waits = |peer: &Admitted, body| peer.results(body).now_or_never().is_none();
         let large = one.results(CONVERSION).await;
         assert_eq!(large.bytes, 2 * CONVERSION);
-        assert!(waits(&other, SMALL + 1));
+        assert!(waits(other.results(SMALL + 1)));
         let held = large.keep(10 << 20);
-        assert!(!waits(&other, 10 << 20), "the rest is free again");
+        assert!(!waits(other.results(10 << 20)), "the rest is free again");
         let small: Vec<_> = std::iter::from_fn(|| one.results(10).now_or_never()).collect();
         assert_eq!((small.len(), small[0].bytes), (8, 1 << 20));
-        assert!(waits(&same, 10) && !waits(&other, SMALL));
+        assert!(waits(same.results(10)) && !waits(other.results(SMALL)));
         drop(held);
     }
 }

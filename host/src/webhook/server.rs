@@ -14,14 +14,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::answer::{Answer, overdue};
-use super::bounds::{Admitted, Bounds, CONVERSION};
+use super::bounds::{Admitted, BodyRoom, Bounds, CONVERSION, REVIEW};
 use super::certificates::Certificates;
 use super::conversion::{self, ConversionReview};
 use super::review::Review;
@@ -44,8 +44,6 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER_PART: u32 = 20;
 /// Time for a caller to read an answer and to send the next request.
 const TAKING_TIMEOUT: Duration = MAX_TIMEOUT;
-/// Two versions of an object, each limited to 1.5 MiB by etcd. The API server limits requests to itself to 3 MiB.
-const MAX_BODY: usize = 3 << 20;
 /// Maximum size of a request's head.
 const MAX_HEAD: usize = 64 << 10;
 
@@ -219,7 +217,7 @@ impl Server {
                     self.conversion(request, is_verified, caller, until - limit / ANSWER_PART)
                         .await
                 }
-                Ask::Validate | Ask::Default => self.review(request, ask, is_verified).await,
+                Ask::Validate | Ask::Default => self.review(request, ask, is_verified, caller).await,
             }
         };
         match tokio::time::timeout(limit, answer).await {
@@ -237,9 +235,16 @@ impl Server {
         }
     }
 
-    async fn review(&self, request: Request<Incoming>, ask: Ask, is_verified: bool) -> Response<Answer> {
-        let read = tokio::time::timeout(CLIENT_TIMEOUT, self.body(request, MAX_BODY, Bounds::review)).await;
-        let (body, room) = match read {
+    async fn review(
+        &self,
+        request: Request<Incoming>,
+        ask: Ask,
+        is_verified: bool,
+        caller: &Admitted,
+    ) -> Response<Answer> {
+        let mut room = caller.review(length(&request)).await;
+        let read = body(request, REVIEW, &mut room);
+        let body = match tokio::time::timeout(CLIENT_TIMEOUT, read).await {
             Ok(Ok(body)) => body,
             Ok(Err(response)) => return response,
             Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
@@ -254,8 +259,8 @@ impl Server {
             }
         };
         let (controller, decision) = match ask {
-            Ask::Default => self.webhook_targets.default(&review, &self.bounds).await,
-            _ => self.webhook_targets.decide(&review, &self.bounds).await,
+            Ask::Default => self.webhook_targets.default(&review, caller).await,
+            _ => self.webhook_targets.decide(&review, caller).await,
         };
         let result = match &decision {
             Ok(Decision::Allowed | Decision::Warned(_) | Decision::Patched(_)) => "allowed",
@@ -274,8 +279,8 @@ impl Server {
             Ok(decision) => {
                 let text = response(&review.uid, &decision).to_string();
                 // A patch may be as large as the object.
-                let held = room.filter(|_| matches!(decision, Decision::Patched(_)));
-                let answer = Answer::new(vec![text.into()]).holding(held);
+                let held = matches!(decision, Decision::Patched(_)).then(|| room.held());
+                let answer = Answer::new(vec![text.into()]).holding(held.into_iter().flatten());
                 respond(StatusCode::OK, "application/json", answer)
             }
             Err(error) if is_verified => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.detail),
@@ -290,9 +295,9 @@ impl Server {
         caller: &Admitted,
         until: Instant,
     ) -> Response<Answer> {
-        let share = caller.conversion(length(&request)).await;
-        let read = self.body(request, CONVERSION, Bounds::conversion);
-        let (body, _room) = match tokio::time::timeout(CLIENT_TIMEOUT, read).await {
+        let mut body_room = caller.conversion(length(&request)).await;
+        let read = body(request, CONVERSION, &mut body_room);
+        let body = match tokio::time::timeout(CLIENT_TIMEOUT, read).await {
             Ok(Ok(body)) => body,
             Ok(Err(response)) => return response,
             Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
@@ -330,50 +335,45 @@ impl Server {
         respond(
             StatusCode::OK,
             "application/json",
-            answer.holding(held).holding(share),
+            answer.holding(held).holding(body_room.into_own()),
         )
     }
+}
 
-    /// Reads a whole body of a limited size, and returns it with its reservation.
-    async fn body(
-        &self,
-        request: Request<Incoming>,
-        limit: usize,
-        reserve: impl Fn(&Bounds, usize) -> Option<OwnedSemaphorePermit>,
-    ) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), Response<Answer>> {
-        let too_large = || {
-            plain(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                &format!("the limit for a review is {limit} bytes"),
-            )
+/// Reads a whole body of a limited size into its room.
+async fn body(
+    request: Request<Incoming>,
+    limit: usize,
+    room: &mut BodyRoom,
+) -> Result<Vec<u8>, Response<Answer>> {
+    let too_large = || {
+        plain(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            &format!("the limit for a review is {limit} bytes"),
+        )
+    };
+    if length(&request).is_some_and(|length| length > limit) {
+        return Err(too_large());
+    }
+    let mut incoming = request.into_body();
+    let mut body = Vec::new();
+    while let Some(frame) = incoming.frame().await {
+        let frame = frame.map_err(|error| plain(StatusCode::BAD_REQUEST, &error.to_string()))?;
+        let Ok(piece) = frame.into_data() else {
+            continue;
         };
-        if length(&request).is_some_and(|length| length > limit) {
+        if body.len() + piece.len() > limit {
             return Err(too_large());
         }
-        let mut incoming = request.into_body();
-        let (mut body, mut room) = (Vec::new(), None::<OwnedSemaphorePermit>);
-        while let Some(frame) = incoming.frame().await {
-            let frame = frame.map_err(|error| plain(StatusCode::BAD_REQUEST, &error.to_string()))?;
-            let Ok(piece) = frame.into_data() else {
-                continue;
-            };
-            if body.len() + piece.len() > limit {
-                return Err(too_large());
-            }
-            let more = reserve(&self.bounds, piece.len()).ok_or_else(|| {
-                plain(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "too many concurrent reviews: try again",
-                )
-            })?;
-            match &mut room {
-                None => room = Some(more),
-                Some(room) => room.merge(more),
-            }
-            body.extend_from_slice(&piece);
+        if !room.arrive(piece.len()).await {
+            return Err(plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many concurrent reviews: try again",
+            ));
         }
-        Ok((body, room))
+        body.extend_from_slice(&piece);
     }
+    Ok(body)
 }
 
 /// Returns the AdmissionReview with the response.

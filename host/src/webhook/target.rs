@@ -8,12 +8,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::value::RawValue;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::bounds::{Admitted, Bounds, Room};
+use super::bounds::{Admitted, Room};
 use super::review::Review;
-use super::{Decision, NoDecision, TURNS, defaulting, memory_of};
+use super::turns::Turns;
+use super::{Decision, NoDecision, defaulting, memory_of};
 use crate::calls::Calls;
 use crate::config::ControllerConfig;
 use crate::conversion;
@@ -30,7 +31,7 @@ pub struct PluginTarget {
     /// Converts until `plugin` does: the plugin that did so before the controller had another version of its kind, or
     /// another name.
     fallback: Option<watch::Receiver<Live>>,
-    turns: Semaphore,
+    turns: Turns,
     cluster_has_rules: AtomicBool,
 }
 
@@ -46,7 +47,7 @@ impl PluginTarget {
             calls: Calls::new(config, instruments),
             plugin,
             fallback,
-            turns: Semaphore::new(TURNS),
+            turns: Turns::default(),
             cluster_has_rules: AtomicBool::new(false),
         }
     }
@@ -93,7 +94,7 @@ impl PluginTarget {
         until: Instant,
     ) -> Result<(Vec<String>, Room), NoDecision> {
         // First the turn: requests that wait for a plugin must not hold the room of others.
-        let _turn = self.turn().await?;
+        let _turn = self.turns.take(caller.peer()).await;
         let plugin = self.converting().await?;
         let room = caller.results(body).await;
         let converted = conversion::convert(&plugin, &self.calls, to, objects, room.bytes, until).await;
@@ -112,17 +113,12 @@ impl PluginTarget {
         &self,
         review: &Review<'_>,
         object: &str,
-        bounds: &Bounds,
+        caller: &Admitted,
     ) -> Result<Decision, NoDecision> {
         let memory = memory_of([Some(object), None])?;
-        let _turn = self.turn().await?;
-        let _room = bounds.object(memory).await;
+        let _turn = self.turns.take(caller.peer()).await;
+        let _room = caller.object(memory).await;
         defaulting::default(&self.plugin().await?, &self.calls, review, object).await
-    }
-
-    async fn turn(&self) -> Result<SemaphorePermit<'_>, NoDecision> {
-        let stopping = |_| NoDecision::new("the host is stopping");
-        self.turns.acquire().await.map_err(stopping)
     }
 
     /// Returns the version that converts.
