@@ -1,5 +1,17 @@
 //! Reads parts of JSON text without parsing the rest.
 
+use serde_json::error::Category;
+
+/// Describes why a text is not the expected JSON, without a part of it: an error of serde_json would quote values, of any
+/// length, and those of others may be secret.
+pub(crate) fn unquoted(error: &serde_json::Error) -> String {
+    let what = match error.classify() {
+        Category::Data => "a field is missing or has another form",
+        Category::Io | Category::Syntax | Category::Eof => "it is not JSON",
+    };
+    format!("{what} (line {}, column {})", error.line(), error.column())
+}
+
 /// Returns the member of a JSON object with this name.
 pub(crate) fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
     members(object)

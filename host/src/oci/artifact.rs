@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-use serde_json::error::Category;
 use serde_json::{Value, json};
 
+use crate::json_text::unquoted;
 use crate::plugin::Digest;
 
 /// The type of a manifest.
@@ -68,16 +68,8 @@ pub enum ArtifactError {
 
 impl ArtifactError {
     fn format(error: &serde_json::Error) -> Self {
-        // The error itself would quote the manifest, and the manifest may quote the request, with its credentials.
-        let what = match error.classify() {
-            Category::Data => "a field is missing or has another form",
-            Category::Io | Category::Syntax | Category::Eof => "it is not JSON",
-        };
-        Self::Format(format!(
-            "{what} (line {}, column {})",
-            error.line(),
-            error.column()
-        ))
+        // The manifest may quote the request, with its credentials.
+        Self::Format(unquoted(error))
     }
 }
 
@@ -182,7 +174,7 @@ pub fn plugin_layer(manifest: &[u8], limit: usize) -> Result<Descriptor, Artifac
 }
 
 /// Returns a media type for users, if it looks like one.
-fn shown(media_type: &str) -> &str {
+pub(crate) fn shown(media_type: &str) -> &str {
     const LONGEST: usize = 100;
     let is_usual = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"/.+-".contains(&byte);
     let is_one = media_type.contains('/') && media_type.len() <= LONGEST && media_type.bytes().all(is_usual);

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use super::Digest;
 use super::contract::{Description, Kind};
 use super::keys::{PublicKey, SigningKey, base64};
+use crate::json_text::unquoted;
+use crate::oci::artifact::shown;
 
 /// The type of the envelope's payload.
 pub const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
@@ -50,7 +52,7 @@ pub enum StatementError {
     #[error("it is not a DSSE envelope: {0}")]
     Envelope(String),
     /// The payload has another type.
-    #[error("its payload is {0:?}, expected {PAYLOAD_TYPE}")]
+    #[error("its payload is {0}, expected {PAYLOAD_TYPE}")]
     Payload(String),
     /// The statement is not the expected one.
     #[error("its statement cannot be used: {0}")]
@@ -149,9 +151,9 @@ impl Envelope {
             return Err(StatementError::TooLarge);
         }
         let raw: RawEnvelope =
-            serde_json::from_slice(text).map_err(|error| StatementError::Envelope(error.to_string()))?;
+            serde_json::from_slice(text).map_err(|error| StatementError::Envelope(unquoted(&error)))?;
         if raw.payload_type != PAYLOAD_TYPE {
-            return Err(StatementError::Payload(raw.payload_type));
+            return Err(StatementError::Payload(shown(&raw.payload_type).to_owned()));
         }
         let decoded = |text: &str, what: &str| {
             base64(text).ok_or_else(|| StatementError::Envelope(format!("`{what}` is not base64")))
@@ -322,6 +324,14 @@ mod tests {
             StatementError::TooLarge
         );
         assert!(with(|e| e["payloadType"] = json!("text/plain")).contains("text/plain"));
+        // Nothing of it is signed: a registry may quote the credentials, at any length.
+        for change in [
+            (|e| e["payloadType"] = json!("Basic dGVhbQ")) as fn(&mut Value),
+            |e| e["signatures"] = json!("Basic dGVhbQ"),
+        ] {
+            let error = with(change);
+            assert!(!error.contains("dGVhbQ"), "{error}");
+        }
         assert!(with(|e| e["payload"] = json!("?")).contains("`payload` is not base64"));
         assert!(with(|e| e["signatures"][0]["sig"] = json!("?")).contains("`sig` is not base64"));
     }
