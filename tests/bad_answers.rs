@@ -57,6 +57,16 @@ fn cases(namespace: &str) -> Vec<Case> {
             ],
         ),
         case(
+            "number-secret",
+            child(json!({
+                "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "number"}, "stringData": {"pin": 987_654_321},
+            })),
+            &[
+                "/number: the value of \"pin\" in its `stringData` is a number",
+                "must be a string",
+            ],
+        ),
+        case(
             "short-secret",
             json!({"generate": [{"name": "short", "entries": [{"key": "k", "length": 4}]}]}),
             &["/short", "from 8 to 1024"],

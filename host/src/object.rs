@@ -1,6 +1,7 @@
 //! Names of objects, and the labels and annotations by which the host recognizes its own objects.
 
 mod not_served;
+pub(crate) mod secret;
 
 use std::fmt;
 

@@ -2,9 +2,16 @@
 
 use std::time::Duration;
 
+use k8s_openapi::ByteString;
 use kube::core::Status;
+use serde_json::Value;
 
 use crate::config::ServiceAccount;
+use crate::object::secret;
+
+/// What to do about fields of another manager.
+pub(super) const FIELD_ADVICE: &str =
+    "another manager has set these fields: remove them there, or from the plugin's answer";
 
 /// Returns the delay that the API server asks for.
 pub(crate) fn asked_delay(status: &Status) -> Option<Duration> {
@@ -53,12 +60,82 @@ pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> Stri
             format!("{message}; give the host's role that permission")
         }
         (409, _) if is_field_conflict(message) => {
-            format!(
-                "{message}; another manager has set these fields: remove them there, or from the plugin's answer"
-            )
+            format!("{message}; {FIELD_ADVICE}")
         }
         _ => message.clone(),
     }
+}
+
+/// What the API server writes before a value that it refuses, as far as a [`field::Error`] and a typed patch say it.
+///
+/// [`field::Error`]: https://pkg.go.dev/k8s.io/apimachinery/pkg/util/validation/field#Error
+const QUOTES: [&str; 3] = ["Invalid value: ", "Unsupported value: ", "Duplicate value: "];
+/// What the API server writes before a value whose end cannot be found.
+const OPEN_QUOTES: [&str; 4] = [
+    ", got ",
+    "error found in #",
+    "is missing in '",
+    "unable to parse ",
+];
+/// Stands for a value that is not shown.
+const HIDDEN: &str = "(hidden)";
+/// The length below which a value of a Secret is not looked for: a message could contain it by chance.
+const MIN_LENGTH: usize = 6;
+
+/// Removes the values that the API server, or an admission webhook, quotes in a refusal of a Secret: the message is in
+/// the status of the parent, in Events and in the log. `body` is what was sent.
+pub(crate) fn without_values(message: &str, body: Option<&Value>) -> String {
+    let mut shown = message.to_owned();
+    for quote in QUOTES {
+        let mut from = 0;
+        while let Some(found) = shown[from..].find(quote) {
+            let start = from + found + quote.len();
+            let end = start + quoted(&shown[start..]).unwrap_or(shown.len() - start);
+            shown.replace_range(start..end, HIDDEN);
+            from = start + HIDDEN.len();
+        }
+    }
+    for quote in OPEN_QUOTES {
+        if let Some(found) = shown.find(quote) {
+            shown.truncate(found + quote.len());
+            shown.push_str(HIDDEN);
+        }
+    }
+    for value in body.into_iter().flat_map(values) {
+        if value.len() >= MIN_LENGTH {
+            shown = shown.replace(&value, HIDDEN);
+        }
+    }
+    shown
+}
+
+/// Returns the length of the quoted text, as Go writes it, with which a text begins.
+fn quoted(text: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    let end = text.strip_prefix('"')?.find(|next| {
+        let is_end = next == '"' && !is_escaped;
+        is_escaped = next == '\\' && !is_escaped;
+        is_end
+    })?;
+    Some(end + "\"\"".len())
+}
+
+/// Returns the values of a Secret, as they are and as they are encoded; the longest first.
+fn values(secret: &Value) -> Vec<String> {
+    let mut values = Vec::new();
+    if let Some(secret) = secret.as_object() {
+        secret::visit_values(secret, |field, _, value| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            if field == "data"
+                && let Ok(ByteString(bytes)) = serde_json::from_value(value.clone())
+            {
+                values.extend(String::from_utf8(bytes));
+            }
+            values.push(text);
+        });
+    }
+    values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+    values
 }
 
 /// Reports whether the authorizer refused, by its own message or by that of
@@ -77,4 +154,58 @@ pub(crate) fn unknown_to_the_server(message: &str) -> String {
     format!(
         "{message}: the API server does not accept the host's token; check that its ServiceAccount exists and that the token belongs to it"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// As API servers have answered.
+    #[test]
+    fn a_refusal_of_a_secret_names_the_field_and_not_the_value() {
+        for (message, shown) in [
+            (
+                "failed to create typed patch object (a/b; /v1, Kind=Secret): .stringData.password: expected string, got \
+                 &value.valueUnstructured{Value:987654321}",
+                "failed to create typed patch object (a/b; /v1, Kind=Secret): .stringData.password: expected string, got \
+                 (hidden)",
+            ),
+            (
+                "Secret \"s\" is invalid: [data[a b]: Invalid value: \"pw\\\"987654321\": must be x, type: Unsupported \
+                 value: \"987654321\": supported values: \"y\"]",
+                "Secret \"s\" is invalid: [data[a b]: Invalid value: (hidden): must be x, type: Unsupported value: \
+                 (hidden): supported values: \"y\"]",
+            ),
+            (
+                "Secret \"s\" is invalid: data: Invalid value: map[string]string{\"a\":\"987654321\"}: no",
+                "Secret \"s\" is invalid: data: Invalid value: (hidden)",
+            ),
+            (
+                "illegal base64, error found in #10 byte of ...|987654321|...",
+                "illegal base64, error found in #(hidden)",
+            ),
+            (
+                "secrets \"s\" is forbidden: exceeded quota: small",
+                "secrets \"s\" is forbidden: exceeded quota: small",
+            ),
+        ] {
+            assert_eq!(without_values(message, None), shown);
+        }
+    }
+
+    #[test]
+    fn a_webhook_that_quotes_a_value_does_not_make_it_public() {
+        let body = json!({
+            "stringData": {"a": "correct horse", "b": "abc", "c": 987_654_321},
+            "data": {"d": "YmF0dGVyeSBzdGFwbGU="},
+        });
+        let message = "admission webhook \"w\" denied the request: correct horse, abc, 987654321, battery staple and \
+                       YmF0dGVyeSBzdGFwbGU= are weak";
+        assert_eq!(
+            without_values(message, Some(&body)),
+            "admission webhook \"w\" denied the request: (hidden), abc, (hidden), (hidden) and (hidden) are weak"
+        );
+    }
 }

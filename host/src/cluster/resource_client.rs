@@ -13,7 +13,7 @@ use tracing::{debug, info_span};
 use super::api_error::{ApiError, Fault, fault_of};
 use super::client::{Deposed, Writer, chain, is_deposed};
 use super::discovery::ResolvedKind;
-use super::refusal::{asked_delay, refusal};
+use super::refusal::{asked_delay, refusal, without_values};
 use crate::object::NamespacedName;
 use crate::trace;
 
@@ -80,8 +80,9 @@ impl<'a> ResourceClient<'a> {
             ..PatchParams::default()
         };
         let api = self.api(name);
-        self.bounded("apply", name, api.patch(&name.name, &params, &Patch::Apply(body)))
-            .await
+        let patch = Patch::Apply(body);
+        let request = api.patch(&name.name, &params, &patch);
+        self.with_body("apply", name, self.secret(body), request).await
     }
 
     /// Returns one object in its current state; `None` when it does not exist.
@@ -177,8 +178,9 @@ impl<'a> ResourceClient<'a> {
             ..PatchParams::default()
         };
         let api = self.api(name);
-        self.bounded("patch", name, api.patch(&name.name, &params, &Patch::Merge(body)))
-            .await
+        let patch = Patch::Merge(body);
+        let request = api.patch(&name.name, &params, &patch);
+        self.with_body("patch", name, self.secret(body), request).await
     }
 
     /// Creates an object.
@@ -196,7 +198,12 @@ impl<'a> ResourceClient<'a> {
             ..PostParams::default()
         };
         let api = self.api(name);
-        self.bounded("create", name, api.create(&params, &body)).await
+        // An object deserialized from JSON always serializes.
+        let secret = self
+            .is_secret()
+            .then(|| serde_json::to_value(&body).unwrap_or_default());
+        let request = api.create(&params, &body);
+        self.with_body("create", name, secret.as_ref(), request).await
     }
 
     /// Deletes the object with this UID, and only at this resource version when one is given. `propagation` is when its
@@ -259,10 +266,31 @@ impl<'a> ResourceClient<'a> {
         }
     }
 
+    /// Reports whether the messages about these objects could quote a secret value.
+    fn is_secret(&self) -> bool {
+        self.resource.api.group.is_empty() && self.resource.api.kind == "Secret"
+    }
+
+    /// Returns the body of a request if it has secret values.
+    fn secret<'b>(&self, body: &'b Value) -> Option<&'b Value> {
+        Some(body).filter(|_| self.is_secret())
+    }
+
     async fn bounded<T>(
         &self,
         verb: &'static str,
         name: &NamespacedName,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
+        self.with_body(verb, name, None, request).await
+    }
+
+    /// Sends a request. `secret` is its body if that is a Secret.
+    async fn with_body<T>(
+        &self,
+        verb: &'static str,
+        name: &NamespacedName,
+        secret: Option<&Value>,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
         if let Some(pace) = self.writer.pace.as_ref().filter(|_| is_write(verb)) {
@@ -302,6 +330,9 @@ impl<'a> ResourceClient<'a> {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(kube::Error::Api(mut status))) => {
                 self.complete(&mut status);
+                if self.is_secret() {
+                    status.message = without_values(&status.message, secret);
+                }
                 retry_after = asked_delay(&status);
                 let fault = fault_of(&status, &name.name);
                 if fault == Fault::NotServed {

@@ -26,7 +26,7 @@ use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, NamespacedName, NotServed, PARENT_ANNOTATION,
     PLUGIN_ANNOTATION, annotation, controller_of, fingerprint, generation_mark, is_reference_to, label,
-    name_problem, shorten,
+    name_problem, secret, shorten,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
@@ -252,6 +252,11 @@ impl Policy<'_> {
                     removal = &self.config.generated;
                 }
             }
+        }
+        if key.kind == secret_kind()
+            && let Some(problem) = child.as_object().and_then(secret::type_problem)
+        {
+            return Err(Refusal::BadValue { which, problem });
         }
         let mut body = child.clone();
         // `key` has checked that both are objects.

@@ -7,13 +7,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
-use serde_json::{Map, Value};
+use serde_json::Value;
+
+use crate::object::secret;
 
 /// The length below which a value is masked in its Secret only: other texts could contain it by chance.
 const MIN_LENGTH: usize = 6;
-
-/// The annotation in which `kubectl apply` stores a copy of the whole object.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Replaces the values of every Secret in a document, at any depth, and their copies in all other texts. Idempotent.
 pub fn mask(document: &mut Value) {
@@ -46,19 +45,33 @@ impl StandIns {
     fn collect(&mut self, value: &Value) {
         match value {
             Value::Object(map) => {
-                if is_secret(map) {
-                    for value in entries(map, "data").filter_map(|(_, value)| decoded(value)) {
-                        self.add(value);
-                    }
-                    for (_, value) in entries(map, "stringData") {
-                        self.add(value.as_str().unwrap_or_default().as_bytes().to_vec());
-                    }
+                if secret::is_secret(map) {
+                    secret::visit_values(map, |field, _, value| {
+                        self.add(bytes(field, value));
+                        self.add_parts(value);
+                    });
                 }
                 map.values().for_each(|value| self.collect(value));
             }
             Value::Array(items) => items.iter().for_each(|item| self.collect(item)),
             _ => {}
         }
+    }
+
+    /// Adds the texts and the numbers in a value that is no text, as no Secret can have: their copies go, too.
+    fn add_parts(&mut self, value: &Value) {
+        match value {
+            Value::Object(map) => map.values().for_each(|value| self.add_part(value)),
+            Value::Array(items) => items.iter().for_each(|item| self.add_part(item)),
+            _ => {}
+        }
+    }
+
+    fn add_part(&mut self, value: &Value) {
+        if let Value::String(_) | Value::Number(_) = value {
+            self.add(bytes("stringData", value));
+        }
+        self.add_parts(value);
     }
 
     fn add(&mut self, value: Vec<u8>) {
@@ -77,8 +90,15 @@ impl StandIns {
     fn replace(&self, value: &mut Value, copies: &[(String, String)]) {
         match value {
             Value::Object(map) => {
-                if is_secret(map) {
-                    self.replace_values(map);
+                if secret::is_secret(map) {
+                    secret::replace_values(map, |field, _, value| {
+                        let value = bytes(field, value);
+                        let stand_in = self.0.get(&value).map(String::as_str).unwrap_or_default();
+                        match field {
+                            "data" => base64(stand_in.as_bytes()).into(),
+                            _ => stand_in.into(),
+                        }
+                    });
                 }
                 map.values_mut().for_each(|value| self.replace(value, copies));
                 if map.keys().any(|key| is_copy(key, copies)) {
@@ -96,28 +116,6 @@ impl StandIns {
             Value::Array(items) => items.iter_mut().for_each(|item| self.replace(item, copies)),
             Value::String(text) => replace_copies(text, copies),
             _ => {}
-        }
-    }
-
-    fn replace_values(&self, secret: &mut Map<String, Value>) {
-        let stand_in = |value: &[u8]| self.0.get(value).cloned().unwrap_or_default();
-        if let Some(Value::Object(data)) = secret.get_mut("data") {
-            for value in data.values_mut() {
-                // A Secret cannot have a value that is not base64; remove it anyway.
-                let text = decoded(value).map(|value| stand_in(&value)).unwrap_or_default();
-                *value = base64(text.as_bytes()).into();
-            }
-        }
-        if let Some(Value::Object(data)) = secret.get_mut("stringData") {
-            for value in data.values_mut() {
-                *value = stand_in(value.as_str().unwrap_or_default().as_bytes()).into();
-            }
-        }
-        if let Some(Value::Object(annotations)) = secret
-            .get_mut("metadata")
-            .and_then(|metadata| metadata.get_mut("annotations"))
-        {
-            annotations.remove(LAST_APPLIED);
         }
     }
 }
@@ -145,13 +143,16 @@ fn is_stand_in(text: &str) -> bool {
         .is_some_and(|number| number.len() >= 4 && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-fn is_secret(map: &Map<String, Value>) -> bool {
-    let is = |field: &str, text: &str| map.get(field).is_some_and(|value| value == text);
-    is("kind", "Secret") && is("apiVersion", "v1")
-}
-
-fn entries<'a>(map: &'a Map<String, Value>, field: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
-    map.get(field).and_then(Value::as_object).into_iter().flatten()
+/// Returns the bytes of a value: those that the base64 of `data` stands for, and the text of everything else.
+fn bytes(field: &str, value: &Value) -> Vec<u8> {
+    match value {
+        Value::String(text) => match decoded(value).filter(|_| field == "data") {
+            Some(decoded) => decoded,
+            None => text.as_bytes().to_vec(),
+        },
+        // As the plugin wrote it.
+        other => other.to_string().into_bytes(),
+    }
 }
 
 fn decoded(value: &Value) -> Option<Vec<u8>> {
@@ -173,6 +174,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::object::secret::LAST_APPLIED;
 
     fn secret(value: &str) -> Value {
         json!({
@@ -256,6 +258,35 @@ mod tests {
         for secret in document["related"].as_array().unwrap() {
             assert_eq!(secret["metadata"]["name"], "s");
             assert_ne!(secret["data"]["password"], Value::Null);
+        }
+        let once = document.clone();
+        mask(&mut document);
+        assert_eq!(document, once);
+    }
+
+    /// A plugin may answer with a Secret that the API server would refuse.
+    #[test]
+    fn a_value_that_no_secret_can_have_goes_too() {
+        let of = |field: &str, value: Value| json!({"apiVersion": "v1", "kind": "Secret", field: value});
+        let mut document = json!({
+            "children": [
+                of("stringData", json!({"a": 987_654_321, "b": ["in a list"], "c": {"d": "in an object"}, "e": null})),
+                of("stringData", json!("no map at all")), of("data", json!(["also no map", 192_837_465])),
+                of("data", json!({"x": "not base64!", "y": 123_456_789})),
+            ],
+            "copies": "987654321, in a list, in an object, no map at all, also no map, not base64!, 123456789",
+        });
+        mask(&mut document);
+        let text = document.to_string();
+        for value in [
+            "987654321",
+            "in a",
+            "no map",
+            "not base64",
+            "123456789",
+            "192837465",
+        ] {
+            assert!(!text.contains(value), "{value:?} is in {text}");
         }
         let once = document.clone();
         mask(&mut document);

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use similar::{ChangeTag, TextDiff};
 
 use super::shadow::Effect;
-use crate::object::{NamespacedName, shorten};
+use crate::object::{NamespacedName, secret, shorten};
 use crate::plugin::candidate_check::{Blamed, HeldBack, ProofResult};
 
 /// Maximum number of objects named when a version is held back.
@@ -307,32 +307,32 @@ fn without_secrets(live: &Value, candidate: &Value) -> (Value, Value) {
     let mut before = live.clone();
     let mut after = candidate.clone();
     for child in secrets(&mut after) {
-        let name = child["metadata"]["name"].clone();
-        let twin = secrets(&mut before).find(|other| other["metadata"]["name"] == name);
-        let twin = twin.map(|twin| twin.clone()).unwrap_or_default();
-        for field in ["data", "stringData"] {
-            for (key, value) in child[field].as_object_mut().into_iter().flatten() {
-                let same = twin[field].get(key).is_none_or(|other| other == value);
-                *value = if same { HIDDEN } else { HIDDEN_OTHER }.into();
-            }
-        }
+        let name = name(child);
+        let twin = secrets(&mut before).find(|other| self::name(other) == name);
+        let twin = twin.map(|twin| Value::Object(twin.clone())).unwrap_or_default();
+        secret::replace_values(child, |field, key, value| {
+            let same = secret::value_at(&twin, field, key).is_none_or(|other| other == value);
+            if same { HIDDEN } else { HIDDEN_OTHER }.into()
+        });
     }
     for child in secrets(&mut before) {
-        for field in ["data", "stringData"] {
-            for (_, value) in child[field].as_object_mut().into_iter().flatten() {
-                *value = HIDDEN.into();
-            }
-        }
+        secret::replace_values(child, |_, _, _| HIDDEN.into());
     }
     (before, after)
 }
 
-fn secrets(answer: &mut Value) -> impl Iterator<Item = &mut Value> {
+fn name(child: &Map<String, Value>) -> Value {
+    let metadata = child.get("metadata").unwrap_or(&Value::Null);
+    metadata["name"].clone()
+}
+
+fn secrets(answer: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {
     let children = answer.get_mut("children").and_then(Value::as_array_mut);
     children
         .into_iter()
         .flatten()
-        .filter(|child| child["kind"] == "Secret" && child["apiVersion"] == "v1")
+        .filter_map(Value::as_object_mut)
+        .filter(|child| secret::is_secret(child))
 }
 
 #[cfg(test)]

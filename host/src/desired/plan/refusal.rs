@@ -52,6 +52,8 @@ pub enum Refusal {
         "{which}: it would hold the token of a ServiceAccount, which gives its readers that account's permissions; leave out the type `{TOKEN_TYPE}` and the annotation `{TOKEN_ANNOTATION}`, or list `serviceAccountTokens` under `allow` of the controller {controller:?}"
     )]
     TokenGiven { which: String, controller: String },
+    #[error("{which}: {problem}")]
+    BadValue { which: String, problem: String },
     #[error("{which}: the annotation `{LEAVE_ANNOTATION}`: {problem}")]
     BadLeave { which: String, problem: String },
     #[error("{which}: {name:?} cannot be its {field}: {problem}")]

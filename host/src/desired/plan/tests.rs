@@ -514,6 +514,26 @@ fn a_child_of_the_same_name_is_the_rest_of_a_generated_secret() {
     assert!(refused[0].contains("root") && refused.len() == 1, "{refused:?}");
 }
 
+/// The API server would quote the value, in the status of the parent.
+#[test]
+fn a_secret_with_a_value_that_is_no_string_is_refused_without_showing_it() {
+    let secret = |field: &str, value: Value| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, field: value});
+    for (child, expected) in [
+        (
+            secret("stringData", json!({"password": 987_654_321})),
+            "Secret default/s: the value of \"password\" in its `stringData` is a number; it must be a string",
+        ),
+        (
+            secret("data", json!("987654321")),
+            "Secret default/s: its `data` is a string; it must be a map of strings",
+        ),
+    ] {
+        let refusals = plan_with(&config(), &parent(Some("default")), None, &[child], &[]).unwrap_err();
+        assert_eq!(refusals, [expected]);
+    }
+    planned(&[secret("data", json!({"a": "QQ==", "b": null}))]);
+}
+
 #[test]
 fn a_child_is_named_whatever_version_it_is_seen_in() {
     let config = ControllerConfig {

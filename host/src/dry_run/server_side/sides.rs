@@ -2,10 +2,10 @@
 //! Secrets are masked.
 
 use kube::core::DynamicObject;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::object::{
-    APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, PLUGIN_ANNOTATION,
+    APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, PLUGIN_ANNOTATION, secret,
 };
 
 /// One child that would change.
@@ -77,26 +77,17 @@ fn plain(object: &DynamicObject) -> Value {
 fn mask(before: Option<&mut Value>, after: Option<&mut Value>) {
     let mut none = (Value::Null, Value::Null);
     let (before, after) = (before.unwrap_or(&mut none.0), after.unwrap_or(&mut none.1));
-    for field in ["data", "stringData"] {
-        let known = |side: &Value| side[field].as_object().cloned().unwrap_or_default();
-        let (old, new) = (known(before), known(after));
-        let cover = |side: &mut Value, other: &Map<String, Value>, changed: &str| {
-            if let Some(values) = side.get_mut(field).and_then(Value::as_object_mut) {
-                for (key, value) in values {
-                    let differs = other.get(key).is_some_and(|other| other != value);
-                    *value = if differs { changed } else { "***" }.into();
-                }
-            }
-        };
-        cover(before, &new, "*** (before)");
-        cover(after, &old, "*** (after)");
-    }
-    for side in [before, after] {
-        if let Some(annotations) = side["metadata"]["annotations"].as_object_mut() {
-            // `kubectl apply` stores a copy of the whole object in this annotation.
-            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    let (old, new) = (before.clone(), after.clone());
+    let cover = |side: &mut Value, other: &Value, changed: &str| {
+        if let Some(side) = side.as_object_mut() {
+            secret::replace_values(side, |field, key, value| {
+                let differs = secret::value_at(other, field, key).is_some_and(|other| other != value);
+                if differs { changed } else { "***" }.into()
+            });
         }
-    }
+    };
+    cover(before, &new, "*** (before)");
+    cover(after, &old, "*** (after)");
 }
 
 #[cfg(test)]
@@ -143,6 +134,14 @@ mod tests {
         let after = difference.after.unwrap();
         assert_eq!(after["data"], json!({"a": "***", "b": "*** (after)", "d": "***"}));
         assert_eq!(after["metadata"], json!({"name": "s", "annotations": {"a": "b"}}));
+    }
+
+    #[test]
+    fn a_value_that_no_secret_can_have_is_masked_too() {
+        let (old, new) = (json!({"a": 1234}), json!("5678"));
+        let difference = Difference::between(&key(), Some(&secret(&old)), Some(&secret(&new))).unwrap();
+        assert_eq!(difference.before.unwrap()["data"], json!({"a": "***"}));
+        assert_eq!(difference.after.unwrap()["data"], "*** (after)");
     }
 
     #[test]

@@ -166,6 +166,29 @@ fn a_diff_has_its_bounds_and_no_secret_in_it() {
     assert!(diff.contains("+    password: (hidden, another)"), "{diff}");
     assert!(!diff.contains("+    other"), "{diff}");
 
+    // Secrets that the API server would refuse, and a copy of the values.
+    for (live, candidate) in [
+        (json!("swordfish"), json!("trustno1")),
+        (json!(["swordfish"]), json!({"password": "trustno1"})),
+        (
+            json!({"password": {"nested": "swordfish"}}),
+            json!({"password": ["trustno1"]}),
+        ),
+    ] {
+        let secret = |data: &Value| {
+            let copy = "kubectl.kubernetes.io/last-applied-configuration";
+            json!({"children": [{"apiVersion": "v1", "kind": "Secret", "data": data, "stringData": data,
+                "metadata": {"name": "s", "annotations": {copy: data.to_string()}}}]})
+        };
+        let (live, candidate) = (secret(&live), secret(&candidate));
+        let diff = difference(&object("a"), &live, &candidate) + &first_difference(&live, &candidate);
+        assert!(
+            !diff.contains("swordfish") && !diff.contains("trustno1"),
+            "{diff}"
+        );
+        assert!(diff.contains("(hidden"), "{diff}");
+    }
+
     let many = |prefix: &str| json!((0..500).map(|i| format!("{prefix}{i}")).collect::<Vec<_>>());
     let diff = difference(&object("a"), &many("a"), &many("b"));
     assert!(diff.lines().count() <= MAX_LINES + 1 && diff.len() <= MAX_BYTES);
