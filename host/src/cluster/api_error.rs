@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::refusal::{is_field_conflict, is_message_of_a_webhook, is_missing_object, is_of_a_webhook};
+use super::refusal::{
+    FIELD_ADVICE, is_field_conflict, is_message_of_a_webhook, is_missing_object, is_of_a_webhook,
+};
 use crate::object::NamespacedName;
 
 /// A request that failed.
@@ -147,6 +149,18 @@ impl ApiError {
     }
 }
 
+impl ApiError {
+    /// Replaces the advice about the fields of another manager, if that is what the API server refused and `field` is
+    /// one of them.
+    #[must_use]
+    pub(crate) fn advise_about(mut self, field: &str, advice: &str) -> Self {
+        if self.is_conflict() && self.message.contains(field) {
+            self.message = self.message.replace(FIELD_ADVICE, advice).into();
+        }
+        self
+    }
+}
+
 /// Returns the part that failed when the API server responded to a request for the object `name` with this status.
 pub(super) fn fault_of(status: &kube::core::Status, name: &str) -> Fault {
     match status.code {
@@ -203,6 +217,21 @@ mod tests {
             );
         }
         assert!(refused(409, "Operation cannot be fulfilled: uid mismatch").is_lost_race());
+    }
+
+    #[test]
+    fn advice_is_replaced_where_the_field_is_in_conflict_and_nowhere_else() {
+        let conflict = |field: &str| {
+            let message = format!("Apply failed with 1 conflict: conflict with \"x\" using v1: {field}");
+            refused(409, &message).advise_about(".metadata.labels.a", "set it back")
+        };
+        let advised = conflict(".metadata.labels.a");
+        assert!(
+            advised.message.ends_with(".metadata.labels.a; set it back"),
+            "{advised}"
+        );
+        assert!(!advised.is_lost_race());
+        assert!(!conflict(".spec").message.contains("set it back"));
     }
 
     #[test]

@@ -17,7 +17,8 @@ use crate::desired::order::{Order, Waiting};
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Desired;
 use crate::object::{
-    APPLIED_ANNOTATION, ChildRef, NamespacedName, annotation, controller_of, is_terminating, made_at,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, NamespacedName, annotation, controller_of,
+    is_terminating, label, made_at,
 };
 use crate::plugin::contract::Kind;
 
@@ -170,6 +171,10 @@ async fn apply_one(
     let answer = ResourceClient::new(&context.children_writer, resource)
         .apply(&desired.key.name, &body, &manager, force)
         .await
+        .map_err(|error| match live.as_deref() {
+            Some(live) => advise_about_label(context, live, error),
+            None => error,
+        })
         .inspect_err(|error| {
             context.record_refused_namespace(error);
             if error.is_lost_race() {
@@ -193,6 +198,20 @@ async fn apply_one(
         context.record_child(parent, &desired.key, answer);
     }
     Ok(outcome)
+}
+
+/// Explains why the host does not take over the fields of a child: its label says that another controller made it.
+fn advise_about_label(context: &Context, live: &DynamicObject, error: ApiError) -> ApiError {
+    let own = &context.config.name;
+    match label(live, CONTROLLER_LABEL).filter(|named| !context.config.is_or_was(named)) {
+        Some(named) => {
+            let advice = format!(
+                "its label names the controller {named:?}: set it back to {own:?}, or delete the object"
+            );
+            error.advise_about(CONTROLLER_LABEL, &advice)
+        }
+        None => error,
+    }
 }
 
 /// Reports whether an existing child must be applied.
