@@ -198,6 +198,14 @@ impl Cache {
         }
     }
 
+    /// Removes code that was found to be damaged, unless there is valid code under its name meanwhile.
+    pub(crate) fn discard_damaged(&self, name: &str, reason: &str) {
+        let file = self.file(name, CODE);
+        if Stored::open(&file, name, self.bound(), self.key_of(&file)).is_err() {
+            self.discard(name, reason);
+        }
+    }
+
     /// Stores code under a name. If that fails, the host continues without the entry.
     pub(crate) fn put(&self, name: &str, code: &Code) {
         self.keep(&self.file(name, CODE), code.bytes());

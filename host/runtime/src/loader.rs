@@ -239,30 +239,64 @@ impl Loader {
         .await
     }
 
-    /// Loads code from an entry of the cache. An entry that the engine refuses is removed, so that the next start
-    /// compiles the plugin.
-    pub(crate) async fn restore(self: &Arc<Self>, stored: Arc<Stored>) -> Result<Prepared, LoadError> {
+    /// Loads code from an entry of the cache. An entry that is damaged, or that the engine refuses, is removed: the result
+    /// is `None`, and [`Loader::renew`] makes another one.
+    pub(crate) async fn restore(
+        self: &Arc<Self>,
+        stored: Arc<Stored>,
+    ) -> Result<Option<Prepared>, LoadError> {
         // The semaphore is never closed.
         let _turn = self.restorations.acquire().await.ok();
         let loaded = self
             .blocking(move |loader| {
-                let code = stored.read().map_err(|error| error.to_string())?;
-                loader.load_code(&code).map_err(|error| {
-                    let reason = format!("{error:#}");
-                    if let Some(cache) = &loader.cache {
-                        cache.discard(stored.name(), &reason);
+                let cache = loader.cache.as_ref();
+                let code = match stored.read() {
+                    Ok(code) => code,
+                    Err(error) => {
+                        // Another controller with the same plugin may have replaced the entry.
+                        cache.inspect(|cache| cache.discard_damaged(stored.name(), &error.to_string()));
+                        return None;
                     }
-                    reason
-                })
+                };
+                match loader.load_code(&code) {
+                    Ok(loaded) => Some(loaded),
+                    Err(error) => {
+                        cache.inspect(|cache| cache.discard(stored.name(), &format!("{error:#}")));
+                        None
+                    }
+                }
             })
-            .await?
-            .map_err(|error| LoadError::Host {
-                message: format!(
-                    "its compiled code in the cache cannot be used: {error}; restart the host, so that it compiles the plugin \
-                     again"
-                ),
-            })?;
-        self.link(loaded).await
+            .await?;
+        match loaded {
+            Some(loaded) => self.link(loaded).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes the code of a plugin again whose entry in the cache was lost, and returns it with its new entry; without one
+    /// if the cache cannot take it.
+    pub(crate) async fn renew(
+        self: &Arc<Self>,
+        file: Bytes,
+        limits: &Limits,
+    ) -> Result<(Prepared, Option<Arc<Stored>>), LoadError> {
+        let LoadedPlugin { code, digest, .. } = self.load(file, limits).await?;
+        match code {
+            LoadedCode::Prepared(prepared) => {
+                let stored = self
+                    .blocking(move |loader| loader.cache.as_ref()?.stored(&loader.name(&digest)))
+                    .await?;
+                Ok((prepared, stored.map(Arc::new)))
+            }
+            // Another controller with the same plugin was faster.
+            LoadedCode::Stored(stored, _) => match self.restore(Arc::clone(&stored)).await? {
+                Some(prepared) => Ok((prepared, Some(stored))),
+                None => Err(LoadError::Host {
+                    message: "its compiled code in the cache is damaged again; check the volume of the cache"
+                        .into(),
+                }),
+            },
+        }
     }
 
     fn stored(&self, digest: &Digest) -> Option<(Arc<Stored>, Described)> {

@@ -3,9 +3,10 @@
 //! A hundred plugins of which three have work cost the memory of three. Loading code from the cache takes a
 //! millisecond; the first call after a pause waits for it.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
@@ -13,6 +14,7 @@ use tracing::debug;
 use crate::code_cache::Stored;
 use crate::contract::ContractVersion;
 use crate::error::LoadError;
+use crate::limits::Limits;
 use crate::loader::{Loader, Prepared};
 
 /// How long code stays in memory that was loaded to ask for the description only.
@@ -20,6 +22,9 @@ const UNCALLED: Duration = Duration::from_secs(2);
 
 /// How long a call waits for its code, which is loaded in a millisecond unless the disk or the processor is overloaded.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long it takes until code that could not be made again is tried once more.
+const RENEWAL: Duration = Duration::from_secs(60);
 
 /// The machine code of a plugin, ready for calls.
 pub(crate) enum Resident {
@@ -32,12 +37,27 @@ pub(crate) enum Resident {
 /// Code that can be loaded from the cache at any time.
 pub(crate) struct Parked {
     loader: Arc<Loader>,
-    stored: Arc<Stored>,
+    origin: Origin,
     contract: ContractVersion,
     /// How long code without a call stays in memory.
     idle: Duration,
     /// Held while the code is loaded, so that concurrent calls load it once.
-    loaded: Arc<Mutex<Option<Loaded>>>,
+    state: Arc<Mutex<State>>,
+}
+
+/// What code is compiled from again if its entry in the cache is damaged.
+pub(crate) struct Origin {
+    /// The plugin's file. Whoever watches it usually has the same bytes in memory.
+    file: std::sync::Mutex<Bytes>,
+    limits: Limits,
+}
+
+struct State {
+    /// The entry of the cache; `None` when the cache could not take the code again: it stays in memory.
+    stored: Option<Arc<Stored>>,
+    loaded: Option<Loaded>,
+    /// Why the code could not be made again, and until when that is not tried once more.
+    failed: Option<(String, Instant)>,
 }
 
 struct Loaded {
@@ -51,6 +71,7 @@ impl Resident {
     /// usually comes at once.
     pub(crate) fn parked(
         loader: &Arc<Loader>,
+        origin: Origin,
         stored: Arc<Stored>,
         prepared: Option<Prepared>,
         contract: ContractVersion,
@@ -59,13 +80,17 @@ impl Resident {
         let is_loaded = prepared.is_some();
         let parked = Arc::new(Parked {
             loader: Arc::clone(loader),
-            stored,
+            origin,
             contract,
             idle,
-            loaded: Arc::new(Mutex::new(prepared.map(|prepared| Loaded {
-                prepared: Arc::new(prepared.made_for(contract)),
-                until: Instant::now() + idle.min(UNCALLED),
-            }))),
+            state: Arc::new(Mutex::new(State {
+                stored: Some(stored),
+                loaded: prepared.map(|prepared| Loaded {
+                    prepared: Arc::new(prepared.made_for(contract)),
+                    until: Instant::now() + idle.min(UNCALLED),
+                }),
+                failed: None,
+            })),
         });
         if is_loaded {
             tokio::spawn(drop_when_idle(Arc::downgrade(&parked)));
@@ -76,8 +101,8 @@ impl Resident {
     /// Returns the code, and loads it first if necessary.
     ///
     /// # Errors
-    /// Returns an error when the entry of the cache was changed since it was opened, when the engine refuses it, or when
-    /// it is not loaded within a minute.
+    /// Returns an error when the entry of the cache was changed since it was opened and the code cannot be compiled again,
+    /// or when it is not loaded within a minute.
     pub(crate) async fn prepared(&self) -> Result<Arc<Prepared>, LoadError> {
         match self {
             Self::Always(prepared) => Ok(Arc::clone(prepared)),
@@ -99,38 +124,93 @@ impl Resident {
     pub(crate) async fn is_loaded(&self) -> bool {
         match self {
             Self::Always(_) => true,
-            Self::WhileUsed(parked) => parked.loaded.lock().await.is_some(),
+            Self::WhileUsed(parked) => parked.state.lock().await.loaded.is_some(),
         }
+    }
+
+    /// Replaces the copy of the plugin's file that is held to compile it again.
+    pub(crate) fn share(&self, file: &Bytes) {
+        if let Self::WhileUsed(parked) = self {
+            *parked.origin.file() = file.clone();
+        }
+    }
+}
+
+impl Origin {
+    pub(crate) const fn new(file: Bytes, limits: Limits) -> Self {
+        Self {
+            file: std::sync::Mutex::new(file),
+            limits,
+        }
+    }
+
+    fn file(&self) -> std::sync::MutexGuard<'_, Bytes> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Parked {
     async fn prepared(self: &Arc<Self>) -> Result<Arc<Prepared>, LoadError> {
-        let mut loaded = Arc::clone(&self.loaded).lock_owned().await;
-        if let Some(loaded) = &mut *loaded {
+        let mut state = Arc::clone(&self.state).lock_owned().await;
+        if let Some(loaded) = &mut state.loaded {
             loaded.until = Instant::now() + self.idle;
             return Ok(Arc::clone(&loaded.prepared));
         }
         // In its own task: the code is kept for the next call even if this one is not waited for any more.
-        let load = tokio::spawn(Arc::clone(self).load(loaded));
+        let load = tokio::spawn(Arc::clone(self).load(state));
         load.await.map_err(|error| LoadError::Host {
             message: error.to_string(),
         })?
     }
 
-    /// Loads the code, and keeps it in `loaded`.
-    async fn load(
-        self: Arc<Self>,
-        mut loaded: OwnedMutexGuard<Option<Loaded>>,
-    ) -> Result<Arc<Prepared>, LoadError> {
-        let prepared = self.loader.restore(Arc::clone(&self.stored)).await?;
+    /// Loads the code, and keeps it in `state`.
+    async fn load(self: Arc<Self>, mut state: OwnedMutexGuard<State>) -> Result<Arc<Prepared>, LoadError> {
+        let restored = match &state.stored {
+            Some(stored) => self.loader.restore(Arc::clone(stored)).await?,
+            None => None,
+        };
+        let prepared = match restored {
+            Some(prepared) => prepared,
+            None => self.renew(&mut state).await?,
+        };
         let prepared = Arc::new(prepared.made_for(self.contract));
-        *loaded = Some(Loaded {
+        state.loaded = Some(Loaded {
             prepared: Arc::clone(&prepared),
             until: Instant::now() + self.idle,
         });
-        tokio::spawn(drop_when_idle(Arc::downgrade(&self)));
+        if state.stored.is_some() {
+            tokio::spawn(drop_when_idle(Arc::downgrade(&self)));
+        }
         Ok(prepared)
+    }
+
+    /// Makes the code again, since its entry in the cache is damaged. A failure is not repeated for a while, however often
+    /// the plugin is called.
+    async fn renew(&self, state: &mut State) -> Result<Prepared, LoadError> {
+        state.stored = None;
+        let failed = |message: &str| LoadError::Host {
+            message: format!(
+                "its compiled code in the cache was damaged, and it cannot be compiled again: {message}"
+            ),
+        };
+        if let Some((message, until)) = &state.failed
+            && Instant::now() < *until
+        {
+            return Err(failed(message));
+        }
+        let file = self.origin.file().clone();
+        match self.loader.renew(file, &self.origin.limits).await {
+            Ok((prepared, stored)) => {
+                (state.stored, state.failed) = (stored, None);
+                Ok(prepared)
+            }
+            Err(error) => {
+                let message = error.to_string();
+                let error = failed(&message);
+                state.failed = Some((message, Instant::now() + RENEWAL));
+                Err(error)
+            }
+        }
     }
 }
 
@@ -140,11 +220,11 @@ async fn drop_when_idle(parked: Weak<Parked>) {
     loop {
         sleep_until(until).await;
         let Some(parked) = parked.upgrade() else { return };
-        let mut loaded = parked.loaded.lock().await;
-        match &*loaded {
+        let mut state = parked.state.lock().await;
+        match &state.loaded {
             Some(code) if code.until > Instant::now() => until = code.until,
             _ => {
-                *loaded = None;
+                state.loaded = None;
                 debug!("dropped the code of a plugin that is not called");
                 return;
             }

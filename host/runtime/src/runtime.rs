@@ -19,7 +19,7 @@ use crate::limits::{EngineOptions, Limits};
 use crate::loader::{CodeOrigin, LoadedCode, LoadedPlugin, Loader, Prepared};
 use crate::log::{LogSource, Rate};
 use crate::memory_budget::Share;
-use crate::resident::Resident;
+use crate::resident::{self, Resident};
 use crate::subprocess::Compiler;
 
 /// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.
@@ -83,14 +83,18 @@ impl Runtime {
             digest,
             made,
             took,
-        } = self.0.loader.load(file, &limits).await?;
+        } = self.0.loader.load(file.clone(), &limits).await?;
+        let origin = resident::Origin::new(file, limits);
         let seat = self.0.engine.seat();
         let (code, described) = match code {
             LoadedCode::Stored(stored, described) => {
                 error::check(&described.description)?;
-                (self.parked(stored, None, &described.description), *described)
+                (
+                    self.parked(origin, stored, None, &described.description),
+                    *described,
+                )
             }
-            LoadedCode::Prepared(prepared) => self.describe(prepared, digest, &seat, limits).await?,
+            LoadedCode::Prepared(prepared) => self.describe(prepared, digest, &seat, origin, limits).await?,
         };
         let Described {
             form,
@@ -124,6 +128,7 @@ impl Runtime {
         prepared: Prepared,
         digest: Digest,
         seat: &Seat,
+        origin: resident::Origin,
         limits: Limits,
     ) -> Result<(Resident, Described), LoadError> {
         // The plugin's name is unknown until `describe` returns.
@@ -162,15 +167,21 @@ impl Runtime {
         };
         let stored = self.0.loader.store_description(digest, described.clone()).await?;
         let code = match stored {
-            Some(stored) => self.parked(stored, Some(prepared), &described.description),
+            Some(stored) => self.parked(origin, stored, Some(prepared), &described.description),
             None => Resident::Always(Arc::new(prepared.made_for(described.description.contract))),
         };
         Ok((code, described))
     }
 
-    fn parked(&self, stored: Arc<Stored>, prepared: Option<Prepared>, description: &Description) -> Resident {
+    fn parked(
+        &self,
+        origin: resident::Origin,
+        stored: Arc<Stored>,
+        prepared: Option<Prepared>,
+        description: &Description,
+    ) -> Resident {
         let Shared { loader, idle, .. } = &*self.0;
-        Resident::parked(loader, stored, prepared, description.contract, *idle)
+        Resident::parked(loader, origin, stored, prepared, description.contract, *idle)
     }
 }
 
@@ -243,6 +254,12 @@ impl Plugin {
     pub fn ended(&self) -> impl Fn() -> bool + use<> {
         let version = Arc::downgrade(&self.0);
         move || version.strong_count() == 0
+    }
+
+    /// Uses `file`, which must be the plugin's file, to compile the plugin again should its compiled code be damaged. The
+    /// copy from which it was loaded is then not held in memory any more.
+    pub fn share_file(&self, file: &Bytes) {
+        self.0.code.share(file);
     }
 
     /// Reports whether its machine code is in memory. For tests.

@@ -247,7 +247,11 @@ impl Slot {
             return self.follow(pin, loaded).await.then_some(Duration::ZERO);
         }
         let Some(plugin) = loaded else {
-            if file.is_some_and(|file| self.is_live(file)) {
+            if let Some(file) = file.filter(|file| self.is_live(file)) {
+                if let Some(live) = self.live_version() {
+                    // The version may have been loaded from the kept ones: their bytes are not needed twice.
+                    live.share_file(&file.bytes);
+                }
                 self.file_is_live();
             }
             return None;
