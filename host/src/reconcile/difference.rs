@@ -1,5 +1,6 @@
 //! How a child in the cluster differs from what was applied to it.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
@@ -44,8 +45,7 @@ fn metadata_difference(desired: &Value, live: &DynamicObject) -> Option<FieldPat
         .flatten()
         .all(|owner| {
             let live = metadata.owner_references.iter().flatten();
-            live.into_iter()
-                .any(|live| owner["uid"] == live.uid && live.controller == Some(true))
+            live.into_iter().any(|live| is_same_reference(owner, live))
         });
     let finalizers = desired["finalizers"]
         .as_array()
@@ -60,6 +60,16 @@ fn metadata_difference(desired: &Value, live: &DynamicObject) -> Option<FieldPat
     }
     strings("labels", metadata.labels.as_ref())
         .or_else(|| strings("annotations", metadata.annotations.as_ref()))
+}
+
+/// Reports whether an owner reference is as it was applied. The garbage collector looks for the owner by all of it.
+fn is_same_reference(desired: &Value, live: &OwnerReference) -> bool {
+    desired["uid"] == live.uid
+        && desired["apiVersion"] == live.api_version
+        && desired["kind"] == live.kind
+        && desired["name"] == live.name
+        && desired["controller"].as_bool() == live.controller
+        && desired["blockOwnerDeletion"].as_bool() == live.block_owner_deletion
 }
 
 /// Reports whether the host generated a part of the values of this Secret: all of them are blank in the caches.
@@ -86,4 +96,49 @@ pub(super) fn content(live: &DynamicObject) -> String {
         data,
         is_generated(live).then_some(&metadata.resource_version),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Regression: with another version in the reference, the garbage collector did not delete the child.
+    #[test]
+    fn a_change_of_any_field_of_the_owner_reference_is_a_difference() {
+        let desired = json!({ "ownerReferences": [{
+            "apiVersion": "a.dev/v1", "kind": "Db", "name": "db", "uid": "1", "controller": true, "blockOwnerDeletion": true,
+        }] });
+        let live = |metadata: &Value| {
+            let mut metadata = metadata.clone();
+            metadata["name"] = "p".into();
+            let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata });
+            serde_json::from_value::<DynamicObject>(pod).unwrap()
+        };
+        let mut shared = desired.clone();
+        let other = json!({ "apiVersion": "v1", "kind": "Node", "name": "n", "uid": "2" });
+        shared["ownerReferences"].as_array_mut().unwrap().push(other);
+        for same in [&desired, &shared] {
+            assert_eq!(metadata_difference(&desired, &live(same)), None);
+        }
+        for (field, value) in [
+            ("apiVersion", json!("a.dev/v9")),
+            ("kind", json!("Other")),
+            ("name", json!("other")),
+            ("uid", json!("9")),
+            ("controller", json!(false)),
+            ("blockOwnerDeletion", json!(false)),
+            ("blockOwnerDeletion", Value::Null),
+        ] {
+            let mut changed = desired.clone();
+            changed["ownerReferences"][0][field] = value;
+            let found = metadata_difference(&desired, &live(&changed));
+            assert_eq!(
+                found.map(|path| path.to_string()).as_deref(),
+                Some("metadata.ownerReferences"),
+                "{field}"
+            );
+        }
+    }
 }
