@@ -131,7 +131,19 @@ async fn what_does_not_exist_or_cannot_be_read_is_reported() {
         failed(&["puppet"], 2),
         "operator-host: specify a kind and a name: explain KIND NAME\n"
     );
-    failed(&["puppet", "<script>alert(1)</script>"], 1);
+    // A name could turn the request into another one.
+    for name in ["p?x=y", "p/status", "..", "<script>alert(1)</script>"] {
+        let error = failed(&["puppet", name], 2);
+        assert!(error.starts_with("operator-host: the name "), "{error}");
+    }
+    let (code, _, error) = explain(scenario.kubeconfig(), "../x", &["puppet", "p"]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(
+        error.starts_with("operator-host: the namespace \"../x\" cannot be used"),
+        "{error}"
+    );
+    let error = failed(&["cm", "A"], 1);
+    assert!(error.contains("as the name of a ConfigMap"), "{error}");
 
     // A user who may read only the resource itself still gets an explanation.
     let role = json!({
@@ -159,7 +171,13 @@ async fn what_does_not_exist_or_cannot_be_read_is_reported() {
     assert_eq!(code, Some(0), "{out}{err}");
     assert!(out.contains("Reconciled"), "{out}");
     assert!(out.contains("Not shown, because it could not be read"), "{out}");
-    assert!(out.contains("  configmaps: "), "{out}");
+    assert!(out.contains("  you may not list: configmaps, "), "{out}");
+    assert!(!out.contains("ErrorResponse") && out.len() < 4000, "{out}");
+    assert!(
+        out.contains("  none among the kinds that could be listed"),
+        "{out}"
+    );
+    assert!(out.contains("Not every kind of child could be listed"), "{out}");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 mod advice;
 mod gather;
 mod host;
+mod kinds;
 mod tree;
 
 use std::io::{IsTerminal, Write};
@@ -17,6 +18,8 @@ use super::{Failure, plugin_file};
 use crate::cluster::client;
 use crate::journal::Reconcile;
 use crate::metrics::Metrics;
+use crate::object::{name_problem, shorten};
+use crate::plugin::contract::is_dns_label;
 
 /// The options of `explain`.
 #[derive(Debug, clap::Args)]
@@ -40,6 +43,9 @@ pub struct Args {
     output: Option<Output>,
 }
 
+/// Maximum number of bytes of an error.
+const MAX_ERROR: usize = 500;
+
 /// What the cluster reports about one resource.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -53,6 +59,9 @@ struct Explanation {
     state: Vec<String>,
     conditions: Vec<Condition>,
     children: Vec<Child>,
+    /// Whether there may be more children: some kinds could not be listed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    children_incomplete: bool,
     /// The version of the plugin that is not live, and what it would change.
     #[serde(skip_serializing_if = "Option::is_none")]
     proposed: Option<Proposed>,
@@ -161,6 +170,23 @@ struct Advice {
     text: String,
 }
 
+/// Refuses a name that could turn the request into another one.
+fn check_name(what: &str, name: &str, problem: Option<String>) -> Result<(), Failure> {
+    problem.map_or(Ok(()), |problem| {
+        Err(Failure::Usage(anyhow!(
+            "{what} {name:?} cannot be used: {problem}"
+        )))
+    })
+}
+
+/// Returns an error in the API server's words.
+fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => shorten(&status.message, MAX_ERROR),
+        other => shorten(&client::chain(other), MAX_ERROR),
+    }
+}
+
 /// Prints the explanation.
 ///
 /// # Errors
@@ -176,6 +202,13 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             )));
         }
     };
+    check_name("the name", &name, name_problem(&name))?;
+    if let Some(namespace) = &args.namespace {
+        let problem = (!is_dns_label(namespace)).then(|| {
+            "it must have at most 63 of a-z, 0-9 and `-`, and begin and end with a letter or digit".to_owned()
+        });
+        check_name("the namespace", namespace, problem)?;
+    }
     let client = client::connect(std::sync::Arc::new(Metrics::unread())).await?;
     let mut explanation = gather::explain(&client, &kind, &name, args.namespace.as_deref()).await?;
     if let Some(address) = args.ui_addr {

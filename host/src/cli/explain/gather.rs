@@ -2,23 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use futures::stream::{self, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::TypeMeta;
-use kube::discovery::{ApiCapabilities, Discovery, Scope, verbs};
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 
-use super::{Advice, Child, Condition, Event, Explanation, Proposed, advice};
+use super::kinds::{Kinds, Served, full_name};
+use super::{Advice, Child, Condition, Event, Explanation, Proposed, advice, words};
 use crate::desired::field_path::is_only_status;
+use crate::desired::names;
 use crate::desired::readiness::unready;
 use crate::object::{
     CONTROLLER_LABEL, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, PARENT_ANNOTATION,
     PAUSED_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, is_terminating, label,
 };
+use crate::plugin::contract::Kind;
 
 /// Number of concurrent requests.
 const CONCURRENCY: usize = 8;
@@ -45,19 +47,17 @@ pub(super) async fn explain(
     name: &str,
     namespace: Option<&str>,
 ) -> anyhow::Result<Explanation> {
-    let discovery = Discovery::new(client.clone()).run().await;
-    let discovery = discovery.context("cannot look up the kinds of the cluster")?;
-    let resources: Vec<_> = discovery
-        .groups()
-        .flat_map(kube::discovery::ApiGroup::recommended_resources)
-        .collect();
-    let (resource, capabilities) = resolve(&resources, kind)?;
-    let namespace = match capabilities.scope {
-        Scope::Namespaced => Some(namespace.unwrap_or(client.default_namespace())),
-        Scope::Cluster => None,
-    };
+    let kinds = Kinds::read(client).await?;
+    let served = kinds.find(kind)?;
+    let resource = &served.api;
+    if let Some(problem) = names::problem(&kind_of(resource), name) {
+        return Err(anyhow!("{name:?} cannot be a name: {problem}"));
+    }
+    let namespace = served
+        .is_namespaced
+        .then(|| namespace.unwrap_or(client.default_namespace()));
     let found = api(client, resource, namespace).get_opt(name).await;
-    let found = found.with_context(|| format!("cannot read {} {name}", resource.kind))?;
+    let found = found.map_err(|error| anyhow!("cannot read {} {name}: {}", resource.kind, words(&error)))?;
     let Some(parent) = found else {
         let place = namespace.map(|namespace| format!(" in the namespace {namespace}"));
         return Err(anyhow!(
@@ -66,12 +66,16 @@ pub(super) async fn explain(
             place.unwrap_or_default()
         ));
     };
-    let mut unreadable = Vec::new();
-    let children = children(client, &resources, &parent, namespace, &mut unreadable).await;
+    let mut unread = Unread::default();
+    for (version, why) in &kinds.unreadable {
+        unread.add(version, why);
+    }
+    let children = children(client, &kinds.all, &parent, namespace, &mut unread).await;
+    let (children_incomplete, mut unreadable) = unread.lines();
     let events = match events(client, &parent).await {
         Ok(events) => events,
         Err(error) => {
-            unreadable.push(format!("Events: {error}"));
+            unreadable.push(format!("Events: {}", words(&error)));
             Vec::new()
         }
     };
@@ -87,45 +91,10 @@ pub(super) async fn explain(
         reconciles: None,
         conditions,
         children,
+        children_incomplete,
         events,
         unreadable,
     })
-}
-
-/// Finds a kind by its name, its plural, or either with the group.
-fn resolve<'a>(
-    resources: &'a [(ApiResource, ApiCapabilities)],
-    kind: &str,
-) -> anyhow::Result<&'a (ApiResource, ApiCapabilities)> {
-    let wanted = kind.to_lowercase();
-    let (name, group) = match wanted.split_once('.') {
-        Some((name, group)) => (name, Some(group)),
-        None => (wanted.as_str(), None),
-    };
-    let mut found = resources.iter().filter(|(resource, _)| {
-        (resource.plural == name || resource.kind.to_lowercase() == name)
-            && group.is_none_or(|group| resource.group == group)
-    });
-    let Some(first) = found.next() else {
-        return Err(anyhow!("the cluster has no kind {kind:?}"));
-    };
-    let others: Vec<_> = found.map(|(other, _)| full_name(other)).collect();
-    if others.is_empty() {
-        Ok(first)
-    } else {
-        Err(anyhow!(
-            "{kind:?} is ambiguous: use {} or {}",
-            full_name(&first.0),
-            others.join(" or ")
-        ))
-    }
-}
-
-fn full_name(resource: &ApiResource) -> String {
-    match resource.group.as_str() {
-        "" => resource.plural.clone(),
-        group => format!("{}.{group}", resource.plural),
-    }
 }
 
 fn api(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
@@ -135,21 +104,60 @@ fn api(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<
     }
 }
 
+fn kind_of(resource: &ApiResource) -> Kind {
+    Kind {
+        api_version: resource.api_version.clone(),
+        kind: resource.kind.clone(),
+    }
+}
+
+/// What could not be read of the children.
+#[derive(Default)]
+struct Unread {
+    /// Kinds that the user may not list.
+    forbidden: BTreeSet<String>,
+    /// One line each, which names its kind or version.
+    others: BTreeSet<String>,
+}
+
+impl Unread {
+    fn add(&mut self, what: &str, why: &str) {
+        self.others.insert(format!("{what}: {why}"));
+    }
+
+    fn fail(&mut self, kind: String, error: &kube::Error) {
+        match error {
+            kube::Error::Api(status) if status.code == 403 => {
+                self.forbidden.insert(kind);
+            }
+            _ => self.add(&kind, &words(error)),
+        }
+    }
+
+    /// Reports whether there is anything, and returns its lines.
+    fn lines(self) -> (bool, Vec<String>) {
+        let mut lines: Vec<String> = self.others.into_iter().collect();
+        if !self.forbidden.is_empty() {
+            let kinds: Vec<_> = self.forbidden.into_iter().collect();
+            lines.insert(0, format!("you may not list: {}", kinds.join(", ")));
+        }
+        (!lines.is_empty(), lines)
+    }
+}
+
 /// Returns the children, each with what its own controller has created.
 async fn children(
     client: &Client,
-    resources: &[(ApiResource, ApiCapabilities)],
+    kinds: &[Served],
     parent: &DynamicObject,
     namespace: Option<&str>,
-    unreadable: &mut Vec<String>,
+    unread: &mut Unread,
 ) -> Vec<Child> {
-    let listable = resources.iter().filter(|(resource, capabilities)| {
-        capabilities.supports_operation(verbs::LIST)
-            && resource.kind != "Event"
-            && (namespace.is_none() || capabilities.scope == Scope::Namespaced)
+    let listable = kinds.iter().filter(|served| {
+        served.is_listable && served.api.kind != "Event" && (namespace.is_none() || served.is_namespaced)
     });
     let listed = stream::iter(listable)
-        .map(|(resource, _)| async move { (resource, labelled(client, resource, namespace).await) })
+        .map(|served| async move { (&served.api, labelled(client, &served.api, namespace).await) })
         .buffered(CONCURRENCY)
         .collect::<Vec<_>>()
         .await;
@@ -160,13 +168,13 @@ async fn children(
             Ok(objects) => found.extend(objects.into_iter().filter(|child| is_child(parent, &name, child))),
             // A kind that disappears, or cannot be listed after all, is no kind of a child.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 405) => {}
-            Err(error) => unreadable.push(format!("{}: {error}", full_name(resource))),
+            Err(error) => unread.fail(full_name(resource), &error),
         }
     }
     let descendants = if found.is_empty() {
         Vec::new()
     } else {
-        descendants(client, namespace, unreadable).await
+        descendants(client, namespace, unread).await
     };
     let mut children: Vec<_> = found.iter().map(|child| describe(child, &descendants)).collect();
     children.sort_by(|a, b| (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name)));
@@ -215,11 +223,7 @@ fn is_child(parent: &DynamicObject, name: &str, object: &DynamicObject) -> bool 
 }
 
 /// Lists what the controllers of Kubernetes may have created for children.
-async fn descendants(
-    client: &Client,
-    namespace: Option<&str>,
-    unreadable: &mut Vec<String>,
-) -> Vec<DynamicObject> {
+async fn descendants(client: &Client, namespace: Option<&str>, unread: &mut Unread) -> Vec<DynamicObject> {
     let mut all = Vec::new();
     for (api_version, kind, plural) in DESCENDANTS {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -238,7 +242,7 @@ async fn descendants(
                 object.types = Some(types(&resource));
                 object
             })),
-            Err(error) => unreadable.push(format!("{plural}: {error}")),
+            Err(error) => unread.fail(full_name(&resource), &error),
         }
     }
     all
@@ -448,6 +452,25 @@ mod tests {
     }
 
     #[test]
+    fn what_the_user_may_not_list_is_one_line_and_other_errors_are_in_words() {
+        let refused = |code, message: &str| {
+            let status = kube::core::Status::failure(message, "x").with_code(code);
+            kube::Error::Api(Box::new(status))
+        };
+        let mut unread = Unread::default();
+        assert_eq!(Unread::default().lines(), (false, Vec::new()));
+        for kind in ["secrets", "configmaps", "secrets"] {
+            unread.fail(
+                kind.to_owned(),
+                &refused(403, "secrets is forbidden: User \"me\" cannot"),
+            );
+        }
+        unread.fail("pods".to_owned(), &refused(500, "no etcd"));
+        let lines = ["you may not list: configmaps, secrets", "pods: no etcd"];
+        assert_eq!(unread.lines(), (true, lines.map(str::to_owned).to_vec()));
+    }
+
+    #[test]
     fn others_that_own_more_than_the_status_are_named() {
         let field = |manager: &str, fields: Value, subresource: &str| json!({ "manager": manager, "operation": "Update", "fieldsV1": fields, "subresource": subresource });
         let pod = object(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {
@@ -475,42 +498,5 @@ mod tests {
         assert_eq!(proposed.message, "it would delete a; fix it");
         assert_eq!(proposed.diff, "-a\n+b");
         assert_eq!(super::proposed(&[condition(HELD_BACK, "False", "x")]), None);
-    }
-
-    #[test]
-    fn a_kind_is_found_by_each_of_its_names_and_an_ambiguous_one_is_refused() {
-        let resource = |group: &str, kind: &str, plural: &str| {
-            let resource = ApiResource {
-                group: group.to_owned(),
-                version: "v1".to_owned(),
-                api_version: format!("{group}/v1"),
-                kind: kind.to_owned(),
-                plural: plural.to_owned(),
-            };
-            let capabilities = ApiCapabilities {
-                scope: Scope::Namespaced,
-                subresources: Vec::new(),
-                operations: Vec::new(),
-            };
-            (resource, capabilities)
-        };
-        let all = [
-            resource("my-operator.dev", "Echo", "echoes"),
-            resource("a.dev", "Db", "dbs"),
-            resource("b.dev", "Db", "dbs"),
-        ];
-        for name in [
-            "echo",
-            "Echo",
-            "echoes",
-            "echoes.my-operator.dev",
-            "echo.my-operator.dev",
-        ] {
-            assert_eq!(resolve(&all, name).unwrap().0.kind, "Echo", "{name}");
-        }
-        assert_eq!(resolve(&all, "db.b.dev").unwrap().0.group, "b.dev");
-        let ambiguous = resolve(&all, "db").err().unwrap().to_string();
-        assert_eq!(ambiguous, "\"db\" is ambiguous: use dbs.a.dev or dbs.b.dev");
-        assert!(resolve(&all, "nothing").is_err());
     }
 }

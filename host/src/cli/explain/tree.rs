@@ -37,7 +37,10 @@ pub(super) fn text(explanation: &Explanation, now: Timestamp, colour: bool) -> S
     for child in &explanation.children {
         add_rows(&mut rows, child, "", "", now);
     }
-    write_rows(&mut text, &rows, &paint);
+    match explanation.children_incomplete && rows.is_empty() {
+        true => text.push_str("  none among the kinds that could be listed\n"),
+        false => write_rows(&mut text, &rows, &paint),
+    }
     if let Some(proposed) = &explanation.proposed {
         write_proposed(&mut text, proposed, &paint);
     }
@@ -95,7 +98,11 @@ fn nothing_to_do(explanation: &Explanation) -> &'static str {
         "Search the host's log for the name of the controller. The usual causes are: no controller is configured for the \
          kind, the namespace is not listed under `namespaces`, or no replica leads."
     } else if explanation.conditions.iter().any(is_ready) {
-        "Nothing: the resource is ready."
+        if explanation.children_incomplete {
+            "Nothing: the resource is ready, by its own status. Not every kind of child could be listed; see above."
+        } else {
+            "Nothing: the resource is ready."
+        }
     } else {
         "The reasons above are the plugin's own. Ask the author of the plugin."
     }
@@ -314,6 +321,7 @@ mod tests {
                 since: Some(at(40)),
             }],
             children: vec![web, child("Secret", "key", None, Vec::new())],
+            children_incomplete: false,
             proposed: Some(Proposed {
                 version: Some("1.5.0".into()),
                 digest: Some("sha256:fedcba9876543210".into()),
