@@ -388,6 +388,15 @@ async fn only_this_machine_is_answered_and_a_browser_that_goes_away_leaves_nothi
             .0,
         403
     );
+    let two_hosts = "host: localhost\r\nhost: evil.example.com";
+    assert_eq!(send(port, "/ui/view", two_hosts).await.0, 400);
+    // Whoever is refused does not keep the connection, which HTTP/1.1 would.
+    let mut refused = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let request = "GET /ui/ HTTP/1.1\r\nhost: evil.example.com\r\n\r\n";
+    refused.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    refused.read_to_string(&mut answer).await.unwrap();
+    assert_contains(&answer, &["421 Misdirected Request", "connection: close"]);
     assert_eq!(
         send(port, "/ui/view?view=nothing", "host: localhost").await.0,
         400
@@ -751,4 +760,12 @@ async fn on_an_address_that_others_reach_the_api_server_decides_who_sees_the_pag
     let (status, body) = ask(port, "/ui/view", &["--user", &format!("me:{reader}")]).await;
     assert_eq!(status, 200, "{body}");
     assert_contains(&body, &["\"controllers\":[{\"name\":\"puppet\""]);
+
+    // Regression: as many connections as there may be, without a token, locked out everyone who has one.
+    let mut idle = Vec::new();
+    for _ in 0..64 {
+        idle.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
+    }
+    let (status, body) = ask(port, "/ui/view", &["--header", &bearer(&reader)]).await;
+    assert_eq!(status, 200, "{body}");
 }

@@ -11,6 +11,7 @@
 mod access;
 mod assets;
 mod certificate;
+mod connections;
 mod looks;
 mod server;
 mod stream;

@@ -12,8 +12,9 @@ use futures::Stream;
 use http_body_util::{Either, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
-    LOCATION, REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION as CONNECTION_HEADER, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    HOST, HeaderName, HeaderValue, LOCATION, REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -30,6 +31,7 @@ use super::Sources;
 use super::access::{Access, Refusal};
 use super::assets::asset;
 use super::certificate::Certificate;
+use super::connections::{Connections, Seat};
 use super::looks::Looks;
 use super::stream::events;
 use super::view::View;
@@ -41,7 +43,8 @@ const HEAD: Duration = Duration::from_secs(10);
 const MAX_HEAD: usize = 16 << 10;
 /// How long a connection may last: longer than a stream, but a client that reads nothing does not stay for ever.
 const CONNECTION: Duration = Duration::from_secs(600);
-/// Maximum number of connections. A browser opens at most six.
+/// Maximum number of connections. A browser opens at most six. When there are more, those that were not let in yet make
+/// room for the next.
 const CONNECTIONS: usize = 64;
 /// Maximum number of streams.
 const STREAMS: usize = 16;
@@ -152,7 +155,7 @@ pub async fn start(config: UiConfig, client: Client, sources: Sources) -> Result
         looks: Arc::new(Looks::new(sources)),
         streams: Arc::new(Semaphore::new(STREAMS)),
     });
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let connections = Arc::new(Connections::new(CONNECTIONS));
     tokio::spawn(async move {
         loop {
             let (stream, peer) = match listener.accept().await {
@@ -164,19 +167,20 @@ pub async fn start(config: UiConfig, client: Client, sources: Sources) -> Result
                     continue;
                 }
             };
-            let Ok(turn) = Arc::clone(&connections).try_acquire_owned() else {
+            let Some(seat) = connections.enter() else {
                 debug!(%peer, "too many connections for the page: closing this one");
                 continue;
             };
-            let server = Arc::clone(&server);
+            let (server, connections) = (Arc::clone(&server), Arc::clone(&connections));
             tokio::spawn(async move {
-                if tokio::time::timeout(CONNECTION, server.accept(stream))
-                    .await
-                    .is_err()
-                {
-                    debug!(%peer, "a connection for the page lasted too long");
+                tokio::select! {
+                    () = server.accept(stream, &seat) => {}
+                    () = tokio::time::sleep(CONNECTION) => debug!(%peer, "a connection for the page lasted too long"),
+                    () = seat.taken.cancelled() => {
+                        debug!(%peer, "too many connections for the page: closing this one, which was not let in yet");
+                    }
                 }
-                drop(turn);
+                connections.leave(&seat);
             });
         }
     });
@@ -184,20 +188,34 @@ pub async fn start(config: UiConfig, client: Client, sources: Sources) -> Result
 }
 
 impl Server {
-    async fn accept(&self, stream: TcpStream) {
+    async fn accept(&self, stream: TcpStream, seat: &Seat) {
         let Some(guard) = &self.guard else {
-            return self.serve(stream).await;
+            return self.serve(stream, seat).await;
         };
         let tls = TlsAcceptor::from(guard.certificate.config().await);
         match tokio::time::timeout(HEAD, tls.accept(stream)).await {
-            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Ok(stream)) => self.serve(stream, seat).await,
             Ok(Err(error)) => debug!(%error, "the handshake of a connection for the page failed"),
             Err(_elapsed) => debug!("a connection for the page did not finish its handshake"),
         }
     }
 
-    async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
-        let service = service_fn(|request| async move { Ok::<_, Infallible>(self.answer(&request).await) });
+    async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin, seat: &Seat) {
+        let service = service_fn(|request| async move {
+            let answer = match self.admit(&request).await {
+                Ok(()) => {
+                    seat.know();
+                    self.answer(&request).await
+                }
+                Err(mut refused) => {
+                    // Whoever is refused does not keep a connection.
+                    let headers = refused.headers_mut();
+                    headers.insert(CONNECTION_HEADER, HeaderValue::from_static("close"));
+                    *refused
+                }
+            };
+            Ok::<_, Infallible>(answer)
+        });
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
@@ -208,21 +226,32 @@ impl Server {
         }
     }
 
-    async fn answer(&self, request: &Request<Incoming>) -> Answer {
+    /// Decides whether a request is answered.
+    async fn admit(&self, request: &Request<Incoming>) -> Result<(), Box<Answer>> {
+        let refused = |status, words: &str| Err(Box::new(text(status, words)));
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
+            return refused(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
+        }
+        if has_two_hosts(request) {
+            return refused(
+                StatusCode::BAD_REQUEST,
+                "the request has more than one `Host` header",
+            );
         }
         if let Some(guard) = &self.guard {
-            let refused = guard.access.check(request.headers().get(AUTHORIZATION)).await;
-            if let Err(refusal) = refused {
-                return refuse(&refusal);
-            }
-        } else if !is_this_machine(host_of(request)) {
-            return text(
+            let decision = guard.access.check(request.headers().get(AUTHORIZATION)).await;
+            return decision.map_err(|refusal| Box::new(refuse(&refusal)));
+        }
+        if !is_this_machine(host_of(request)) {
+            return refused(
                 StatusCode::MISDIRECTED_REQUEST,
                 "this page is served to localhost only: open it at http://localhost, with the same port",
             );
         }
+        Ok(())
+    }
+
+    async fn answer(&self, request: &Request<Incoming>) -> Answer {
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
         if let Some(asset) = asset(path) {
             return respond(StatusCode::OK, asset.type_, asset.body.into());
@@ -293,6 +322,11 @@ fn host_of<T>(request: &Request<T>) -> Option<&str> {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     })
+}
+
+/// Reports whether a client names two hosts: a proxy in front may have looked at the other one.
+fn has_two_hosts<T>(request: &Request<T>) -> bool {
+    request.headers().get_all(HOST).iter().count() > 1
 }
 
 /// Reports whether a name can only mean this machine. A browser sends the name that it looked up, and any site can have a
@@ -425,6 +459,11 @@ mod tests {
         // The target of a request to a proxy counts, not the header.
         let proxied = Request::get("http://evil.example.com/ui/").header(HOST, "localhost");
         assert!(!is_this_machine(host_of(&proxied.body(()).unwrap())));
+        let two = Request::get("/ui/")
+            .header(HOST, "localhost")
+            .header(HOST, "evil");
+        assert!(has_two_hosts(&two.body(()).unwrap()));
+        assert!(!has_two_hosts(&request(Some("localhost"))));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::Sources;
 use crate::cluster::cache::WatchState;
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::leader::report::LeadershipReport;
-use crate::object::NamespacedName;
+use crate::object::{NamespacedName, shorten};
 use crate::plugin::contract::Kind;
 
 /// What to show.
@@ -60,6 +60,20 @@ enum Finder {
 /// Number of children that are shown at first, and at most.
 const CHILDREN: usize = 100;
 const MAX_CHILDREN: usize = 2000;
+/// What a query may name.
+const PARAMETERS: [&str; 9] = [
+    "view",
+    "controller",
+    "group",
+    "kind",
+    "name",
+    "children",
+    "filter",
+    "problems",
+    "after",
+];
+/// Maximum number of bytes of an unknown parameter in an answer.
+const SHOWN: usize = 100;
 
 /// The Leases.
 #[derive(Serialize)]
@@ -105,6 +119,21 @@ impl View {
                 .filter(|value| !value.is_empty())
         };
         let required = |wanted: &str| find(wanted).ok_or_else(|| format!("the query has no `{wanted}`"));
+        let number = |wanted: &str| match find(wanted).map(str::parse::<u64>) {
+            None => Ok(None),
+            Some(Ok(number)) => Ok(Some(number)),
+            Some(Err(_)) => Err(format!("`{wanted}` must be a whole number, from 0")),
+        };
+        if let Some((name, _)) = parameters
+            .iter()
+            .find(|(name, _)| !name.is_empty() && !PARAMETERS.contains(name))
+        {
+            return Err(format!(
+                "the query has no parameter {:?}; it may have {}",
+                shorten(name, SHOWN),
+                PARAMETERS.join(", ")
+            ));
+        }
         match find("view").unwrap_or("overview") {
             "overview" => Ok(Self::Overview),
             "leases" => Ok(Self::Leases),
@@ -124,10 +153,9 @@ impl View {
                     },
                 },
                 name: NamespacedName::parse(required("name")?),
-                children: find("children")
-                    .and_then(|number| number.parse().ok())
-                    .unwrap_or(CHILDREN)
-                    .min(MAX_CHILDREN),
+                children: number("children")?.map_or(CHILDREN, |number| {
+                    usize::try_from(number).map_or(MAX_CHILDREN, |number| number.min(MAX_CHILDREN))
+                }),
             })),
             other => Err(format!("there is no view {other:?}")),
         }
@@ -248,6 +276,11 @@ mod tests {
             ("view=%ff", "not UTF-8"),
             ("view=%4", "not UTF-8"),
             ("view=%zz", "not UTF-8"),
+            (
+                "view=object&controller=a&name=b&children=-1",
+                "`children` must be a whole number",
+            ),
+            ("view=controller&controller=a&page=-1", "no parameter \"page\""),
         ] {
             let error = View::parse(query).unwrap_err();
             assert!(error.contains(words), "{query}: {error}");
