@@ -248,7 +248,7 @@ async fn a_reason_is_cut_to_what_the_api_server_takes() {
     scenario
         .puppet("p", json!({"response": {"events": [event]}}))
         .await;
-    let cut = format!("{}…", "R".repeat(128 - '…'.len_utf8()));
+    let cut = "R".repeat(128);
     let note = scenario.until_event("p", "Normal", &cut).await;
     assert_eq!(note.len(), 1024);
 }

@@ -258,6 +258,35 @@ pub fn shorten(text: &str, max: usize) -> String {
     format!("{}…", &text[..end])
 }
 
+/// Returns a reason of at most `max` bytes as the API server accepts it in a condition: a plugin may have answered with
+/// any text, and a definition that checks reasons would refuse the whole status. One that is valid stays as it is.
+///
+/// Source: `metav1.Condition`, the pattern `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`.
+#[must_use]
+pub fn conventional_reason(text: &str, max: usize) -> String {
+    let mut reason = String::new();
+    let mut begins_word = false;
+    for next in text.chars().skip_while(|next| !next.is_ascii_alphabetic()) {
+        let is_allowed = next.is_ascii_alphanumeric() || "_,:".contains(next);
+        if is_allowed && reason.len() < max {
+            reason.push(if begins_word {
+                next.to_ascii_uppercase()
+            } else {
+                next
+            });
+        }
+        begins_word = !is_allowed;
+    }
+    reason.truncate(reason.trim_end_matches([',', ':']).len());
+    if reason.is_empty() {
+        reason.push_str(NO_REASON);
+    }
+    reason
+}
+
+/// The reason where a plugin has given none.
+const NO_REASON: &str = "Unspecified";
+
 /// Returns a short SHA-256 of the value's JSON text: 16 hexadecimal digits.
 #[must_use]
 pub fn fingerprint(value: &impl Serialize) -> String {
@@ -303,6 +332,25 @@ pub(crate) fn without_host_metadata(mut child: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_of_a_plugin_becomes_one_that_the_api_server_accepts() {
+        for (text, reason) in [
+            ("ServersNotReady", "ServersNotReady"),
+            ("a", "a"),
+            ("HTTP_404,x:y", "HTTP_404,x:y"),
+            ("not ready: 3/5", "notReady:35"),
+            ("2 pods are missing!", "podsAreMissing"),
+            ("wait:", "wait"),
+            ("Größe", "GrE"),
+            ("", "Unspecified"),
+            ("…", "Unspecified"),
+        ] {
+            assert_eq!(conventional_reason(text, 1024), reason, "{text}");
+        }
+        // Regression: a truncated one ended with a character that no reason can have.
+        assert_eq!(conventional_reason("abc:def", 4), "abc");
+    }
 
     #[test]
     fn a_name_can_lead_to_no_other_path_and_to_no_query() {

@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 
 use super::client::Writer;
 use crate::metrics::Metrics;
-use crate::object::{DIGEST_ANNOTATION, shorten};
+use crate::object::{DIGEST_ANNOTATION, conventional_reason, shorten};
 use crate::plugin::Digest;
 use crate::plugin::contract::EventType;
 use crate::trace;
@@ -159,7 +159,7 @@ impl Events {
                 EventType::Normal => "Normal",
                 EventType::Warning => "Warning",
             },
-            reason: shorten(reason, MAX_REASON),
+            reason: conventional_reason(reason, MAX_REASON),
             note: shorten(note, MAX_NOTE),
         };
         self.put(entry, plugin);

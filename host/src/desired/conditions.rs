@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
-use crate::object::shorten;
+use crate::object::{conventional_reason, shorten};
 use crate::plugin::contract::{Condition, ConditionStatus};
 
 /// The condition that reports whether the resource is in the desired state.
@@ -58,7 +58,7 @@ pub struct Reason {
     pub message: String,
 }
 
-/// Longer ones are truncated, since the API server would reject the whole status. Source: `metav1.Condition`. The
+/// Longer ones are truncated, and a reason gets the form of one, since the API server would reject the whole status. Source: `metav1.Condition`. The
 /// limit for messages is well below the API server's, for readability.
 const MAX_REASON: usize = 1024;
 const MAX_MESSAGE: usize = 4096;
@@ -68,7 +68,7 @@ impl Reason {
     #[must_use]
     pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
-            reason: shorten(&reason.into(), MAX_REASON),
+            reason: conventional_reason(&reason.into(), MAX_REASON),
             message: shorten(&message.into(), MAX_MESSAGE),
         }
     }
@@ -304,7 +304,7 @@ fn render(
     let mut rendered = json!({
         "type": condition.type_,
         "status": status,
-        "reason": condition.reason,
+        "reason": conventional_reason(&condition.reason, MAX_REASON),
         "message": condition.message,
         "lastTransitionTime": since.map_or_else(|| now.to_string(), str::to_owned),
     });
