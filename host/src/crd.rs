@@ -1,6 +1,7 @@
 //! Applies a CustomResourceDefinition without an API server: validates the definition, fills in its schema's defaults,
 //! and validates resources by its schema.
 
+pub mod accepts;
 pub mod definition;
 pub mod pruned;
 pub mod schema;
