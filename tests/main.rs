@@ -26,6 +26,7 @@ mod convergence;
 mod conversion;
 mod crds;
 mod definitions;
+mod definitions_install;
 mod deploy;
 mod echo;
 mod evaluate;

@@ -85,6 +85,21 @@ pub struct ControllerConfig {
     pub service_account: Option<ServiceAccount>,
     /// What the plugin may do beyond its default permissions.
     pub allow: BTreeSet<Allow>,
+    /// What the host does with the CustomResourceDefinition that the plugin contains.
+    pub definitions: DefinitionsMode,
+}
+
+/// What the host does with the CustomResourceDefinition that a plugin contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DefinitionsMode {
+    /// Apply it to the cluster when nothing is lost by it.
+    Install,
+    /// Report where the cluster's differs from it.
+    #[default]
+    Check,
+    /// Do not compare it with the cluster's.
+    Ignore,
 }
 
 /// Permissions that must be granted in the configuration: each can lead to more permissions, or to objects that cannot

@@ -17,6 +17,7 @@ use crate::backoff;
 use crate::cluster::cache::{Change, Reflector, WatchState};
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::NamespaceChange;
+use crate::definitions::Installer;
 use crate::desired::ownership::{parent_by_owner, parent_of};
 use crate::leader::term::Warmth;
 use crate::object::{ChildRef, NamespacedName, is_terminating, version};
@@ -32,7 +33,12 @@ use crate::work_queue::{ReconcileReason, Work};
 /// only keeps its caches up to date.
 ///
 /// Calls `started` once the first lists are complete and the plugin is loaded or has failed to load.
-pub async fn run(context: Arc<Context>, started: impl FnOnce(), stop: CancellationToken) {
+pub async fn run(
+    context: Arc<Context>,
+    started: impl FnOnce(),
+    installer: Arc<Installer>,
+    stop: CancellationToken,
+) {
     // Ignore changes until this replica leads: `lead` then enqueues every parent, and the caches contain the changes.
     context.queue.close();
     subscribe(&context);
@@ -55,7 +61,7 @@ pub async fn run(context: Arc<Context>, started: impl FnOnce(), stop: Cancellati
     let work = async {
         while !stop.is_cancelled() {
             tokio::select! {
-                () = stand_by(&context) => {}
+                () = stand_by(&context, &installer) => {}
                 () = stop.cancelled() => break,
             }
             let stay = term.stay();
@@ -103,13 +109,16 @@ async fn keep_warm(context: &Context, mut plugin: tokio::sync::watch::Receiver<L
     }
 }
 
-/// Waits until the term begins. Reports the waiting controller as alive.
-async fn stand_by(context: &Context) {
+/// Waits until the term begins, and its definition is decided about. Reports the waiting controller as alive.
+async fn stand_by(context: &Context, installer: &Installer) {
     let Observer {
         enqueuing, working, ..
     } = &context.observer;
     let mut beat = interval(enqueuing.period());
-    let begun = context.writer.term.begun();
+    let begun = async {
+        context.writer.term.begun().await;
+        installer.decided().await;
+    };
     let mut begun = std::pin::pin!(begun);
     loop {
         tokio::select! {

@@ -50,6 +50,7 @@ pub mod rollout;
 pub mod work_queue;
 
 pub mod crd;
+pub mod definitions;
 pub mod dry_run;
 
 pub mod record;

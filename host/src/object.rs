@@ -46,6 +46,9 @@ pub const PROMOTE_ANNOTATION: &str = "operator-host.dev/promote";
 /// Annotation of a parent kind's CustomResourceDefinition: only the version with this digest may be live.
 pub const PIN_ANNOTATION: &str = "operator-host.dev/pin";
 
+/// Annotation of a CustomResourceDefinition that the host has installed: the version of the plugin that it is from.
+pub const DEFINITION_VERSION_ANNOTATION: &str = "operator-host.dev/definition-version";
+
 /// Reports whether an annotation of a definition promotes or pins a plugin version.
 #[must_use]
 pub fn is_order(annotation: &str) -> bool {

@@ -127,6 +127,7 @@ pub async fn run(
     let files = Files::start().map_err(OperatorError::Files)?;
     let client = connection.client()?;
     let connection_namespace = connection.pod_namespace().map(str::to_owned);
+    let default_namespace = client.default_namespace().to_owned();
     let kinds = Arc::new(Discovery::new(client.clone(), Arc::clone(&instruments.metrics)));
     let watches = Arc::new(SharedCache::new(
         client.clone(),
@@ -200,7 +201,17 @@ pub async fn run(
     };
     let start = setup.config.clone();
     let configurations = follower.start(&files, setup.config);
+    let of_leases = start
+        .leadership
+        .namespace
+        .as_deref()
+        .or(start.host_namespace.as_deref());
     let slot_parts = SlotParts {
+        installation: of_leases
+            .or(connection_namespace.as_deref())
+            .unwrap_or(&default_namespace)
+            .to_owned(),
+        reach: start.webhook.as_ref().and_then(|webhook| webhook.reach.clone()),
         runtime,
         files,
         definitions: Arc::clone(&definitions.0),

@@ -14,6 +14,7 @@
 //! | `cluster::event_recorder` | `create` and `patch` of Events |
 //! | `reconcile::provenance_key` | `get` and `create` of the Secret with the key that proves what was generated |
 //! | `leader` | `get`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
+//! | `definitions` | `create` and `patch` of the definitions that it installs, and `list` of all their objects |
 //! | `ui::access` | `create` of TokenReviews and SubjectAccessReviews, unless `--ui-addr` is a loopback address |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
 //!
@@ -25,7 +26,7 @@ pub mod resources;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::leadership::{LeadershipConfig, LeadershipMode};
-use crate::config::{Config, ControllerConfig, Removal, ServiceAccount};
+use crate::config::{Config, ControllerConfig, DefinitionsMode, Removal, ServiceAccount};
 use crate::desired::provenance::KEY_SECRET;
 use crate::plugin::contract::{Description, Kind};
 
@@ -114,10 +115,9 @@ pub fn rights(
     resources: &Resources,
 ) -> Result<Rights, UnknownKind> {
     let mut rights = Rights::default();
-    let definitions = ("apiextensions.k8s.io", "customresourcedefinitions");
     rights.grant(
         &[Scope::Cluster],
-        definitions,
+        DEFINITIONS,
         &READ,
         "the host: kinds that are added or change",
     );
@@ -195,6 +195,7 @@ fn grant_leases(rights: &mut Rights, leadership: &LeadershipConfig, account: &Se
     }
 }
 
+const DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
 const EVENTS: (&str, &str) = ("events.k8s.io", "events");
 const READ: [&str; 2] = ["list", "watch"];
 
@@ -322,10 +323,31 @@ impl Controller<'_> {
             let why = format!("{name}: what its plugin may read");
             rights.grant(&self.watched(resource), resource.name(), &READ, &why);
         }
+        self.grant_definition(rights, parent);
         for disagreement in self.controller.disallows(self.description) {
             rights.remarks.push(format!("{name}: {disagreement}"));
         }
         Ok(())
+    }
+
+    fn grant_definition(&self, rights: &mut Rights, parent: &Resource) {
+        let crd = self.description.crd.as_ref();
+        let definition = crd.and_then(|crd| crd["metadata"]["name"].as_str());
+        let Some(definition) = definition.filter(|_| self.controller.definitions == DefinitionsMode::Install)
+        else {
+            return;
+        };
+        let name = &self.controller.name;
+        let why = format!("{name}: its definition, which is installed");
+        let scopes = [Scope::Cluster];
+        rights.grant_named(&scopes, DEFINITIONS, definition, &["patch"], &why);
+        rights.grant(&scopes, DEFINITIONS, &["create"], &why);
+        let why = format!("{name}: all objects, before their definition changes");
+        rights.grant(&scopes, parent.name(), &["list"], &why);
+        rights.warnings.push(format!(
+            "{name}: the host may create any CustomResourceDefinition, because RBAC cannot limit `create` to a name; to avoid \
+             this, create {definition} yourself and remove the rule"
+        ));
     }
 
     fn grant_child(

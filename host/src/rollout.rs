@@ -28,7 +28,8 @@ use self::shadow::Snapshot;
 use crate::clock;
 use crate::cluster::cache::{Reflector, WatchState};
 use crate::cluster::discovery::ResolvedKind;
-use crate::config::{ControllerConfig, ProvingMode};
+use crate::config::{ControllerConfig, DefinitionsMode, ProvingMode};
+use crate::definitions::Installer;
 use crate::desired::conditions::Reason;
 use crate::object::{NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint};
 use crate::plugin::candidate_check::{Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult};
@@ -65,19 +66,37 @@ pub struct Proving {
     definition: watch::Sender<Option<Option<String>>>,
     orders: watch::Sender<Option<Orders>>,
     blocking_parents: Arc<BlockingParents>,
+    installer: Arc<Installer>,
+    /// The last candidate that was proved and converts its kind.
+    converter: watch::Sender<Option<Plugin>>,
 }
 
 impl Proving {
     /// Creates the state of a controller that does not run yet.
     #[must_use]
-    pub fn new(config: Arc<ControllerConfig>) -> Self {
+    pub fn new(config: Arc<ControllerConfig>, installer: Arc<Installer>) -> Self {
         Self {
             config: watch::Sender::new(config),
             stage: watch::Sender::default(),
             definition: watch::Sender::default(),
             orders: watch::Sender::default(),
             blocking_parents: Arc::default(),
+            installer,
+            converter: watch::Sender::default(),
         }
+    }
+
+    /// Returns what installs the definition.
+    #[must_use]
+    pub fn installer(&self) -> Arc<Installer> {
+        Arc::clone(&self.installer)
+    }
+
+    /// Returns the last candidate that was proved and converts its kind. Its definition may be installed before it is
+    /// live.
+    #[must_use]
+    pub fn converter(&self) -> watch::Receiver<Option<Plugin>> {
+        self.converter.subscribe()
     }
 
     /// Applies a new configuration of the controller. A version that is held back is proved again.
@@ -178,7 +197,18 @@ impl Proving {
                 .chain(self.config().proving.promote.clone())
                 .collect(),
             pin,
+            definition: definition.and_then(|definition| definition.metadata.generation),
         }
+    }
+
+    /// Installs the definition of a version that may become live. From then on it converts for this host.
+    async fn make_way(&self, candidate: &Plugin) -> Result<(), Box<HeldBack>> {
+        if self.config().definitions == DefinitionsMode::Install && candidate.description().converts() {
+            self.converter.send_replace(Some(candidate.clone()));
+        }
+        let orders = self.orders.borrow().clone();
+        let is_pinned = orders.is_some_and(|orders| orders.pins(candidate.digest()));
+        self.installer.prepare(candidate, is_pinned).await
     }
 
     /// Returns the running controller; `None` when there is none and there are no objects for it.
@@ -196,6 +226,24 @@ impl Proving {
             }
             stage.changed().await.ok()?;
         }
+    }
+
+    async fn compared(&self, live: &Plugin, candidate: &Plugin) -> ProofResult {
+        if self.config().proving.mode == ProvingMode::Off {
+            return ProofResult::NotCompared("proving is off".to_owned());
+        }
+        let Some(context) = self.context().await else {
+            return ProofResult::NotCompared("no object of this kind exists".to_owned());
+        };
+        let start = Instant::now();
+        let result = compare(&context, live, candidate).await;
+        debug!(
+            controller = self.config().name,
+            took_us = start.elapsed().as_micros(),
+            verdict = ?result,
+            "proof done"
+        );
+        result
     }
 
     /// Returns what to do about a version that is held back.
@@ -221,20 +269,14 @@ impl CandidateCheck for Proving {
     }
 
     async fn prove(&self, live: &Plugin, candidate: &Plugin) -> ProofResult {
-        if self.config().proving.mode == ProvingMode::Off {
-            return ProofResult::NotCompared("proving is off".to_owned());
-        }
-        let Some(context) = self.context().await else {
-            return ProofResult::NotCompared("no object of this kind exists".to_owned());
+        let compared = self.compared(live, candidate).await;
+        let result = match compared {
+            ProofResult::HeldBack(_) => compared,
+            proved => match self.make_way(candidate).await {
+                Ok(()) => proved,
+                Err(held) => ProofResult::HeldBack(held),
+            },
         };
-        let start = Instant::now();
-        let result = compare(&context, live, candidate).await;
-        debug!(
-            controller = self.config().name,
-            took_us = start.elapsed().as_micros(),
-            verdict = ?result,
-            "proof done"
-        );
         match result {
             ProofResult::HeldBack(mut held) => {
                 let version = &candidate.description().version;
@@ -247,6 +289,12 @@ impl CandidateCheck for Proving {
                 ProofResult::HeldBack(held)
             }
             proved => proved,
+        }
+    }
+
+    async fn install(&self, candidate: &Plugin) {
+        if let Err(held) = self.make_way(candidate).await {
+            warn!(controller = self.config().name, "{}", held.message);
         }
     }
 
@@ -390,6 +438,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
     }
     if let Some(carried) = &candidate.description().crd
         && live.description().crd.as_ref() != Some(carried)
+        && config.definitions == DefinitionsMode::Check
     {
         let objects: Vec<_> = parents.iter().filter_map(|name| context.parent(name)).collect();
         let name = definition_name(&context.resource);

@@ -17,11 +17,12 @@ use crate::cluster::discovery::{Discovery, KindError, Resolved};
 use crate::cluster::event_recorder::Events;
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::Namespaces;
-use crate::config::ControllerConfig;
+use crate::config::{ControllerConfig, DefinitionsMode};
 use crate::controller;
 use crate::controller::scope;
 use crate::health::Readiness;
 use crate::leader::Leadership;
+use crate::leader::term::Warmth;
 use crate::object::NotServed;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
@@ -130,9 +131,11 @@ pub async fn supervise(
                 shared.running.open(&context);
                 let running = {
                     let (proving, started) = (Arc::clone(&proving), Arc::clone(&context));
+                    let installer = proving.installer();
                     tokio::spawn(controller::run(
                         Arc::clone(&context),
                         move || proving.running(&started),
+                        installer,
                         stop_one.clone(),
                     ))
                 };
@@ -156,6 +159,13 @@ pub async fn supervise(
             }
             Err(KindError::Unknown(NotServed { kind, versions })) => {
                 proving.without_definition();
+                if config.definitions == DefinitionsMode::Install {
+                    // One replica must lead, to install it.
+                    writers.own.term.set_warm(match &*plugin.borrow() {
+                        Live::Plugin(_) => Warmth::Warm,
+                        Live::Loading | Live::Failed(_) => Warmth::Cold,
+                    });
+                }
                 let served = match versions.as_slice() {
                     [] => String::new(),
                     versions => format!("; the cluster serves {} as {}", kind.kind, versions.join(" and ")),

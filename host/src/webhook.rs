@@ -34,6 +34,7 @@ use self::review::Review;
 use self::turns::Turns;
 use crate::config::ControllerConfig;
 use crate::object::shorten;
+use crate::plugin::Plugin;
 use crate::plugin::contract::{ContractVersion, Kind};
 use crate::plugin::estimate::estimate;
 use crate::plugin::registry::Live;
@@ -119,16 +120,17 @@ impl WebhookTargets {
     }
 
     /// Converts and defaults objects of a controller's kind as long as the result is held. `fallback` converts until
-    /// `plugin` does.
+    /// `plugin` does, and `next` while it knows more versions.
     #[must_use]
     pub fn add_plugin(
         &self,
         config: &Arc<ControllerConfig>,
         plugin: watch::Receiver<Live>,
         fallback: Option<watch::Receiver<Live>>,
+        next: watch::Receiver<Option<Plugin>>,
         instruments: &Instruments,
     ) -> Arc<PluginTarget> {
-        let target = Arc::new(PluginTarget::new(config, plugin, fallback, instruments));
+        let target = Arc::new(PluginTarget::new(config, plugin, fallback, next, instruments));
         let mut plugins = lock(&self.plugins);
         plugins.retain(|target| target.strong_count() > 0);
         plugins.push(Arc::downgrade(&target));

@@ -13,13 +13,13 @@ use serde_json::Value;
 use super::registry::RegistryArgs;
 use super::{Failure, plugin_file, render};
 use crate::cel;
-use crate::config::Config;
+use crate::config::{Config, DefinitionsMode};
 use crate::conversion::{Lost, there_and_back};
 use crate::crd::{definition, schema};
 use crate::defaults::unstable;
 use crate::dry_run::documents;
 use crate::dry_run::offline::{self, RenderError, Scene};
-use crate::plugin::contract::Response;
+use crate::plugin::contract::{Description, Response};
 use crate::plugin::{Call, CallError, CodeOrigin, Limits, LoadError, Plugin, RandomSource};
 use crate::rbac::power;
 use crate::reconcile::evaluate::EvaluateError;
@@ -254,7 +254,10 @@ fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
         report.add(Level::Fail, "config", message);
     }
     for controller in controllers {
-        let disagreements = controller.disallows(description);
+        let mut disagreements = controller.disallows(description);
+        if controller.definitions == DefinitionsMode::Install {
+            disagreements.extend(not_installable(description, config));
+        }
         for disagreement in &disagreements {
             report.add(
                 Level::Fail,
@@ -266,7 +269,36 @@ fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
             let message = format!("{}: allows what the plugin creates and reads", controller.name);
             report.add(Level::Ok, "config", message);
         }
+        if let Some(crd) = &description.crd
+            && controller.definitions == DefinitionsMode::Install
+        {
+            let message = format!(
+                "{}: the host installs {}; it needs the verbs create and patch on customresourcedefinitions, and list on all \
+                 objects of the kind, as `operator-host rbac` prints them",
+                controller.name,
+                crd["metadata"]["name"].as_str().unwrap_or_default()
+            );
+            report.add(Level::Ok, "config", message);
+        }
     }
+}
+
+/// Returns why a host with this configuration could not install the plugin's definition.
+fn not_installable(description: &Description, config: &Config) -> Option<String> {
+    if description.crd.is_none() {
+        return Some(
+            "`definitions` is install, and the plugin contains no CustomResourceDefinition".to_owned(),
+        );
+    }
+    let is_reached = config
+        .webhook
+        .as_ref()
+        .is_some_and(|webhook| webhook.reach.is_some());
+    (description.converts() && !is_reached).then(|| {
+        "`definitions` is install and the plugin converts its kind, but `webhook.service` or `webhook.url` is not set: the \
+         definition cannot name the webhook"
+            .to_owned()
+    })
 }
 
 async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<(), Failure> {
@@ -595,6 +627,14 @@ mod tests {
         assert!(
             bad.0 && bad.1.contains("c: the plugin creates v1/ConfigMap"),
             "{bad:?}"
+        );
+        let install = lines(
+            "Fixture",
+            "{apiVersion: v1, kind: ConfigMap}], definitions: install, reads: [",
+        );
+        assert!(
+            install.0 && install.1.contains("contains no CustomResourceDefinition"),
+            "{install:?}"
         );
         let none = lines("Other", "");
         assert!(none.0 && none.1.contains("no controller reconciles"), "{none:?}");

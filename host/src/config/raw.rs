@@ -16,7 +16,7 @@ use super::values::{bytes, count, dns_label, duration, invalid, is_version, serv
 use super::webhook::RawWebhook;
 use super::{
     Allow, BackoffConfig, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY,
-    DEFAULT_RESYNC, DEFAULT_WRITES, Removal, WritesConfig,
+    DEFAULT_RESYNC, DEFAULT_WRITES, DefinitionsMode, Removal, WritesConfig,
 };
 use crate::oci::settings::Settings;
 use crate::plugin::acceptance::Trust;
@@ -46,6 +46,8 @@ pub(super) struct RawConfig {
     host_namespace: Option<Spanned<String>>,
     #[serde(default)]
     registry: RawRegistry,
+    #[serde(default)]
+    definitions: DefinitionsMode,
 }
 
 #[derive(Deserialize)]
@@ -80,6 +82,7 @@ struct RawController {
     proving: RawProving,
     #[serde(default)]
     allow: BTreeSet<Allow>,
+    definitions: Option<DefinitionsMode>,
 }
 
 #[derive(Deserialize)]
@@ -185,6 +188,10 @@ impl RawConfig {
         for raw in self.controllers {
             let name_at = raw.name.referenced;
             let parent_at = raw.parent.kind.referenced;
+            let raw = RawController {
+                definitions: raw.definitions.or(Some(self.definitions)),
+                ..raw
+            };
             let controller = raw.validate(file, &folder, &registry, needs_plugins)?;
             let shared = controllers.iter().find_map(|other| {
                 let names = controller.formerly.iter().chain([&controller.name]);
@@ -351,6 +358,7 @@ impl RawController {
                 .transpose()?,
             proving: self.proving.validate(file)?,
             allow: self.allow,
+            definitions: self.definitions.unwrap_or_default(),
         })
     }
 }

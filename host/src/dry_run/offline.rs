@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::config::{
     Allow, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC,
-    DEFAULT_WRITES, Removal,
+    DEFAULT_WRITES, DefinitionsMode, Removal,
 };
 use crate::crd::definition;
 use crate::desired::conditions::{self, Reason, Verdict};
@@ -334,6 +334,7 @@ fn controller(description: &Description) -> ControllerConfig {
         proving: DEFAULT_PROVING,
         // The configuration decides this; an author should see what the plugin makes.
         allow: BTreeSet::from([Allow::Finalizers, Allow::ServiceAccountTokens]),
+        definitions: DefinitionsMode::Ignore,
     }
 }
 

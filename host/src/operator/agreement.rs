@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::cluster::cache::Reflector;
-use crate::config::ControllerConfig;
+use crate::config::{ControllerConfig, DefinitionsMode};
 use crate::crd::{definition, pruned, schema};
 use crate::health::Health;
 use crate::object::NamespacedName;
@@ -34,6 +34,7 @@ pub(super) async fn follow(
     definitions: Arc<Reflector>,
     health: Arc<Health>,
     target: Arc<PluginTarget>,
+    mut installer: watch::Receiver<Option<Arc<str>>>,
     stop: CancellationToken,
 ) {
     let changed = Arc::new(Notify::new());
@@ -52,10 +53,11 @@ pub(super) async fn follow(
                 Live::Plugin(plugin) => Some(plugin.description().clone()),
                 Live::Loading | Live::Failed(_) => None,
             };
-            let (found, retry) = match &description {
+            let (mut found, retry) = match &description {
                 Some(description) => disagreements(&config, description, &client, &target).await,
                 None => (Vec::new(), None),
             };
+            found.extend(installer.borrow_and_update().as_deref().map(str::to_owned));
             health.disagrees(&config.name, found.clone());
             for news in found.iter().filter(|message| !logged.contains(*message)) {
                 warn!(controller = config.name, "{news}");
@@ -70,6 +72,7 @@ pub(super) async fn follow(
             tokio::select! {
                 () = changed.notified() => {}
                 () = pause => {}
+                Ok(()) = installer.changed() => {}
                 changed = live.changed() => if changed.is_err() { return },
             }
         }
@@ -96,7 +99,10 @@ async fn disagreements(
                 .as_ref()
                 .and_then(|crd| definition::schema(crd, &description.parent));
             target.set_cluster_has_rules(schema.is_some_and(schema::has_rules));
-            found.extend(installed.and_then(|installed| outdated(&installed, carried, name, description)));
+            if config.definitions == DefinitionsMode::Check {
+                let installed = installed.into_iter();
+                found.extend(installed.flat_map(|installed| outdated(&installed, carried, name, description)));
+            }
             (found, None)
         }
         Err(error) => {
@@ -110,9 +116,35 @@ async fn disagreements(
 }
 
 /// Returns what the installed definition lacks.
-fn outdated(installed: &Value, carried: &Value, name: &str, description: &Description) -> Option<String> {
+fn outdated(installed: &Value, carried: &Value, name: &str, description: &Description) -> Vec<String> {
+    let advice = "apply the plugin's definition, which `operator-host crd` prints";
+    let mut found = Vec::new();
+    let versions = |crd: &Value| crd["spec"]["versions"].as_array().cloned().unwrap_or_default();
+    let served = |crd: &Value| -> Vec<Value> {
+        let versions = versions(crd)
+            .into_iter()
+            .filter(|version| version["served"] == true);
+        versions.map(|version| version["name"].clone()).collect()
+    };
+    let serves = served(installed);
+    for version in served(carried).iter().filter(|version| !serves.contains(version)) {
+        let version = version.as_str().unwrap_or_default();
+        found.push(format!(
+            "the cluster's definition {name} does not serve the version {version}, which the plugin's serves; {advice}"
+        ));
+    }
+    if description.converts() && serves.len() > 1 && installed["spec"]["conversion"]["strategy"] != "Webhook"
+    {
+        found.push(format!(
+            "the cluster's definition {name} serves several versions and names no webhook that converts them: the API server \
+             drops what a version does not know; apply what `operator-host crd --service` prints"
+        ));
+    }
     let schema = |crd| definition::schema(crd, &description.parent);
-    let mut fields = pruned::fields(schema(installed)?, schema(carried)?);
+    let fields = schema(installed).zip(schema(carried));
+    let mut fields = fields.map_or_else(Vec::new, |(installed, carried)| {
+        pruned::fields(installed, carried)
+    });
     let more = fields.len().saturating_sub(SHOWN);
     fields.truncate(SHOWN);
     let more = if more > 0 {
@@ -121,12 +153,13 @@ fn outdated(installed: &Value, carried: &Value, name: &str, description: &Descri
         String::new()
     };
     let fields = fields.join(", ");
-    (!fields.is_empty()).then(|| {
-        format!(
+    if !fields.is_empty() {
+        found.push(format!(
             "the cluster's definition {name} is older than the plugin's and lacks {fields}{more}: the API server drops \
-             these fields; apply the plugin's definition, which `operator-host crd` prints"
-        )
-    })
+             these fields; {advice}"
+        ));
+    }
+    found
 }
 
 #[cfg(test)]
@@ -148,7 +181,7 @@ mod tests {
                 "type": "object", "properties": { "spec": { "type": "object", "properties": properties } },
             } } }] } })
         };
-        let description = Description {
+        let mut description = Description {
             contract: ContractVersion::PRESENT,
             name: "shop".into(),
             version: "1".into(),
@@ -163,14 +196,29 @@ mod tests {
             versions: Vec::new(),
             defaults: false,
         };
-        let said = |installed, carried| outdated(&installed, &carried, "shops.example.com", &description);
-        assert_eq!(said(crd(&["a", "b"]), crd(&["a"])), None);
-        let one = said(crd(&["a"]), crd(&["a", "b"])).unwrap();
+        let of_one = description.clone();
+        let said = |installed, carried| outdated(&installed, &carried, "shops.example.com", &of_one);
+        assert_eq!(said(crd(&["a", "b"]), crd(&["a"])), Vec::<String>::new());
+        let one = said(crd(&["a"]), crd(&["a", "b"])).concat();
         assert!(
             one.contains("shops.example.com is older") && one.contains("lacks spec.b:"),
             "{one}"
         );
-        let many = said(crd(&[]), crd(&["a", "b", "c", "d", "e", "f", "g"])).unwrap();
+        let many = said(crd(&[]), crd(&["a", "b", "c", "d", "e", "f", "g"])).concat();
         assert!(many.contains("spec.e and 2 more:"), "{many}");
+
+        let served = |names: &[&str]| {
+            let versions: Vec<Value> = names
+                .iter()
+                .map(|name| json!({ "name": name, "served": true }))
+                .collect();
+            json!({ "spec": { "versions": versions } })
+        };
+        let lacks = said(served(&["v1"]), served(&["v1", "v2"])).concat();
+        assert!(lacks.contains("does not serve the version v2"), "{lacks}");
+        description.versions = vec!["v1".into(), "v2".into()];
+        let both = served(&["v1", "v2"]);
+        let unconverted = outdated(&both, &both, "shops.example.com", &description).concat();
+        assert!(unconverted.contains("names no webhook"), "{unconverted}");
     }
 }

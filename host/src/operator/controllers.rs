@@ -14,8 +14,11 @@ use tracing::{error, info, warn};
 use super::agreement;
 use crate::cluster::cache::{CachePolicy, KeepPolicy, Reflector};
 use crate::cluster::client::{ClientError, Pace};
+use crate::config::webhook::WebhookReach;
 use crate::config::{Config, ControllerConfig};
+use crate::definitions::Installer;
 use crate::plugin::Runtime;
+use crate::plugin::candidate_check::CandidateCheck as _;
 use crate::plugin::kept::{Room, Versions};
 use crate::plugin::registry::{Expected, Live, Slot};
 use crate::plugin::reload::{Files, Filled};
@@ -40,6 +43,10 @@ pub(super) struct SlotParts {
     pub(super) files: Files,
     /// The CustomResourceDefinitions: users give orders by annotating them.
     pub(super) definitions: Arc<Reflector>,
+    /// Distinguishes this host from others in the cluster.
+    pub(super) installation: String,
+    /// How the API server reaches the webhook.
+    pub(super) reach: Option<WebhookReach>,
     /// The folder for the last versions of each plugin.
     pub(super) state: Option<PathBuf>,
     /// The space that all versions together may take.
@@ -205,6 +212,7 @@ impl Controllers {
             .health
             .history(&config.name, plugin.slot.history());
         let proving = Arc::clone(&plugin.proving.proving);
+        let installer = proving.installer();
         let stop = self.stop.child_token();
         let factory = self.shared.leadership.join(&config.name, config.lease_name())?;
         let pace = Arc::new(Pace::new(config.writes.qps, config.writes.burst));
@@ -212,6 +220,13 @@ impl Controllers {
             own: factory.writer(None)?.paced(&pace),
             children: factory.writer(config.service_account.as_ref())?.paced(&pace),
         };
+        installer.configure(Arc::clone(&config), writers.own.clone());
+        self.tasks.spawn(Arc::clone(&installer).follow(
+            live.clone(),
+            proving.orders(),
+            Arc::clone(&self.slot_parts.definitions),
+            stop.clone(),
+        ));
         self.tasks.spawn(agreement::follow(
             Arc::clone(&config),
             live.clone(),
@@ -219,6 +234,7 @@ impl Controllers {
             Arc::clone(&self.slot_parts.definitions),
             Arc::clone(&self.shared.instruments.health),
             Arc::clone(&plugin.target),
+            installer.trouble(),
             stop.clone(),
         ));
         let supervised = supervise(
@@ -271,7 +287,8 @@ impl Controllers {
                     None => slot,
                 };
                 let targets = &self.shared.webhook_targets;
-                let target = targets.add_plugin(config, live.clone(), fallback, instruments);
+                let next = proving.proving.converter();
+                let target = targets.add_plugin(config, live.clone(), fallback, next, instruments);
                 (slot, live, proving, target)
             }
         };
@@ -286,7 +303,14 @@ impl Controllers {
     }
 
     fn listen(&self, config: &Arc<ControllerConfig>) -> Listening {
-        let proving = Arc::new(Proving::new(Arc::clone(config)));
+        let shared = &self.shared;
+        let installer = Installer::new(
+            shared.client.clone(),
+            Arc::clone(&shared.kinds),
+            self.slot_parts.installation.clone(),
+            self.slot_parts.reach.clone(),
+        );
+        let proving = Arc::new(Proving::new(Arc::clone(config), Arc::new(installer)));
         let stop = self.stop.child_token();
         let listening = Arc::clone(&proving);
         let (definitions, until) = (Arc::clone(&self.slot_parts.definitions), stop.clone());

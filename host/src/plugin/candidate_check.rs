@@ -52,6 +52,8 @@ pub struct Orders {
     pub promote: Vec<Prefix>,
     /// Only this version may be live.
     pub pin: Option<Prefix>,
+    /// The generation of the definition. A candidate is examined again when it changes.
+    pub definition: Option<i64>,
 }
 
 /// An order about a version.
@@ -66,6 +68,12 @@ pub enum Order {
 impl Orders {
     pub(super) fn forces(&self, digest: &Digest) -> bool {
         self.promote.iter().any(|prefix| prefix.matches(digest))
+    }
+
+    /// Reports whether this version is pinned.
+    #[must_use]
+    pub fn pins(&self, digest: &Digest) -> bool {
+        self.pin.as_ref().is_some_and(|prefix| prefix.matches(digest))
     }
 }
 
@@ -122,6 +130,9 @@ pub trait CandidateCheck: Send + Sync {
     /// Compares a candidate with the live version. Waits until there are objects to compare them on. Dropping
     /// the future ends the proof.
     async fn prove(&self, live: &Plugin, candidate: &Plugin) -> ProofResult;
+
+    /// Installs the definition of a candidate that becomes live by an order, as far as nothing is lost by it.
+    async fn install(&self, candidate: &Plugin);
 
     /// Returns who gave an order about the version with this digest, if that is known.
     async fn who(&self, order: Order, digest: &Digest) -> Option<String>;

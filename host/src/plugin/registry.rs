@@ -273,7 +273,10 @@ impl Slot {
             (_, None) => LiveReason::First,
             (_, Some(live)) if live.digest() == plugin.digest() => LiveReason::Reconfigured,
             (None, _) => LiveReason::Unproved,
-            _ if orders.forces(plugin.digest()) => LiveReason::Forced,
+            (Some(proof), _) if orders.forces(plugin.digest()) => {
+                proof.install(&plugin).await;
+                LiveReason::Forced
+            }
             (Some(proof), Some(live)) => {
                 self.report_proving(&plugin);
                 match proof.prove(&live, &plugin).await {

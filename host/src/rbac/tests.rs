@@ -123,6 +123,57 @@ fn with_namespaces_only_definitions_are_granted_in_the_cluster_and_other_namespa
 }
 
 #[test]
+fn a_host_that_installs_a_definition_may_write_that_one_and_read_all_objects_of_its_kind() {
+    let text = format!(
+        "plugins: /\nnamespaces: [a]\ndefinitions: install\ncontrollers:\n- name: c\n  plugin: {}\n  parent: {{apiVersion: \
+         test.dev/v1, kind: Thing}}\n",
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml").display(),
+    );
+    let granted = |text: &str| {
+        let config = Config::parse(Path::new("/config.yaml"), text).unwrap();
+        let description = Description {
+            contract: ContractVersion::PRESENT,
+            name: "c".into(),
+            version: "1".into(),
+            parent: kind("test.dev/v1/Thing"),
+            makes: Vec::new(),
+            reads: Vec::new(),
+            finalizer: false,
+            crd: Some(json!({ "metadata": { "name": "things.test.dev" } })),
+            versions: Vec::new(),
+            defaults: false,
+        };
+        rights(&config, &host(), &[description], &resources()).unwrap()
+    };
+    let installs = granted(&text);
+    let expected = [
+        "* customresourcedefinitions.apiextensions.k8s.io: create list watch",
+        "* customresourcedefinitions.apiextensions.k8s.io things.test.dev: patch",
+        "* things.test.dev: list",
+    ];
+    let texts = texts(&installs);
+    for line in expected {
+        assert!(texts.iter().any(|text| text == line), "{line}: {texts:?}");
+    }
+    assert!(
+        installs.warnings[0].contains("cannot limit `create` to a name"),
+        "{:?}",
+        installs.warnings
+    );
+    for checks in [
+        text.replace("install", "check"),
+        format!("{text}  definitions: check\n"),
+    ] {
+        assert!(
+            !granted(&checks)
+                .iter()
+                .any(|(permission, _)| permission.verb == "create"
+                    && permission.resource == "customresourcedefinitions")
+        );
+    }
+}
+
+#[test]
 fn a_cluster_scoped_parent_writes_children_in_other_namespaces_only_and_has_its_events_in_default() {
     let children = "  otherNamespaces: [b]\n  children: [{apiVersion: v1, kind: Pod}]\n";
     let rights = rights_of("test.dev/v1/Realm", "[]", children, &["v1/Pod"], false);

@@ -31,6 +31,8 @@ pub struct PluginTarget {
     /// Converts until `plugin` does: the plugin that did so before the controller had another version of its kind, or
     /// another name.
     fallback: Option<watch::Receiver<Live>>,
+    /// Converts instead of `plugin` while it knows more versions: its definition is installed before it is live.
+    next: watch::Receiver<Option<Plugin>>,
     turns: Turns,
     cluster_has_rules: AtomicBool,
 }
@@ -40,6 +42,7 @@ impl PluginTarget {
         config: &Arc<ControllerConfig>,
         plugin: watch::Receiver<Live>,
         fallback: Option<watch::Receiver<Live>>,
+        next: watch::Receiver<Option<Plugin>>,
         instruments: &Instruments,
     ) -> Self {
         Self {
@@ -47,6 +50,7 @@ impl PluginTarget {
             calls: Calls::new(config, instruments),
             plugin,
             fallback,
+            next,
             turns: Turns::default(),
             cluster_has_rules: AtomicBool::new(false),
         }
@@ -123,11 +127,23 @@ impl PluginTarget {
 
     /// Returns the version that converts.
     async fn converting(&self) -> Result<Plugin, NoDecision> {
-        match &*self.converter().borrow() {
-            Live::Plugin(plugin) => return Ok(plugin.clone()),
-            Live::Loading | Live::Failed(_) => {}
-        }
-        self.plugin().await
+        let live = match &*self.converter().borrow() {
+            Live::Plugin(plugin) => Some(plugin.clone()),
+            Live::Loading | Live::Failed(_) => None,
+        };
+        let live = match live {
+            Some(live) => live,
+            None => self.plugin().await?,
+        };
+        let versions = |plugin: &Plugin| plugin.description().versions.clone();
+        let next = self.next.borrow().clone();
+        Ok(next
+            .filter(|next| {
+                versions(next)
+                    .iter()
+                    .any(|version| !versions(&live).contains(version))
+            })
+            .unwrap_or(live))
     }
 
     /// Returns the live version; waits while it is being loaded.
@@ -163,7 +179,9 @@ mod tests {
         let config = Arc::new(crate::desired::plan::tests::config());
         let (_before, before) = watch::channel(Live::Plugin(load("1.0.0").await));
         let (plugin, live) = watch::channel(Live::Loading);
-        let target = PluginTarget::new(&config, live.clone(), Some(before), &Instruments::unread());
+        let none = || watch::channel(None).1;
+        let instruments = Instruments::unread();
+        let target = PluginTarget::new(&config, live.clone(), Some(before), none(), &instruments);
         let version = async |target: &PluginTarget| {
             let plugin = target.converting().await.unwrap();
             plugin.description().version.clone()
@@ -173,7 +191,7 @@ mod tests {
         assert_eq!(version(&target).await, "1.0.0");
         // Changed again, and still nothing new to convert with.
         let loading = watch::channel(Live::Loading).1;
-        let next = PluginTarget::new(&config, loading, Some(target.converter()), &Instruments::unread());
+        let next = PluginTarget::new(&config, loading, Some(target.converter()), none(), &instruments);
         assert_eq!(version(&next).await, "1.0.0");
         plugin.send_replace(Live::Plugin(load("2.0.0").await));
         assert_eq!(version(&target).await, "2.0.0");

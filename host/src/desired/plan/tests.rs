@@ -41,6 +41,7 @@ pub(crate) fn config() -> ControllerConfig {
         service_account: None,
         proving: DEFAULT_PROVING,
         allow: Default::default(),
+        definitions: Default::default(),
     }
 }
 

@@ -40,6 +40,7 @@ impl Fake {
         self.orders.send_replace(Some(Orders {
             promote: promote.map(prefix).into_iter().collect(),
             pin: pin.map(|pin| Prefix::parse(pin).unwrap()),
+            definition: None,
         }));
     }
 
@@ -70,6 +71,8 @@ impl CandidateCheck for Fake {
             diff: String::new(),
         }
     }
+
+    async fn install(&self, _candidate: &Plugin) {}
 
     async fn who(&self, order: Order, _digest: &Digest) -> Option<String> {
         Some(format!("{order:?} by a user"))

@@ -1,0 +1,496 @@
+//! Installs the CustomResourceDefinition that a controller's plugin contains, when the configuration says so and nothing is
+//! lost by it.
+//!
+//! A new version of a plugin gets its definition before it becomes live ([`Installer::prepare`]), unless the installed one
+//! suffices. Whatever else differs from the live version follows afterwards ([`Installer::follow`]): so a plugin that is
+//! rolled back is live before its narrower definition is applied. Only the leader of the controller writes. A definition
+//! is never deleted.
+
+mod decide;
+mod losses;
+mod plan;
+mod requests;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::Client;
+use serde_json::Value;
+use tokio::sync::{Notify, OwnedMutexGuard, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use self::losses::Losses;
+use self::requests::Requests;
+use crate::cluster::api_error::ApiError;
+use crate::cluster::cache::Reflector;
+use crate::cluster::client::Writer;
+use crate::cluster::discovery::Discovery;
+use crate::config::webhook::WebhookReach;
+use crate::config::{ControllerConfig, DefinitionsMode};
+use crate::leader::term::Phase;
+use crate::object::{DEFINITION_VERSION_ANNOTATION, NamespacedName};
+use crate::plugin::Plugin;
+use crate::plugin::candidate_check::{HeldBack, Orders};
+use crate::plugin::registry::Live;
+
+/// The first wait before a definition that was not installed is tried again. It doubles each time.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
+/// The longest of these waits.
+const MAX_RETRY: Duration = Duration::from_secs(300);
+/// How long a replica that does not lead waits for the one that does.
+const LEADER: Duration = Duration::from_secs(20);
+/// How often a decision is made again when the definition changes meanwhile.
+const ATTEMPTS: u32 = 5;
+
+/// Why a definition was not installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// Something would be lost.
+    Loses(Losses),
+    /// The installed one stays, for this reason.
+    Stays(String),
+    /// It cannot be installed now, for this reason.
+    NotNow(String),
+    /// Somebody changed it during the decision.
+    Changed(String),
+}
+
+impl Refusal {
+    fn message(&self) -> String {
+        match self {
+            Self::Loses(losses) => losses.first().unwrap_or_default(),
+            Self::Stays(message) | Self::NotNow(message) | Self::Changed(message) => message.clone(),
+        }
+    }
+}
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Self {
+        match error.is_lost_race() {
+            true => Self::Changed(error.to_string()),
+            false => Self::NotNow(error.to_string()),
+        }
+    }
+}
+
+/// An apply that is decided.
+struct Write {
+    body: Value,
+    /// Whether fields of other managers are taken over.
+    force: bool,
+    /// Whether the definition exists.
+    is_change: bool,
+}
+
+/// Installs the definition of one controller; see the module.
+pub struct Installer {
+    client: Client,
+    kinds: Arc<Discovery>,
+    /// Distinguishes this host from others in the cluster.
+    installation: String,
+    reach: Option<WebhookReach>,
+    current: watch::Sender<Option<Current>>,
+    /// Whether this term has decided about the definition of the live version.
+    decided: watch::Sender<bool>,
+    /// Where the cluster's definition differs from that of the live version, and why it stays.
+    trouble: watch::Sender<Option<Arc<str>>>,
+    /// The installed definition that was last seen to be a plugin's own: nobody has edited it.
+    unedited: Mutex<Option<Value>>,
+    /// The candidate whose definition is installed, until it is live.
+    pending: Mutex<Option<Value>>,
+    changed: Notify,
+    /// The name of the live version's definition.
+    name: Mutex<String>,
+    /// One decision at a time; when the last change was applied.
+    deciding: Arc<tokio::sync::Mutex<Option<Instant>>>,
+}
+
+#[derive(Clone)]
+struct Current {
+    config: Arc<ControllerConfig>,
+    writer: Writer,
+}
+
+impl Current {
+    fn installs(&self) -> bool {
+        self.config.definitions == DefinitionsMode::Install
+    }
+
+    fn leads(&self) -> bool {
+        self.writer.term.phase() == Phase::Leading && self.writer.term.holds()
+    }
+}
+
+impl Installer {
+    /// Creates the installer of a controller. `installation` is the same for all replicas of a host.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        kinds: Arc<Discovery>,
+        installation: String,
+        reach: Option<WebhookReach>,
+    ) -> Self {
+        Self {
+            client,
+            kinds,
+            installation,
+            reach,
+            current: watch::Sender::default(),
+            decided: watch::Sender::new(false),
+            trouble: watch::Sender::default(),
+            unedited: Mutex::default(),
+            pending: Mutex::default(),
+            changed: Notify::new(),
+            name: Mutex::default(),
+            deciding: Arc::default(),
+        }
+    }
+
+    /// Applies a new configuration of the controller.
+    pub fn configure(&self, config: Arc<ControllerConfig>, writer: Writer) {
+        let current = Current { config, writer };
+        self.decided.send_replace(!current.installs());
+        self.current.send_replace(Some(current));
+    }
+
+    /// Returns where the cluster's definition differs from that of the live version, and why.
+    #[must_use]
+    pub fn trouble(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.trouble.subscribe()
+    }
+
+    /// Waits until the leader has decided about the definition of the live version, so that its first reconciles find the
+    /// fields that they write.
+    pub async fn decided(&self) {
+        let mut decided = self.decided.subscribe();
+        // The sender lives as long as `self`.
+        let _ = decided.wait_for(|decided| *decided).await;
+    }
+
+    /// Installs the definition of a version that is about to become live, unless the installed one suffices. A replica
+    /// that does not lead waits for it.
+    ///
+    /// # Errors
+    /// Why the version must not become live.
+    pub async fn prepare(&self, candidate: &Plugin, is_pinned: bool) -> Result<(), Box<HeldBack>> {
+        let Some(current) = self.current.borrow().clone().filter(Current::installs) else {
+            return Ok(());
+        };
+        let Some(carried) = &candidate.description().crd else {
+            return Ok(());
+        };
+        let prepared = match current.leads() {
+            true => {
+                let prepare = || self.prepare_as_leader(&current, candidate, carried, is_pinned);
+                until_unchanged(prepare).await
+            }
+            false => self.wait_for_leader(candidate, carried).await,
+        };
+        prepared.map_err(|refusal| Box::new(held_back(plan::name(carried), refusal)))
+    }
+
+    async fn prepare_as_leader(
+        &self,
+        current: &Current,
+        candidate: &Plugin,
+        carried: &Value,
+        is_pinned: bool,
+    ) -> Result<(), Refusal> {
+        is_of_this_kind(candidate, carried)?;
+        let deciding = Arc::clone(&self.deciding).lock_owned().await;
+        let requests = Requests::new(&self.client, plan::name(carried));
+        let converts = candidate.description().converts();
+        let Some(installed) = requests.read().await? else {
+            // There is nothing to lose, and the live version's definition is about to be installed.
+            return Ok(());
+        };
+        let suffices = plan::suffices(&installed, carried, converts);
+        let step = match self
+            .step(current, candidate, carried, &installed, is_pinned)
+            .await
+        {
+            // What is not needed waits until the candidate is live: the live version may need what is there.
+            Ok(Some(_)) | Err(Refusal::Stays(_)) if suffices => None,
+            step => step?,
+        };
+        *lock(&self.pending) = Some(carried.clone());
+        match step {
+            None => requests
+                .served(&installed, *deciding)
+                .await
+                .map_err(Refusal::NotNow),
+            Some(write) => self.apply(current, &requests, write, deciding).await,
+        }
+    }
+
+    /// Waits until the leader has installed a definition that suffices.
+    async fn wait_for_leader(&self, candidate: &Plugin, carried: &Value) -> Result<(), Refusal> {
+        let requests = Requests::new(&self.client, plan::name(carried));
+        let wait = async {
+            let mut poll = Duration::from_millis(100);
+            loop {
+                let installed = requests.read().await?;
+                let converts = candidate.description().converts();
+                if installed.is_none_or(|installed| plan::suffices(&installed, carried, converts)) {
+                    return Ok(());
+                }
+                tokio::time::sleep(poll).await;
+                poll = (poll * 2).min(Duration::from_secs(2));
+            }
+        };
+        tokio::time::timeout(LEADER, wait).await.unwrap_or_else(|_| {
+            Err(Refusal::NotNow(
+                "the replica that leads the controller has not installed it; that replica's log says why"
+                    .to_owned(),
+            ))
+        })
+    }
+
+    /// Keeps the definition up to date with the live version until `stop`.
+    pub async fn follow(
+        self: Arc<Self>,
+        mut live: watch::Receiver<Live>,
+        mut orders: watch::Receiver<Option<Orders>>,
+        definitions: Arc<Reflector>,
+        stop: CancellationToken,
+    ) {
+        let Some(current) = self.current.borrow().clone() else {
+            return;
+        };
+        if !current.installs() {
+            self.trouble.send_replace(None);
+            return;
+        }
+        let weak = Arc::downgrade(&self);
+        let _subscription = definitions.subscribe(Arc::new(move |_, change| {
+            let name = change.object().map(|object| NamespacedName::of(object).name);
+            if let Some(installer) = weak.upgrade()
+                && name.is_some_and(|name| name == *lock(&installer.name))
+            {
+                installer.changed.notify_one();
+            }
+        }));
+        let follow = async {
+            let (mut tries, mut last) = (0, None);
+            loop {
+                let term = &current.writer.term;
+                let state = live.borrow_and_update().clone();
+                let plugin = match &state {
+                    Live::Plugin(plugin) => Some(plugin),
+                    Live::Loading | Live::Failed(_) => None,
+                };
+                let digest = plugin.map(|plugin| *plugin.digest());
+                if last.is_some() && last != digest {
+                    *lock(&self.pending) = None;
+                }
+                last = digest;
+                let crd = plugin.and_then(|plugin| plugin.description().crd.as_ref());
+                *lock(&self.name) = crd.map(plan::name).unwrap_or_default().to_owned();
+                let ordered = orders.borrow_and_update().clone();
+                let authority = self.authority().await;
+                let leads = current.leads();
+                let mut again = None;
+                match plugin {
+                    Some(plugin) if leads => {
+                        let is_pinned = current.config.trust.sha256 == Some(*plugin.digest())
+                            || ordered.is_some_and(|orders| orders.pins(plugin.digest()));
+                        let decided =
+                            until_unchanged(|| self.bring_up_to_date(&current, plugin, is_pinned)).await;
+                        tries = if decided.is_ok() { 0 } else { tries + 1 };
+                        if matches!(
+                            decided,
+                            Err(Refusal::Loses(_) | Refusal::NotNow(_) | Refusal::Changed(_))
+                        ) {
+                            again = Some(MAX_RETRY.min(FIRST_RETRY * 2_u32.saturating_pow(tries - 1)));
+                        }
+                        self.report(plugin, decided.err().as_ref());
+                        self.decided.send_replace(true);
+                    }
+                    _ => {
+                        self.trouble.send_replace(None);
+                        // A controller without a plugin has nothing to wait for.
+                        self.decided
+                            .send_replace(leads && matches!(state, Live::Failed(_)));
+                    }
+                }
+                let retry = async {
+                    match again {
+                        Some(pause) => tokio::time::sleep(pause).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                let other_term = async {
+                    match leads {
+                        true => term.ended().await,
+                        false => term.begun().await,
+                    }
+                };
+                tokio::select! {
+                    () = self.changed.notified() => {}
+                    changed = live.changed() => {
+                        tries = 0;
+                        if changed.is_err() { return }
+                    }
+                    Ok(()) = orders.changed() => {}
+                    () = other_term => {}
+                    () = retry => {}
+                    () = self.other_authority(&authority) => {}
+                }
+            }
+        };
+        stop.run_until_cancelled(follow).await;
+    }
+
+    fn report(&self, plugin: &Plugin, refusal: Option<&Refusal>) {
+        let trouble = refusal.map(|refusal| {
+            let crd = plugin.description().crd.as_ref();
+            let text = format!(
+                "the definition {} of version {} is not installed: {}",
+                crd.map(plan::name).unwrap_or_default(),
+                plugin.description().version,
+                refusal.message()
+            );
+            Arc::from(text)
+        });
+        self.trouble.send_if_modified(|before| {
+            let is_changed = *before != trouble;
+            *before = trouble;
+            is_changed
+        });
+    }
+
+    /// Makes the definition that of the live version.
+    async fn bring_up_to_date(
+        &self,
+        current: &Current,
+        plugin: &Plugin,
+        is_pinned: bool,
+    ) -> Result<(), Refusal> {
+        let Some(carried) = &plugin.description().crd else {
+            return Err(Refusal::Stays(
+                "the plugin contains no CustomResourceDefinition".to_owned(),
+            ));
+        };
+        is_of_this_kind(plugin, carried)?;
+        let deciding = Arc::clone(&self.deciding).lock_owned().await;
+        {
+            // A candidate needs the present definition.
+            let mut pending = lock(&self.pending);
+            if pending.as_ref().is_some_and(|pending| pending != carried) && !is_pinned {
+                return Ok(());
+            }
+            *pending = None;
+        }
+        let requests = Requests::new(&self.client, plan::name(carried));
+        let Some(installed) = requests.read().await? else {
+            let body = plan::body(
+                plugin.description(),
+                carried,
+                self.conversion(plugin, None).await?,
+            );
+            let (_, body) = requests.try_apply(&body, &self.manager(current), false).await?;
+            let write = Write {
+                body,
+                force: false,
+                is_change: false,
+            };
+            return self.apply(current, &requests, write, deciding).await;
+        };
+        match self.step(current, plugin, carried, &installed, is_pinned).await? {
+            None => Ok(()),
+            Some(write) => self.apply(current, &requests, write, deciding).await,
+        }
+    }
+
+    /// Applies a definition, and waits until it is served.
+    async fn apply(
+        &self,
+        current: &Current,
+        requests: &Requests<'_>,
+        Write {
+            body,
+            force,
+            is_change,
+        }: Write,
+        mut deciding: OwnedMutexGuard<Option<Instant>>,
+    ) -> Result<(), Refusal> {
+        let (client, writer, manager) = (self.client.clone(), current.writer.clone(), self.manager(current));
+        let controller = current.config.name.clone();
+        let name = requests.name().name.clone();
+        // The change may end the decision that waits for this: it must be complete nevertheless.
+        let applying = tokio::spawn(async move {
+            let requests = Requests::new(&client, &name);
+            let applied = requests.apply(&writer, &body, &manager, force).await?;
+            info!(
+                controller,
+                definition = name,
+                version = body["metadata"]["annotations"][DEFINITION_VERSION_ANNOTATION].as_str(),
+                generation = applied["metadata"]["generation"].as_i64(),
+                "definition installed"
+            );
+            *deciding = is_change.then(Instant::now);
+            drop(deciding);
+            Ok::<_, ApiError>(applied)
+        });
+        let applied = applying
+            .await
+            .map_err(|panic| Refusal::NotNow(panic.to_string()))??;
+        *lock(&self.unedited) = Some(applied["spec"].clone());
+        let settle = is_change.then(Instant::now);
+        requests.served(&applied, settle).await.map_err(Refusal::NotNow)?;
+        // For a host that may not watch definitions.
+        self.kinds.changed(current.config.parent.group());
+        Ok(())
+    }
+
+    fn manager(&self, current: &Current) -> String {
+        plan::manager(&current.config.name, &self.installation)
+    }
+}
+
+/// Refuses a definition of a kind that the plugin does not reconcile.
+fn is_of_this_kind(plugin: &Plugin, carried: &Value) -> Result<(), Refusal> {
+    match plan::of_another_kind(carried, &plugin.description().parent) {
+        None => Ok(()),
+        Some(why) => Err(Refusal::Stays(why)),
+    }
+}
+
+/// Decides again while the definition changes meanwhile, a few times.
+async fn until_unchanged<F: Future<Output = Result<(), Refusal>>>(
+    decide: impl Fn() -> F,
+) -> Result<(), Refusal> {
+    for _ in 1..ATTEMPTS {
+        match decide().await {
+            Err(Refusal::Changed(_)) => {}
+            decided => return decided,
+        }
+    }
+    decide().await
+}
+
+/// Returns the words for a version that must wait for its definition.
+fn held_back(name: &str, refusal: Refusal) -> HeldBack {
+    let message = refusal.message();
+    let held = HeldBack {
+        reason: "DefinitionNotInstalled",
+        message: format!("its definition {name} cannot be installed: {message}"),
+        advice: String::new(),
+        diff: String::new(),
+        objects: Vec::new(),
+    };
+    match refusal {
+        Refusal::Loses(losses) => HeldBack {
+            reason: "LossyDefinition",
+            message: format!("its definition {name} would lose something: {message}"),
+            objects: losses.of_objects,
+            ..held
+        },
+        Refusal::Stays(_) | Refusal::NotNow(_) | Refusal::Changed(_) => held,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

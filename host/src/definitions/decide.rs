@@ -1,0 +1,183 @@
+//! Decides what to do about an installed definition, and with which conversion.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::losses::{self, Losses};
+use super::requests::Requests;
+use super::{Current, Installer, Refusal, Write, lock, plan};
+use crate::config::webhook::WebhookTarget;
+use crate::files;
+use crate::object::APPLIED_ANNOTATION;
+use crate::plugin::Plugin;
+use crate::webhook::CONVERT_PATH;
+
+/// How often the file of the certificate authority is read.
+const AUTHORITY_PERIOD: Duration = Duration::from_secs(5);
+/// A larger file is no certificate authority.
+const MAX_AUTHORITY: usize = 1 << 20;
+
+impl Installer {
+    /// Decides what to do about an installed definition; `None`: nothing.
+    pub(super) async fn step(
+        &self,
+        current: &Current,
+        plugin: &Plugin,
+        carried: &Value,
+        installed: &Value,
+        is_pinned: bool,
+    ) -> Result<Option<Write>, Refusal> {
+        let name = plan::name(carried);
+        if !installed["metadata"]["deletionTimestamp"].is_null() {
+            return Err(Refusal::NotNow("the cluster's is being deleted".to_owned()));
+        }
+        let parent = &plugin.description().parent;
+        let version = parent.api_version.rsplit('/').next().unwrap_or_default();
+        let of_kind = losses::of_kind(installed, carried, version);
+        if !of_kind.is_empty() {
+            return Err(Refusal::Loses(Losses {
+                of_kind,
+                of_objects: Vec::new(),
+            }));
+        }
+        let manager = self.manager(current);
+        let requests = Requests::new(&self.client, name);
+        let conversion = self.conversion(plugin, Some(installed)).await?;
+        let mut body = plan::body(plugin.description(), carried, conversion);
+        for field in ["uid", "resourceVersion"] {
+            // The decision is about this state.
+            body["metadata"][field] = installed["metadata"][field].clone();
+        }
+        let (result, body) = requests.try_apply(&body, &manager, true).await?;
+        if result["spec"] == installed["spec"] {
+            *lock(&self.unedited) = Some(installed["spec"].clone());
+            return Ok(None);
+        }
+        if let Some(stays) = plan::newer(installed, &plugin.description().version, &manager, is_pinned) {
+            return Err(Refusal::Stays(stays));
+        }
+        let force = self
+            .may_force(&requests, installed, &result, &body, &manager)
+            .await?;
+        let lost = losses::of_objects(&self.client, installed, &result).await;
+        let lost = lost.map_err(Refusal::NotNow)?;
+        if lost != Losses::default() {
+            return Err(Refusal::Loses(lost));
+        }
+        Ok(Some(Write {
+            body,
+            force,
+            is_change: true,
+        }))
+    }
+
+    /// Reports whether fields of other managers may be taken over: those of other hosts, and those of a definition that is
+    /// still what a plugin contains.
+    async fn may_force(
+        &self,
+        requests: &Requests<'_>,
+        installed: &Value,
+        result: &Value,
+        body: &Value,
+        manager: &str,
+    ) -> Result<bool, Refusal> {
+        if lock(&self.unedited).as_ref() == Some(&installed["spec"]) {
+            return Ok(true);
+        }
+        let applied = &installed["metadata"]["annotations"][APPLIED_ANNOTATION];
+        let is_ours = *applied == body["metadata"]["annotations"][APPLIED_ANNOTATION];
+        let conflict = requests.try_apply(body, manager, false).await.err();
+        let managers: BTreeSet<String> = match &conflict {
+            Some(error) if !plan::conflicting(&error.message).is_empty() => plan::conflicting(&error.message),
+            Some(error) => return Err(error.clone().into()),
+            None if is_ours => plan::last_editor(installed).into_iter().collect(),
+            None => return Ok(false),
+        };
+        if plan::are_hosts(&managers) && !is_ours {
+            return Ok(true);
+        }
+        let by: Vec<String> = managers.iter().map(|manager| format!("{manager:?}")).collect();
+        let by = match by.as_slice() {
+            [] => "another client".to_owned(),
+            by => by.join(" and "),
+        };
+        let name = &requests.name().name;
+        Err(Refusal::Stays(format!(
+            "the cluster's was changed by {by}, and stays: {}; to let the host manage it again: operator-host crd PLUGIN | \
+             kubectl apply --server-side --force-conflicts --field-manager {manager} -f - (and see kubectl get crd {name} \
+             --show-managed-fields -o yaml)",
+            plan::differences(installed, result)
+        )))
+    }
+
+    /// Returns the conversion of a plugin's kind by the host's webhook; `None` if the plugin converts nothing. What somebody
+    /// else has written into the definition stays.
+    pub(super) async fn conversion(
+        &self,
+        plugin: &Plugin,
+        installed: Option<&Value>,
+    ) -> Result<Option<Value>, Refusal> {
+        if !plugin.description().converts() {
+            return Ok(None);
+        }
+        if let Some(other) = installed.and_then(plan::other_webhook) {
+            return Ok(Some(other));
+        }
+        let Some(reach) = &self.reach else {
+            return Err(Refusal::NotNow(
+                "the plugin converts its kind, and the configuration does not say how the API server reaches the host: set \
+                 `webhook.service` or `webhook.url`"
+                    .to_owned(),
+            ));
+        };
+        let mut client_config = match &reach.target {
+            WebhookTarget::Service {
+                namespace,
+                name,
+                port,
+            } => json!({
+                "service": { "namespace": namespace, "name": name, "port": port, "path": CONVERT_PATH },
+            }),
+            WebhookTarget::Url(url) => json!({ "url": format!("{url}{CONVERT_PATH}") }),
+        };
+        if let Some(file) = &reach.authority {
+            let pem = authority(file.clone()).await.map_err(Refusal::NotNow)?;
+            // `ByteString` serializes to base64, the JSON form of `caBundle`.
+            client_config["caBundle"] = json!(k8s_openapi::ByteString(pem));
+        }
+        Ok(Some(plan::conversion(&client_config)))
+    }
+
+    /// Returns the certificate authority that the API server should trust, if the host writes it.
+    pub(super) async fn authority(&self) -> Option<Result<Vec<u8>, String>> {
+        let file = self.reach.as_ref()?.authority.clone()?;
+        Some(authority(file).await)
+    }
+
+    /// Waits until the file of the authority changes.
+    pub(super) async fn other_authority(&self, known: &Option<Result<Vec<u8>, String>>) {
+        if known.is_none() {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(AUTHORITY_PERIOD).await;
+            if self.authority().await != *known {
+                return;
+            }
+        }
+    }
+}
+
+async fn authority(file: PathBuf) -> Result<Vec<u8>, String> {
+    let shown = file.display().to_string();
+    let read = tokio::task::spawn_blocking(move || files::read(&file, MAX_AUTHORITY)).await;
+    let pem = read.map_err(|error| error.to_string())?;
+    let pem = pem.map_err(|error| format!("cannot read the certificate authority {shown}: {error}"))?;
+    if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
+        return Err(format!("{shown} contains no certificate in PEM"));
+    }
+    Ok(pem)
+}

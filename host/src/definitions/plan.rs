@@ -1,0 +1,506 @@
+//! Compares the definition that a plugin contains with the installed one, and decides who may change it. Pure.
+
+use std::collections::BTreeSet;
+
+use semver::Version;
+use serde_json::{Value, json};
+
+use super::losses::{find, is_served, schema_of, versions};
+use crate::crd::{accepts, pruned};
+use crate::object::{APPLIED_ANNOTATION, DEFINITION_VERSION_ANNOTATION, fingerprint, shorten};
+use crate::plugin::contract::{Description, Kind};
+
+/// Maximum number of differences in a message.
+const SHOWN: usize = 5;
+/// Maximum length of a field manager. Source: the API server's validation.
+const MAX_MANAGER: usize = 128;
+/// The parts of the field managers of definitions, around the name of the controller.
+const MANAGER: (&str, &str) = ("operator-host/", "/definition/");
+/// CEL rules, which API servers before 1.23 do not know.
+const RULES: &str = "x-kubernetes-validations";
+
+/// Returns the field manager of the definitions that a controller installs. `installation` distinguishes hosts in one
+/// cluster.
+pub(super) fn manager(controller: &str, installation: &str) -> String {
+    let manager = format!("{}{controller}{}{installation}", MANAGER.0, MANAGER.1);
+    match manager.len() > MAX_MANAGER {
+        false => manager,
+        true => format!(
+            "{}{controller}{}{}",
+            MANAGER.0,
+            MANAGER.1,
+            fingerprint(&installation)
+        ),
+    }
+}
+
+/// Reports whether a host manages definitions by this name.
+fn is_host(manager: &str) -> bool {
+    manager.starts_with(MANAGER.0) && manager.contains(MANAGER.1)
+}
+
+/// Returns the name of the definition that a plugin contains.
+pub(super) fn name(carried: &Value) -> &str {
+    carried["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// Returns why a definition is not one of this kind: a plugin must not define the kinds of others.
+pub(super) fn of_another_kind(carried: &Value, parent: &Kind) -> Option<String> {
+    let plural = carried["spec"]["names"]["plural"].as_str().unwrap_or_default();
+    for (pointer, expected) in [
+        ("/apiVersion", "apiextensions.k8s.io/v1"),
+        ("/kind", "CustomResourceDefinition"),
+        ("/spec/group", parent.group()),
+        ("/spec/names/kind", &parent.kind),
+        ("/metadata/name", &format!("{plural}.{}", parent.group())),
+    ] {
+        let found = carried
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        if found != expected {
+            let path = pointer.trim_start_matches('/').replace('/', ".");
+            return Some(format!(
+                "the plugin's definition is not one of {}: `{path}` is {found:?}, expected {expected:?}",
+                parent.kind
+            ));
+        }
+    }
+    None
+}
+
+/// Returns what to apply for a plugin. Its own conversion is left out, because the API server would send all resources to the
+/// webhook that it names.
+pub(super) fn body(description: &Description, carried: &Value, conversion: Option<Value>) -> Value {
+    let mut spec = carried["spec"].clone();
+    if let Some(spec) = spec.as_object_mut() {
+        spec.remove("conversion");
+        spec.extend(conversion.map(|conversion| ("conversion".to_owned(), conversion)));
+    }
+    let metadata = &carried["metadata"];
+    let mut body = json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": name(carried), "annotations": {} },
+        "spec": spec,
+    });
+    for part in ["labels", "annotations"] {
+        if let Some(Value::Object(given)) = metadata.get(part) {
+            let mut given = given.clone();
+            // A plugin must not give orders about its versions.
+            given.retain(|key, _| !key.starts_with("operator-host.dev/"));
+            body["metadata"][part] = given.into();
+        }
+    }
+    body["metadata"]["annotations"][DEFINITION_VERSION_ANNOTATION] = description.version.as_str().into();
+    mark(&mut body);
+    body
+}
+
+/// Notes on the definition what is applied, to tell later changes from edits by others.
+fn mark(body: &mut Value) {
+    let applied = fingerprint(&body["spec"]);
+    body["metadata"]["annotations"][APPLIED_ANNOTATION] = applied.into();
+}
+
+/// Returns the same without CEL rules, if an API server that does not know them refused it with this message.
+pub(super) fn without_rules(body: &Value, refusal: &str) -> Option<Value> {
+    fn remove(value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                map.remove(RULES);
+                map.values_mut().for_each(remove);
+            }
+            Value::Array(items) => items.iter_mut().for_each(remove),
+            _ => {}
+        }
+    }
+    if !refusal.contains(RULES) || !refusal.contains("not declared in schema") {
+        return None;
+    }
+    let mut body = body.clone();
+    for version in body["spec"]["versions"].as_array_mut().into_iter().flatten() {
+        remove(&mut version["schema"]);
+    }
+    mark(&mut body);
+    Some(body)
+}
+
+/// Reports whether a plugin with the definition `carried` can work with the installed one: it serves the same versions,
+/// and accepts and keeps what the carried one does.
+pub(super) fn suffices(installed: &Value, carried: &Value, converts: bool) -> bool {
+    let part = |version: &Value, name: &str| !version["subresources"][name].is_null();
+    let every = versions(carried).all(|wanted| {
+        let name = wanted["name"].as_str().unwrap_or_default();
+        find(installed, name).is_some_and(|version| {
+            (is_served(version) || !is_served(wanted))
+                && version["storage"] == wanted["storage"]
+                && ["status", "scale"]
+                    .iter()
+                    .all(|name| part(version, name) || !part(wanted, name))
+                && accepts::everything(schema_of(version), schema_of(wanted))
+        })
+    });
+    every && (!converts || installed["spec"]["conversion"]["strategy"] == "Webhook")
+}
+
+/// Why a plugin's definition must not take the place of the installed one, although nothing would be lost.
+///
+/// Two hosts in a cluster, or two versions of a plugin during a rollout, must not replace each other's definition in turn:
+/// the newer one stays. A version that is pinned may replace the newer one of the same host.
+pub(super) fn newer(installed: &Value, version: &str, manager: &str, is_pinned: bool) -> Option<String> {
+    let applied = installed["metadata"]["annotations"][DEFINITION_VERSION_ANNOTATION].as_str()?;
+    let managers = managers(installed);
+    let by_us = managers.contains(manager);
+    let by = managers.into_iter().find(|by| is_host(by))?;
+    let order = match (Version::parse(version), Version::parse(applied)) {
+        (Ok(own), Ok(applied)) => own.cmp_precedence(&applied),
+        _ => std::cmp::Ordering::Equal,
+    };
+    let stays = match by_us {
+        true => order.is_lt() && !is_pinned,
+        false => order.is_le(),
+    };
+    stays.then(|| match by_us {
+        true => format!("the cluster's is of the newer version {applied} of the plugin and stays; to go back, pin this version"),
+        false => format!("the cluster's is of the version {applied} of the plugin, applied by {by:?}, and stays"),
+    })
+}
+
+/// Returns the managers of the definition's versions.
+fn managers(installed: &Value) -> BTreeSet<String> {
+    let entries = installed["metadata"]["managedFields"].as_array();
+    let of_versions = entries
+        .into_iter()
+        .flatten()
+        .filter(|entry| !entry["fieldsV1"]["f:spec"]["f:versions"].is_null());
+    of_versions
+        .filter_map(|entry| entry["manager"].as_str().map(str::to_owned))
+        .collect()
+}
+
+/// Returns the last manager that changed the spec, other than a host.
+pub(super) fn last_editor(installed: &Value) -> Option<String> {
+    let entries = installed["metadata"]["managedFields"].as_array()?;
+    let of_spec = entries
+        .iter()
+        .filter(|entry| !entry["fieldsV1"]["f:spec"].is_null());
+    let others = of_spec.filter(|entry| entry["manager"].as_str().is_some_and(|manager| !is_host(manager)));
+    let last = others.max_by_key(|entry| entry["time"].as_str())?;
+    last["manager"].as_str().map(str::to_owned)
+}
+
+/// Returns the conversion to apply so that how the API server reaches the webhook stays as somebody else wrote it; `None`
+/// if nobody else did.
+pub(super) fn other_webhook(installed: &Value) -> Option<Value> {
+    let by_host = |field: &str| {
+        let entries = installed["metadata"]["managedFields"].as_array();
+        let pointer = format!("/fieldsV1/f:spec/f:conversion/f:webhook/f:clientConfig/{field}");
+        entries
+            .into_iter()
+            .flatten()
+            .any(|entry| entry.pointer(&pointer).is_some() && entry["manager"].as_str().is_some_and(is_host))
+    };
+    let conversion = &installed["spec"]["conversion"];
+    if conversion["strategy"] != "Webhook" || by_host("f:url") || by_host("f:service") {
+        return None;
+    }
+    let mut kept = json!({ "strategy": "Webhook", "webhook": {
+        "conversionReviewVersions": conversion["webhook"]["conversionReviewVersions"],
+    } });
+    if by_host("f:caBundle") {
+        kept["webhook"]["clientConfig"] =
+            json!({ "caBundle": conversion["webhook"]["clientConfig"]["caBundle"] });
+    }
+    Some(kept)
+}
+
+/// Returns the conversion by a webhook that the API server reaches like this.
+pub(super) fn conversion(client_config: &Value) -> Value {
+    json!({
+        "strategy": "Webhook",
+        "webhook": { "conversionReviewVersions": ["v1"], "clientConfig": client_config },
+    })
+}
+
+/// Returns the managers in the message of an apply that conflicts with them; none when it is another message.
+pub(super) fn conflicting(message: &str) -> BTreeSet<String> {
+    let mut managers = BTreeSet::new();
+    for start in ["conflict with \"", "conflicts with \""] {
+        let after = message.split(start).skip(1);
+        managers.extend(after.filter_map(|rest| rest.split('"').next()).map(str::to_owned));
+    }
+    managers
+}
+
+/// Reports whether all managers are hosts, whose definitions the newer one replaces.
+pub(super) fn are_hosts(managers: &BTreeSet<String>) -> bool {
+    managers.iter().all(|manager| is_host(manager))
+}
+
+/// Returns where two definitions of the API server differ: the first few paths.
+pub(super) fn differences(installed: &Value, wanted: &Value) -> String {
+    let mut found = Vec::new();
+    for (name, is, wants) in pairs(installed, wanted) {
+        match (is, wants) {
+            (None, _) => found.push(format!("the cluster's lacks the version {name}")),
+            (_, None) => found.push(format!(
+                "the cluster's has the version {name}, the plugin's has not"
+            )),
+            (Some(is), Some(wants)) => {
+                for (shorter, longer, whose) in [(is, wants, "the cluster's"), (wants, is, "the plugin's")] {
+                    let fields = pruned::fields(schema_of(shorter), schema_of(longer));
+                    found.extend(
+                        fields
+                            .iter()
+                            .map(|field| format!("{whose} lacks {field} in {name}")),
+                    );
+                }
+                if found.is_empty() {
+                    let path = first_difference(is, wants, "");
+                    found.extend(path.map(|path| format!("they differ at {name}{path}")));
+                }
+            }
+        }
+    }
+    if found.is_empty() {
+        let path = first_difference(&installed["spec"], &wanted["spec"], "");
+        found.extend(path.map(|path| format!("they differ at spec{path}")));
+    }
+    let more = found.len().saturating_sub(SHOWN);
+    found.truncate(SHOWN);
+    let more = match more {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    shorten(&format!("{}{more}", found.join(", ")), 1000)
+}
+
+/// Returns the versions of both by name.
+fn pairs<'a>(
+    one: &'a Value,
+    other: &'a Value,
+) -> impl Iterator<Item = (String, Option<&'a Value>, Option<&'a Value>)> {
+    let names: BTreeSet<String> = versions(one)
+        .chain(versions(other))
+        .filter_map(|version| version["name"].as_str().map(str::to_owned))
+        .collect();
+    names.into_iter().map(move |name| {
+        let (one, other) = (find(one, &name), find(other, &name));
+        (name, one, other)
+    })
+}
+
+fn first_difference(one: &Value, other: &Value, path: &str) -> Option<String> {
+    match (one, other) {
+        (Value::Object(a), Value::Object(b)) => {
+            let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+            keys.into_iter()
+                .find_map(|key| first_difference(&one[key], &other[key], &format!("{path}.{key}")))
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            let mut pairs = a.iter().zip(b).enumerate();
+            pairs.find_map(|(index, (a, b))| first_difference(a, b, &format!("{path}[{index}]")))
+        }
+        _ => (one != other).then(|| path.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn installed(version: &str, by: &[(&str, &str)]) -> Value {
+        let entries: Vec<Value> = by
+            .iter()
+            .map(|(manager, time)| json!({ "manager": manager, "time": time, "fieldsV1": { "f:spec": { "f:versions": {} } } }))
+            .collect();
+        json!({ "metadata": {
+            "annotations": { DEFINITION_VERSION_ANNOTATION: version }, "managedFields": entries,
+        } })
+    }
+
+    #[test]
+    fn of_two_hosts_the_one_with_the_newer_plugin_defines_the_kind() {
+        let (own, other) = (manager("echo", "a"), manager("echo", "b"));
+        let ours = |version: &str| installed(version, &[(&own, "1")]);
+        let theirs = |version: &str| installed(version, &[(&other, "1")]);
+        assert!(newer(&ours("1.0.0"), "1.1.0", &own, false).is_none());
+        assert!(
+            newer(&ours("1.1.0"), "1.1.0", &own, false).is_none(),
+            "an author builds it again"
+        );
+        assert!(
+            newer(&ours("1.1.0"), "1.0.0", &own, false).is_some_and(|why| why.contains("pin this version"))
+        );
+        assert!(newer(&ours("1.1.0"), "1.0.0", &own, true).is_none(), "a rollback");
+        assert!(newer(&theirs("1.0.0"), "1.1.0", &own, false).is_none());
+        for version in ["1.1.0", "1.0.0"] {
+            let why = newer(&theirs("1.1.0"), version, &own, true).unwrap();
+            assert!(why.contains("operator-host/echo/definition/b"), "{why}");
+        }
+        assert!(
+            newer(&theirs("v1"), "2.0.0", &own, false).is_some(),
+            "they cannot be compared"
+        );
+        assert!(newer(&installed("9.0.0", &[("kubectl", "1")]), "1.0.0", &own, false).is_none());
+        assert!(newer(&json!({}), "1.0.0", &own, false).is_none());
+        assert!(manager(&"c".repeat(63), &"n".repeat(63)).len() <= MAX_MANAGER);
+    }
+
+    #[test]
+    fn a_plugin_defines_its_own_kind_only_and_neither_webhooks_nor_orders() {
+        let parent = Kind {
+            api_version: "a.dev/v1".into(),
+            kind: "Shop".into(),
+        };
+        let carried = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": "shops.a.dev", "labels": { "app": "shop" }, "finalizers": ["a.dev/f"],
+                "annotations": { "operator-host.dev/promote": "01234567", "a.dev/kept": "x" },
+            },
+            "spec": { "group": "a.dev", "names": { "kind": "Shop", "plural": "shops" },
+                "conversion": { "strategy": "Webhook", "webhook": { "clientConfig": { "url": "https://evil" } } } },
+        });
+        assert_eq!(of_another_kind(&carried, &parent), None);
+        for (pointer, other) in [
+            ("/kind", "Secret"),
+            ("/spec/group", "b.dev"),
+            ("/spec/names/kind", "Store"),
+            ("/spec/names/plural", "stores"),
+            ("/metadata/name", "stores.b.dev"),
+        ] {
+            let mut carried = carried.clone();
+            *carried.pointer_mut(pointer).unwrap() = other.into();
+            assert!(of_another_kind(&carried, &parent).is_some(), "{pointer}");
+        }
+        let description = Description {
+            contract: crate::plugin::contract::ContractVersion::PRESENT,
+            name: "shop".into(),
+            version: "1.0.0".into(),
+            parent,
+            makes: Vec::new(),
+            reads: Vec::new(),
+            finalizer: false,
+            crd: None,
+            versions: Vec::new(),
+            defaults: false,
+        };
+        let applied = body(&description, &carried, None);
+        assert!(applied["spec"]["conversion"].is_null() && applied["metadata"]["finalizers"].is_null());
+        assert!(!applied.to_string().contains("promote"), "{applied}");
+        assert_eq!(applied["metadata"]["annotations"]["a.dev/kept"], "x");
+        assert_eq!(applied["metadata"]["labels"]["app"], "shop");
+        let ours = conversion(&json!({ "url": "https://host" }));
+        assert_eq!(
+            body(&description, &carried, Some(ours.clone()))["spec"]["conversion"],
+            ours
+        );
+    }
+
+    #[test]
+    fn managers_are_read_from_a_conflict_and_from_the_fields() {
+        let one = "Apply failed with 1 conflict: conflict with \"kubectl-edit\" using apiextensions.k8s.io/v1: .spec.versions";
+        assert_eq!(conflicting(one), BTreeSet::from(["kubectl-edit".to_owned()]));
+        let two = "Apply failed with 2 conflicts: conflicts with \"a\" using v1:\n- .spec.x\nconflicts with \"b\":\n- .spec.y";
+        assert_eq!(conflicting(two), BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+        assert!(conflicting("the object has been modified").is_empty());
+        assert!(are_hosts(&BTreeSet::from([manager("a", "b")])) && !are_hosts(&conflicting(two)));
+        let own = manager("a", "b");
+        let edited = installed("1", &[("kubectl", "1"), ("vim", "2"), (&own, "3")]);
+        assert_eq!(last_editor(&edited).as_deref(), Some("vim"));
+    }
+
+    #[test]
+    fn rules_are_left_out_only_where_the_api_server_does_not_know_them() {
+        let body = json!({ "metadata": { "annotations": {} }, "spec": { "versions": [{ "schema": { "openAPIV3Schema": {
+            "properties": { "spec": { RULES: [{ "rule": "true" }], "type": "object" } },
+        } } }] } });
+        assert_eq!(
+            without_rules(&body, "x-kubernetes-validations[0].rule: Invalid value"),
+            None
+        );
+        let refusal = ".spec.versions[0].x-kubernetes-validations: field not declared in schema";
+        let without = without_rules(&body, refusal).unwrap();
+        assert!(!without.to_string().contains(RULES) && without.to_string().contains("object"));
+        assert!(without["metadata"]["annotations"][APPLIED_ANNOTATION].is_string());
+    }
+
+    #[test]
+    fn a_webhook_that_somebody_else_wrote_is_recognized() {
+        let definition = |manager: &str, fields: Value| {
+            json!({
+                "metadata": { "managedFields": [{ "manager": manager, "fieldsV1": { "f:spec": { "f:conversion": {
+                    "f:webhook": { "f:clientConfig": fields },
+                } } } }] },
+                "spec": { "conversion": { "strategy": "Webhook", "webhook": {
+                    "conversionReviewVersions": ["v1"], "clientConfig": { "url": "https://a", "caBundle": "QQ==" },
+                } } },
+            })
+        };
+        let own = manager("a", "b");
+        let theirs = other_webhook(&definition("kubectl", json!({ "f:url": {} }))).unwrap();
+        assert_eq!(theirs["strategy"], "Webhook");
+        assert!(theirs["webhook"]["clientConfig"].is_null());
+        let half = other_webhook(&definition(&own, json!({ "f:caBundle": {} }))).unwrap();
+        assert_eq!(half["webhook"]["clientConfig"], json!({ "caBundle": "QQ==" }));
+        assert_eq!(
+            other_webhook(&definition(&own, json!({ "f:url": {}, "f:caBundle": {} }))),
+            None
+        );
+        let none = json!({ "spec": { "conversion": { "strategy": "None" } } });
+        assert_eq!(other_webhook(&none), None);
+    }
+
+    #[test]
+    fn differences_name_versions_and_fields() {
+        let version = |name: &str, fields: &[&str]| {
+            let fields: serde_json::Map<_, _> = fields
+                .iter()
+                .map(|field| ((*field).to_owned(), json!({})))
+                .collect();
+            json!({ "name": name, "served": true, "schema": { "openAPIV3Schema": { "properties": { "spec": {
+                "properties": fields,
+            } } } } })
+        };
+        let crd = |versions: &[Value]| json!({ "spec": { "versions": versions } });
+        let found = differences(
+            &crd(&[version("v1", &["a", "b"])]),
+            &crd(&[version("v1", &["a", "c"]), version("v2", &[])]),
+        );
+        assert_eq!(
+            found,
+            "the cluster's lacks spec.c in v1, the plugin's lacks spec.b in v1, the cluster's lacks the version v2"
+        );
+        let mut other = crd(&[version("v1", &["a"])]);
+        other["spec"]["versions"][0]["served"] = false.into();
+        assert_eq!(
+            differences(&crd(&[version("v1", &["a"])]), &other),
+            "they differ at v1.served"
+        );
+    }
+
+    #[test]
+    fn a_definition_suffices_when_it_serves_and_keeps_what_the_plugin_needs() {
+        let version = |name: &str, field: &str, served: bool| {
+            json!({ "name": name, "served": served, "storage": name == "v1", "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": { "type": "object", "properties": { field: { "type": "string" } } } } })
+        };
+        let crd = |versions: &[Value], strategy: &str| json!({ "spec": { "versions": versions, "conversion": { "strategy": strategy } } });
+        let one = crd(&[version("v1", "a", true)], "None");
+        let two = crd(&[version("v1", "a", true), version("v2", "a", true)], "None");
+        assert!(suffices(&two, &one, false) && !suffices(&one, &two, false));
+        assert!(!suffices(&two, &two, true), "nothing converts");
+        assert!(suffices(
+            &crd(&[version("v1", "a", true), version("v2", "a", true)], "Webhook"),
+            &two,
+            true
+        ));
+        assert!(!suffices(&crd(&[version("v1", "a", false)], "None"), &one, false));
+        assert!(!suffices(&crd(&[version("v1", "b", true)], "None"), &one, false));
+        let mut without = one.clone();
+        without["spec"]["versions"][0]["subresources"] = Value::Null;
+        assert!(!suffices(&without, &one, false));
+    }
+}

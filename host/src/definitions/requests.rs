@@ -1,0 +1,176 @@
+//! The requests about one definition: reads it, tries an apply, applies, and waits until the API server serves it.
+
+use std::time::Duration;
+
+use kube::Client;
+use kube::core::{ApiResource, DynamicObject};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::losses::{is_served, versions};
+use super::plan;
+use crate::cluster::api_error::ApiError;
+use crate::cluster::client::Writer;
+use crate::cluster::discovery::ResolvedKind;
+use crate::cluster::resource_client::ResourceClient;
+use crate::object::NamespacedName;
+
+/// How long an applied definition may take to be served.
+const LIMIT: Duration = Duration::from_secs(30);
+/// The first wait before it is read again. It doubles.
+const FIRST_POLL: Duration = Duration::from_millis(50);
+/// The longest of these waits.
+const MAX_POLL: Duration = Duration::from_secs(1);
+/// After a change, each API server builds the storage of the kind again, and nothing shows when that is done.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// The definition of this name.
+pub(super) struct Requests<'a> {
+    client: &'a Client,
+    resource: ResolvedKind,
+    name: NamespacedName,
+}
+
+impl<'a> Requests<'a> {
+    pub(super) fn new(client: &'a Client, name: &str) -> Self {
+        Self {
+            client,
+            resource: ResolvedKind {
+                api: ApiResource {
+                    group: "apiextensions.k8s.io".into(),
+                    version: "v1".into(),
+                    api_version: "apiextensions.k8s.io/v1".into(),
+                    kind: "CustomResourceDefinition".into(),
+                    plural: "customresourcedefinitions".into(),
+                },
+                namespaced: false,
+                has_status: true,
+            },
+            name: NamespacedName {
+                namespace: None,
+                name: name.to_owned(),
+            },
+        }
+    }
+
+    pub(super) const fn name(&self) -> &NamespacedName {
+        &self.name
+    }
+
+    /// Returns the installed definition; `None` when there is none.
+    pub(super) async fn read(&self) -> Result<Option<Value>, ApiError> {
+        let reader = Writer::from(self.client.clone());
+        let found = ResourceClient::new(&reader, &self.resource)
+            .read(&self.name)
+            .await?;
+        Ok(found.as_ref().map(value))
+    }
+
+    /// Returns what an apply would make of the definition, and what was applied: without CEL rules if the API server
+    /// does not know them.
+    pub(super) async fn try_apply(
+        &self,
+        body: &Value,
+        manager: &str,
+        force: bool,
+    ) -> Result<(Value, Value), ApiError> {
+        let writer = Writer::from(self.client.clone());
+        let client = ResourceClient::new(&writer, &self.resource);
+        let refused = match client.try_apply(&self.name, body, manager, force).await {
+            Ok(result) => return Ok((value(&result), body.clone())),
+            Err(error) => error,
+        };
+        match plan::without_rules(body, &refused.message) {
+            Some(body) => {
+                let result = client.try_apply(&self.name, &body, manager, force).await?;
+                Ok((value(&result), body))
+            }
+            None => Err(refused),
+        }
+    }
+
+    /// Applies the definition.
+    pub(super) async fn apply(
+        &self,
+        writer: &Writer,
+        body: &Value,
+        manager: &str,
+        force: bool,
+    ) -> Result<Value, ApiError> {
+        let client = ResourceClient::new(writer, &self.resource);
+        let result = client.apply(&self.name, body, manager, force).await?;
+        Ok(value(&result))
+    }
+
+    /// Waits until the API server serves all served versions of a definition, which was changed at that time.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(super) async fn served(
+        &self,
+        applied: &Value,
+        changed: Option<std::time::Instant>,
+    ) -> Result<(), String> {
+        let end = Instant::now() + LIMIT;
+        let mut poll = FIRST_POLL;
+        loop {
+            let missing = self.missing(applied).await;
+            let Some(missing) = missing else {
+                if let Some(changed) = changed {
+                    tokio::time::sleep(SETTLE.saturating_sub(changed.elapsed())).await;
+                }
+                return Ok(());
+            };
+            if Instant::now() >= end {
+                return Err(format!("after {} s, {missing}", LIMIT.as_secs()));
+            }
+            tokio::time::sleep(poll).await;
+            poll = MAX_POLL.min(poll * 2);
+        }
+    }
+
+    /// Returns what is missing until the definition is served.
+    async fn missing(&self, applied: &Value) -> Option<String> {
+        let definition = match self.read().await {
+            Ok(Some(definition)) => definition,
+            Ok(None) => return Some("it is not there any more".to_owned()),
+            Err(error) => return Some(error.to_string()),
+        };
+        for (type_, is_needed) in [("NamesAccepted", false), ("Established", true)] {
+            let conditions = definition["status"]["conditions"].as_array();
+            let mut conditions = conditions.into_iter().flatten();
+            let condition = conditions.find(|condition| condition["type"] == type_);
+            match condition {
+                Some(condition) if condition["status"] == "True" => {}
+                Some(condition) if condition["status"] == "False" => {
+                    let message = condition["message"].as_str().unwrap_or_default();
+                    return Some(format!("it is not {type_}: {message}"));
+                }
+                _ if is_needed => return Some(format!("it is not {type_}")),
+                _ => {}
+            }
+        }
+        let text = |pointer: &str| {
+            applied
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let (group, plural) = (text("/spec/group"), text("/spec/names/plural"));
+        for version in versions(applied).filter(|version| is_served(version)) {
+            let version = format!("{group}/{}", version["name"].as_str().unwrap_or_default());
+            let served = self.client.list_api_group_resources(&version).await;
+            let is_there =
+                served.is_ok_and(|list| list.resources.iter().any(|resource| resource.name == plural));
+            if !is_there {
+                return Some(format!("the API server does not serve {plural} in {version}"));
+            }
+        }
+        None
+    }
+}
+
+fn value(object: &DynamicObject) -> Value {
+    // Serialization of a resource cannot fail.
+    serde_json::to_value(object).unwrap_or_default()
+}
