@@ -163,7 +163,7 @@ async fn a_cluster_is_written_in_v1_and_read_in_both_versions() {
     webhook::put(&scenario, authority.sign("1"));
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["controller started"]).await;
-    let manifests = webhook::manifests(&scenario, &host, &config, &authority, &[]).await;
+    let manifests = webhook::manifests(&scenario, &host, &config, &authority, &webhook::puppets(), &[]).await;
     control_plane::manifests::apply(&scenario.client, &manifests)
         .await
         .expect("webhooks, and a definition with both versions");

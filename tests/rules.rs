@@ -116,7 +116,7 @@ async fn rules_are_evaluated_alike_by_an_api_server_and_by_the_webhook_of_an_old
     let crd = definition();
     let plugin = Fixture::new(cases::ANSWER)
         .parent("rules.fixtures.dev/v1", "Ruled")
-        .crd(&crd.to_string())
+        .definition(&crd.to_string())
         .build(Form::Command);
     let plugin = scenario.file("ruled.wasm", plugin);
     let yaml = scenario.file("ruled.yaml", crd.to_string());

@@ -321,7 +321,7 @@ fn a_rule_that_only_an_api_server_can_evaluate_is_mentioned() {
         "type": "object", "x-kubernetes-validations": [{ "rule": "semver(self.metadata.name).major() > 1" }],
     } } }] } });
     let plugin = Fixture::new(cases::ANSWER)
-        .crd(&crd.to_string())
+        .definition(&crd.to_string())
         .build(Form::Command);
     let plugin = desk.file("ruled.wasm", plugin);
     let resource = "apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {name: f}\n";

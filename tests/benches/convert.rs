@@ -13,7 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use kube::api::{Api, ListParams, PostParams};
 use kube::core::DynamicObject;
-use operator_host::conversion::convert;
+use operator_host::conversion::try_convert;
 use operator_host::plugin::{EngineOptions, Limits, Runtime};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -70,11 +70,11 @@ async fn processor_time(table: &mut Table) {
     let v1 = format!("{GROUP}/v1");
     let mut wall = Vec::new();
     // The first one starts the threads.
-    convert(&mysql, &v1, &objects).await.expect("converted");
+    try_convert(&mysql, &v1, &objects).await.expect("converted");
     let before = ticks();
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        let converted = convert(&mysql, &v1, &objects).await.expect("converted");
+        let converted = try_convert(&mysql, &v1, &objects).await.expect("converted");
         wall.push(start.elapsed());
         assert_eq!(converted.len(), OBJECTS);
     }

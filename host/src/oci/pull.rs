@@ -73,7 +73,7 @@ impl PullError {
     pub(crate) fn wait(&self) -> Option<Duration> {
         match self {
             Self::Registry(error) => error.wait(),
-            Self::Artifact { .. } => None,
+            Self::Artifact { .. } | Self::Earlier { .. } => None,
             Self::Everywhere(errors) => errors.iter().filter_map(Self::wait).max(),
         }
     }
