@@ -171,6 +171,7 @@ async fn children(
             Err(error) => unread.fail(full_name(resource), &error),
         }
     }
+    once(&mut found);
     let descendants = if found.is_empty() {
         Vec::new()
     } else {
@@ -179,6 +180,13 @@ async fn children(
     let mut children: Vec<_> = found.iter().map(|child| describe(child, &descendants)).collect();
     children.sort_by(|a, b| (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name)));
     children
+}
+
+/// Removes objects that are there several times: old API servers serve some kinds in two groups, such as the Ingresses of
+/// `extensions`.
+fn once(objects: &mut Vec<DynamicObject>) {
+    let mut seen = BTreeSet::new();
+    objects.retain(|object| object.uid().is_none_or(|uid| seen.insert(uid)));
 }
 
 /// Lists the objects of a kind that carry the label of children.
@@ -428,6 +436,21 @@ mod tests {
 
     fn object(value: Value) -> DynamicObject {
         serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn an_object_that_is_served_in_two_groups_is_one_child() {
+        let ingress = |group: &str, uid: &str| {
+            object(json!({ "apiVersion": group, "kind": "Ingress", "metadata": { "name": "a", "uid": uid } }))
+        };
+        let mut found = vec![
+            ingress("networking.k8s.io/v1", "1"),
+            ingress("networking.k8s.io/v1", "2"),
+            ingress("extensions/v1beta1", "1"),
+        ];
+        once(&mut found);
+        let uids: Vec<_> = found.iter().filter_map(ResourceExt::uid).collect();
+        assert_eq!(uids, ["1", "2"]);
     }
 
     #[test]
