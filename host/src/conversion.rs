@@ -240,7 +240,7 @@ async fn convert_call(
         }
     };
     let object = match same {
-        [one] => Some(format!("{} to {to}", shorten(&one.name(), MESSAGE))),
+        [one] => Some(format!("{} to {to}", shorten(&one.full_name(), MESSAGE))),
         _ => None,
     };
     let results = outcome.map_err(|error| ConversionError::Call {

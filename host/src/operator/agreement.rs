@@ -8,7 +8,6 @@ use std::time::Duration;
 use kube::Client;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::cluster::cache::Reflector;
@@ -26,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(10);
 /// The number of fields that a message lists.
 const SHOWN: usize = 5;
 
-/// Compares each live version with the configuration, and with the definition whenever that changes, until `stop`.
+/// Compares each live version with the configuration, and with the definition whenever that changes.
 pub(super) async fn follow(
     config: Arc<ControllerConfig>,
     mut live: watch::Receiver<Live>,
@@ -35,7 +34,6 @@ pub(super) async fn follow(
     health: Arc<Health>,
     target: Arc<PluginTarget>,
     mut installer: watch::Receiver<Option<Arc<str>>>,
-    stop: CancellationToken,
 ) {
     let changed = Arc::new(Notify::new());
     let hint = Arc::clone(&changed);
@@ -46,38 +44,35 @@ pub(super) async fn follow(
             hint.notify_one();
         }
     }));
-    let compare = async {
-        let mut logged = Vec::new();
-        loop {
-            let description = match &*live.borrow_and_update() {
-                Live::Plugin(plugin) => Some(plugin.description().clone()),
-                Live::Loading | Live::Failed(_) => None,
-            };
-            let (mut found, retry) = match &description {
-                Some(description) => disagreements(&config, description, &client, &target).await,
-                None => (Vec::new(), None),
-            };
-            found.extend(installer.borrow_and_update().as_deref().map(str::to_owned));
-            health.disagrees(&config.name, found.clone());
-            for news in found.iter().filter(|message| !logged.contains(*message)) {
-                warn!(controller = config.name, "{news}");
-            }
-            logged = found;
-            let pause = async {
-                match retry {
-                    Some(pause) => tokio::time::sleep(pause).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = changed.notified() => {}
-                () = pause => {}
-                Ok(()) = installer.changed() => {}
-                changed = live.changed() => if changed.is_err() { return },
-            }
+    let mut logged = Vec::new();
+    loop {
+        let description = match &*live.borrow_and_update() {
+            Live::Plugin(plugin) => Some(plugin.description().clone()),
+            Live::Loading | Live::Failed(_) => None,
+        };
+        let (mut found, retry) = match &description {
+            Some(description) => disagreements(&config, description, &client, &target).await,
+            None => (Vec::new(), None),
+        };
+        found.extend(installer.borrow_and_update().as_deref().map(str::to_owned));
+        health.disagrees(&config.name, found.clone());
+        for news in found.iter().filter(|message| !logged.contains(*message)) {
+            warn!(controller = config.name, "{news}");
         }
-    };
-    stop.run_until_cancelled(compare).await;
+        logged = found;
+        let pause = async {
+            match retry {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = changed.notified() => {}
+            () = pause => {}
+            Ok(()) = installer.changed() => {}
+            changed = live.changed() => if changed.is_err() { return },
+        }
+    }
 }
 
 /// Returns the disagreements, and when to look again because the definition could not be read.
@@ -101,7 +96,8 @@ async fn disagreements(
             target.set_cluster_has_rules(schema.is_some_and(schema::has_rules));
             if config.definitions == DefinitionsMode::Check {
                 let installed = installed.into_iter();
-                found.extend(installed.flat_map(|installed| outdated(&installed, carried, name, description)));
+                found
+                    .extend(installed.flat_map(|installed| outdated(&installed, carried, name, description)));
             }
             (found, None)
         }

@@ -227,7 +227,7 @@ impl Controllers {
             Arc::clone(&self.slot_parts.definitions),
             stop.clone(),
         ));
-        self.tasks.spawn(agreement::follow(
+        let compare = agreement::follow(
             Arc::clone(&config),
             live.clone(),
             self.shared.client.clone(),
@@ -235,8 +235,10 @@ impl Controllers {
             Arc::clone(&self.shared.instruments.health),
             Arc::clone(&plugin.target),
             installer.trouble(),
-            stop.clone(),
-        ));
+        );
+        let stopped = stop.clone();
+        self.tasks
+            .spawn(async move { stopped.run_until_cancelled(compare).await });
         let supervised = supervise(
             self.shared.clone(),
             Arc::clone(&config),

@@ -197,7 +197,10 @@ mod tests {
         serde_json::from_value(json!({ "groupVersion": "", "resources": resources })).unwrap()
     }
 
-    fn kinds(groups: &[(&str, &[(&str, &str, &str)])]) -> Kinds {
+    /// A version, and the plural, the kind and the short name of each of its kinds.
+    type Group<'a> = (&'a str, &'a [(&'a str, &'a str, &'a str)]);
+
+    fn kinds(groups: &[Group<'_>]) -> Kinds {
         let mut all = Kinds::default();
         for (version, kinds) in groups {
             all.add(version, &list(kinds));
