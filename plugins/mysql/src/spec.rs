@@ -53,7 +53,7 @@ impl Defaults for MySqlClusterSpec {
         if self.buffer_pool_size.is_none() {
             let memory = self.resources.memory.as_deref().map(str::parse::<Quantity>);
             // Less than a mebibyte is no useful pool.
-            let half = memory.and_then(Result::ok).map(|memory| memory.value() / 2 >> 20);
+            let half = memory.and_then(Result::ok).map(|memory| memory.value() >> 21);
             self.buffer_pool_size = half.filter(|half| *half > 0).map(|half| format!("{half}Mi"));
         }
     }
