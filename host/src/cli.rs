@@ -76,7 +76,7 @@ pub enum Command {
     MigrateStorage(migrate_storage::Args),
     /// Print the JSON Schema of the documents that a WASI command reads and writes
     Schema(schema::Args),
-    /// Print the ValidatingWebhookConfiguration that sends resources to the host for validation
+    /// Print the webhook configurations that send resources to the host, and the definitions of the kinds that it converts
     WebhookManifests(webhook_manifests::Args),
     /// Print the completions for a shell
     Completions(completions::Args),

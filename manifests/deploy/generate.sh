@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes what follows from base/config/config.yaml anew: the roles, and in components/webhook the configuration and the
-# webhooks.
+# Writes what follows from base/config/config.yaml anew: the roles, and in components/webhook the configuration, the
+# webhooks, and the definitions of kinds that the host converts.
 #
 #   generate.sh PROGRAM [FOLDER]
 #
@@ -31,8 +31,20 @@ webhook:
   key: ../webhook/tls.key
 END
 } >"$config"
-"$program" webhook-manifests --config "$config" --service operator-host/operator-host-webhook >"$work/webhooks.yaml"
+service=operator-host/operator-host-webhook
+"$program" webhook-manifests --config "$config" --service "$service" --no-definitions >"$work/webhooks.yaml"
+{
+    echo "# The definitions of kinds with several versions, which the host converts. They are not part of the component, because"
+    echo "# \`kubectl delete -k\` would delete them, and with them all their resources."
+    for plugin in "$plugins"/*.wasm; do
+        # Refused for a plugin with one version of its kind.
+        if definition=$("$program" crd "$plugin" --service "$service" --inject-ca-from "$service" 2>/dev/null); then
+            printf -- '---\n%s\n' "$definition"
+        fi
+    done
+} >"$work/definitions.yaml"
 
 mv "$work/rbac.yaml" base/rbac.yaml
 mv "$work/webhooks.yaml" components/webhook/webhooks.yaml
+mv "$work/definitions.yaml" components/webhook/definitions.yaml
 mv "$config" components/webhook/config/config.yaml

@@ -24,7 +24,7 @@ use crate::rbac::{Rights, Scope, rights};
 /// The options of `rbac`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Discovery are looked up in the plugins' CustomResourceDefinitions, in those given with --crd, among Kubernetes' built-in \
+Plurals are looked up in the plugins' CustomResourceDefinitions, in those given with --crd, among Kubernetes' built-in \
 kinds, and finally in the current cluster.")]
 pub struct Args {
     /// The configuration file

@@ -63,6 +63,9 @@ pub struct Args {
     /// The name of the object
     #[arg(long, default_value = "operator-host", value_name = "NAME")]
     name: String,
+    /// Omit the definitions of the kinds that the host converts
+    #[arg(long)]
+    no_definitions: bool,
     /// Files with CustomResourceDefinitions of kinds that no plugin defines; repeatable
     #[arg(long, value_name = "FILE")]
     crd: Vec<PathBuf>,
@@ -114,7 +117,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             converts,
             defaults,
         } = known(controller, &given, client.as_ref()).await?;
-        definitions.extend(definition);
+        definitions.extend(definition.filter(|_| !args.no_definitions));
         if converts && args.output == Some(Output::Helm) {
             eprintln!(
                 "the plugin {} converts {}, and the chart does not install definitions: apply the output of `operator-host crd \

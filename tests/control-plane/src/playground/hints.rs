@@ -35,15 +35,21 @@ pub(crate) fn print(
 }
 
 /// Prints how to try out new versions of a plugin, and where to see the result.
-pub(crate) fn print_plugins(screen: &Screen, program: &Path, address: &str) {
-    screen.plain(
-        "Another version of the Echo plugin, proved on the Echos here and promoted; one that is held back:",
-    );
-    screen.command("plugins/try.sh changed");
-    screen.command("plugins/try.sh broken");
+pub(crate) fn print_plugins(screen: &Screen, program: &Path, address: &str, samples: &[DynamicObject]) {
+    let has_echo = samples
+        .iter()
+        .any(|sample| sample.types.as_ref().is_some_and(|types| types.kind == "Echo"));
+    if has_echo {
+        screen.plain(
+            "Another version of the Echo plugin, proved on the Echos here and promoted; one that is held back:",
+        );
+        screen.command("plugins/try.sh changed");
+        screen.command("plugins/try.sh broken");
+        screen.plain("The same plugin from an OCI registry on this machine, until Ctrl-C there:");
+        screen.command("plugins/from-registry.sh");
+    }
+    screen.plain("The versions of the plugins:");
     screen.command(&format!("{} plugins --address {address}", program.display()));
-    screen.plain("The same plugin from an OCI registry on this machine, until Ctrl-C there:");
-    screen.command("plugins/from-registry.sh");
 }
 
 /// Prints how to stop everything.

@@ -226,7 +226,7 @@ async fn play(
         );
         // A deployed host reads its plugins from ConfigMaps, not from the build folder.
         if !deployed {
-            hints::print_plugins(screen, &program, &address);
+            hints::print_plugins(screen, &program, &address, &files.samples);
         }
         hints::print_end(screen);
     };
