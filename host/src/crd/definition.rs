@@ -1,6 +1,8 @@
 //! Validates a whole CustomResourceDefinition: by the rules of the API server, and by the additional needs of this
 //! host.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::structural;
@@ -12,6 +14,47 @@ use crate::plugin::contract::Kind;
 #[must_use]
 pub fn schema<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
     version(crd, parent)?.pointer("/schema/openAPIV3Schema")
+}
+
+/// Whether a definition has all rules in CEL of another one, in each version at the same place. API servers before
+/// Kubernetes 1.25 drop them.
+#[must_use]
+pub fn has_rules_of(installed: &Value, carried: &Value) -> bool {
+    let versions = |crd: &Value| crd["spec"]["versions"].as_array().cloned().unwrap_or_default();
+    let of = |version: &Value| {
+        let mut found = BTreeSet::new();
+        rules(&version["schema"]["openAPIV3Schema"], "", &mut found);
+        found
+    };
+    let installed = versions(installed);
+    versions(carried).iter().all(|version| {
+        let same = installed
+            .iter()
+            .find(|installed| installed["name"] == version["name"]);
+        of(version).is_subset(&same.map(of).unwrap_or_default())
+    })
+}
+
+/// Collects the rules in a schema, with their paths in it.
+fn rules(schema: &Value, path: &str, found: &mut BTreeSet<(String, String)>) {
+    match schema {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if let ("x-kubernetes-validations", Value::Array(these)) = (name.as_str(), value) {
+                    let texts = these.iter().map(|rule| rule["rule"].to_string());
+                    found.extend(texts.map(|text| (path.to_owned(), text)));
+                } else {
+                    rules(value, &format!("{path}/{name}"), found);
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                rules(item, &format!("{path}/{index}"), found);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Whether the kind is namespaced; without a definition it counts as namespaced.
@@ -231,4 +274,36 @@ fn unknown_field<'a>(json_path: &'a str, schema: &Value) -> Option<&'a str> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_definition_lacks_rules_that_were_dropped_or_added_or_are_elsewhere() {
+        let definition = |name: &str, at: &str, rules: &[&str]| {
+            let rules: Vec<Value> = rules.iter().map(|rule| json!({ "rule": rule })).collect();
+            let mut schema = json!({ "properties": { "spec": {}, "status": {} } });
+            schema["properties"][at]["x-kubernetes-validations"] = rules.into();
+            json!({ "spec": { "versions": [{ "name": name, "schema": { "openAPIV3Schema": schema } }] } })
+        };
+        let carried = definition("v1", "spec", &["self.a", "self.b"]);
+        assert!(has_rules_of(&carried, &carried));
+        assert!(has_rules_of(
+            &definition("v1", "spec", &["self.b", "self.c", "self.a"]),
+            &carried
+        ));
+        assert!(has_rules_of(&json!({}), &definition("v1", "spec", &[])));
+        for lacks in [
+            definition("v1", "spec", &["self.a"]),
+            definition("v1", "status", &["self.a", "self.b"]),
+            definition("v2", "spec", &["self.a", "self.b"]),
+            json!({}),
+        ] {
+            assert!(!has_rules_of(&lacks, &carried), "{lacks}");
+        }
+    }
 }

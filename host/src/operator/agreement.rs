@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 
 use crate::cluster::cache::Reflector;
 use crate::config::{ControllerConfig, DefinitionsMode};
-use crate::crd::{definition, pruned, schema};
+use crate::crd::{definition, pruned};
 use crate::health::Health;
 use crate::object::NamespacedName;
 use crate::plugin::contract::Description;
@@ -90,10 +90,10 @@ async fn disagreements(
     match installed(client, name, &config.name).await {
         Ok(installed) => {
             // An API server before Kubernetes 1.25 has dropped them, and so has whoever edits a definition by hand.
-            let schema = installed
+            let has_rules = installed
                 .as_ref()
-                .and_then(|crd| definition::schema(crd, &description.parent));
-            target.set_cluster_has_rules(schema.is_some_and(schema::has_rules));
+                .is_some_and(|crd| definition::has_rules_of(crd, carried));
+            target.set_cluster_has_rules(has_rules);
             if config.definitions == DefinitionsMode::Check {
                 let installed = installed.into_iter();
                 found
@@ -102,6 +102,7 @@ async fn disagreements(
             (found, None)
         }
         Err(error) => {
+            target.set_cluster_has_rules(false);
             debug!(
                 controller = config.name,
                 "cannot read the definition {name}: {error}"

@@ -3,10 +3,12 @@
 //! Reads of the kind fail while nothing converts it, so a conversion needs neither caches, which need conversions
 //! themselves, nor a leader.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -99,7 +101,7 @@ impl PluginTarget {
     ) -> Result<(Vec<String>, Room), NoDecision> {
         // First the turn: requests that wait for a plugin must not hold the room of others.
         let _turn = self.turns.take(caller.peer()).await;
-        let plugin = self.converting().await?;
+        let plugin = self.converting(to, objects).await?;
         let room = caller.results(body).await;
         let converted = conversion::convert(&plugin, &self.calls, to, objects, room.bytes, until).await;
         let converted = converted.map_err(|error| NoDecision {
@@ -125,8 +127,9 @@ impl PluginTarget {
         defaulting::default(&self.plugin().await?, &self.calls, review, object).await
     }
 
-    /// Returns the version that converts.
-    async fn converting(&self) -> Result<Plugin, NoDecision> {
+    /// Returns the version that converts these objects: the live one, or, for versions of the kind that it does not know,
+    /// the next one, whose definition may be installed already.
+    async fn converting(&self, to: &str, objects: &[&RawValue]) -> Result<Plugin, NoDecision> {
         let live = match &*self.converter().borrow() {
             Live::Plugin(plugin) => Some(plugin.clone()),
             Live::Loading | Live::Failed(_) => None,
@@ -135,15 +138,15 @@ impl PluginTarget {
             Some(live) => live,
             None => self.plugin().await?,
         };
-        let versions = |plugin: &Plugin| plugin.description().versions.clone();
-        let next = self.next.borrow().clone();
-        Ok(next
-            .filter(|next| {
-                versions(next)
-                    .iter()
-                    .any(|version| !versions(&live).contains(version))
-            })
-            .unwrap_or(live))
+        let Some(next) = self.next.borrow().clone() else {
+            return Ok(live);
+        };
+        let known = |api_version: &str| {
+            let version = api_version.rsplit('/').next().unwrap_or_default();
+            live.description().versions.iter().any(|known| known == version)
+        };
+        let is_known = known(to) && objects.iter().all(|object| known(&api_version(object)));
+        Ok(if is_known { live } else { next })
     }
 
     /// Returns the live version; waits while it is being loaded.
@@ -159,6 +162,17 @@ impl PluginTarget {
             Ok(Live::Loading) | Err(_) => Err(NoDecision::new("the host is stopping")),
         }
     }
+}
+
+/// Returns the API version of an object; empty if it has none.
+fn api_version(object: &RawValue) -> Cow<'_, str> {
+    #[derive(Deserialize)]
+    struct Head<'a> {
+        #[serde(rename = "apiVersion", borrow)]
+        api_version: Cow<'a, str>,
+    }
+    let head: Result<Head<'_>, _> = serde_json::from_str(object.get());
+    head.map(|head| head.api_version).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -183,7 +197,7 @@ mod tests {
         let instruments = Instruments::unread();
         let target = PluginTarget::new(&config, live.clone(), Some(before), none(), &instruments);
         let version = async |target: &PluginTarget| {
-            let plugin = target.converting().await.unwrap();
+            let plugin = target.converting("fixtures.dev/v1", &[]).await.unwrap();
             plugin.description().version.clone()
         };
         assert_eq!(version(&target).await, "1.0.0");
@@ -195,5 +209,37 @@ mod tests {
         assert_eq!(version(&next).await, "1.0.0");
         plugin.send_replace(Live::Plugin(load("2.0.0").await));
         assert_eq!(version(&target).await, "2.0.0");
+    }
+
+    #[tokio::test]
+    async fn the_next_plugin_converts_only_versions_that_the_live_one_does_not_know() {
+        let runtime = crate::plugin::Runtime::new(crate::plugin::EngineOptions::default()).unwrap();
+        let load = async |version: &str, versions: &[&str]| {
+            let case = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER)
+                .version("0.3.0")
+                .plugin_version(version)
+                .versions(versions);
+            let file = case.build(plugin_fixtures::Form::Command);
+            runtime
+                .load(file, crate::plugin::Limits::default())
+                .await
+                .unwrap()
+        };
+        let live = Live::Plugin(load("1.0.0", &["v1", "v2"]).await);
+        let (_live, live) = watch::channel(live);
+        let (_next, next) = watch::channel(Some(load("2.0.0", &["v1", "v2", "v3"]).await));
+        let config = Arc::new(crate::desired::plan::tests::config());
+        let target = PluginTarget::new(&config, live, None, next, &Instruments::unread());
+        for (from, to, expected) in [
+            ("v1", "v2", "1.0.0"),
+            ("v2", "v1", "1.0.0"),
+            ("v1", "v3", "2.0.0"),
+            ("v3", "v1", "2.0.0"),
+        ] {
+            let object = format!(r#"{{"kind":"Fixture","apiVersion":"fixtures.dev/{from}"}}"#);
+            let object = RawValue::from_string(object).unwrap();
+            let plugin = target.converting(&format!("fixtures.dev/{to}"), &[&object]).await;
+            assert_eq!(plugin.unwrap().description().version, expected, "{from} to {to}");
+        }
     }
 }
