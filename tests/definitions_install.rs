@@ -579,7 +579,7 @@ async fn definitions_are_only_compared_or_not_even_that() {
         shops.mount.put(FILE, &with_versions(&scenario, "1.1.0", &two));
         until_live(&host, "1.1.0").await;
         if is_reported {
-            let lacks = ["lacks spec.b", "does not serve the version v2"];
+            let lacks = ["lacks spec.b", "does not have the version v2"];
             until_ready_says(&host, &lacks).await;
         } else {
             shops.shop("one", json!({ "a": "x" })).await;

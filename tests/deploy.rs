@@ -98,6 +98,23 @@ fn the_webhooks_are_what_is_printed_for_the_deployed_configuration_with_a_webhoo
     assert_eq!(committed, printed, "make manifests writes it again");
 }
 
+#[test]
+fn the_definitions_that_need_the_webhook_are_what_is_printed_for_the_plugins_that_convert() {
+    let service = "operator-host/operator-host-webhook";
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .arg("crd")
+        .arg(plugin("mysql"))
+        .args(["--service", service, "--inject-ca-from", service])
+        .output()
+        .expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+    let file = root().join("manifests/deploy/components/webhook/definitions.yaml");
+    let committed = std::fs::read_to_string(file).unwrap();
+    let (_, committed) = committed.split_once("---\n").unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(committed, printed, "make manifests writes it again");
+}
+
 /// Sends each object as a dry run, which goes through defaulting, validation and admission.
 async fn dry_run(client: &Client, object: &DynamicObject) {
     let types = object.types.as_ref().unwrap();
