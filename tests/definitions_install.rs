@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use control_plane::Options;
 use k8s_openapi::ByteString;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -14,7 +15,7 @@ use crate::leaders::shared;
 use crate::mount::Mount;
 use crate::puppet::{assert_contains, is_true};
 use crate::rights::rbac;
-use crate::support::{Host, LIMIT, Scenario, cluster, condition, resource};
+use crate::support::{Host, LIMIT, Scenario, cluster, condition, own_cluster, resource};
 use crate::telemetry::{get, until_ready_is_without};
 use crate::webhook::{Authority, put};
 
@@ -593,7 +594,8 @@ async fn definitions_are_only_compared_or_not_even_that() {
 
 #[tokio::test]
 async fn a_definition_with_several_versions_names_the_webhook_and_its_authority() {
-    let scenario = Scenario::new("install-converting").await;
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "install-converting").await;
     let mut shops = Shops::new(&scenario);
     let both = [version("v1", &["a"], true), version("v2", &["a"], false)];
     let both = definition(&scenario, &both).to_string();
@@ -642,7 +644,9 @@ async fn a_definition_with_several_versions_names_the_webhook_and_its_authority(
 
 #[tokio::test]
 async fn objects_that_cannot_be_read_in_a_version_keep_its_fields() {
-    let scenario = Scenario::new("install-unreadable").await;
+    // Its own: the garbage collector cannot list this kind, and waits for all of them.
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "install-unreadable").await;
     let mut shops = Shops::new(&scenario);
     let converting = |number: &str, fields: &[&str]| {
         let versions = [version("v1", &["a"], true), version("v2", fields, false)];
