@@ -48,7 +48,7 @@ impl Quantity {
                 power += exponent
                     .parse::<i32>()
                     .ok()
-                    .filter(|exponent| exponent.abs() <= 60)?;
+                    .filter(|exponent| (-60..=60).contains(exponent))?;
             }
         }
         let fraction = fraction.trim_end_matches('0');
@@ -131,6 +131,8 @@ mod tests {
             "--1",
             "1e",
             "1e99999999999",
+            "1e-2147483648",
+            "1e61",
             "1KiB",
             "+",
         ] {
