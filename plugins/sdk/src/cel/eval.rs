@@ -118,15 +118,15 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 };
                 match map.get(&name) {
                     None | Some(Value::Null) => None,
-                    Some(value) => Some(Val::read(value, schema, false).ok_or_else(undefined)?),
+                    Some(value) => {
+                        let read = Val::read(value, schema, false, self.fuel)?;
+                        Some(read.ok_or_else(undefined)?)
+                    }
                 }
             }
             map if map.is_map() => map.get(&Val::made(field), self.fuel)?,
             _ => return Err(Fault::Overload),
         };
-        if let Some(Val::Bytes(bytes)) = &value {
-            self.fuel.bytes(bytes.len() * 20)?;
-        }
         Ok(value)
     }
 
@@ -144,7 +144,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 Val::Double(at) => (at.fract() == 0.0 && at >= 0.0).then_some(at as usize),
                 _ => return Err(Fault::Overload),
             };
-            at.and_then(|at| of.item(at))
+            at.map_or(Ok(None), |at| of.item(at, self.fuel))?
                 .ok_or_else(|| format!("index out of bounds: {}", functions::shown(&index)))
         } else if of.is_map() {
             of.get(&index, self.fuel)?
@@ -314,8 +314,10 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             };
         }
         let count = over.len().ok_or(Fault::Overload)?;
+        if over.is_map() {
+            self.fuel.burn(3 * count)?;
+        }
         let keys = keys(&over);
-        self.fuel.burn(2 * keys.len())?;
         let (mut list, mut map, mut found, mut fault) = (Vec::new(), Vec::new(), 0, None);
         for index in 0..count {
             self.fuel.burn(1)?;
@@ -323,7 +325,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 Some(key) if variables.len() == 2 => (key.clone(), over.get(key, self.fuel)?),
                 // With one variable, the keys of a map are its items.
                 Some(key) => (Val::Null, Some(key.clone())),
-                None => (Val::Int(index as i64), over.item(index)),
+                None => (Val::Int(index as i64), over.item(index, self.fuel)?),
             };
             let value = value.ok_or_else(|| Fault::Undefined("undefined items".to_owned()))?;
             let bound = match variables {

@@ -15,8 +15,9 @@ type Evaluated<'a> = Result<Val<'a>, Fault>;
 
 fn items<'a>(list: &Val<'a>, fuel: &Fuel) -> Result<Vec<Val<'a>>, Fault> {
     let count = list.len().filter(|_| list.is_list()).ok_or(Fault::Overload)?;
-    fuel.burn(2 * count)?;
-    Ok((0..count).filter_map(|index| list.item(index)).collect())
+    fuel.burn(3 * count)?;
+    let items = (0..count).map(|index| list.item(index, fuel));
+    items.filter_map(Result::transpose).collect()
 }
 
 /// Joins two lists. A list of a resource that is a set or a map gets what it lacks, and of a map the newer items.
@@ -149,12 +150,18 @@ pub(super) fn lists<'a>(name: &str, list: &Val<'a>, args: &[Val<'a>], fuel: &Fue
 }
 
 /// Calls a method of another value.
-pub(super) fn member<'a>(name: &str, of: &Val<'a>, args: &[Val<'a>]) -> Evaluated<'a> {
+pub(super) fn member<'a>(name: &str, of: &Val<'a>, args: &[Val<'a>], fuel: &Fuel) -> Evaluated<'a> {
     match of {
         Val::Quantity(of) => quantity(name, *of, args),
         Val::Ip(address) => ip(name, *address, args),
         Val::Cidr(address, length) => cidr(name, (*address, *length), args),
-        Val::Url(of) => self::url(name, of, args),
+        Val::Url(of) => {
+            // What the method returns is copied.
+            let (bytes, items) = of.size();
+            fuel.bytes(bytes)?;
+            fuel.items(items)?;
+            self::url(name, of, args)
+        }
         Val::Optional(value) => match (name, args, value) {
             ("hasValue", [], value) => Ok(Val::Bool(value.is_some())),
             ("value", [], Some(value)) => Ok(Val::clone(value)),

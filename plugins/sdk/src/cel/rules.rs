@@ -1,7 +1,9 @@
 //! Applies the rules of a schema to an object, in the order of its fields.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
@@ -22,6 +24,13 @@ const APPLIED: u64 = 10;
 const REPORTED: usize = 50;
 /// Maximum number of bytes of a message that an expression makes.
 const MESSAGE: usize = 5 << 10;
+/// Maximum number of bytes of a key or a value in a message.
+const SHOWN: usize = 1 << 10;
+/// How long the rules may take for one object. Tests of plugins run slower, and their verdicts must not depend on it.
+const TIME: Duration = Duration::from_millis(if cfg!(debug_assertions) { 2_000 } else { 200 });
+/// Why no more rules are applied.
+const EXHAUSTED: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
 
 /// What the rules say about an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,9 +43,14 @@ pub(crate) struct Verdict {
 
 /// Applies the rules of a schema to an object that fits the schema. `old` is the object that it replaces.
 pub(crate) fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> Verdict {
+    applied(schema, object, old, Instant::now() + TIME).verdict
+}
+
+/// Applies the rules until a deadline.
+fn applied(schema: &Value, object: &Value, old: Option<&Value>, deadline: Instant) -> Walk {
     let mut walk = Walk {
         verdict: Verdict::default(),
-        fuel: OBJECT,
+        fuel: Fuel::new(OBJECT, deadline),
         is_exhausted: false,
         parsed: HashMap::new(),
         with_rules: HashMap::new(),
@@ -45,7 +59,8 @@ pub(crate) fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> V
     if walk.has_rules(schema) {
         walk.value(
             &Place {
-                path: String::new(),
+                within: None,
+                step: Step::Root,
                 schema,
                 is_root: true,
             },
@@ -53,7 +68,7 @@ pub(crate) fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> V
             old,
         );
     }
-    walk.verdict
+    walk
 }
 
 /// Returns every rule of a schema that is no expression, with its path in the schema.
@@ -90,16 +105,50 @@ fn rules(schema: &Value) -> &[Value] {
 type Parsed = Result<(Expr, bool), String>;
 
 /// A place in the object.
-struct Place<'a> {
-    path: String,
+struct Place<'a, 'w> {
+    within: Option<&'w Place<'a, 'w>>,
+    step: Step<'a>,
     schema: &'a Value,
     is_root: bool,
 }
 
+/// How a place is reached from the one around it.
+enum Step<'a> {
+    Root,
+    Field(&'a str),
+    Key(&'a str),
+    Index(usize),
+}
+
+impl Place<'_, '_> {
+    /// Returns the path for a message. Keys are long, and places are many.
+    fn path(&self) -> String {
+        let mut path = self.within.map_or_else(String::new, Self::path);
+        match self.step {
+            Step::Root => {}
+            Step::Field(name) => {
+                if !path.is_empty() {
+                    path.push('.');
+                }
+                path += &shortened(name);
+            }
+            Step::Key(key) => path += &format!("[{}]", shortened(key)),
+            Step::Index(index) => path += &format!("[{index}]"),
+        }
+        path
+    }
+}
+
+fn shortened(text: &str) -> Cow<'_, str> {
+    if text.len() <= SHOWN {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("{}…", &text[..text.floor_char_boundary(SHOWN)]))
+}
+
 struct Walk {
     verdict: Verdict,
-    /// What the rules may still cost.
-    fuel: u64,
+    fuel: Fuel,
     is_exhausted: bool,
     /// Each expression by its place in memory.
     parsed: HashMap<*const Value, Rc<Parsed>>,
@@ -127,22 +176,26 @@ impl Walk {
         found
     }
 
-    fn value<'a>(&mut self, place: &Place<'a>, value: &'a Value, old: Option<&'a Value>) {
+    fn is_done(&self) -> bool {
+        self.is_exhausted || self.verdict.violations.len() >= REPORTED
+    }
+
+    fn value<'a>(&mut self, place: &Place<'a, '_>, value: &'a Value, old: Option<&'a Value>) {
         // Null stands for a value that is not there.
-        if value.is_null() || !self.has_rules(place.schema) {
+        if self.is_done() || value.is_null() || !self.has_rules(place.schema) {
             return;
+        }
+        if self.fuel.take(0).is_err() {
+            return self.exhausted(place, EXHAUSTED);
         }
         let old = old.filter(|old| !old.is_null());
         for rule in rules(place.schema) {
-            if self.is_exhausted || self.verdict.violations.len() >= REPORTED {
+            if self.is_done() {
                 return;
             }
-            if self.fuel == 0 {
-                self.is_exhausted = true;
-                let why = "validation failed due to running out of cost budget, no further validation rules will be run";
-                return self.failed(place, why);
+            if self.fuel.rest() == 0 || self.fuel.take(APPLIED).is_err() {
+                return self.exhausted(place, EXHAUSTED);
             }
-            self.fuel = self.fuel.saturating_sub(APPLIED);
             self.rule(place, rule, value, old);
         }
         match value {
@@ -152,10 +205,13 @@ impl Walk {
         }
     }
 
-    fn items<'a>(&mut self, place: &Place<'a>, items: &'a [Value], old: Option<&'a Value>) {
+    fn items<'a>(&mut self, place: &Place<'a, '_>, items: &'a [Value], old: Option<&'a Value>) {
         let Some(schema) = place.schema.get("items") else {
             return;
         };
+        if !self.has_rules(schema) {
+            return;
+        }
         // The items of other lists have no identity.
         let keys = place.schema["x-kubernetes-list-map-keys"]
             .as_array()
@@ -171,9 +227,13 @@ impl Walk {
             }
         }
         for (index, item) in items.iter().enumerate() {
+            if self.is_done() {
+                return;
+            }
             let old = identity(item).and_then(|identity| known.get(&identity).copied());
             let place = Place {
-                path: format!("{}[{index}]", place.path),
+                within: Some(place),
+                step: Step::Index(index),
                 schema,
                 is_root: false,
             };
@@ -181,20 +241,23 @@ impl Walk {
         }
     }
 
-    fn fields<'a>(&mut self, place: &Place<'a>, map: &'a Map<String, Value>, old: Option<&'a Value>) {
+    fn fields<'a>(&mut self, place: &Place<'a, '_>, map: &'a Map<String, Value>, old: Option<&'a Value>) {
         let values = place
             .schema
             .get("additionalProperties")
             .filter(|schema| schema.is_object());
         for (name, value) in map {
-            let (schema, path) = match (place.schema["properties"].get(name), values) {
-                (Some(schema), _) if place.path.is_empty() => (schema, name.clone()),
-                (Some(schema), _) => (schema, format!("{}.{name}", place.path)),
-                (None, Some(schema)) => (schema, format!("{}[{name}]", place.path)),
+            if self.is_done() {
+                return;
+            }
+            let (schema, step) = match (place.schema["properties"].get(name), values) {
+                (Some(schema), _) => (schema, Step::Field(name)),
+                (None, Some(schema)) => (schema, Step::Key(name)),
                 (None, None) => continue,
             };
             let place = Place {
-                path,
+                within: Some(place),
+                step,
                 schema,
                 is_root: false,
             };
@@ -202,7 +265,7 @@ impl Walk {
         }
     }
 
-    fn rule<'a>(&mut self, place: &Place<'a>, rule: &'a Value, value: &'a Value, old: Option<&'a Value>) {
+    fn rule<'a>(&mut self, place: &Place<'a, '_>, rule: &'a Value, value: &'a Value, old: Option<&'a Value>) {
         let text = rule["rule"].as_str().unwrap_or_default().trim();
         let given = rule["message"].as_str().unwrap_or_default().trim();
         let shown = if given.is_empty() { text } else { given };
@@ -215,14 +278,15 @@ impl Walk {
         if is_transition && !is_optional && old.is_none() {
             return;
         }
-        let (Some(this), Some(before)) = (
-            Val::read(value, place.schema, place.is_root),
-            old.map_or(Some(None), |old| {
-                Val::read(old, place.schema, place.is_root).map(Some)
-            }),
-        ) else {
+        self.fuel.begin(RULE);
+        let read = |value: &'a Value| Val::read(value, place.schema, place.is_root, &self.fuel);
+        let (Ok(this), Ok(before)) = (read(value), old.map(read).transpose()) else {
+            return self.too_costly(place, shown);
+        };
+        let (Some(this), false) = (this, matches!(before, Some(None))) else {
             return self.leave(place, shown, "the schema gives its value no type");
         };
+        let before = before.flatten();
         let mut variables = vec![("self", this)];
         if is_optional {
             variables.push(("oldSelf", Val::Optional(before.map(Rc::new))));
@@ -257,15 +321,22 @@ impl Walk {
             Err(Fault::Undefined(why)) => {
                 self.failed(place, &format!("rule compile error: {why}"));
             }
-            Err(Fault::Cost) => {
-                let why = format!(
-                    "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to \
-                     call cost exceeds limit for rule: {shown}"
-                );
-                self.failed(place, &why);
-                self.is_exhausted = true;
-            }
+            Err(Fault::Cost) => self.too_costly(place, shown),
         }
+    }
+
+    fn too_costly(&mut self, place: &Place<'_, '_>, shown: &str) {
+        let why = format!(
+            "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call cost \
+             exceeds limit for rule: {shown}"
+        );
+        self.exhausted(place, &why);
+    }
+
+    /// Reports why no more rules are applied.
+    fn exhausted(&mut self, place: &Place<'_, '_>, why: &str) {
+        self.failed(place, why);
+        self.is_exhausted = true;
     }
 
     fn parse(&mut self, text: &Value) -> Rc<Parsed> {
@@ -279,28 +350,21 @@ impl Walk {
         }))
     }
 
-    fn evaluate<'e, 'a>(
-        &mut self,
-        expr: &'e Expr,
-        variables: &[(&'e str, Val<'a>)],
-    ) -> Result<Val<'a>, Fault> {
-        let given = self.fuel.min(RULE);
-        let fuel = Fuel::new(given);
+    fn evaluate<'e, 'a>(&self, expr: &'e Expr, variables: &[(&'e str, Val<'a>)]) -> Result<Val<'a>, Fault> {
         // The evaluation borrows what is its own.
         let mut evaluation = Evaluation {
             variables: variables.to_vec(),
-            fuel: &fuel,
+            fuel: &self.fuel,
             patterns: &self.patterns,
         };
-        let found = evaluation.eval(expr);
-        self.fuel -= given - fuel.rest();
-        found
+        evaluation.eval(expr)
     }
 
     /// Returns the message that the rule's expression makes, if it makes one.
     fn message<'a>(&mut self, rule: &'a Value, variables: &[(&'static str, Val<'a>)]) -> Option<String> {
         rule["messageExpression"].as_str()?;
         let parsed = self.parse(&rule["messageExpression"]);
+        self.fuel.begin(RULE);
         let Ok(Val::Text(message)) = self.evaluate(&parsed.as_ref().as_ref().ok()?.0, variables) else {
             return None;
         };
@@ -310,15 +374,15 @@ impl Walk {
     }
 
     /// Reports a violated rule with its own path and reason.
-    fn violated(&mut self, place: &Place<'_>, rule: &Value, value: &Value, message: &str) {
+    fn violated(&mut self, place: &Place<'_, '_>, rule: &Value, value: &Value, message: &str) {
         let path = match rule["fieldPath"].as_str() {
-            Some(field) => joined(&place.path, field, place.schema),
-            None => place.path.clone(),
+            Some(field) => joined(&place.path(), field, place.schema),
+            None => place.path(),
         };
         // The API server shows simple values only.
         let shown = match value {
             Value::Object(_) | Value::Array(_) => String::new(),
-            value => format!(": {value}"),
+            value => format!(": {}", shortened(&value.to_string())),
         };
         let path = named(&path);
         self.verdict.violations.push(match rule["reason"].as_str() {
@@ -330,22 +394,23 @@ impl Walk {
     }
 
     /// Reports a rule that cannot be evaluated.
-    fn failed(&mut self, place: &Place<'_>, message: &str) {
+    fn failed(&mut self, place: &Place<'_, '_>, message: &str) {
         let type_ = place.schema["type"].as_str().unwrap_or_default();
-        let path = named(&place.path);
+        let path = place.path();
+        let path = named(&path);
         self.verdict
             .violations
             .push(format!("{path}: Invalid value: {type_:?}: {message}"));
     }
 
-    fn leave(&mut self, place: &Place<'_>, shown: &str, why: &str) {
-        let path = if place.path.is_empty() {
-            "the resource"
-        } else {
-            &place.path
-        };
+    fn leave(&mut self, place: &Place<'_, '_>, shown: &str, why: &str) {
+        if self.verdict.left.len() >= REPORTED {
+            return;
+        }
+        let path = place.path();
+        let path = if path.is_empty() { "the resource" } else { &path };
         let text = format!("{path}: the rule {shown:?} is left to the API server: {why}");
-        if self.verdict.left.len() < REPORTED && !self.verdict.left.contains(&text) {
+        if !self.verdict.left.contains(&text) {
             self.verdict.left.push(text);
         }
     }

@@ -8,8 +8,7 @@ type Evaluated<'a> = Result<Val<'a>, Fault>;
 
 pub(super) fn matches<'a>(text: &str, pattern: &str, fuel: &Fuel, patterns: &Patterns) -> Evaluated<'a> {
     let regex = patterns.get(pattern, fuel)?;
-    fuel.bytes(text.len() * 2)?;
-    Ok(Val::Bool(regex.is_match(text)))
+    Ok(Val::Bool(regex.is_match(text, fuel)?))
 }
 
 /// Calls a method of a string. Positions count characters.
@@ -22,11 +21,11 @@ pub(super) fn member<'a>(
 ) -> Evaluated<'a> {
     fuel.bytes(text.len())?;
     let out_of_range = |index: i64| Fault::Error(format!("index out of range: {index}"));
-    let letters = || text.chars().collect::<Vec<char>>();
-    // The index of a character, up to and including the end.
-    let at = |index: i64, count: usize| {
-        let index = usize::try_from(index).ok().filter(|at| *at <= count);
-        index.ok_or(())
+    // Where a character begins, or the text ends.
+    let at = |index: i64| {
+        let mut places = text.char_indices().map(|(at, _)| at).chain([text.len()]);
+        let found = usize::try_from(index).ok().and_then(|index| places.nth(index));
+        found.ok_or_else(|| out_of_range(index))
     };
     match (name, args) {
         ("contains", [Val::Text(part)]) => Ok(Val::Bool(text.contains(&**part))),
@@ -37,44 +36,29 @@ pub(super) fn member<'a>(
         ("upperAscii", []) => Ok(Val::made(text.to_ascii_uppercase())),
         ("trim", []) => Ok(Val::made(text.trim())),
         ("charAt", [Val::Int(index)]) => {
-            let letters = letters();
-            let at = at(*index, letters.len()).map_err(|()| out_of_range(*index))?;
-            Ok(Val::made(
-                letters.get(at).map(char::to_string).unwrap_or_default(),
-            ))
+            let letter = text[at(*index)?..].chars().next();
+            Ok(Val::made(letter.map(String::from).unwrap_or_default()))
         }
-        ("substring", [Val::Int(from)]) => {
-            let letters = letters();
-            let at = at(*from, letters.len()).map_err(|()| out_of_range(*from))?;
-            Ok(Val::made(letters[at..].iter().collect::<String>()))
-        }
+        ("substring", [Val::Int(from)]) => Ok(Val::made(&text[at(*from)?..])),
         ("substring", [Val::Int(from), Val::Int(to)]) => {
-            let letters = letters();
-            let start = at(*from, letters.len()).map_err(|()| out_of_range(*from))?;
-            let end = at(*to, letters.len()).map_err(|()| out_of_range(*to))?;
+            let (start, end) = (at(*from)?, at(*to)?);
             if start > end {
                 return Err(Fault::Error(format!(
                     "invalid substring range. start: {from}, end: {to}"
                 )));
             }
-            Ok(Val::made(letters[start..end].iter().collect::<String>()))
+            Ok(Val::made(&text[start..end]))
         }
         ("indexOf", [Val::Text(part)]) => Ok(place(text, text.find(&**part))),
         ("lastIndexOf", [Val::Text(part)]) => Ok(place(text, text.rfind(&**part))),
         ("indexOf", [Val::Text(part), Val::Int(from)]) => {
-            let letters = letters();
-            let from = at(*from, letters.len()).map_err(|()| out_of_range(*from))?;
-            let skipped: usize = letters[..from].iter().map(|c| c.len_utf8()).sum();
-            Ok(place(
-                text,
-                text[skipped..].find(&**part).map(|found| found + skipped),
-            ))
+            let from = at(*from)?;
+            let found = text[from..].find(&**part);
+            Ok(place(text, found.map(|found| found + from)))
         }
         ("lastIndexOf", [Val::Text(part), Val::Int(to)]) => {
-            let letters = letters();
-            let to = at(*to, letters.len()).map_err(|()| out_of_range(*to))?;
-            let end: usize = letters[..to].iter().map(|c| c.len_utf8()).sum::<usize>() + part.len();
-            let end = text.floor_char_boundary(end.min(text.len()));
+            let end = (at(*to)? + part.len()).min(text.len());
+            let end = text.floor_char_boundary(end);
             Ok(place(text, text[..end].rfind(&**part)))
         }
         ("replace", [Val::Text(from), Val::Text(to)]) => replace(text, from, to, -1, fuel),
@@ -85,8 +69,8 @@ pub(super) fn member<'a>(
         ("split", [Val::Text(by), Val::Int(count)]) => split(text, by, *count, fuel),
         ("find", [Val::Text(pattern)]) => {
             let regex = patterns.get(pattern, fuel)?;
-            fuel.bytes(text.len() * 2)?;
-            Ok(Val::made(regex.find(text).map_or("", |found| found.as_str())))
+            let found = regex.find(text, fuel)?;
+            Ok(Val::made(found.map_or("", |found| found.as_str())))
         }
         ("findAll", [Val::Text(pattern), limit @ ..]) => {
             let limit = match limit {
@@ -95,12 +79,8 @@ pub(super) fn member<'a>(
                 _ => return Err(Fault::Overload),
             };
             let regex = patterns.get(pattern, fuel)?;
-            fuel.burn(text.len())?;
-            let found = regex
-                .find_iter(text)
-                .take(limit)
-                .map(|found| Val::made(found.as_str()));
-            Ok(Val::list(found.collect()))
+            let found = regex.find_all(text, limit, fuel)?;
+            Ok(Val::list(found.into_iter().map(Val::made).collect()))
         }
         ("format", [list]) if list.is_list() => format(text, list, fuel),
         _ => Err(Fault::Overload),
@@ -119,26 +99,26 @@ fn replace<'a>(text: &str, from: &str, to: &str, count: i64, fuel: &Fuel) -> Eva
 }
 
 fn split<'a>(text: &str, by: &str, count: i64, fuel: &Fuel) -> Evaluated<'a> {
-    // Each part takes more memory than its text.
-    fuel.burn(text.len())?;
     if count == 0 {
         return Ok(Val::list(Vec::new()));
     }
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let parts: Vec<Val<'a>> = match by {
-        "" => {
-            let mut parts: Vec<Val<'a>> = Vec::new();
-            for (at, letter) in text.char_indices() {
-                if parts.len() + 1 == count {
-                    parts.push(Val::made(&text[at..]));
-                    break;
-                }
-                parts.push(Val::made(letter.to_string()));
+    let mut parts: Vec<Val<'a>> = Vec::new();
+    if by.is_empty() {
+        for (at, letter) in text.char_indices() {
+            fuel.items(1)?;
+            if parts.len() + 1 == count {
+                parts.push(Val::made(&text[at..]));
+                break;
             }
-            parts
+            parts.push(Val::made(String::from(letter)));
         }
-        by => text.splitn(count, by).map(Val::made).collect(),
-    };
+    } else {
+        for part in text.splitn(count, by) {
+            fuel.items(1)?;
+            parts.push(Val::made(part));
+        }
+    }
     Ok(Val::list(parts))
 }
 
@@ -163,7 +143,7 @@ fn format<'a>(text: &str, values: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
             None => (None, after),
         };
         let value = values
-            .item(next)
+            .item(next, fuel)?
             .ok_or_else(|| Fault::Error(format!("index {next} out of range")))?;
         next += 1;
         let form = after.chars().next().unwrap_or_default();

@@ -67,6 +67,20 @@ impl Url {
         })
     }
 
+    /// Returns the number of bytes of its parts, and of the names and values of its query.
+    pub(super) fn size(&self) -> (usize, usize) {
+        let query = || {
+            self.query
+                .iter()
+                .flat_map(|(name, values)| values.iter().chain([name]))
+        };
+        let bytes: usize = query().map(String::len).sum();
+        (
+            self.scheme.len() + self.host.len() + self.path.len() + bytes,
+            query().count(),
+        )
+    }
+
     /// Returns the host without its port and brackets, and the port.
     pub(super) fn host_and_port(&self) -> (&str, &str) {
         let (host, port) = match self.host.rsplit_once(']') {

@@ -1,9 +1,11 @@
 //! The values of CEL. Those of a resource borrow from its JSON, and are read by its schema.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
+use std::time::Instant;
 
 use serde_json::{Map, Value};
 
@@ -83,7 +85,27 @@ impl<'a> Val<'a> {
     }
 
     /// Reads a value by its schema; `None` if rules cannot see values of this schema.
-    pub(super) fn read(value: &'a Value, schema: &'a Value, is_root: bool) -> Option<Self> {
+    ///
+    /// # Errors
+    /// When it costs too much: each read decodes the text of bytes and times once more.
+    pub(super) fn read(
+        value: &'a Value,
+        schema: &'a Value,
+        is_root: bool,
+        fuel: &Fuel,
+    ) -> Result<Option<Self>, Fault> {
+        if let (Value::String(text), Some(format)) = (value, schema["format"].as_str()) {
+            match format {
+                "date-time" | "datetime" | "date" | "duration" => fuel.bytes(text.len())?,
+                // Two for each byte, which is kept.
+                "byte" => fuel.bytes((text.len() / 4 * 3).saturating_mul(20))?,
+                _ => {}
+            }
+        }
+        Ok(Self::decoded(value, schema, is_root))
+    }
+
+    fn decoded(value: &'a Value, schema: &'a Value, is_root: bool) -> Option<Self> {
         let type_ = schema["type"].as_str();
         if schema["x-kubernetes-int-or-string"] != true && type_.is_none() && !is_root {
             return None;
@@ -152,11 +174,17 @@ impl<'a> Val<'a> {
     }
 
     /// Returns an item of a list.
-    pub(super) fn item(&self, index: usize) -> Option<Self> {
+    ///
+    /// # Errors
+    /// When it costs too much.
+    pub(super) fn item(&self, index: usize, fuel: &Fuel) -> Result<Option<Self>, Fault> {
         match self {
-            Self::List(items) => items.get(index).cloned(),
-            Self::Items(items, schema) => Self::read(items.get(index)?, &schema["items"], false),
-            _ => None,
+            Self::List(items) => Ok(items.get(index).cloned()),
+            Self::Items(items, schema) => match items.get(index) {
+                Some(item) => Self::read(item, &schema["items"], false, fuel),
+                None => Ok(None),
+            },
+            _ => Ok(None),
         }
     }
 
@@ -171,13 +199,13 @@ impl<'a> Val<'a> {
     /// Returns the value of a key of a map.
     pub(super) fn get(&self, key: &Val<'a>, fuel: &Fuel) -> Result<Option<Self>, Fault> {
         match self {
-            Self::Entries(map, schema) => Ok(match key {
-                Val::Text(key) => {
-                    let value = map.get(&**key);
-                    value.and_then(|value| Self::read(value, &schema["additionalProperties"], false))
-                }
-                _ => None,
-            }),
+            Self::Entries(map, schema) => match key {
+                Val::Text(key) => match map.get(&**key) {
+                    Some(value) => Self::read(value, &schema["additionalProperties"], false, fuel),
+                    None => Ok(None),
+                },
+                _ => Ok(None),
+            },
             Self::Map(entries) => {
                 for (known, value) in entries.iter() {
                     if equal(known, key, fuel)? {
@@ -191,28 +219,83 @@ impl<'a> Val<'a> {
     }
 }
 
-/// What an evaluation may still cost, in the units of the API server: one for each step, and one for ten bytes.
+/// What the rules may still cost for one object, in the units of the API server: one for each step, and one for ten bytes.
+/// A deadline stops what the units do not bound.
 #[derive(Debug)]
-pub(super) struct Fuel(std::cell::Cell<u64>);
+pub(super) struct Fuel {
+    /// For the object.
+    object: Cell<u64>,
+    /// For the current rule, and at most what the object has.
+    rule: Cell<u64>,
+    /// The units since the clock was read.
+    unchecked: Cell<u64>,
+    deadline: Instant,
+}
+
+/// The clock is read once for so many units, so that what costs less does not depend on it.
+const CHECKED: u64 = 1_000;
 
 impl Fuel {
-    pub(super) const fn new(units: u64) -> Self {
-        Self(std::cell::Cell::new(units))
+    pub(super) const fn new(object: u64, deadline: Instant) -> Self {
+        Self {
+            object: Cell::new(object),
+            rule: Cell::new(0),
+            unchecked: Cell::new(0),
+            deadline,
+        }
     }
 
+    /// Returns what the object has.
     pub(super) fn rest(&self) -> u64 {
-        self.0.get()
+        self.object.get()
+    }
+
+    /// Gives the next evaluation its units.
+    pub(super) fn begin(&self, rule: u64) {
+        self.rule.set(rule.min(self.object.get()));
+    }
+
+    /// Takes from the object alone what no evaluation burns.
+    ///
+    /// # Errors
+    /// When it is too late.
+    pub(super) fn take(&self, units: u64) -> Result<(), Fault> {
+        self.object.set(self.object.get().saturating_sub(units));
+        self.in_time(units.max(1))
     }
 
     pub(super) fn burn(&self, units: usize) -> Result<(), Fault> {
-        let rest = self.0.get().checked_sub(units as u64);
-        self.0.set(rest.unwrap_or_default());
-        rest.map(|_| ()).ok_or(Fault::Cost)
+        let (units, rest) = (units as u64, self.rule.get());
+        let burnt = units.min(rest);
+        self.rule.set(rest - burnt);
+        self.object.set(self.object.get().saturating_sub(burnt));
+        self.in_time(burnt)?;
+        if burnt < units { Err(Fault::Cost) } else { Ok(()) }
     }
 
     /// Burns what reading or making so many bytes costs.
     pub(super) fn bytes(&self, bytes: usize) -> Result<(), Fault> {
         self.burn(1 + bytes / 10)
+    }
+
+    /// Burns what a new item of a list costs beside its bytes: it takes about 80 bytes, so that an evaluation holds 16 MB.
+    pub(super) fn items(&self, count: usize) -> Result<(), Fault> {
+        self.burn(count.saturating_mul(5))
+    }
+
+    fn in_time(&self, units: u64) -> Result<(), Fault> {
+        let unchecked = self.unchecked.get() + units;
+        if unchecked < CHECKED {
+            self.unchecked.set(unchecked);
+            return Ok(());
+        }
+        self.unchecked.set(0);
+        if Instant::now() < self.deadline {
+            return Ok(());
+        }
+        self.rule.set(0);
+        self.object.set(0);
+        Err(Fault::Cost)
     }
 }
 
@@ -246,7 +329,8 @@ pub(super) fn equal(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault
                 let schemas = (of_a["properties"].get(name), of_b["properties"].get(name));
                 let same = match schemas {
                     (Some(of_a), Some(of_b)) => {
-                        match (Val::read(value, of_a, false), Val::read(other, of_b, false)) {
+                        let a = Val::read(value, of_a, false, fuel)?;
+                        match (a, Val::read(other, of_b, false, fuel)?) {
                             (Some(a), Some(b)) => equal(&a, &b, fuel)?,
                             _ => value == other,
                         }
@@ -294,12 +378,15 @@ fn lists(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
     }
     let ordered = !is_unordered(a) && !is_unordered(b);
     for index in 0..count {
-        let Some(item) = a.item(index) else {
+        let Some(item) = a.item(index, fuel)? else {
             return Ok(false);
         };
         let mut candidates = if ordered { index..index + 1 } else { 0..count };
         let mut found = false;
-        while !found && let Some(other) = candidates.next().and_then(|index| b.item(index)) {
+        while !found
+            && let Some(index) = candidates.next()
+            && let Some(other) = b.item(index, fuel)?
+        {
             found = equal(&item, &other, fuel)?;
         }
         if !found {

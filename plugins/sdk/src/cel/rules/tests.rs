@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 
 use super::*;
@@ -88,6 +90,176 @@ fn what_a_rule_costs_is_limited() {
         "{:?}",
         start.elapsed()
     );
+}
+
+/// Returns what one rule about a value costs, and what it says.
+fn cost(rule: &str, schema: Value, value: &Value) -> (u64, Vec<String>) {
+    let mut schema = schema;
+    schema["x-kubernetes-validations"] = json!([{ "rule": rule }]);
+    let late = Instant::now() + Duration::from_secs(60);
+    let walk = applied(&schema, value, None, late);
+    (OBJECT - walk.fuel.rest(), walk.verdict.violations)
+}
+
+fn is_limited((cost, violations): (u64, Vec<String>)) -> bool {
+    cost >= RULE && violations.len() == 1 && violations[0].contains("cost limit")
+}
+
+#[test]
+fn a_search_costs_the_length_of_its_text_times_that_of_its_expression() {
+    let text = || json!({ "type": "string" });
+    let long = json!("A".repeat(10_000));
+    // Each search reads to the end before it takes one letter.
+    let quadratic = "self.findAll('.*[^A-Z]|[A-Z]').size() >= 0";
+    assert!(is_limited(cost(quadratic, text(), &long)));
+    let (some, violations) = cost(quadratic, text(), &json!("A".repeat(100)));
+    assert_eq!(violations, [""; 0]);
+    assert!(some > 100 * 50 * 14 / 40, "{some}");
+    let (short, _) = cost("self.matches('^(a|b)$') || true", text(), &long);
+    let (large, _) = cost("self.matches('^(a{60}){60}$') || true", text(), &long);
+    assert!(
+        short > 10_000 * 7 / 40 && large > 10 * short && large > 100_000,
+        "{short} {large}"
+    );
+    // What is usual costs little.
+    for (rule, most) in [
+        ("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')", 20_000),
+        ("self.findAll('[a-z]+').size() == 2", 6_000),
+        ("self.split('-') == ['my', 'name']", 100),
+    ] {
+        let (cost, violations) = cost(rule, text(), &json!("my-name"));
+        assert!(
+            cost < most && violations.is_empty(),
+            "{rule}: {cost} {violations:?}"
+        );
+    }
+}
+
+#[test]
+fn each_part_of_a_text_costs_the_memory_that_it_takes() {
+    let long = json!("x,".repeat(300_000));
+    for rule in [
+        "self.split(',').size() > 0",
+        "self.split('').size() > 0",
+        "self.findAll('x').size() > 0",
+    ] {
+        assert!(
+            is_limited(cost(rule, json!({ "type": "string" }), &long)),
+            "{rule}"
+        );
+    }
+    assert!(size_of::<Val<'_>>() <= 48, "{}", size_of::<Val<'_>>());
+    // A copy of a part of a URL as well.
+    let many = format!(
+        "[url(self)].all(u, {:?}.all(x, u.getEscapedPath() != ''))",
+        [1; 1000]
+    );
+    let path = json!(format!("/{}", "x".repeat(100_000)));
+    assert!(is_limited(cost(&many, json!({ "type": "string" }), &path)));
+    let names: Vec<String> = (0..10_000).map(|name| format!("{name}=")).collect();
+    let query = json!(format!("/?{}", names.join("&")));
+    assert!(is_limited(cost(
+        "isURL(self)",
+        json!({ "type": "string" }),
+        &query
+    )));
+}
+
+#[test]
+fn bytes_and_times_cost_what_is_decoded_at_each_read() {
+    let byte = json!({ "type": "string", "format": "byte" });
+    let list = json!({ "type": "array", "items": byte });
+    let encoded = json!(["QUJD".repeat(1_000)]);
+    let numbers = format!("{:?}", (0..100).collect::<Vec<_>>());
+    let once = cost("self[0].size() == 3000", list.clone(), &encoded);
+    assert!(once.0 >= 6_000 && once.1.is_empty(), "{once:?}");
+    let often = format!("{numbers}.all(x, self[0].size() == 3000)");
+    let (often, violations) = cost(&often, list.clone(), &encoded);
+    assert!(
+        often >= 100 * 6_000 && violations.is_empty(),
+        "{often} {violations:?}"
+    );
+    for rule in ["self.all(x, x.size() == 3000)", "self == self", "self[0] in self"] {
+        let (cost, _) = cost(rule, list.clone(), &encoded);
+        assert!(cost >= 6_000, "{rule}: {cost}");
+    }
+    let map = json!({ "type": "object", "additionalProperties": byte });
+    let (of_map, _) = cost("self['a'].size() == 3000", map, &json!({ "a": encoded[0] }));
+    assert!(of_map >= 6_000, "{of_map}");
+    // A rule of the bytes themselves, which are too many to decode.
+    let large = json!("QUJD".repeat(1 << 18));
+    assert!(is_limited(cost("self.size() > 0", byte, &large)));
+    let times = json!({ "type": "array", "items": { "type": "string", "format": "date-time" } });
+    let late = json!([format!("2026-01-01T00:00:00.{}Z", "0".repeat(10_000))]);
+    let (of_time, violations) = cost("self[0] == self[0]", times, &late);
+    assert!(
+        of_time >= 2_000 && violations.is_empty(),
+        "{of_time} {violations:?}"
+    );
+}
+
+#[test]
+fn a_long_key_is_not_copied_for_each_value_below_it() {
+    let of = |rule: &str| {
+        let item = json!({ "type": "integer", "x-kubernetes-validations": [{ "rule": rule }] });
+        let list = json!({ "type": "array", "items": item });
+        json!({ "type": "object", "additionalProperties": list })
+    };
+    let key = "k".repeat(1_500_000);
+    let (late, start) = (Instant::now() + Duration::from_secs(60), Instant::now());
+    // Copying the key for each of them takes half a minute.
+    let walk = applied(
+        &of("self >= oldSelf"),
+        &json!({ &key: vec![1; 600_000] }),
+        None,
+        late,
+    );
+    assert_eq!(walk.verdict, Verdict::default());
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    let verdict = validate(&of("self > 0"), &json!({ &key: [1, 0] }), None);
+    let [violation] = &verdict.violations[..] else {
+        panic!("{} violations", verdict.violations.len());
+    };
+    assert!(violation.len() < 2_000, "{}", violation.len());
+    assert!(violation.contains("kk…][1]: Invalid value: 0: failed rule: self > 0"));
+}
+
+#[test]
+fn a_path_names_each_step() {
+    let rules = json!([{ "rule": "self > 0" }]);
+    let list = json!({ "type": "array", "items": { "type": "integer", "x-kubernetes-validations": rules } });
+    let map = json!({ "type": "object", "additionalProperties": list });
+    let spec = json!({ "type": "object", "properties": { "m": map } });
+    let schema = json!({ "type": "object", "properties": { "spec": spec } });
+    let verdict = validate(&schema, &json!({ "spec": { "m": { "a.b": [1, 0] } } }), None);
+    assert_eq!(
+        verdict.violations,
+        ["spec.m[a.b][1]: Invalid value: 0: failed rule: self > 0"]
+    );
+}
+
+#[test]
+fn what_takes_too_long_is_stopped_as_what_costs_too_much() {
+    let late = Instant::now();
+    let item = |rule: &str| json!({ "type": "integer", "x-kubernetes-validations": [{ "rule": rule }] });
+    let numbers = format!("{:?}", [1; 1000]);
+    // Within one evaluation.
+    let schema = item(&format!("{numbers}.all(x, x == self)"));
+    let walk = applied(&schema, &json!(1), None, late);
+    assert!(
+        walk.verdict.violations[0].contains("cost limit"),
+        "{:?}",
+        walk.verdict
+    );
+    assert_eq!((walk.fuel.rest(), walk.is_exhausted), (0, true));
+    // Between the evaluations, of many values.
+    let schema = json!({ "type": "array", "items": item("self == 1") });
+    let walk = applied(&schema, &json!(vec![1; 10_000]), None, late);
+    assert_eq!(walk.verdict.violations.len(), 1, "{:?}", walk.verdict);
+    assert!(walk.is_exhausted);
+    // What costs little does not depend on the clock.
+    let walk = applied(&item("self == 1"), &json!(1), None, late);
+    assert_eq!(walk.verdict, Verdict::default());
 }
 
 #[test]
