@@ -110,32 +110,88 @@ pub(super) async fn of_objects(client: &Client, installed: &Value, wanted: &Valu
 }
 
 async fn ask_all(client: &Client, installed: &Value, wanted: &Value) -> Result<Losses, String> {
-    let mut losses = Losses::default();
+    let mut losses = Losses {
+        of_kind: of_conversion(installed, wanted).into_iter().collect(),
+        of_objects: Vec::new(),
+    };
     let stored: BTreeSet<&str> = stored(installed).collect();
+    let entered = entered(installed, wanted);
     for version in versions(installed) {
         let name = version["name"].as_str().unwrap_or_default();
-        let Some(after) = find(wanted, name) else { continue };
-        let (before, after) = (schema_of(version), schema_of(after));
-        if !(is_served(version) || stored.contains(name)) || accepts::everything(after, before) {
+        if !(is_served(version) || stored.contains(name)) {
             continue;
         }
+        let before = schema_of(version);
+        // Without a webhook, the API server changes the version of an object, and drops what that version lacks.
+        let others = entered.iter().filter(|other| other["name"] != name);
+        let narrower: Vec<&Value> = find(wanted, name)
+            .into_iter()
+            .chain(others.copied())
+            .filter(|after| !accepts::everything(schema_of(after), before))
+            .collect();
+        let Some(first) = narrower.first() else { continue };
         if !is_served(version) {
             losses.of_kind.push(format!(
-                "its schema of the version {name} is narrower, and objects that are stored in it cannot be examined, because \
-                 the version is not served"
+                "its schema of the version {} is narrower than that of {name}, and objects that are stored in {name} cannot \
+                 be examined, because the version is not served; `operator-host migrate-storage` rewrites them",
+                first["name"].as_str().unwrap_or_default()
             ));
             continue;
         }
-        ask(
-            client,
-            installed,
-            name,
-            &|object| objection(object, before, after),
-            &mut losses,
-        )
-        .await?;
+        let objection = |object: &Value| {
+            narrower.iter().find_map(|after| {
+                let lost = objection(object, before, schema_of(after))?;
+                Some(match after["name"].as_str() {
+                    Some(other) if other != name => {
+                        format!("in the version {other}, to which no webhook converts it, {lost}")
+                    }
+                    _ => lost,
+                })
+            })
+        };
+        ask(client, installed, name, &objection, &mut losses).await?;
     }
     Ok(losses)
+}
+
+fn converts(crd: &Value) -> bool {
+    crd["spec"]["conversion"]["strategy"] == "Webhook"
+}
+
+/// Returns why a definition must not give up the conversion by a webhook: its versions would have the same fields at once.
+fn of_conversion(installed: &Value, wanted: &Value) -> Option<String> {
+    if !converts(installed) || converts(wanted) {
+        return None;
+    }
+    let stored: BTreeSet<&str> = stored(installed).collect();
+    let used: Vec<&str> = versions(wanted)
+        .filter_map(|version| {
+            let name = version["name"].as_str()?;
+            let is_used = is_served(version) || version["storage"] == true || stored.contains(name);
+            is_used.then_some(name)
+        })
+        .collect();
+    (used.len() > 1).then(|| {
+        format!(
+            "it has no conversion, and the cluster's converts between the versions {}; let the plugin convert, or serve one \
+             version after `operator-host migrate-storage`",
+            used.join(", ")
+        )
+    })
+}
+
+/// Returns the versions in which objects will be stored or written, and were not before, if no webhook converts to them.
+fn entered<'a>(installed: &Value, wanted: &'a Value) -> Vec<&'a Value> {
+    if converts(wanted) {
+        return Vec::new();
+    }
+    let is_new = |version: &&Value| {
+        let name = version["name"].as_str().unwrap_or_default();
+        let before = find(installed, name);
+        let is = |flag: &str| version[flag] == true && before.is_none_or(|before| before[flag] != true);
+        is("storage") || is("served")
+    };
+    versions(wanted).filter(is_new).collect()
 }
 
 /// Reads all objects in one version.
@@ -196,15 +252,60 @@ async fn ask(
 
 /// Returns what an object would lose.
 fn objection(object: &Value, before: &Value, after: &Value) -> Option<String> {
-    if let Some(path) = pruned::first(object, after) {
+    let mut kept = object.clone();
+    remove_defaults(&mut kept, before, after);
+    if let Some(path) = pruned::first(&kept, after) {
         return Some(format!("the API server would drop its field {path}"));
     }
-    let problems = |schema: &Value| -> BTreeSet<String> {
-        let problems = schema::validate_resource(object, schema);
-        problems.iter().map(ToString::to_string).collect()
-    };
-    let new = problems(after).difference(&problems(before)).next().cloned();
+    schema::fill_defaults(&mut kept, after);
+    // What is invalid already is no loss, also if another rule says so.
+    let problems = schema::validate_resource(object, before);
+    let known: BTreeSet<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
+    let problems = schema::validate_resource(&kept, after);
+    let new = problems
+        .iter()
+        .find(|problem| !known.contains(problem.path.as_str()));
     new.map(|problem| format!("it would be invalid: {problem}"))
+}
+
+/// Removes the fields that a schema lacks and that have their earlier default: nobody has set them.
+fn remove_defaults(value: &mut Value, before: &Value, after: &Value) {
+    match value {
+        Value::Object(map) => {
+            let keeps = after["x-kubernetes-preserve-unknown-fields"] == true
+                || after
+                    .get("additionalProperties")
+                    .is_some_and(|others| *others != false);
+            map.retain(|name, value| {
+                let Some(before) = before["properties"].get(name) else {
+                    return true;
+                };
+                match after["properties"].get(name) {
+                    Some(after) => remove_defaults(value, before, after),
+                    None if !keeps => {
+                        if let Some(mut default) = before.get("default").cloned() {
+                            schema::fill_defaults(&mut default, before);
+                            return default != *value;
+                        }
+                    }
+                    None => {}
+                }
+                true
+            });
+            let (before, after) = (&before["additionalProperties"], &after["additionalProperties"]);
+            if before.is_object() && after.is_object() {
+                map.values_mut()
+                    .for_each(|value| remove_defaults(value, before, after));
+            }
+        }
+        Value::Array(items) => {
+            let (before, after) = (&before["items"], &after["items"]);
+            items
+                .iter_mut()
+                .for_each(|item| remove_defaults(item, before, after));
+        }
+        _ => {}
+    }
 }
 
 pub(super) fn versions(crd: &Value) -> impl Iterator<Item = &Value> {
@@ -375,5 +476,111 @@ mod tests {
         let found = objection(&object, &schema(9), &schema(3)).unwrap();
         assert!(found.contains("it would be invalid: spec.a"), "{found}");
         assert_eq!(objection(&object, &schema(3), &schema(3)), None);
+    }
+
+    #[test]
+    fn defaults_make_no_object_objectionable() {
+        let schema = |fields: Value, required: &[&str]| {
+            json!({ "type": "object", "properties": { "spec": {
+                "type": "object", "properties": fields, "required": required,
+            } } })
+        };
+        let text = json!({ "type": "string" });
+        let filled = json!({ "type": "string", "default": "x" });
+        let before = schema(json!({ "a": { "type": "string", "nullable": true } }), &[]);
+        let after = schema(json!({ "a": filled, "b": filled }), &["a", "b"]);
+        for spec in [json!({}), json!({ "a": null }), json!({ "a": "y" })] {
+            assert_eq!(
+                objection(&json!({ "spec": spec }), &before, &after),
+                None,
+                "{spec}"
+            );
+        }
+        let required = schema(json!({ "a": text, "b": text }), &["b"]);
+        let found = objection(&json!({ "spec": { "a": "y" } }), &before, &required).unwrap();
+        assert!(found.contains("spec.b"), "{found}");
+
+        // A removed field that nobody has set.
+        let inner = json!({ "type": "object", "default": {}, "properties": { "c": filled } });
+        let before = schema(
+            json!({ "a": filled, "list": { "type": "array", "items": inner }, "in": inner }),
+            &[],
+        );
+        let item = json!({ "type": "object", "properties": {} });
+        let after = schema(json!({ "list": { "type": "array", "items": item } }), &[]);
+        let lost = |spec: Value| objection(&json!({ "spec": spec }), &before, &after);
+        assert_eq!(
+            lost(json!({ "a": "x", "in": { "c": "x" }, "list": [{ "c": "x" }] })),
+            None
+        );
+        for (spec, path) in [
+            (json!({ "a": "y" }), "spec.a"),
+            (json!({ "in": { "c": "y" } }), "spec.in"),
+            (json!({ "list": [{ "c": "y" }] }), "spec.list[0].c"),
+        ] {
+            assert!(lost(spec).is_some_and(|lost| lost.ends_with(path)), "{path}");
+        }
+    }
+
+    /// Answers every list with one object that has `spec.a`.
+    fn one_object() -> Client {
+        let service = tower::service_fn(|_: Request<Body>| {
+            let list = json!({ "apiVersion": "a.dev/v1", "kind": "ShopList", "metadata": {}, "items": [{
+                "apiVersion": "a.dev/v1", "kind": "Shop", "metadata": { "name": "one", "namespace": "n" },
+                "spec": { "a": "x" },
+            }] });
+            async move { Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes()))) }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn without_a_webhook_a_new_version_keeps_what_objects_have() {
+        let client = one_object();
+        let installed = crd(&[version("v1", &["a"])], &["v1"]);
+        let wanted = |fields: &[&str], stores: bool, serves: bool| {
+            let (mut v1, mut v2) = (version("v1", &["a"]), version("v2", fields));
+            (v1["storage"], v2["storage"]) = ((!stores).into(), stores.into());
+            v2["served"] = serves.into();
+            crd(&[v1, v2], &["v1"])
+        };
+        let lost = "n/one: in the version v2, to which no webhook converts it, the API server would drop its field spec.a";
+        for (stores, serves) in [(true, true), (true, false), (false, true)] {
+            let losses = of_objects(&client, &installed, &wanted(&["b"], stores, serves)).await;
+            assert_eq!(losses.unwrap().first().as_deref(), Some(lost));
+            let losses = of_objects(&client, &installed, &wanted(&["a", "b"], stores, serves)).await;
+            assert_eq!(losses, Ok(Losses::default()));
+        }
+        let mut converting = wanted(&["b"], true, true);
+        converting["spec"]["conversion"]["strategy"] = "Webhook".into();
+        let losses = of_objects(&client, &installed, &converting).await;
+        assert_eq!(losses, Ok(Losses::default()));
+        // What was so before is not the change's fault.
+        let before = wanted(&["b"], false, true);
+        let losses = of_objects(&client, &before, &before).await;
+        assert_eq!(losses, Ok(Losses::default()));
+        // The storage version becomes another one of those that are there.
+        let losses = of_objects(&client, &before, &wanted(&["b"], true, true)).await;
+        assert_eq!(losses.unwrap().first().as_deref(), Some(lost));
+    }
+
+    #[tokio::test]
+    async fn a_webhook_stays_while_several_versions_are_used() {
+        let client = one_object();
+        let versions = [version("v1", &["a"]), version("v2", &["a"])];
+        let mut installed = crd(&versions, &["v1"]);
+        installed["spec"]["conversion"]["strategy"] = "Webhook".into();
+        let lost = async |wanted: &Value| of_objects(&client, &installed, wanted).await.unwrap().of_kind;
+        let found = lost(&crd(&versions, &[])).await;
+        assert!(found[0].contains("between the versions v1, v2"), "{found:?}");
+        let mut unserved = crd(&versions, &[]);
+        unserved["spec"]["versions"][0]["served"] = false.into();
+        let found = lost(&unserved).await;
+        assert!(
+            found[0].contains("between the versions v1, v2"),
+            "v1 is stored: {found:?}"
+        );
+        assert_eq!(lost(&crd(&versions[..1], &[])).await, Vec::<String>::new());
+        assert_eq!(lost(&installed).await, Vec::<String>::new());
     }
 }
