@@ -25,13 +25,14 @@ use self::requests::Requests;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::cache::Reflector;
 use crate::cluster::client::Writer;
-use crate::cluster::discovery::Discovery;
+use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
 use crate::config::webhook::WebhookReach;
 use crate::config::{ControllerConfig, DefinitionsMode};
 use crate::leader::term::Phase;
 use crate::object::{DEFINITION_VERSION_ANNOTATION, NamespacedName};
 use crate::plugin::Plugin;
 use crate::plugin::candidate_check::{HeldBack, Orders};
+use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 
 /// The first wait before a definition that was not installed is tried again. It doubles each time.
@@ -198,6 +199,9 @@ impl Installer {
         is_pinned: bool,
     ) -> Result<(), Refusal> {
         is_of_this_kind(candidate, carried)?;
+        self.is_the_kinds_own(candidate, carried)
+            .await
+            .map_err(|refusal| Box::new(held_back(plan::name(carried), refusal)))?;
         let deciding = Arc::clone(&self.deciding).lock_owned().await;
         let requests = Requests::new(&self.client, plan::name(carried));
         let converts = candidate.description().converts();
@@ -403,6 +407,7 @@ impl Installer {
         }
     }
 
+        self.is_the_kinds_own(plugin, carried).await?;
     /// Applies a definition, and waits until it is served.
     async fn apply(
         &self,
@@ -479,6 +484,49 @@ fn held_back(name: &str, refusal: Refusal) -> HeldBack {
         advice: String::new(),
         diff: String::new(),
         objects: Vec::new(),
+    /// Refuses a definition with another plural than the one that the cluster serves for the kind: the API server would not
+    /// accept its names.
+    async fn is_the_kinds_own(&self, plugin: &Plugin, carried: &Value) -> Result<(), Refusal> {
+        let parent = &plugin.description().parent;
+        let mut served = self.served_as(parent).await?;
+        if served.as_ref().is_some_and(|name| name != plan::name(carried)) {
+            // What is known may be outdated.
+            self.kinds.forget(parent);
+            served = self.served_as(parent).await?;
+        }
+        match served.filter(|name| name != plan::name(carried)) {
+            None => Ok(()),
+            // Nothing reports when that one goes, so it is asked again.
+            Some(name) => Err(Refusal::NotNow(format!(
+                "the cluster's definition of the kind {} is {name}; change `spec.names.plural` and `metadata.name` of the \
+                 plugin's back",
+                parent.kind
+            ))),
+        }
+    }
+
+    /// Returns the name of the definition of a kind that the cluster serves, in this or another version.
+    async fn served_as(&self, kind: &Kind) -> Result<Option<String>, Refusal> {
+        let name = |resource: &ResolvedKind| format!("{}.{}", resource.api.plural, resource.api.group);
+        let other = match self.kinds.resolve(kind).await {
+            Ok(resource) => return Ok(Some(name(&resource))),
+            Err(KindError::Unknown(why)) => why.versions.into_iter().next(),
+            Err(error) => return Err(Refusal::NotNow(error.to_string())),
+        };
+        let Some(api_version) = other else {
+            return Ok(None);
+        };
+        let mut kind = kind.clone();
+        kind.api_version = api_version;
+        // It may have been outdated, too.
+        self.kinds.forget(&kind);
+        match self.kinds.resolve(&kind).await {
+            Ok(resource) => Ok(Some(name(&resource))),
+            Err(KindError::Unknown(_)) => Ok(None),
+            Err(error) => Err(Refusal::NotNow(error.to_string())),
+        }
+    }
+
     };
     match refusal {
         Refusal::Loses(losses) => HeldBack {
