@@ -666,11 +666,55 @@ async fn objects_that_cannot_be_read_in_a_version_keep_its_fields() {
     shops.shop("one", json!({ "a": "x" })).await;
     shops.until_ready("one").await;
     shops.mount.put(FILE, &converting("1.1.0", &["a"]));
+    // It does not need the narrower one.
+    until_live(&host, "1.1.0").await;
+    let words = [
+        "is not installed",
+        "cannot list the objects in",
+        "/v2",
+        "conversion webhook",
+    ];
+    until_ready_says(&host, &words).await;
+    let definition = serde_json::to_value(shops.definition().await).unwrap();
+    let fields = "/spec/versions/1/schema/openAPIV3Schema/properties/spec/properties/b";
+    assert!(definition.pointer(fields).is_some(), "{definition}");
+}
+
+#[tokio::test]
+async fn without_a_conversion_a_new_version_keeps_the_fields_of_objects() {
+    let scenario = Scenario::new("install-new-version").await;
+    let mut shops = Shops::new(&scenario);
+    let host = shops.start();
+    host.until_log(&["controller started"]).await;
+    shops.shop("user", json!({ "a": "x" })).await;
+    shops.until_ready("user").await;
+    let stores = |fields: &[&str]| [version("v1", &["a"], false), version("v2", fields, true)];
+    let narrower = with_versions(&scenario, "1.1.0", &stores(&["b"]));
+    shops.mount.put(FILE, &narrower);
+    let held = host.until_log(&["plugin held back", "LossyDefinition"]).await;
+    assert_contains(&held, &["in the version v2", "would drop its field spec.a"]);
+    assert_eq!(shops.spec("user").await, json!({ "a": "x" }));
+
+    let keeps = with_versions(&scenario, "1.2.0", &stores(&["a", "b"]));
+    shops.mount.put(FILE, &keeps);
+    until_live(&host, "1.2.0").await;
+    assert_eq!(shops.spec("user").await, json!({ "a": "x" }));
+}
+
+#[tokio::test]
+async fn a_definition_with_another_plural_is_refused() {
+    let scenario = Scenario::new("install-plural").await;
+    let mut shops = Shops::new(&scenario);
+    let host = shops.start();
+    host.until_log(&["controller started"]).await;
+    let mut other = definition(&scenario, &[version("v1", &["a", "b"], true)]);
+    other["metadata"]["name"] = format!("stores.{}", group(&scenario)).into();
+    other["spec"]["names"]["plural"] = "stores".into();
+    let other = fixture(&scenario, "1.1.0").definition(&other.to_string());
+    shops.mount.put(FILE, &other.build(Form::Command));
     let held = host
         .until_log(&["plugin held back", "DefinitionNotInstalled"])
         .await;
-    assert_contains(
-        &held,
-        &["cannot list the objects in", "/v2", "conversion webhook"],
-    );
+    let name = name(&scenario);
+    assert_contains(&held, &["the cluster's definition of the kind Shop is", &name]);
 }

@@ -209,13 +209,15 @@ impl Installer {
             // There is nothing to lose, and the live version's definition is about to be installed.
             return Ok(());
         };
-        let suffices = plan::suffices(&installed, carried, converts);
+        let suffices = plan::suffices(&installed, carried, converts)
+            && installed["metadata"]["deletionTimestamp"].is_null();
         let step = match self
             .step(current, candidate, carried, &installed, is_pinned)
             .await
         {
-            // What is not needed waits until the candidate is live: the live version may need what is there.
-            Ok(Some(_)) | Err(Refusal::Stays(_)) if suffices => None,
+            // What is not needed waits until the candidate is live: the live version may need what is there. So does what
+            // cannot be decided now.
+            Ok(Some(_)) | Err(Refusal::Stays(_) | Refusal::NotNow(_)) if suffices => None,
             step => step?,
         };
         *lock(&self.pending) = Some(carried.clone());
@@ -431,6 +433,10 @@ impl Installer {
                 controller,
                 definition = name,
                 version = body["metadata"]["annotations"][DEFINITION_VERSION_ANNOTATION].as_str(),
+        if plan::suffices(&installed, carried, plugin.description().converts()) {
+            // Its resources need not wait for the examination.
+            self.decided.send_replace(true);
+        }
                 generation = applied["metadata"]["generation"].as_i64(),
                 "definition installed"
             );
