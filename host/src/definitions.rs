@@ -41,6 +41,8 @@ const FIRST_RETRY: Duration = Duration::from_secs(5);
 const MAX_RETRY: Duration = Duration::from_secs(300);
 /// How long a replica that does not lead waits for the one that does.
 const LEADER: Duration = Duration::from_secs(20);
+/// How long the definition stays that a candidate needs. It becomes live within seconds, unless something intervenes.
+const CANDIDATE: Duration = Duration::from_secs(120);
 /// How often a decision is made again when the definition changes meanwhile.
 const ATTEMPTS: u32 = 5;
 
@@ -84,6 +86,22 @@ struct Write {
     is_change: bool,
 }
 
+/// A candidate that is about to become live.
+struct Pending {
+    /// The definition that it contains.
+    carried: Value,
+    since: Instant,
+}
+
+impl Pending {
+    /// Returns how long the definition must stay for it; `None` when it has not become live in time.
+    fn remaining(&self) -> Option<Duration> {
+        CANDIDATE
+            .checked_sub(self.since.elapsed())
+            .filter(|left| !left.is_zero())
+    }
+}
+
 /// Installs the definition of one controller; see the module.
 pub struct Installer {
     client: Client,
@@ -99,7 +117,7 @@ pub struct Installer {
     /// The installed definition that was last seen to be a plugin's own: nobody has edited it.
     unedited: Mutex<Option<Value>>,
     /// The candidate whose definition is installed, until it is live.
-    pending: Mutex<Option<Value>>,
+    pending: Mutex<Option<Pending>>,
     changed: Notify,
     /// The name of the live version's definition.
     name: Mutex<String>,
@@ -181,6 +199,9 @@ impl Installer {
         let Some(carried) = &candidate.description().crd else {
             return Ok(());
         };
+        self.is_the_kinds_own(candidate, carried)
+            .await
+            .map_err(|refusal| Box::new(held_back(plan::name(carried), refusal)))?;
         let prepared = match current.leads() {
             true => {
                 let prepare = || self.prepare_as_leader(&current, candidate, carried, is_pinned);
@@ -199,9 +220,6 @@ impl Installer {
         is_pinned: bool,
     ) -> Result<(), Refusal> {
         is_of_this_kind(candidate, carried)?;
-        self.is_the_kinds_own(candidate, carried)
-            .await
-            .map_err(|refusal| Box::new(held_back(plan::name(carried), refusal)))?;
         let deciding = Arc::clone(&self.deciding).lock_owned().await;
         let requests = Requests::new(&self.client, plan::name(carried));
         let converts = candidate.description().converts();
@@ -220,7 +238,10 @@ impl Installer {
             Ok(Some(_)) | Err(Refusal::Stays(_) | Refusal::NotNow(_)) if suffices => None,
             step => step?,
         };
-        *lock(&self.pending) = Some(carried.clone());
+        *lock(&self.pending) = Some(Pending {
+            carried: carried.clone(),
+            since: Instant::now(),
+        });
         match step {
             None => requests
                 .served(&installed, *deciding)
@@ -320,8 +341,9 @@ impl Installer {
                             .send_replace(leads && matches!(state, Live::Failed(_)));
                     }
                 }
+                let candidate_ends = lock(&self.pending).as_ref().and_then(Pending::remaining);
                 let retry = async {
-                    match again {
+                    match again.or(candidate_ends) {
                         Some(pause) => tokio::time::sleep(pause).await,
                         None => std::future::pending().await,
                     }
@@ -332,8 +354,14 @@ impl Installer {
                         false => term.begun().await,
                     }
                 };
+                // A change of the definition does not begin the examination again at once.
+                let earliest = Instant::now() + again.map_or(Duration::ZERO, |pause| pause.min(FIRST_RETRY));
+                let other_definition = async {
+                    self.changed.notified().await;
+                    tokio::time::sleep_until(earliest.into()).await;
+                };
                 tokio::select! {
-                    () = self.changed.notified() => {}
+                    () = other_definition => {}
                     changed = live.changed() => {
                         tries = 0;
                         if changed.is_err() { return }
@@ -379,11 +407,13 @@ impl Installer {
             ));
         };
         is_of_this_kind(plugin, carried)?;
+        self.is_the_kinds_own(plugin, carried).await?;
         let deciding = Arc::clone(&self.deciding).lock_owned().await;
         {
             // A candidate needs the present definition.
             let mut pending = lock(&self.pending);
-            if pending.as_ref().is_some_and(|pending| pending != carried) && !is_pinned {
+            let is_awaited = |pending: &Pending| pending.carried != *carried && pending.remaining().is_some();
+            if pending.as_ref().is_some_and(is_awaited) && !is_pinned {
                 return Ok(());
             }
             *pending = None;
@@ -403,13 +433,16 @@ impl Installer {
             };
             return self.apply(current, &requests, write, deciding).await;
         };
+        if plan::suffices(&installed, carried, plugin.description().converts()) {
+            // Its resources need not wait for the examination.
+            self.decided.send_replace(true);
+        }
         match self.step(current, plugin, carried, &installed, is_pinned).await? {
             None => Ok(()),
             Some(write) => self.apply(current, &requests, write, deciding).await,
         }
     }
 
-        self.is_the_kinds_own(plugin, carried).await?;
     /// Applies a definition, and waits until it is served.
     async fn apply(
         &self,
@@ -433,10 +466,6 @@ impl Installer {
                 controller,
                 definition = name,
                 version = body["metadata"]["annotations"][DEFINITION_VERSION_ANNOTATION].as_str(),
-        if plan::suffices(&installed, carried, plugin.description().converts()) {
-            // Its resources need not wait for the examination.
-            self.decided.send_replace(true);
-        }
                 generation = applied["metadata"]["generation"].as_i64(),
                 "definition installed"
             );
@@ -455,41 +484,6 @@ impl Installer {
         Ok(())
     }
 
-    fn manager(&self, current: &Current) -> String {
-        plan::manager(&current.config.name, &self.installation)
-    }
-}
-
-/// Refuses a definition of a kind that the plugin does not reconcile.
-fn is_of_this_kind(plugin: &Plugin, carried: &Value) -> Result<(), Refusal> {
-    match plan::of_another_kind(carried, &plugin.description().parent) {
-        None => Ok(()),
-        Some(why) => Err(Refusal::Stays(why)),
-    }
-}
-
-/// Decides again while the definition changes meanwhile, a few times.
-async fn until_unchanged<F: Future<Output = Result<(), Refusal>>>(
-    decide: impl Fn() -> F,
-) -> Result<(), Refusal> {
-    for _ in 1..ATTEMPTS {
-        match decide().await {
-            Err(Refusal::Changed(_)) => {}
-            decided => return decided,
-        }
-    }
-    decide().await
-}
-
-/// Returns the words for a version that must wait for its definition.
-fn held_back(name: &str, refusal: Refusal) -> HeldBack {
-    let message = refusal.message();
-    let held = HeldBack {
-        reason: "DefinitionNotInstalled",
-        message: format!("its definition {name} cannot be installed: {message}"),
-        advice: String::new(),
-        diff: String::new(),
-        objects: Vec::new(),
     /// Refuses a definition with another plural than the one that the cluster serves for the kind: the API server would not
     /// accept its names.
     async fn is_the_kinds_own(&self, plugin: &Plugin, carried: &Value) -> Result<(), Refusal> {
@@ -533,6 +527,41 @@ fn held_back(name: &str, refusal: Refusal) -> HeldBack {
         }
     }
 
+    fn manager(&self, current: &Current) -> String {
+        plan::manager(&current.config.name, &self.installation)
+    }
+}
+
+/// Refuses a definition of a kind that the plugin does not reconcile.
+fn is_of_this_kind(plugin: &Plugin, carried: &Value) -> Result<(), Refusal> {
+    match plan::of_another_kind(carried, &plugin.description().parent) {
+        None => Ok(()),
+        Some(why) => Err(Refusal::Stays(why)),
+    }
+}
+
+/// Decides again while the definition changes meanwhile, a few times.
+async fn until_unchanged<F: Future<Output = Result<(), Refusal>>>(
+    decide: impl Fn() -> F,
+) -> Result<(), Refusal> {
+    for _ in 1..ATTEMPTS {
+        match decide().await {
+            Err(Refusal::Changed(_)) => {}
+            decided => return decided,
+        }
+    }
+    decide().await
+}
+
+/// Returns the words for a version that must wait for its definition.
+fn held_back(name: &str, refusal: Refusal) -> HeldBack {
+    let message = refusal.message();
+    let held = HeldBack {
+        reason: "DefinitionNotInstalled",
+        message: format!("its definition {name} cannot be installed: {message}"),
+        advice: String::new(),
+        diff: String::new(),
+        objects: Vec::new(),
     };
     match refusal {
         Refusal::Loses(losses) => HeldBack {
@@ -547,4 +576,21 @@ fn held_back(name: &str, refusal: Refusal) -> HeldBack {
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_stays_for_a_candidate_for_a_limited_time() {
+        let remaining = |ago: Duration| {
+            let since = Instant::now().checked_sub(ago).unwrap();
+            let carried = Value::Null;
+            Pending { carried, since }.remaining()
+        };
+        assert!(remaining(Duration::ZERO).is_some_and(|left| left <= CANDIDATE));
+        assert_eq!(remaining(CANDIDATE), None);
+        assert_eq!(remaining(CANDIDATE * 2), None);
+    }
 }
