@@ -10,9 +10,19 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/control-plane/lib.sh"
 cd "$here/.."
 
+# Cargo keeps what it has unpacked and compiled of a package by its version, which is the same in the next run.
+target=${CARGO_TARGET_DIR:-$PWD/target}
+rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/{src,cache}/*/operator-host-{contract,runtime}-[0-9]*
+for file in "$target"/debug/deps/operator_host_{contract,runtime}-*.d; do
+    if [[ -e $file ]] && grep --quiet registry/src "$file"; then
+        hash=${file##*-}
+        rm -rf "$target"/debug/.fingerprint/operator-host-{contract,runtime}-"${hash%.d}"
+    fi
+done
+
 say "Packaging the host and its libraries"
 # With the target folder of everything else, only these crates are compiled.
-CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target} cargo package --allow-dirty --quiet \
+CARGO_TARGET_DIR=$target cargo package --allow-dirty --quiet \
     --package operator-host-contract --package operator-host-runtime --package operator-host >&2
 say "Packaging the SDK"
 cd plugins
