@@ -19,7 +19,6 @@ use crate::plugin::contract::{Conversion, Converted, Json, Kind};
 use crate::plugin::{Call, CallError, Class, Plugin};
 
 pub use self::checks::Before;
-pub(crate) use self::there_and_back::difference;
 pub use self::there_and_back::{Lost, there_and_back};
 
 /// Bytes of the objects in one call of a plugin, if there is more than one object.

@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout};
 
-use crate::conversion::{Before, Lost, difference};
+use crate::conversion::{Before, Lost};
+use crate::json_difference::difference;
 use crate::plugin::contract::Json;
 use crate::plugin::{Call, CallError, Class, Plugin};
 

@@ -1,7 +1,8 @@
 //! The conversion webhook in CustomResourceDefinitions.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use crate::crd::definition::conversion_by;
 use crate::webhook::{CONVERT_PATH, PATH};
 
 /// Returns a definition whose versions this webhook converts. `client` is the `clientConfig` of a webhook for reviews.
@@ -17,10 +18,7 @@ pub(super) fn with_webhook(definition: &Value, mut client: Value) -> Value {
         client["url"] = format!("{}{CONVERT_PATH}", host.trim_end_matches('/')).into();
     }
     let mut definition = definition.clone();
-    definition["spec"]["conversion"] = json!({
-        "strategy": "Webhook",
-        "webhook": { "conversionReviewVersions": ["v1"], "clientConfig": client },
-    });
+    definition["spec"]["conversion"] = conversion_by(&client);
     definition
 }
 
@@ -42,6 +40,8 @@ pub(super) fn without_webhook(definition: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

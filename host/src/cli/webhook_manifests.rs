@@ -14,6 +14,7 @@ use crate::config::{Config, ControllerConfig};
 use crate::dry_run::documents;
 use crate::plugin::Plugin;
 use crate::plugin::contract::is_dns_label;
+use crate::webhook::certificates::ca_bundle;
 use crate::webhook::{DEFAULT_PATH, PATH};
 
 /// The options of `webhook-manifests`.
@@ -192,14 +193,7 @@ pub(super) fn add_authority(client: &mut Value, file: Option<&Path>) -> Result<(
         let pem = std::fs::read(file)
             .with_context(|| format!("cannot read {}", file.display()))
             .map_err(Failure::Usage)?;
-        if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
-            return Err(Failure::Usage(anyhow!(
-                "{} contains no certificate in PEM",
-                file.display()
-            )));
-        }
-        // `ByteString` serializes to base64, the JSON form of `caBundle`.
-        client["caBundle"] = json!(k8s_openapi::ByteString(pem));
+        client["caBundle"] = ca_bundle(pem, file).map_err(|why| Failure::Usage(anyhow!(why)))?;
     }
     Ok(())
 }

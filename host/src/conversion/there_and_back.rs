@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout};
 
 use super::{ConversionError, try_convert};
+use crate::json_difference::difference;
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 
@@ -109,79 +110,4 @@ async fn both_ways(
 
 fn borrowed(texts: &[Box<RawValue>]) -> Vec<&RawValue> {
     texts.iter().map(AsRef::as_ref).collect()
-}
-
-/// Returns the first path at which two values differ, and how. Null is the same as no field, and within the metadata an
-/// empty object, too.
-pub(crate) fn difference(before: &Value, after: &Value, path: &str) -> Option<String> {
-    let is_metadata = path.starts_with("metadata");
-    let is_empty =
-        |value: &Value| value.is_null() || (is_metadata && value.as_object().is_some_and(Map::is_empty));
-    if before == after || (is_empty(before) && is_empty(after)) {
-        return None;
-    }
-    match (before, after) {
-        (Value::Object(before), Value::Object(after)) => {
-            let added = after.keys().filter(|key| !before.contains_key(*key));
-            before.keys().chain(added).find_map(|key| {
-                let side = |fields: &Map<String, Value>| fields.get(key).cloned().unwrap_or_default();
-                let path = if path.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{path}.{key}")
-                };
-                difference(&side(before), &side(after), &path)
-            })
-        }
-        (Value::Array(before), Value::Array(after)) if before.len() == after.len() => {
-            let items = before.iter().zip(after).enumerate();
-            items
-                .filter_map(|(index, (before, after))| difference(before, after, &format!("{path}[{index}]")))
-                .next()
-        }
-        (_, after) if is_empty(after) => Some(format!("{path} is lost")),
-        (before, _) if is_empty(before) => Some(format!("{path} appears")),
-        _ => Some(format!("{path} changes")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_field_that_does_not_come_back_is_named_by_its_path() {
-        let before = json!({ "metadata": { "labels": {} }, "spec": { "a": 1, "list": [{ "b": 1 }], "none": null, "empty": {} } });
-        let differs = |change: fn(&mut Value)| {
-            let mut after = before.clone();
-            change(&mut after);
-            difference(&before, &after, "")
-        };
-        assert_eq!(differs(|_| {}), None);
-        assert_eq!(differs(|after| after["metadata"]["labels"] = Value::Null), None);
-        assert_eq!(
-            differs(|after| after["metadata"]["annotations"] = json!({})),
-            None
-        );
-        for (change, expected) in [
-            (
-                (|after| after["spec"]["a"] = Value::Null) as fn(&mut Value),
-                "spec.a is lost",
-            ),
-            (|after| after["spec"]["a"] = 2.into(), "spec.a changes"),
-            // A field such as `emptyDir: {}` means something.
-            (|after| after["spec"]["empty"] = Value::Null, "spec.empty is lost"),
-            (|after| after["spec"]["none"] = json!({}), "spec.none appears"),
-            (|after| after["spec"]["c"] = 2.into(), "spec.c appears"),
-            (
-                |after| after["spec"]["list"][0]["b"] = 2.into(),
-                "spec.list[0].b changes",
-            ),
-            (|after| after["spec"]["list"] = json!([]), "spec.list changes"),
-        ] {
-            assert_eq!(differs(change).as_deref(), Some(expected));
-        }
-    }
 }

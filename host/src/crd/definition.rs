@@ -3,35 +3,75 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::structural;
 use super::{Problem, field};
 use crate::cel;
 use crate::plugin::contract::Kind;
 
+/// Returns the versions of a definition.
+pub fn versions(crd: &Value) -> impl Iterator<Item = &Value> {
+    crd["spec"]["versions"].as_array().into_iter().flatten()
+}
+
+/// Returns the version of this name.
+#[must_use]
+pub fn version<'a>(crd: &'a Value, name: &str) -> Option<&'a Value> {
+    versions(crd).find(|version| version["name"] == name)
+}
+
+/// Whether the API server serves a version.
+#[must_use]
+pub fn is_served(version: &Value) -> bool {
+    version["served"] == true
+}
+
+/// Returns the schema of a version; null if it has none.
+#[must_use]
+pub fn schema_of(version: &Value) -> &Value {
+    &version["schema"]["openAPIV3Schema"]
+}
+
 /// Returns the schema of one version.
 #[must_use]
 pub fn schema<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
-    version(crd, parent)?.pointer("/schema/openAPIV3Schema")
+    version_of(crd, parent)?.pointer("/schema/openAPIV3Schema")
+}
+
+/// Returns the versions in which objects are stored.
+pub fn stored_versions(installed: &Value) -> impl Iterator<Item = &str> {
+    let stored = installed["status"]["storedVersions"].as_array();
+    stored.into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Whether a webhook converts between the versions of a definition.
+#[must_use]
+pub fn converts(crd: &Value) -> bool {
+    crd["spec"]["conversion"]["strategy"] == "Webhook"
+}
+
+/// Returns the conversion by a webhook that the API server reaches like this.
+#[must_use]
+pub fn conversion_by(client_config: &Value) -> Value {
+    json!({
+        "strategy": "Webhook",
+        "webhook": { "conversionReviewVersions": ["v1"], "clientConfig": client_config },
+    })
 }
 
 /// Whether a definition has all rules in CEL of another one, in each version at the same place. API servers before
 /// Kubernetes 1.25 drop them.
 #[must_use]
 pub fn has_rules_of(installed: &Value, carried: &Value) -> bool {
-    let versions = |crd: &Value| crd["spec"]["versions"].as_array().cloned().unwrap_or_default();
     let of = |version: &Value| {
         let mut found = BTreeSet::new();
-        rules(&version["schema"]["openAPIV3Schema"], "", &mut found);
+        rules(schema_of(version), "", &mut found);
         found
     };
-    let installed = versions(installed);
-    versions(carried).iter().all(|version| {
-        let same = installed
-            .iter()
-            .find(|installed| installed["name"] == version["name"]);
-        of(version).is_subset(&same.map(of).unwrap_or_default())
+    versions(carried).all(|wanted| {
+        let same = version(installed, wanted["name"].as_str().unwrap_or_default());
+        of(wanted).is_subset(&same.map(of).unwrap_or_default())
     })
 }
 
@@ -63,29 +103,35 @@ pub fn is_namespaced(crd: Option<&Value>) -> bool {
     crd.is_none_or(|crd| crd["spec"]["scope"] != "Cluster")
 }
 
-fn version<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
-    let name = parent.api_version.rsplit('/').next()?;
-    let versions = crd["spec"]["versions"].as_array()?;
-    versions.iter().find(|version| version["name"] == name)
+fn version_of<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
+    version(crd, parent.api_version.rsplit('/').next()?)
 }
 
-/// Returns every problem of the definition of a plugin whose parent kind is `parent`.
+/// Returns what shows that a definition is of another kind.
 #[must_use]
-pub fn problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
+pub fn identity_problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
+    let plural = crd["spec"]["names"]["plural"].as_str().unwrap_or_default();
     let mut problems = Vec::new();
-    let mut expect = |pointer: &str, expected: &str| {
+    for (pointer, expected) in [
+        ("/apiVersion", "apiextensions.k8s.io/v1"),
+        ("/kind", "CustomResourceDefinition"),
+        ("/spec/group", parent.group()),
+        ("/spec/names/kind", &parent.kind),
+        ("/metadata/name", &format!("{plural}.{}", parent.group())),
+    ] {
         let found = &crd.pointer(pointer).cloned().unwrap_or_default();
         if found != expected {
             let path = pointer.trim_start_matches('/').replace('/', ".");
             problems.push(Problem::new(path, format!("is {found}; it must be {expected:?}")));
         }
-    };
-    expect("/apiVersion", "apiextensions.k8s.io/v1");
-    expect("/kind", "CustomResourceDefinition");
-    expect("/spec/group", parent.group());
-    expect("/spec/names/kind", &parent.kind);
-    let plural = crd["spec"]["names"]["plural"].as_str().unwrap_or_default();
-    expect("/metadata/name", &format!("{plural}.{}", parent.group()));
+    }
+    problems
+}
+
+/// Returns every problem of the definition of a plugin whose parent kind is `parent`.
+#[must_use]
+pub fn problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
+    let mut problems = identity_problems(crd, parent);
     names(crd, &mut problems);
     let versions = crd["spec"]["versions"].as_array().map_or(&[][..], Vec::as_slice);
     let storage = versions.iter().filter(|v| v["storage"] == true).count();
@@ -108,7 +154,7 @@ pub fn problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
             }
         }
     }
-    match version(crd, parent) {
+    match version_of(crd, parent) {
         None => problems.push(Problem::new(
             "spec.versions",
             format!("the version of {} is missing", parent.api_version),
@@ -278,8 +324,6 @@ fn unknown_field<'a>(json_path: &'a str, schema: &Value) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -10,10 +10,12 @@ use super::losses::{self, Losses};
 use super::requests::Requests;
 use super::{Current, Installer, Refusal, Write, lock, plan};
 use crate::config::webhook::WebhookTarget;
+use crate::crd::definition;
 use crate::files;
 use crate::object::APPLIED_ANNOTATION;
 use crate::plugin::Plugin;
 use crate::webhook::CONVERT_PATH;
+use crate::webhook::certificates::ca_bundle;
 
 /// How often the file of the certificate authority is read.
 const AUTHORITY_PERIOD: Duration = Duration::from_secs(5);
@@ -144,21 +146,19 @@ impl Installer {
             WebhookTarget::Url(url) => json!({ "url": format!("{url}{CONVERT_PATH}") }),
         };
         if let Some(file) = &reach.authority {
-            let pem = authority(file.clone()).await.map_err(Refusal::NotNow)?;
-            // `ByteString` serializes to base64, the JSON form of `caBundle`.
-            client_config["caBundle"] = json!(k8s_openapi::ByteString(pem));
+            client_config["caBundle"] = authority(file.clone()).await.map_err(Refusal::NotNow)?;
         }
-        Ok(Some(plan::conversion(&client_config)))
+        Ok(Some(definition::conversion_by(&client_config)))
     }
 
     /// Returns the certificate authority that the API server should trust, if the host writes it.
-    pub(super) async fn authority(&self) -> Option<Result<Vec<u8>, String>> {
+    pub(super) async fn authority(&self) -> Option<Result<Value, String>> {
         let file = self.reach.as_ref()?.authority.clone()?;
         Some(authority(file).await)
     }
 
     /// Waits until the file of the authority changes.
-    pub(super) async fn other_authority(&self, known: &Option<Result<Vec<u8>, String>>) {
+    pub(super) async fn other_authority(&self, known: &Option<Result<Value, String>>) {
         if known.is_none() {
             return std::future::pending().await;
         }
@@ -171,13 +171,17 @@ impl Installer {
     }
 }
 
-async fn authority(file: PathBuf) -> Result<Vec<u8>, String> {
-    let shown = file.display().to_string();
-    let read = tokio::task::spawn_blocking(move || files::read(&file, MAX_AUTHORITY)).await;
-    let pem = read.map_err(|error| error.to_string())?;
-    let pem = pem.map_err(|error| format!("cannot read the certificate authority {shown}: {error}"))?;
-    if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
-        return Err(format!("{shown} contains no certificate in PEM"));
-    }
-    Ok(pem)
+async fn authority(file: PathBuf) -> Result<Value, String> {
+    let read = move || {
+        let pem = files::read(&file, MAX_AUTHORITY);
+        let pem = pem.map_err(|error| {
+            format!(
+                "cannot read the certificate authority {}: {error}",
+                file.display()
+            )
+        })?;
+        ca_bundle(pem, &file)
+    };
+    let read = tokio::task::spawn_blocking(read).await;
+    read.map_err(|error| error.to_string())?
 }

@@ -9,6 +9,7 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde_json::Value;
 
+use crate::crd::definition::{converts, is_served, schema_of, stored_versions, version as find, versions};
 use crate::crd::{accepts, pruned, schema};
 use crate::object::NamespacedName;
 use crate::plugin::candidate_check::Blamed;
@@ -78,7 +79,7 @@ pub(super) fn of_kind(installed: &Value, wanted: &Value, version: &str) -> Vec<S
             "it does not serve the version {version}, which this controller reconciles"
         ));
     }
-    for stored in stored(installed) {
+    for stored in stored_versions(installed) {
         match find(wanted, stored) {
             None => lost.push(format!(
                 "it lacks the version {stored}, in which objects are stored; `operator-host migrate-storage` rewrites them"
@@ -114,7 +115,7 @@ async fn ask_all(client: &Client, installed: &Value, wanted: &Value) -> Result<L
         of_kind: of_conversion(installed, wanted).into_iter().collect(),
         of_objects: Vec::new(),
     };
-    let stored: BTreeSet<&str> = stored(installed).collect();
+    let stored: BTreeSet<&str> = stored_versions(installed).collect();
     let entered = entered(installed, wanted);
     for version in versions(installed) {
         let name = version["name"].as_str().unwrap_or_default();
@@ -154,16 +155,12 @@ async fn ask_all(client: &Client, installed: &Value, wanted: &Value) -> Result<L
     Ok(losses)
 }
 
-fn converts(crd: &Value) -> bool {
-    crd["spec"]["conversion"]["strategy"] == "Webhook"
-}
-
 /// Returns why a definition must not give up the conversion by a webhook: its versions would have the same fields at once.
 fn of_conversion(installed: &Value, wanted: &Value) -> Option<String> {
     if !converts(installed) || converts(wanted) {
         return None;
     }
-    let stored: BTreeSet<&str> = stored(installed).collect();
+    let stored: BTreeSet<&str> = stored_versions(installed).collect();
     let used: Vec<&str> = versions(wanted)
         .filter_map(|version| {
             let name = version["name"].as_str()?;
@@ -306,27 +303,6 @@ fn remove_defaults(value: &mut Value, before: &Value, after: &Value) {
         }
         _ => {}
     }
-}
-
-pub(super) fn versions(crd: &Value) -> impl Iterator<Item = &Value> {
-    crd["spec"]["versions"].as_array().into_iter().flatten()
-}
-
-pub(super) fn find<'a>(crd: &'a Value, name: &str) -> Option<&'a Value> {
-    versions(crd).find(|version| version["name"] == name)
-}
-
-pub(super) fn is_served(version: &Value) -> bool {
-    version["served"] == true
-}
-
-pub(super) fn schema_of(version: &Value) -> &Value {
-    &version["schema"]["openAPIV3Schema"]
-}
-
-fn stored(installed: &Value) -> impl Iterator<Item = &str> {
-    let stored = installed["status"]["storedVersions"].as_array();
-    stored.into_iter().flatten().filter_map(Value::as_str)
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use semver::Version;
 use serde_json::{Value, json};
 
-use super::losses::{find, is_served, schema_of, versions};
+use crate::crd::definition::{self, converts, is_served, schema_of, versions};
 use crate::crd::{accepts, pruned};
+use crate::json_difference::first_difference;
 use crate::object::{APPLIED_ANNOTATION, DEFINITION_VERSION_ANNOTATION, fingerprint, shorten};
 use crate::plugin::contract::{Description, Kind};
 
@@ -46,27 +47,12 @@ pub(super) fn name(carried: &Value) -> &str {
 
 /// Returns why a definition is not one of this kind: a plugin must not define the kinds of others.
 pub(super) fn of_another_kind(carried: &Value, parent: &Kind) -> Option<String> {
-    let plural = carried["spec"]["names"]["plural"].as_str().unwrap_or_default();
-    for (pointer, expected) in [
-        ("/apiVersion", "apiextensions.k8s.io/v1"),
-        ("/kind", "CustomResourceDefinition"),
-        ("/spec/group", parent.group()),
-        ("/spec/names/kind", &parent.kind),
-        ("/metadata/name", &format!("{plural}.{}", parent.group())),
-    ] {
-        let found = carried
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        if found != expected {
-            let path = pointer.trim_start_matches('/').replace('/', ".");
-            return Some(format!(
-                "the plugin's definition is not one of {}: `{path}` is {found:?}, expected {expected:?}",
-                parent.kind
-            ));
-        }
-    }
-    None
+    let problems = definition::identity_problems(carried, parent);
+    let problem = problems.first()?;
+    Some(format!(
+        "the plugin's definition is not one of {}: {problem}",
+        parent.kind
+    ))
 }
 
 /// Returns what to apply for a plugin. Its own conversion is left out, because the API server would send all resources to the
@@ -128,11 +114,11 @@ pub(super) fn without_rules(body: &Value, refusal: &str) -> Option<Value> {
 
 /// Reports whether a plugin with the definition `carried` can work with the installed one: it serves the same versions,
 /// and accepts and keeps what the carried one does.
-pub(super) fn suffices(installed: &Value, carried: &Value, converts: bool) -> bool {
+pub(super) fn suffices(installed: &Value, carried: &Value, needs_conversion: bool) -> bool {
     let part = |version: &Value, name: &str| !version["subresources"][name].is_null();
     let every = versions(carried).all(|wanted| {
         let name = wanted["name"].as_str().unwrap_or_default();
-        find(installed, name).is_some_and(|version| {
+        definition::version(installed, name).is_some_and(|version| {
             (is_served(version) || !is_served(wanted))
                 && version["storage"] == wanted["storage"]
                 && ["status", "scale"]
@@ -141,7 +127,7 @@ pub(super) fn suffices(installed: &Value, carried: &Value, converts: bool) -> bo
                 && accepts::everything(schema_of(version), schema_of(wanted))
         })
     });
-    every && (!converts || installed["spec"]["conversion"]["strategy"] == "Webhook")
+    every && (!needs_conversion || converts(installed))
 }
 
 /// Why a plugin's definition must not take the place of the installed one, although nothing would be lost.
@@ -202,7 +188,7 @@ pub(super) fn other_webhook(installed: &Value) -> Option<Value> {
             .any(|entry| entry.pointer(&pointer).is_some() && entry["manager"].as_str().is_some_and(is_host))
     };
     let conversion = &installed["spec"]["conversion"];
-    if conversion["strategy"] != "Webhook" || by_host("f:url") || by_host("f:service") {
+    if !converts(installed) || by_host("f:url") || by_host("f:service") {
         return None;
     }
     let mut kept = json!({ "strategy": "Webhook", "webhook": {
@@ -213,14 +199,6 @@ pub(super) fn other_webhook(installed: &Value) -> Option<Value> {
             json!({ "caBundle": conversion["webhook"]["clientConfig"]["caBundle"] });
     }
     Some(kept)
-}
-
-/// Returns the conversion by a webhook that the API server reaches like this.
-pub(super) fn conversion(client_config: &Value) -> Value {
-    json!({
-        "strategy": "Webhook",
-        "webhook": { "conversionReviewVersions": ["v1"], "clientConfig": client_config },
-    })
 }
 
 /// Returns the managers in the message of an apply that conflicts with them; none when it is another message.
@@ -257,15 +235,15 @@ pub(super) fn differences(installed: &Value, wanted: &Value) -> String {
                     );
                 }
                 if found.is_empty() {
-                    let path = first_difference(is, wants, "");
-                    found.extend(path.map(|path| format!("they differ at {name}{path}")));
+                    let path = first_difference(is, wants, &name);
+                    found.extend(path.map(|path| format!("they differ at {path}")));
                 }
             }
         }
     }
     if found.is_empty() {
-        let path = first_difference(&installed["spec"], &wanted["spec"], "");
-        found.extend(path.map(|path| format!("they differ at spec{path}")));
+        let path = first_difference(&installed["spec"], &wanted["spec"], "spec");
+        found.extend(path.map(|path| format!("they differ at {path}")));
     }
     let more = found.len().saturating_sub(SHOWN);
     found.truncate(SHOWN);
@@ -286,29 +264,15 @@ fn pairs<'a>(
         .filter_map(|version| version["name"].as_str().map(str::to_owned))
         .collect();
     names.into_iter().map(move |name| {
-        let (one, other) = (find(one, &name), find(other, &name));
+        let (one, other) = (definition::version(one, &name), definition::version(other, &name));
         (name, one, other)
     })
-}
-
-fn first_difference(one: &Value, other: &Value, path: &str) -> Option<String> {
-    match (one, other) {
-        (Value::Object(a), Value::Object(b)) => {
-            let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-            keys.into_iter()
-                .find_map(|key| first_difference(&one[key], &other[key], &format!("{path}.{key}")))
-        }
-        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
-            let mut pairs = a.iter().zip(b).enumerate();
-            pairs.find_map(|(index, (a, b))| first_difference(a, b, &format!("{path}[{index}]")))
-        }
-        _ => (one != other).then(|| path.to_owned()),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plugin::acceptance::tests::describing;
 
     fn installed(version: &str, by: &[(&str, &str)]) -> Value {
         let entries: Vec<Value> = by
@@ -375,24 +339,13 @@ mod tests {
             *carried.pointer_mut(pointer).unwrap() = other.into();
             assert!(of_another_kind(&carried, &parent).is_some(), "{pointer}");
         }
-        let description = Description {
-            contract: crate::plugin::contract::ContractVersion::PRESENT,
-            name: "shop".into(),
-            version: "1.0.0".into(),
-            parent,
-            makes: Vec::new(),
-            reads: Vec::new(),
-            finalizer: false,
-            crd: None,
-            versions: Vec::new(),
-            defaults: false,
-        };
+        let description = describing("shop", "1.0.0", parent);
         let applied = body(&description, &carried, None);
         assert!(applied["spec"]["conversion"].is_null() && applied["metadata"]["finalizers"].is_null());
         assert!(!applied.to_string().contains("promote"), "{applied}");
         assert_eq!(applied["metadata"]["annotations"]["a.dev/kept"], "x");
         assert_eq!(applied["metadata"]["labels"]["app"], "shop");
-        let ours = conversion(&json!({ "url": "https://host" }));
+        let ours = definition::conversion_by(&json!({ "url": "https://host" }));
         assert_eq!(
             body(&description, &carried, Some(ours.clone()))["spec"]["conversion"],
             ours

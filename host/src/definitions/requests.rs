@@ -7,12 +7,12 @@ use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::losses::{is_served, versions};
 use super::plan;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::client::Writer;
 use crate::cluster::discovery::ResolvedKind;
 use crate::cluster::resource_client::ResourceClient;
+use crate::crd::definition::{is_served, versions};
 use crate::object::NamespacedName;
 
 /// How long an applied definition may take to be served.

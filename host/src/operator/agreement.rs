@@ -12,7 +12,8 @@ use tracing::{debug, warn};
 
 use crate::cluster::cache::Reflector;
 use crate::config::{ControllerConfig, DefinitionsMode};
-use crate::crd::{definition, pruned};
+use crate::crd::definition::{self, is_served, versions};
+use crate::crd::pruned;
 use crate::health::Health;
 use crate::object::NamespacedName;
 use crate::plugin::contract::Description;
@@ -116,27 +117,17 @@ async fn disagreements(
 fn outdated(installed: &Value, carried: &Value, name: &str, description: &Description) -> Vec<String> {
     let advice = "apply the plugin's definition, which `operator-host crd` prints";
     let mut found = Vec::new();
-    let versions = |crd: &Value| crd["spec"]["versions"].as_array().cloned().unwrap_or_default();
-    let served = |crd: &Value| -> Vec<Value> {
-        let versions = versions(crd)
-            .into_iter()
-            .filter(|version| version["served"] == true);
-        versions.map(|version| version["name"].clone()).collect()
-    };
-    let serves = served(installed);
-    // One that is there and not served is somebody's choice: `operator-host crd` prints it so where nothing converts.
-    let there: Vec<Value> = versions(installed)
-        .into_iter()
-        .map(|version| version["name"].clone())
-        .collect();
-    for version in served(carried).iter().filter(|version| !there.contains(version)) {
-        let version = version.as_str().unwrap_or_default();
-        found.push(format!(
-            "the cluster's definition {name} does not have the version {version}, which the plugin's serves; {advice}"
-        ));
+    for served in versions(carried).filter(|version| is_served(version)) {
+        let version = served["name"].as_str().unwrap_or_default();
+        // One that is there and not served is somebody's choice: `operator-host crd` prints it so where nothing converts.
+        if definition::version(installed, version).is_none() {
+            found.push(format!(
+                "the cluster's definition {name} does not have the version {version}, which the plugin's serves; {advice}"
+            ));
+        }
     }
-    if description.converts() && serves.len() > 1 && installed["spec"]["conversion"]["strategy"] != "Webhook"
-    {
+    let serves = versions(installed).filter(|version| is_served(version)).count();
+    if description.converts() && serves > 1 && !definition::converts(installed) {
         found.push(format!(
             "the cluster's definition {name} serves several versions and names no webhook that converts them: the API server \
              drops what a version does not know; apply what `operator-host crd --service` prints"
@@ -169,7 +160,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugin::contract::{ContractVersion, Kind};
+    use crate::plugin::acceptance::tests::describing;
+    use crate::plugin::contract::Kind;
 
     #[test]
     fn a_definition_without_the_plugins_new_fields_is_outdated() {
@@ -183,21 +175,14 @@ mod tests {
                 "type": "object", "properties": { "spec": { "type": "object", "properties": properties } },
             } } }] } })
         };
-        let mut description = Description {
-            contract: ContractVersion::PRESENT,
-            name: "shop".into(),
-            version: "1".into(),
-            parent: Kind {
+        let mut description = describing(
+            "shop",
+            "1",
+            Kind {
                 api_version: "example.com/v1".into(),
                 kind: "Shop".into(),
             },
-            makes: Vec::new(),
-            reads: Vec::new(),
-            finalizer: false,
-            crd: None,
-            versions: Vec::new(),
-            defaults: false,
-        };
+        );
         let of_one = description.clone();
         let said = |installed, carried| outdated(&installed, &carried, "shops.example.com", &of_one);
         assert_eq!(said(crd(&["a", "b"]), crd(&["a"])), Vec::<String>::new());

@@ -261,11 +261,16 @@ pub(crate) mod tests {
     }
 
     fn description(version: &str) -> Description {
+        describing("echo", version, echo())
+    }
+
+    /// Returns the description of a plugin that makes nothing.
+    pub(crate) fn describing(name: &str, version: &str, parent: Kind) -> Description {
         Description {
             contract: ContractVersion::V0_1,
-            name: "echo".into(),
+            name: name.into(),
             version: version.into(),
-            parent: echo(),
+            parent,
             makes: Vec::new(),
             reads: Vec::new(),
             finalizer: false,

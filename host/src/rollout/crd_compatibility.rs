@@ -1,7 +1,7 @@
 //! Checks whether the CustomResourceDefinition that a new version contains fits the existing objects. Pure.
 //!
-//! The host installs no definition. It compares the definition that the new version was built for with the
-//! installed one: the scope must be the same; the kind's version must still be served; the versions in which
+//! For a controller whose definition somebody else installs. The definition that the new version was built for is compared
+//! with the installed one: the scope must be the same; the kind's version must still be served; the versions in which
 //! objects are stored must still exist; and every object that is valid under the installed schema must be valid
 //! under the new one, so no field that it uses was removed, has another type, or violates a new rule. CEL rules are
 //! not evaluated.
@@ -44,19 +44,17 @@ pub(super) fn contradictions(
         ));
     }
     let wanted = parent.api_version.rsplit('/').next().unwrap_or_default();
-    if !versions(carried).any(|version| version["name"] == wanted && version["served"] == true) {
+    if !definition::version(carried, wanted).is_some_and(definition::is_served) {
         found.definition.push(format!(
             "it does not serve the version {wanted}, which this controller reconciles"
         ));
     }
-    let stored = installed["status"]["storedVersions"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    for stored in stored.filter(|stored| !versions(carried).any(|version| version["name"] == **stored)) {
-        found.definition.push(format!(
-            "it lacks the version {stored}, in which objects are stored"
-        ));
+    for stored in definition::stored_versions(installed) {
+        if definition::version(carried, stored).is_none() {
+            found.definition.push(format!(
+                "it lacks the version {stored:?}, in which objects are stored"
+            ));
+        }
     }
     let (Some(before), Some(after)) = (
         definition::schema(installed, parent),
@@ -84,10 +82,6 @@ pub(super) fn contradictions(
         }
     }
     found
-}
-
-fn versions(crd: &Value) -> impl Iterator<Item = &Value> {
-    crd["spec"]["versions"].as_array().into_iter().flatten()
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
+use serde_json::{Value, json};
 use tracing::{info, warn};
 use x509_parser::parse_x509_certificate;
 
@@ -245,6 +246,18 @@ fn timestamp(seconds: i64) -> String {
 fn clock() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// Returns the `caBundle` of a `clientConfig` from the PEM file of a certificate authority.
+///
+/// # Errors
+/// When the file contains no certificate.
+pub(crate) fn ca_bundle(pem: Vec<u8>, file: &Path) -> Result<Value, String> {
+    if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
+        return Err(format!("{} contains no certificate in PEM", file.display()));
+    }
+    // `ByteString` serializes to base64.
+    Ok(json!(k8s_openapi::ByteString(pem)))
 }
 
 #[cfg(test)]

@@ -24,10 +24,7 @@ pub(super) async fn verdict<Held: Send + 'static>(
     held: Held,
 ) -> Result<(Verdict, Held), NoDecision> {
     let description = plugin.description();
-    let has_rules = |crd: &&Value| {
-        let versions = crd["spec"]["versions"].as_array();
-        versions.into_iter().flatten().any(schema::has_rules)
-    };
+    let has_rules = |crd: &&Value| definition::versions(crd).any(schema::has_rules);
     if description.crd.as_ref().filter(has_rules).is_none() {
         return Ok((Verdict::default(), held));
     }
