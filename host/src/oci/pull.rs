@@ -255,7 +255,7 @@ impl Puller {
                 return Ok(search.signatures);
             }
             let error = search.error.take();
-            failed = error.is_some();
+            failed |= index + 1 == self.places.len() && error.is_some();
             errors.extend(error);
         }
         if search.signatures.is_empty() && failed {

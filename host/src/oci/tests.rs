@@ -54,6 +54,13 @@ fn reference(server: &Server) -> Reference {
     format!("{}/team/echo:1", server.name()).parse().unwrap()
 }
 
+fn mirror_at(server: &Server) -> Mirror {
+    Mirror {
+        registry: server.name(),
+        prefix: String::new(),
+    }
+}
+
 fn puller(server: &Server, settings: Settings) -> Puller {
     Puller::new(reference(server), Arc::new(settings), Arc::default(), LIMIT).unwrap()
 }
@@ -563,10 +570,7 @@ async fn a_mirror_that_lags_and_comes_and_goes_does_not_make_a_tag_swing() {
         release(number).descriptor().digest
     }
     let [(registry, own), (first, one), (second, two)] = [place().await, place().await, place().await];
-    let mirrors = [&first, &second].map(|mirror| Mirror {
-        registry: mirror.name(),
-        prefix: String::new(),
-    });
+    let mirrors = [&first, &second].map(mirror_at);
     let settings = Settings {
         mirrors: [(registry.name(), mirrors.to_vec())].into(),
         ..settings(&[&registry, &first, &second])
@@ -615,10 +619,7 @@ async fn a_mirror_that_lags_and_comes_and_goes_does_not_make_a_tag_swing() {
     // By digest, nothing needs to be confirmed.
     registry.forget();
     let by_digest = reference(&registry).at(digest_of(6));
-    let mirror = Mirror {
-        registry: first.name(),
-        prefix: String::new(),
-    };
+    let mirror = mirror_at(&first);
     let settings = Settings {
         mirrors: [(registry.name(), vec![mirror])].into(),
         ..self::settings(&[&registry, &first])
@@ -719,10 +720,7 @@ async fn signatures_that_cannot_be_read_or_are_not_accepted_do_not_hide_those_th
         _ => honest(seen),
     })
     .await;
-    let mirrors = vec![Mirror {
-        registry: mirror.name(),
-        prefix: String::new(),
-    }];
+    let mirrors = vec![mirror_at(&mirror)];
     let mut mirrored = puller(
         &server,
         Settings {
@@ -746,6 +744,27 @@ async fn signatures_that_cannot_be_read_or_are_not_accepted_do_not_hide_those_th
         .await
         .unwrap_err();
     assert!(error.to_string().contains("500"), "{error}");
+}
+
+#[tokio::test]
+async fn a_mirror_without_signatures_does_not_hide_that_the_registry_does_not_answer() {
+    // The mirror does not have the tag, so the registry is asked first from then on.
+    let mirror = Server::start(|_| Answer::status(404)).await;
+    let server = Server::start(|seen| match seen.path.as_str() {
+        it if it.contains("/referrers/") || it.ends_with(".sig") => Answer::status(500),
+        _ => honest(seen),
+    })
+    .await;
+    let mut puller = puller(
+        &server,
+        Settings {
+            mirrors: [(server.name(), vec![mirror_at(&mirror)])].into(),
+            ..settings(&[&server, &mirror])
+        },
+    );
+    let found = puller.find(None).await.unwrap().expect("the registry has it");
+    let error = puller.signatures(&found, |_| true).await.unwrap_err().to_string();
+    assert!(error.contains(&server.name()), "{error}");
 }
 
 #[tokio::test]
