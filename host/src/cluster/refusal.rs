@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::ByteString;
 use kube::core::Status;
 use serde_json::Value;
 
@@ -126,10 +125,9 @@ fn values(secret: &Value) -> Vec<String> {
     if let Some(secret) = secret.as_object() {
         secret::visit_values(secret, |field, _, value| {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            if field == "data"
-                && let Ok(ByteString(bytes)) = serde_json::from_value(value.clone())
-            {
-                values.extend(String::from_utf8(bytes));
+            if field == "data" {
+                let decoded = secret::decoded(value);
+                values.extend(decoded.and_then(|bytes| String::from_utf8(bytes).ok()));
             }
             values.push(text);
         });

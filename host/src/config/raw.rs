@@ -18,6 +18,7 @@ use super::{
     Allow, BackoffConfig, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY,
     DEFAULT_RESYNC, DEFAULT_WRITES, DefinitionsMode, Removal, WritesConfig,
 };
+use crate::object::secret;
 use crate::oci::settings::Settings;
 use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{Kind, is_dns_label};
@@ -277,7 +278,7 @@ impl RawController {
                 kind: child.kind,
             }
             .validate(file)?;
-            if kind.api_version == "v1" && kind.kind == "Secret" {
+            if secret::is_secret_kind(&kind) {
                 generated = removal.unwrap_or(Removal::Retain);
             }
             let removal = removal.unwrap_or_else(|| Removal::default_for(&kind));

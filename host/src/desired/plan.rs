@@ -248,12 +248,12 @@ impl Policy<'_> {
                 // What the host generated is retained as such, also when the plugin no longer asks for the values.
                 let is_generated =
                     |secret: Arc<DynamicObject>| self.proof.holds(&self.config.parent, self.parent, &secret);
-                if key.kind == secret_kind() && (self.existing)(&key).is_some_and(is_generated) {
+                if secret::is_secret_kind(&key.kind) && (self.existing)(&key).is_some_and(is_generated) {
                     removal = &self.config.generated;
                 }
             }
         }
-        if key.kind == secret_kind()
+        if secret::is_secret_kind(&key.kind)
             && let Some(problem) = child.as_object().and_then(secret::type_problem)
         {
             return Err(Refusal::BadValue { which, problem });
@@ -272,7 +272,7 @@ impl Policy<'_> {
             if given(Allow::Finalizers, has_finalizers) {
                 return Err(Refusal::FinalizersGiven { which, controller });
             }
-            let holds_token = key.kind == secret_kind()
+            let holds_token = secret::is_secret_kind(&key.kind)
                 && (child["type"] == TOKEN_TYPE
                     || !child["metadata"]["annotations"][TOKEN_ANNOTATION].is_null());
             if given(Allow::ServiceAccountTokens, holds_token) {
@@ -315,7 +315,7 @@ impl Policy<'_> {
 
     /// Reports whether a child is the Secret whose values the host generates: then the child is all the rest of it.
     fn is_rest_of(&self, child: &ChildRef, secret: &GeneratedSecret) -> bool {
-        child.kind == secret_kind()
+        secret::is_secret_kind(&child.kind)
             && child.name.name == secret.name
             && child.name.namespace == self.parent.namespace()
     }
@@ -625,9 +625,9 @@ fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
 /// Checks the child that is the rest of a generated Secret.
 fn rest_problem(child: &Value, secret: &GeneratedSecret) -> Option<String> {
     let is_fixed = |key: &str| {
-        ["data", "stringData"]
+        secret::VALUE_FIELDS
             .iter()
-            .any(|field| !child[field][key].is_null())
+            .any(|field| !child[*field][key].is_null())
     };
     let both = secret.entries.iter().find(|entry| is_fixed(&entry.key))?;
     Some(format!(

@@ -1,6 +1,9 @@
 //! The values of Secrets, for everything that shows an object to people.
 
+use k8s_openapi::ByteString;
 use serde_json::{Map, Value};
+
+use crate::plugin::contract::Kind;
 
 /// The fields of a Secret that hold its values.
 pub(crate) const VALUE_FIELDS: [&str; 2] = ["data", "stringData"];
@@ -12,6 +15,11 @@ pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-config
 pub(crate) fn is_secret(object: &Map<String, Value>) -> bool {
     let is = |field: &str, text: &str| object.get(field).is_some_and(|value| value == text);
     is("kind", "Secret") && is("apiVersion", "v1")
+}
+
+/// Reports whether a kind is that of Secrets.
+pub(crate) fn is_secret_kind(kind: &Kind) -> bool {
+    kind.api_version == "v1" && kind.kind == "Secret"
 }
 
 /// Calls `visit` for every value of a Secret, with its field and its key. A field that is no map, which the API server
@@ -50,6 +58,12 @@ pub(crate) fn replace_values(
     if let Some(annotations) = annotations.and_then(Value::as_object_mut) {
         annotations.remove(LAST_APPLIED);
     }
+}
+
+/// Returns the bytes of a value of `data`; `None` if it is not base64.
+pub(crate) fn decoded(value: &Value) -> Option<Vec<u8>> {
+    let decoded: Result<ByteString, _> = serde_json::from_value(value.clone());
+    decoded.ok().map(|ByteString(bytes)| bytes)
 }
 
 /// Returns the value in this field and under this key; the whole field without a key.

@@ -146,19 +146,13 @@ fn is_stand_in(text: &str) -> bool {
 /// Returns the bytes of a value: those that the base64 of `data` stands for, and the text of everything else.
 fn bytes(field: &str, value: &Value) -> Vec<u8> {
     match value {
-        Value::String(text) => match decoded(value).filter(|_| field == "data") {
+        Value::String(text) => match secret::decoded(value).filter(|_| field == "data") {
             Some(decoded) => decoded,
             None => text.as_bytes().to_vec(),
         },
         // As the plugin wrote it.
         other => other.to_string().into_bytes(),
     }
-}
-
-fn decoded(value: &Value) -> Option<Vec<u8>> {
-    serde_json::from_value::<ByteString>(value.clone())
-        .ok()
-        .map(|ByteString(bytes)| bytes)
 }
 
 fn base64(bytes: &[u8]) -> String {
@@ -175,6 +169,7 @@ mod tests {
 
     use super::*;
     use crate::object::secret::LAST_APPLIED;
+    use crate::object::secret::decoded;
 
     fn secret(value: &str) -> Value {
         json!({

@@ -31,7 +31,7 @@ impl Difference {
         if before == after {
             return None;
         }
-        if key.kind.api_version == "v1" && key.kind.kind == "Secret" {
+        if secret::is_secret_kind(&key.kind) {
             mask(before.as_mut(), after.as_mut());
         }
         Some(Self {
