@@ -20,7 +20,7 @@ use crate::contract::{
 };
 use crate::convert::{Lists, Text, not_an_object};
 use crate::error::{CallError, LoadError};
-use crate::estimate::estimate;
+use crate::estimate::{end_of_string, estimate};
 use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::memory_budget::Room;
@@ -346,19 +346,12 @@ const CONVERTED: usize = 128;
 
 /// Returns the number of values in the lists of an answer that is an object, at most one too many for each list.
 fn items(text: &str) -> usize {
-    let (mut depth, mut items) = (0_usize, 0);
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
+    let bytes = text.as_bytes();
+    let (mut depth, mut items, mut at) = (0_usize, 0, 0);
+    while let Some(&byte) = bytes.get(at) {
+        at += 1;
         match byte {
-            b'"' => {
-                while let Some(byte) = bytes.next() {
-                    match byte {
-                        b'"' => break,
-                        b'\\' => drop(bytes.next()),
-                        _ => {}
-                    }
-                }
-            }
+            b'"' => at = end_of_string(bytes, at),
             b'[' | b'{' => {
                 items += usize::from(depth == 1);
                 depth += 1;

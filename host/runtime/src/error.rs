@@ -343,9 +343,9 @@ fn check_versions(description: &Description) -> Result<(), LoadError> {
             "`versions` contains {shown:?}; it must contain names such as `v1beta1`, without the group"
         ));
     }
-    let distinct: BTreeSet<&String> = versions.iter().collect();
+    let distinct: BTreeSet<&str> = versions.iter().map(String::as_str).collect();
     let own = description.parent.version();
-    if distinct.len() < versions.len() || !versions.iter().any(|version| version == own) {
+    if distinct.len() < versions.len() || !distinct.contains(own) {
         return wrong(format!(
             "`versions` is {versions:?}; it must contain each version once, and the parent's own, {own:?}"
         ));
@@ -359,10 +359,10 @@ fn check_versions(description: &Description) -> Result<(), LoadError> {
         .flatten()
         .filter_map(|version| version["name"].as_str())
         .collect();
-    let differs = |name: &&str| distinct.iter().any(|version| version == name) != defined.contains(name);
-    let names = versions.iter().map(String::as_str).chain(defined.iter().copied());
+    let differs = |name: &&str| distinct.contains(name) != defined.contains(name);
+    let mut names = versions.iter().map(String::as_str).chain(defined.iter().copied());
     if !defined.is_empty()
-        && let Some(name) = names.into_iter().find(differs)
+        && let Some(name) = names.find(differs)
     {
         let shown: String = name.chars().take(MAX_VERSION).collect();
         return wrong(format!(

@@ -47,7 +47,7 @@ pub fn estimate(text: &str) -> Estimate {
 }
 
 /// Returns the position after the string whose first byte is at `at`.
-fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
+pub(crate) fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
     while let Some(&byte) = bytes.get(at) {
         at += 1;
         match byte {

@@ -249,22 +249,16 @@ impl Loader {
         let _turn = self.restorations.acquire().await.ok();
         let loaded = self
             .blocking(move |loader| {
-                let cache = loader.cache.as_ref();
-                let code = match stored.read() {
-                    Ok(code) => code,
-                    Err(error) => {
-                        // Another controller with the same plugin may have replaced the entry.
-                        cache.inspect(|cache| cache.discard_damaged(stored.name(), &error.to_string()));
-                        return None;
-                    }
-                };
-                match loader.load_code(&code) {
-                    Ok(loaded) => Some(loaded),
-                    Err(error) => {
-                        cache.inspect(|cache| cache.discard(stored.name(), &format!("{error:#}")));
-                        None
-                    }
-                }
+                // Without a cache there is no entry.
+                let cache = loader.cache.as_ref()?;
+                let name = stored.name();
+                let code = stored.read();
+                // Another controller with the same plugin may have replaced the entry.
+                let code = code.inspect_err(|error| cache.discard_damaged(name, &error.to_string()));
+                let loaded = loader.load_code(&code.ok()?);
+                loaded
+                    .inspect_err(|error| cache.discard(name, &format!("{error:#}")))
+                    .ok()
             })
             .await?;
         match loaded {

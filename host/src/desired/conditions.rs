@@ -3,6 +3,7 @@
 //! Conditions follow kstatus: `Ready` is always present, `Synced` except during a cleanup; `Reconciling` and `Stalled`
 //! only while they are true.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -169,9 +170,8 @@ pub(crate) fn compose(
     }
     let mut status = fields.unwrap_or(before).clone();
     let given = conditions.unwrap_or_default().iter();
-    let is_first =
-        |(index, c): &(usize, &Condition)| added[..*index].iter().all(|before| before.type_ != c.type_);
-    let added = added.iter().enumerate().filter(is_first).map(|(_, c)| c);
+    let mut seen = BTreeSet::new();
+    let added = added.iter().filter(|c| seen.insert(c.type_.as_str()));
     let given = given.filter(|c| !update.adds(&c.type_)).chain(added);
     let given = given.filter(|c| !is_host_type(&c.type_)).cloned();
     let kept = existing(before).filter(|c| update.keeps(&c.type_));

@@ -186,7 +186,8 @@ impl Follower {
             checked.is_ok()
         };
         let signatures = puller.signatures(found, accepts).await?;
-        let accepted = signatures.iter().find(|signature| accepts(signature));
+        // The search ends with the first that is accepted.
+        let accepted = signatures.last().filter(|signature| accepts(signature));
         Ok(accepted.or(signatures.first()).cloned())
     }
 

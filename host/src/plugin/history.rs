@@ -180,6 +180,8 @@ pub(super) fn insert(history: &mut Vec<HistoryEntry>, entry: HistoryEntry, count
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::kept::Room;
     use super::*;
 
@@ -196,6 +198,11 @@ mod tests {
         }
     }
 
+    fn open(folder: &Path) -> History {
+        let versions = Versions::open(folder, "a", &[], 2, Room(1 << 20)).unwrap();
+        History::within(Arc::new(versions))
+    }
+
     fn versions(history: &History) -> Vec<String> {
         history.entries().into_iter().map(|entry| entry.version).collect()
     }
@@ -203,10 +210,7 @@ mod tests {
     #[test]
     fn a_history_in_a_folder_survives_and_stays_small() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || {
-            let versions = Versions::open(folder.path(), "a", &[], 2, Room(1 << 20)).unwrap();
-            History::within(Arc::new(versions))
-        };
+        let open = || open(folder.path());
         for number in 0..IN_FILE + 10 {
             open().add(entry(number)).unwrap();
             // A restart, or another replica, is no news.
@@ -231,8 +235,7 @@ mod tests {
     #[test]
     fn a_history_is_shown_from_memory() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Versions::open(folder.path(), "a", &[], 2, Room(1 << 20)).unwrap();
-        let history = History::within(Arc::new(kept));
+        let history = open(folder.path());
         history.add(entry(1)).unwrap();
         std::fs::remove_dir_all(folder.path().join("a")).unwrap();
         assert_eq!(versions(&history), ["1"]);
@@ -244,10 +247,7 @@ mod tests {
     #[test]
     fn a_history_that_cannot_be_read_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || {
-            let versions = Versions::open(folder.path(), "a", &[], 2, Room(1 << 20)).unwrap();
-            History::within(Arc::new(versions))
-        };
+        let open = || open(folder.path());
         open().add(entry(1)).unwrap();
         let file = folder.path().join("a/history.json");
         let away = folder.path().join("away");

@@ -11,7 +11,7 @@ use kube::core::TypeMeta;
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 
-use super::kinds::{Kinds, Served, full_name};
+use super::kinds::{CONCURRENCY, Kinds, Served, full_name};
 use super::{Advice, Child, Condition, Event, Explanation, Proposed, advice, words};
 use crate::desired::field_path::is_only_status;
 use crate::desired::names;
@@ -22,8 +22,6 @@ use crate::object::{
 };
 use crate::plugin::contract::Kind;
 
-/// Number of concurrent requests.
-const CONCURRENCY: usize = 8;
 /// The condition of a resource that holds back a version of its plugin.
 const HELD_BACK: &str = "PluginHeldBack";
 /// Number of Events to show.

@@ -11,7 +11,7 @@ use super::words;
 use crate::object::is_built_in;
 
 /// Number of concurrent requests.
-const CONCURRENCY: usize = 8;
+pub(super) const CONCURRENCY: usize = 8;
 
 /// One kind, in the version that its group prefers among those that have it.
 #[derive(Clone, Debug)]
